@@ -1,0 +1,271 @@
+"""The records the library keeps: what was seen, done, learnt and shown.
+
+Plain frozen values; no storage, no search. A `Trajectory` is one episode's `Step`s and its outcome
+and is never changed once recorded. An `Item` is one piece of knowledge distilled from steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+from .errors import ConfigError
+from .signature import signature
+
+Kind = Literal["strategy", "warning", "skill", "guardrail", "remedy", "insight"]
+KINDS: tuple[Kind, ...] = ("strategy", "warning", "skill", "guardrail", "remedy", "insight")
+
+Fact = str | int | float | bool | list[str]
+
+
+class Failure(StrEnum):
+    """Why a step did not help: a closed list, most specific first."""
+
+    NONE = "none"
+    ENVIRONMENT_CRASH = "environment_crash"
+    ENVIRONMENT_HANG = "environment_hang"
+    POLICY_ERROR = "policy_error"
+    BLOCKED = "blocked"
+    TASK_LOST = "task_lost"
+    INVALID_ACTION = "invalid_action"
+    TOOL_ERROR = "tool_error"
+    PENALTY = "penalty"
+    PRECONDITION = "precondition"
+    NO_EFFECT = "no_effect"
+    STEP_LIMIT = "step_limit"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the environment shows at one moment, and what the episode has told before it.
+
+    `signature` is computed when not given; see `tacit.memory.signature`.
+    """
+
+    observation: str
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """Predicates, where the environment gives them: {"inventory": ["a map"], "front": "wall"}."""
+    location: str = ""
+    task: str = ""
+    feedback: str = ""
+    """What the environment answered to the last action; not part of the signature."""
+    notes: tuple[str, ...] = ()
+    """Sentences told earlier in the episode that the observation no longer shows (a recipe, a map)."""
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.signature:
+            object.__setattr__(self, "signature", signature(self.observation, self.facts))
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a step did, beyond the reward."""
+
+    success: bool
+    """The step did not fail; the episode's success is on the trajectory."""
+    failure: Failure = Failure.NONE
+    progress: float = 0.0
+    """In [0, 1]: how far the step moved the task or the world."""
+    stagnant: bool = False
+    loop: bool = False
+    diff: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the state that changed, with their new values."""
+    evidence: str = ""
+    """The words of the environment on which the failure was judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One action: before, after, and what came of it."""
+
+    pre: State
+    action: str
+    post: State
+    diagnosis: Diagnosis
+    reward: float = 0.0
+    t: int = 0
+    keys: tuple[str, ...] = ()
+    """Under which the experience is filed, general to special; see `tacit.memory.situation`."""
+    why: Mapping[str, Any] = field(default_factory=dict)
+    """Why the policy chose it: estimate, items and steps recalled, actions blocked, tokens."""
+    id: int | None = None
+    return_to_go: float | None = None
+    """Discounted sum of rewards from this step on; set when the trajectory is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode. `success` is None when the environment failed and the episode was excluded."""
+
+    task: str
+    steps: tuple[Step, ...]
+    success: bool | None
+    score: float = 0.0
+    """The environment's own score in [0, 1] at the end."""
+    arm: str = "control"
+    seed: int = 0
+    ending: str = ""
+    """Why it ended: success, task_lost, step_limit, or the failure that excluded it."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Environment, game, policy, attempts, tokens, cost: whatever helps to tell episodes apart."""
+    id: str = ""
+
+    @property
+    def total_reward(self) -> float:
+        """Undiscounted sum of the step rewards."""
+        return sum(step.reward for step in self.steps)
+
+    def returns(self, discount: float = 0.95) -> list[float]:
+        """Discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}."""
+        returns: list[float] = []
+        following = 0.0
+        for step in reversed(self.steps):
+            following = step.reward + discount * following
+            returns.append(following)
+        return returns[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One piece of knowledge. A guardrail also has `condition` and `forbids`; see `guardrails`."""
+
+    kind: Kind
+    title: str
+    body: str = ""
+    when_to_use: str = ""
+    when_not_to_use: str = ""
+    condition: Mapping[str, Any] | None = None
+    """Executable predicate on a state; see `tacit.memory.guardrails`."""
+    forbids: str | None = None
+    """Action pattern of a guardrail: `eat {1}`, `cook {1} in stove`."""
+    signatures: tuple[str, ...] = ()
+    """State clusters in which it is known to apply."""
+    provenance: tuple[int, ...] = ()
+    """Ids of the steps that are its evidence."""
+    score: float = 0.5
+    confidence: float = 0.5
+    status: Literal["active", "retired"] = "active"
+    pinned: bool = False
+    writer: str = "user"
+    version: int = 1
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"item kind is {self.kind!r}; use one of {', '.join(KINDS)}.")
+        if not self.title.strip():
+            raise ConfigError("an item needs a title: one sentence that says what it is about.")
+        if self.kind == "guardrail" and (self.condition is None or not self.forbids):
+            raise ConfigError(f"guardrail {self.title!r} needs a condition and the action it forbids.")
+        for name in ("score", "confidence"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"item {name} is {getattr(self, name)}; it lies in [0, 1].")
+
+    @property
+    def text(self) -> str:
+        """The words by which the item is found."""
+        return "\n".join(part for part in (self.title, self.when_to_use, self.body) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """An item was shown to, or acted upon, an episode, which ended with `outcome`."""
+
+    item_id: str
+    trajectory_id: str
+    t: int
+    mode: Literal["recalled", "blocked"]
+    arm: str
+    outcome: float | None = None
+    control_outcome: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What past steps say about taking one action here."""
+
+    value: float
+    """Estimated discounted reward-to-go."""
+    n: int = 0
+    """Past steps filed under the most special key that has any."""
+    key: str = ""
+    tried: int = 0
+    """Past steps filed under the action's context key; the less, the more there is to learn."""
+    steps: tuple[int, ...] = ()
+    """Ids of a few of those steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One thing found, how near it is, and why it was chosen."""
+
+    what: Item | Step
+    similarity: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What a recall returned. Empty is a valid answer: then nothing is put before the policy."""
+
+    items: tuple[Hit, ...] = ()
+    steps: tuple[Hit, ...] = ()
+    guardrails: tuple[Item, ...] = ()
+    """Guardrails whose condition holds in the state."""
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    """Per admissible action, when actions were given."""
+    path: Literal["empty", "cluster", "hybrid", "task"] = "empty"
+    tokens: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.items or self.steps or self.guardrails or self.estimates)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether an action may run, and if not, which guardrail says so and why."""
+
+    allowed: bool
+    item_id: str | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What became of a candidate item."""
+
+    status: Literal["added", "merged", "replaced", "rejected"]
+    reason: str
+    item_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionReport:
+    """What one call of `evolve` did."""
+
+    admissions: tuple[Admission, ...] = ()
+    retired: tuple[str, ...] = ()
+    candidates: int = 0
+
+    def count(self, status: str) -> int:
+        """How many candidates ended with this admission status."""
+        return sum(admission.status == status for admission in self.admissions)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A derived structure that disagrees with the truth."""
+
+    where: str
+    what: str
+    remedy: str
+
+
+def with_returns(trajectory: Trajectory, discount: float = 0.95) -> Trajectory:
+    """The same trajectory with every step's `return_to_go` filled in."""
+    steps = tuple(
+        replace(step, t=t, return_to_go=value)
+        for t, (step, value) in enumerate(zip(trajectory.steps, trajectory.returns(discount), strict=True))
+    )
+    return replace(trajectory, steps=steps)
