@@ -1,0 +1,198 @@
+"""A situation as experience is filed under: keys for one action in one state, general to special.
+
+A step's experience is filed under every key of the action taken, from `*` (any step) over the
+action's template to its exact words in this context. An estimate for an action never tried here
+backs off to the most special key that has evidence. Keys are words a person can read. Facts are
+used where the environment gives them, text otherwise; nothing here knows any one environment.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .records import Fact, State
+
+_WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
+_SENTENCE = re.compile(r"[.!?]\s+|\s*\n+\s*")
+_CALL = re.compile(r"^\s*([A-Za-z_][\w.-]*)\((.*)\)\s*$", re.DOTALL)
+_ARGUMENT = re.compile(r"(\w+)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^,]+)")
+_PREPOSITIONS = frozenset("in into on onto to from with at under using".split())
+_FUNCTION_WORDS = frozenset(
+    "a an and any are as be been but by can could do does for from have her him his i if in is it its let let's "
+    "may my not of off on once or our out she should so some that the their them then there these they this those "
+    "to up was we were what when where which who will with would you your yours one into onto at he here how".split()
+)
+WINDOW = 4
+"""Words to either side of an argument that count as its context."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAction:
+    """An action taken apart: `put dirty dress in basket` -> put {1} in {2}, (dirty dress, basket)."""
+
+    verb: str
+    template: str
+    slots: tuple[str, ...]
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The last word of every argument: (dress, basket)."""
+        return tuple(slot.rsplit(" ", 1)[-1] for slot in self.slots)
+
+
+@lru_cache(maxsize=8192)
+def parse_action(action: str) -> ParsedAction:
+    """Verb, template and arguments of `verb thing preposition thing` or `tool(name="value")`."""
+    call = _CALL.match(action)
+    if call:
+        arguments = [(m[1], m[2].strip().strip("\"'").lower()) for m in _ARGUMENT.finditer(call[2])]
+        holes = ", ".join(f"{name}={{{i}}}" for i, (name, _) in enumerate(arguments, 1))
+        return ParsedAction(call[1], f"{call[1]}({holes})", tuple(value for _, value in arguments))
+    words = action.lower().split()
+    if not words:
+        return ParsedAction("", "", ())
+    template, slots, slot = [words[0]], [], []
+    for word in words[1:]:
+        if word in _PREPOSITIONS:
+            if slot:
+                slots.append(" ".join(slot))
+                template.append(f"{{{len(slots)}}}")
+                slot = []
+            template.append(word)
+        else:
+            slot.append(word)
+    if slot:
+        slots.append(" ".join(slot))
+        template.append(f"{{{len(slots)}}}")
+    return ParsedAction(words[0], " ".join(template), tuple(slots))
+
+
+@lru_cache(maxsize=8192)
+def words(text: str) -> tuple[str, ...]:
+    """Lower-case words of a text, in order."""
+    return tuple(_WORD.findall(text.lower()))
+
+
+@lru_cache(maxsize=1024)
+def content_words(text: str) -> frozenset[str]:
+    """The words of a text that name things."""
+    return frozenset(words(text)) - _FUNCTION_WORDS
+
+
+@lru_cache(maxsize=2048)
+def _sentences(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(parsed for parsed in (words(sentence) for sentence in _SENTENCE.split(text)) if parsed)
+
+
+@lru_cache(maxsize=4096)
+def vocabulary(observation: str) -> frozenset[str]:
+    """The distinct words of an observation, for document frequencies."""
+    return frozenset(words(observation))
+
+
+class Situation:
+    """One state, prepared so that many actions can be keyed in it cheaply."""
+
+    def __init__(self, state: State, structural: frozenset[str] = frozenset()) -> None:
+        self.state = state
+        self._structural = structural
+        self._task = content_words(state.task)
+        self._shown = _sentences(state.observation)
+        self._told = tuple(sentence for note in state.notes for sentence in _sentences(note))
+        self._contexts: dict[str, str] = {}
+        self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list)}
+        self._scalars = "; ".join(
+            f"{name} {value}" for name, value in sorted(state.facts.items()) if not isinstance(value, list)
+        )
+        self._listed = "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
+
+    def keys(self, action: str, counts: str = "") -> tuple[str, ...]:
+        """The keys of this action here, most general first.
+
+        `counts` says what this episode already tried: it comes from the runtime's working memory.
+        """
+        parsed = parse_action(action)
+        flags = self.flags(parsed)
+        context = self.context(action)
+        facts = f"{counts} | {flags} | {self._listed}"
+        special = f"{facts} | {context}"
+        keys = ["*", parsed.template, f"{parsed.template} | {counts}", f"{parsed.template} | {facts}"]
+        keys.append(f"{parsed.template} | {special}")
+        if len(parsed.slots) > 1:
+            keys.append(f"{parsed.verb} .. {' .. '.join(parsed.heads[1:])} | {special}")
+        if parsed.slots:
+            keys.append(f"{parsed.verb} {' .. '.join(parsed.heads)} | {special}")
+        return tuple(keys)
+
+    def flags(self, parsed: ParsedAction) -> str:
+        """For each argument: is it named by the task (T), listed by a fact, told of in a note?"""
+        flags = []
+        for number, slot in enumerate(parsed.slots, 1):
+            slot_words = content_words(slot)
+            marks = ["T"] if slot_words & self._task else []
+            marks += [name for name in sorted(self._lists) if _listed_in(slot, self._lists[name])]
+            if any(parsed.verb in told and slot_words <= set(told) for told in self._told):
+                marks.append("told")
+            flags.append(f"{number}:{','.join(marks)}")
+        return " ".join(flags)
+
+    def context(self, action: str) -> str:
+        """What holds around the arguments of an action: the condition of an automatic guardrail."""
+        if action not in self._contexts:
+            parsed = parse_action(action)
+            around = [self._around(number, parsed) for number in range(len(parsed.slots))]
+            self._contexts[action] = "; ".join([*around, self._scalars] if self._scalars else around)
+        return self._contexts[action]
+
+    def _around(self, number: int, parsed: ParsedAction) -> str:
+        """Structural words within `WINDOW` of the argument, where most of the arguments are mentioned."""
+        slots = [tuple(slot.split()) for slot in parsed.slots]
+        best: list[tuple[str, ...]] = []
+        most = 0
+        for sentence in (*self._shown, *self._told):
+            if not _find(sentence, slots[number]):
+                continue
+            mentioned = sum(bool(_find(sentence, slot)) for slot in slots)
+            if mentioned > most:
+                best, most = [], mentioned
+            if mentioned == most:
+                best.append(sentence)
+        near: set[str] = set()
+        for sentence in best:
+            for at in _find(sentence, slots[number]):
+                before = sentence[max(0, at - WINDOW) : at]
+                after = sentence[at + len(slots[number]) : at + len(slots[number]) + WINDOW]
+                near.update("[T]" if w in self._task else w for w in (*before, *after) if self._keeps(w))
+        return f"{number + 1}: {' '.join(sorted(near))}"
+
+    def _keeps(self, word: str) -> bool:
+        return word in self._structural or word in self._task
+
+    def _listed_fact(self, name: str, elements: list[str]) -> str:
+        """A listing reduced to what the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
+        best, shown = 0, ""
+        for element in elements:
+            thing, _, value = element.partition(":")
+            overlap = len(content_words(thing) & self._task)
+            if overlap > best:
+                best, shown = overlap, value.strip()
+        return f"{name} {'T' * best or '-'}{' ' + shown if shown else ''}"
+
+
+def _listed_in(slot: str, elements: list[str]) -> bool:
+    return any(slot in element for element in elements)
+
+
+def _find(sentence: tuple[str, ...], phrase: tuple[str, ...]) -> list[int]:
+    """Where a phrase starts in a sentence; by its last word when the whole phrase is not there."""
+    width, last = len(phrase), len(sentence) - len(phrase)
+    found = [at for at in range(last + 1) if sentence[at] == phrase[0] and sentence[at : at + width] == phrase]
+    if found or width == 1:
+        return found
+    return [at for at, word in enumerate(sentence) if word == phrase[-1]]
+
+
+def fact_words(facts: Iterable[Fact]) -> frozenset[str]:
+    """The words in the values of facts."""
+    return frozenset(word for value in facts for word in words(str(value)))
