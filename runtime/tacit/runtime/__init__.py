@@ -1,0 +1,1 @@
+"""How the agent acts: the LangGraph loop, policies, environments and diagnosis."""

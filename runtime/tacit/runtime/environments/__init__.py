@@ -1,0 +1,1 @@
+"""Worlds behind one protocol; see `tacit.runtime.protocols.Environment`."""
