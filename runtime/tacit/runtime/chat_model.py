@@ -1,0 +1,116 @@
+"""A chat model by its name, and what its provider raises, in our words.
+
+LangChain is imported when a model is made, not before.
+"""
+
+import random
+import re
+from typing import TYPE_CHECKING, Any
+
+from tacit.memory.errors import ConfigError, MissingExtra, UnknownName
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+MAX_PAUSE_S = 30.0
+"""The longest pause after an error, whatever the provider asks for."""
+PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 413, 422, 501})
+"""HTTP status codes that the same request would get again."""
+
+# ---- making the model
+
+
+def open_model(
+    model: "BaseChatModel | str", temperature: float | None, timeout_s: float, settings: dict[str, Any]
+) -> Any:
+    if isinstance(model, str):
+        return _by_name(model, {} if temperature is None else {"temperature": temperature}, timeout_s, settings)
+    if not callable(getattr(model, "ainvoke", None)):
+        raise ConfigError(f"model is {model!r}; give a LangChain chat model or a name such as 'openai:gpt-5'.")
+    if settings:
+        raise ConfigError(f"{', '.join(settings)}: only a model given by name takes settings; set them on the model.")
+    if temperature is None:
+        return model
+    if "temperature" not in type(model).model_fields:
+        raise ConfigError(f"{type(model).__name__} has no temperature; leave it out.")
+    return model.model_copy(update={"temperature": temperature})
+
+
+def _by_name(name: str, given: dict[str, Any], timeout_s: float, settings: dict[str, Any]) -> Any:
+    try:
+        from langchain.chat_models import init_chat_model
+    except ImportError as error:
+        raise MissingExtra.of("langchain", "chat") from error
+    provider = name.partition(":")[0]
+    if provider in ("openai", "azure_openai", "anthropic"):  # whose clients would retry and wait by themselves
+        given = {"timeout": timeout_s, "max_retries": 0, **given}
+    try:
+        return init_chat_model(name, **{**given, **settings})
+    except ImportError as error:
+        package = re.search(r"pip install ([\w-]+)", str(error))
+        wanted = package[1] if package else f"langchain-{provider}"
+        raise MissingExtra(f"{name} needs {wanted}. Install it with: pip install {wanted}") from error
+    except Exception as error:
+        raise _worded(name, provider, error) from error
+
+
+def _worded(name: str, provider: str, error: Exception) -> Exception:
+    """What went wrong when the model was made, and the next step."""
+    told = _told(error)
+    if re.match(r"Unsupported provider|Unable to infer model provider", told):
+        known = re.search(r"providers(?: are)?: ([\w, ]+)", told)
+        return UnknownName.of("chat model provider", provider, known[1].split(", ") if known else ("openai",))
+    if re.search(r"(?i:credential|api[_ ]?key)|[A-Z]_TOKEN\b", told):
+        variable = re.search(r"\b[A-Z][A-Z0-9_]*_(?:KEY|TOKEN)\b", told)
+        needed = variable[0] if variable else f"{provider.upper()}_API_KEY"
+        return ConfigError(f"{name} has no API key. Set {needed}, or pass api_key=...")
+    return ConfigError(f"{name} cannot be used: {told}")
+
+
+def _told(error: Exception) -> str:
+    """The error's words; of a pydantic error without the input, which may hold a key."""
+    errors: Any = getattr(error, "errors", None)
+    if not callable(errors):
+        return str(error)
+    parts = errors(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, part['loc']))}: {part['msg']}".lstrip(": ") for part in parts)
+
+
+def name_of(model: Any) -> str:
+    """What the model calls itself."""
+    return str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
+
+
+def awaits(model: Any) -> bool:
+    """Whether the model awaits by itself; else LangChain would call it in a thread that cannot be left."""
+    from langchain_core.language_models import BaseChatModel
+
+    return getattr(type(model), "_agenerate", None) is not BaseChatModel._agenerate
+
+
+# ---- errors of a provider
+
+
+def status_of(error: Exception) -> int | None:
+    """The HTTP status code behind the error, if there is one."""
+    status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may well succeed later."""
+    status = status_of(error)
+    if status is not None:
+        return status not in PERMANENT
+    return isinstance(error, (TimeoutError, ConnectionError)) or bool(
+        re.search(r"RateLimit|Timeout|Connection|Unavailable|Overloaded", type(error).__name__)
+    )
+
+
+def pause_s(error: Exception, n: int, chance: random.Random) -> float:
+    """What the provider asks for, else half a second doubled with every error, give or take a half."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    try:
+        return max(0.0, min(float(headers["retry-after"]), MAX_PAUSE_S))
+    except (KeyError, ValueError, TypeError):
+        return min(0.5 * 2.0 ** (n - 1), MAX_PAUSE_S) * chance.uniform(0.5, 1.5)
