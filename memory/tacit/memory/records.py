@@ -194,6 +194,10 @@ class Estimate:
     """Past steps filed under the action's context key; the less, the more there is to learn."""
     steps: tuple[int, ...] = ()
     """Ids of a few of those steps."""
+    context: str = ""
+    """What holds around the action's arguments here."""
+    keys: tuple[str, ...] = ()
+    """All keys of the action here, general to special."""
 
 
 @dataclass(frozen=True, slots=True)

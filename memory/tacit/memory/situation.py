@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from .records import Fact, State
 
+Words = tuple[str, ...]
 _WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
 _SENTENCE = re.compile(r"[.!?]\s+|\s*\n+\s*")
 _CALL = re.compile(r"^\s*([A-Za-z_][\w.-]*)\((.*)\)\s*$", re.DOTALL)
@@ -25,6 +26,10 @@ _FUNCTION_WORDS = frozenset(
 )
 WINDOW = 4
 """Words to either side of an argument that count as its context."""
+CONTEXT_KEY = 4
+"""Which of an action's keys is its template in its context, arguments left open."""
+GUARD_MARK = "! "
+"""Begins the keys under which failures are counted for guardrails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,11 @@ class ParsedAction:
     def heads(self) -> tuple[str, ...]:
         """The last word of every argument: (dress, basket)."""
         return tuple(slot.rsplit(" ", 1)[-1] for slot in self.slots)
+
+    @property
+    def other_heads(self) -> str:
+        """The heads of all arguments but the first: `basket`."""
+        return " .. ".join(self.heads[1:])
 
 
 @lru_cache(maxsize=8192)
@@ -66,6 +76,16 @@ def parse_action(action: str) -> ParsedAction:
         slots.append(" ".join(slot))
         template.append(f"{{{len(slots)}}}")
     return ParsedAction(words[0], " ".join(template), tuple(slots))
+
+
+@lru_cache(maxsize=8192)
+def pattern_of(action: str) -> str:
+    """The action with each argument cut to its last word: `put dress in basket`."""
+    parsed = parse_action(action)
+    pattern = parsed.template
+    for number, head in enumerate(parsed.heads, 1):
+        pattern = pattern.replace(f"{{{number}}}", head, 1)
+    return pattern
 
 
 @lru_cache(maxsize=8192)
@@ -100,7 +120,7 @@ class Situation:
         self._task = content_words(state.task)
         self._shown = _sentences(state.observation)
         self._told = tuple(sentence for note in state.notes for sentence in _sentences(note))
-        self._contexts: dict[str, str] = {}
+        self._contexts: dict[str, tuple[str, str]] = {}
         self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list)}
         self._scalars = "; ".join(
             f"{name} {value}" for name, value in sorted(state.facts.items()) if not isinstance(value, list)
@@ -113,16 +133,20 @@ class Situation:
         `counts` says what this episode already tried: it comes from the runtime's working memory.
         """
         parsed = parse_action(action)
+        shown, told = self._context(action)
         flags = self.flags(parsed)
-        context = self.context(action)
         facts = f"{counts} | {flags} | {self._listed}"
-        special = f"{facts} | {context}"
-        keys = ["*", parsed.template, f"{parsed.template} | {counts}", f"{parsed.template} | {facts}"]
-        keys.append(f"{parsed.template} | {special}")
+        special = f"{facts} | {shown} | {told}"
+        form = parsed.template
+        keys = ["*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
         if len(parsed.slots) > 1:
-            keys.append(f"{parsed.verb} .. {' .. '.join(parsed.heads[1:])} | {special}")
+            keys.append(f"{parsed.verb} .. {parsed.other_heads} | {flags} | {told}")
         if parsed.slots:
-            keys.append(f"{parsed.verb} {' .. '.join(parsed.heads)} | {special}")
+            keys.append(f"{pattern_of(action)} | {facts}")
+        if len(parsed.slots) > 1:
+            keys.append(f"{parsed.verb} .. {parsed.other_heads} | {special}")
+        if parsed.slots:
+            keys.append(f"{pattern_of(action)} | {special}")
         return tuple(keys)
 
     def flags(self, parsed: ParsedAction) -> str:
@@ -139,35 +163,42 @@ class Situation:
 
     def context(self, action: str) -> str:
         """What holds around the arguments of an action: the condition of an automatic guardrail."""
+        return self._context(action)[0]
+
+    def _context(self, action: str) -> tuple[str, str]:
+        """What is shown around each argument (and the scalar facts), and what was told of it."""
         if action not in self._contexts:
             parsed = parse_action(action)
-            around = [self._around(number, parsed) for number in range(len(parsed.slots))]
-            self._contexts[action] = "; ".join([*around, self._scalars] if self._scalars else around)
+            slots = [tuple(slot.split()) for slot in parsed.slots]
+            near = [f"{number}: {self._around(slot, slots, self._shown)}" for number, slot in enumerate(slots, 1)]
+            told = [f"{number}: {self._around(slot, slots, self._told)}" for number, slot in enumerate(slots, 1)]
+            shown = "; ".join([*near, self._scalars] if self._scalars else near)
+            self._contexts[action] = (shown, "; ".join(told) if self._told else "nothing told")
         return self._contexts[action]
 
-    def _around(self, number: int, parsed: ParsedAction) -> str:
-        """Structural words within `WINDOW` of the argument, where most of the arguments are mentioned."""
-        slots = [tuple(slot.split()) for slot in parsed.slots]
-        best: list[tuple[str, ...]] = []
+    def _around(self, slot: Words, slots: list[Words], sentences: tuple[Words, ...]) -> str:
+        """Structural words within `WINDOW` of an argument, in the sentences that name most of the arguments."""
+        best: list[tuple[Words, list[int]]] = []
         most = 0
-        for sentence in (*self._shown, *self._told):
-            if not _find(sentence, slots[number]):
+        for sentence in sentences:
+            places = _find(sentence, slot)
+            if not places:
                 continue
-            mentioned = sum(bool(_find(sentence, slot)) for slot in slots)
-            if mentioned > most:
-                best, most = [], mentioned
-            if mentioned == most:
-                best.append(sentence)
+            named = sum(bool(_find(sentence, other)) for other in slots)
+            if named > most:
+                best, most = [], named
+            if named == most:
+                best.append((sentence, places))
         near: set[str] = set()
-        for sentence in best:
-            for at in _find(sentence, slots[number]):
-                before = sentence[max(0, at - WINDOW) : at]
-                after = sentence[at + len(slots[number]) : at + len(slots[number]) + WINDOW]
-                near.update("[T]" if w in self._task else w for w in (*before, *after) if self._keeps(w))
-        return f"{number + 1}: {' '.join(sorted(near))}"
+        for sentence, places in best:
+            for at in places:
+                after = at + len(slot)
+                window = (*sentence[max(0, at - WINDOW) : at], *sentence[after : after + WINDOW])
+                near.update("[T]" if word in self._task else word for word in window if self._keeps(word))
+        return " ".join(sorted(near)) if best else "-"
 
     def _keeps(self, word: str) -> bool:
-        return word in self._structural or word in self._task
+        return word in self._task or (word in self._structural and word not in _FUNCTION_WORDS)
 
     def _listed_fact(self, name: str, elements: list[str]) -> str:
         """A listing reduced to what the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
@@ -178,6 +209,13 @@ class Situation:
             if overlap > best:
                 best, shown = overlap, value.strip()
         return f"{name} {'T' * best or '-'}{' ' + shown if shown else ''}"
+
+
+def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
+    """The keys under which failures of this action here are counted: wide pattern, narrow pattern."""
+    around = situation.context(action)
+    patterns = dict.fromkeys((parse_action(action).template, pattern_of(action)))
+    return tuple(f"{GUARD_MARK}{pattern} @ {around}" for pattern in patterns)
 
 
 def _listed_in(slot: str, elements: list[str]) -> bool:

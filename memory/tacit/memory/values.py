@@ -1,18 +1,21 @@
-"""What past steps say about an action: running mean returns under nested keys, with backoff.
+"""What past steps say about an action: mean returns under keys from general to special.
 
 A derived index: rebuilt from the library's steps at any time, in the order of their ids, so that
-the same steps give the same numbers in any process. It knows nothing of where keys come from.
+the same steps give the same numbers in any process.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .records import Estimate
+from .situation import CONTEXT_KEY
 
 MEMORY = 50
 """Steps a mean remembers: older ones fade, so that returns of a weaker policy do not linger."""
-PRIOR = 2.0
-"""Weight of the next more general key against the steps of this one."""
+GENERALITY = 0.7
+"""What a key weighs against the next more special one, at equal evidence."""
+SPREAD = 0.02
+"""Variance that two imagined steps bring to every key, so that two equal returns prove little."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
 
@@ -23,13 +26,17 @@ class Cell:
 
     n: int = 0
     mean: float = 0.0
+    variance: float = 0.0
     bad: int = 0
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
 
     def add(self, value: float, bad: bool, step_id: int) -> None:
         self.n += 1
-        self.mean += (value - self.mean) / min(self.n, MEMORY)
+        remembered = min(self.n, MEMORY)
+        error = value - self.mean
+        self.mean += error / remembered
+        self.variance += (error * (value - self.mean) - self.variance) / remembered
         self.steps.append(step_id)
         del self.steps[:-SAMPLES]
         if bad:
@@ -37,12 +44,20 @@ class Cell:
             self.bad_steps.append(step_id)
             del self.bad_steps[:-SAMPLES]
 
+    @property
+    def precision(self) -> float:
+        """How firmly the mean is known: remembered steps over their (smoothed) variance."""
+        remembered = min(self.n, MEMORY)
+        return remembered * (remembered + 2) / (self.variance * remembered + 2 * SPREAD)
+
 
 class ValueTable:
     """Mean discounted return and failures of past steps, by key."""
 
     def __init__(self) -> None:
         self.cells: dict[str, Cell] = {}
+        self.touched: dict[str, None] = {}
+        """Keys that got steps since evolution last looked, in order."""
 
     def add(self, keys: Iterable[str], value: float, *, bad: bool, step_id: int) -> None:
         """File one step under all its keys."""
@@ -51,19 +66,25 @@ class ValueTable:
             if cell is None:
                 cell = self.cells[key] = Cell()
             cell.add(value, bad, step_id)
+            self.touched[key] = None
 
-    def estimate(self, keys: Sequence[str]) -> Estimate:
+    def estimate(self, keys: Sequence[str], context: str = "") -> Estimate:
         """The value of an action with these keys, most general first.
 
-        v = 0; for every key: v = (n·m + PRIOR·v) / (n + PRIOR), n capped at MEMORY. An unknown key
-        leaves v as it is.
+            v = sum_k w_k m_k / sum_k w_k,   w_k = GENERALITY^(K - k) n_k / variance_k
+
+        A key whose past returns agree speaks louder than one whose returns scatter; a key without
+        steps says nothing. No key known: value 0.
         """
-        value, n, known, steps = 0.0, 0, "", ()
+        total = weight = 0.0
+        n, known, steps = 0, "", ()
         for key in keys:
             cell = self.cells.get(key)
             if cell is not None:
-                weight = min(cell.n, MEMORY)
-                value = (weight * cell.mean + PRIOR * value) / (weight + PRIOR)
+                precision = cell.precision
+                total = GENERALITY * total + precision * cell.mean
+                weight = GENERALITY * weight + precision
                 n, known, steps = cell.n, key, tuple(cell.steps)
-        tried = self.cells.get(keys[-1]) if keys else None
-        return Estimate(value, n, known, tried.n if tried else 0, steps)
+        familiar = self.cells.get(keys[CONTEXT_KEY]) if len(keys) > CONTEXT_KEY else None
+        value = total / weight if weight else 0.0
+        return Estimate(value, n, known, familiar.n if familiar else 0, steps, context, tuple(keys))

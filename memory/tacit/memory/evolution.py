@@ -1,0 +1,97 @@
+"""Evolution by rules: what the counts of past steps justify becomes an item.
+
+Reads the value table's cells that changed, proposes candidates, and leaves admission to the
+catalogue. A guardrail needs a pattern that failed (almost) every time under one condition: a wide
+pattern, whose argument may be anything, needs more evidence than one that names its arguments. A
+strategy is an action that pays clearly more under a condition than it does in general.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .records import Item, Kind
+from .situation import GUARD_MARK
+from .values import Cell, ValueTable
+
+RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10}
+"""Candidates of a kind admitted by one call of `evolve` (SLEA-RL: 10 strategies, 5 warnings)."""
+NARROW_EVIDENCE = 4
+WIDE_EVIDENCE = 12
+NARROW_RATE = 0.95
+WARNING_EVIDENCE = 8
+WARNING_RATE = 0.7
+RELEASE_RATE = 0.8
+"""A guardrail whose failure rate fell below this is retired."""
+STRATEGY_EVIDENCE = 5
+STRATEGY_GAIN = 0.15
+"""How much more discounted return than the action's average a strategy must bring."""
+
+
+@dataclass(slots=True)
+class Evolution:
+    """Proposes items from a value table; remembers what it proposed so that it does not repeat itself."""
+
+    _proposed: dict[str, int] = field(default_factory=dict)
+
+    def candidates(self, values: ValueTable) -> Iterator[tuple[str, Item]]:
+        """(key, item) for every changed cell that justifies one, guardrails first."""
+        touched = sorted(values.touched, key=lambda key: (not key.startswith(GUARD_MARK), -values.cells[key].n, key))
+        for key in touched:
+            cell = values.cells[key]
+            if cell.n < 2 * self._proposed.get(key, 0):
+                continue
+            item = _failure_item(key, cell) if key.startswith(GUARD_MARK) else _strategy(key, cell, values)
+            if item is not None:
+                self._proposed[key] = cell.n
+                yield key, item
+        values.touched.clear()
+
+    def released(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
+        """Guardrails by these rules that the counts do not support any more, and why."""
+        for item in guardrails:
+            cell = values.cells.get(guard_key(item)) if item.writer == "rules" else None
+            if cell is not None and cell.bad < RELEASE_RATE * cell.n:
+                yield item, f"worked {cell.n - cell.bad} of {cell.n} times"
+
+
+def guard_key(item: Item) -> str:
+    """The key under which the steps that a rule-made guardrail speaks of are filed."""
+    return f"{GUARD_MARK}{item.forbids} @ {(item.condition or {}).get('around', '')}"
+
+
+def _failure_item(key: str, cell: Cell) -> Item | None:
+    pattern, _, around = key.removeprefix(GUARD_MARK).partition(" @ ")
+    wide = "{1}" in pattern
+    evidence, rate = (WIDE_EVIDENCE, 1.0) if wide else (NARROW_EVIDENCE, NARROW_RATE)
+    where = f" where {around}" if around else ""
+    failed = f"failed {cell.bad} of {cell.n} times"
+    common = {
+        "condition": {"around": around},
+        "forbids": pattern,
+        "provenance": tuple(cell.bad_steps),
+        "confidence": round((cell.bad + 1) / (cell.n + 2), 3),
+        "writer": "rules",
+    }
+    if cell.n >= evidence and cell.bad >= rate * cell.n:
+        return Item("guardrail", f"do not `{pattern}`{where}", f"{failed} here", **common)  # type: ignore[arg-type]
+    if cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
+        return Item("warning", f"`{pattern}` mostly fails{where}", f"{failed} here", **common)  # type: ignore[arg-type]
+    return None
+
+
+def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
+    pattern, _, where = key.partition(" | ")
+    usual = values.cells.get(pattern)
+    if not where.count("|") or usual is None or cell.n < STRATEGY_EVIDENCE:
+        return None
+    if cell.mean < usual.mean + STRATEGY_GAIN:
+        return None
+    return Item(
+        "strategy",
+        f"`{pattern}` pays where {' '.join(where.replace('|', ';').split())}",
+        f"discounted return {cell.mean:.2f} over {cell.n} steps; {usual.mean:.2f} over all {usual.n} of `{pattern}`",
+        provenance=tuple(cell.steps),
+        score=round(min(1.0, max(0.0, 0.5 + cell.mean - usual.mean)), 3),
+        confidence=round(cell.n / (cell.n + 4), 3),
+        writer="rules",
+    )

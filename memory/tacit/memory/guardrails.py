@@ -1,0 +1,117 @@
+"""Guardrails: an executable condition on the state and the action pattern it forbids.
+
+A condition is a tree of plain values, so that it is stored, read and checked without a model:
+
+    {"around": "1: closed"}            what `Situation.context` says of the action
+    {"text": "is locked"}              the observation or a note contains these words
+    {"fact": {"front": "wall"}}        a fact equals a value, or a listing contains it
+    {"signature": "9f..."}             the state belongs to this cluster
+    {"all": [...]}, {"any": [...]}, {"not": {...}}
+
+A pattern is an action with holes: `eat {1}`, `cook {1} in stove`. A word in an argument's place
+stands for its last word: `cook {1} in stove` also forbids `cook carrot in old stove`.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from .errors import ConfigError
+from .records import Item, State, Verdict
+from .situation import Situation, parse_action
+
+MIN_CONFIDENCE = 0.6
+"""A guardrail below this only advises."""
+_OPERATORS = ("all", "any", "not", "around", "text", "fact", "signature")
+
+
+def validate(condition: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a condition that could not be evaluated."""
+    if not isinstance(condition, Mapping) or len(condition) != 1:
+        raise ConfigError(f"condition {condition!r} must have exactly one of: {', '.join(_OPERATORS)}.")
+    operator, operand = next(iter(condition.items()))
+    if operator not in _OPERATORS:
+        raise ConfigError(f"condition has {operator!r}; use one of {', '.join(_OPERATORS)}.")
+    if operator in ("all", "any"):
+        if not isinstance(operand, list) or not operand:
+            raise ConfigError(f"condition {operator!r} needs a list of conditions, not {operand!r}.")
+        for part in operand:
+            validate(part)
+    elif operator == "not":
+        validate(operand)
+    elif operator == "fact":
+        if not isinstance(operand, Mapping) or not operand:
+            raise ConfigError(f'condition "fact" needs {{name: value}}, not {operand!r}.')
+    elif not isinstance(operand, str):
+        raise ConfigError(f"condition {operator!r} needs text, not {operand!r}.")
+
+
+def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bool:
+    """Whether the condition is true of this action in this situation."""
+    (operator, operand), state = next(iter(condition.items())), situation.state
+    match operator:
+        case "all":
+            return all(holds(part, situation, action) for part in operand)
+        case "any":
+            return any(holds(part, situation, action) for part in operand)
+        case "not":
+            return not holds(operand, situation, action)
+        case "around":
+            return situation.context(action) == operand
+        case "text":
+            return any(operand.lower() in told.lower() for told in (state.observation, *state.notes))
+        case "fact":
+            return all(_fact_is(state, name, value) for name, value in operand.items())
+        case "signature":
+            return state.signature == operand
+    raise ConfigError(f"condition has {operator!r}; use one of {', '.join(_OPERATORS)}.")
+
+
+def _fact_is(state: State, name: str, value: object) -> bool:
+    known = state.facts.get(name)
+    return value in known if isinstance(known, list) else known is not None and known == value
+
+
+@lru_cache(maxsize=65536)
+def matches(pattern: str, action: str) -> bool:
+    """Whether an action is of the pattern; see the module's docstring."""
+    if pattern == action:
+        return True
+    forbidden, tried = parse_action(pattern), parse_action(action)
+    if forbidden.verb != tried.verb or len(forbidden.slots) != len(tried.slots):
+        return False
+    holes = [slot.startswith("{") for slot in forbidden.slots]
+    if _frame(forbidden.template) != _frame(tried.template):
+        return False
+    heads = zip(holes, forbidden.heads, tried.heads, strict=True)
+    return all(hole or wanted == head for hole, wanted, head in heads)
+
+
+def _frame(template: str) -> tuple[str, ...]:
+    return tuple(word for word in template.split() if not word.startswith("{"))
+
+
+class Guard:
+    """The active guardrails, filed by verb so that a check looks at few."""
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self._by_verb: dict[str, list[Item]] = {}
+        for item in sorted(items, key=lambda item: item.id):
+            if item.kind == "guardrail" and item.status == "active" and item.confidence >= MIN_CONFIDENCE:
+                self._by_verb.setdefault(parse_action(item.forbids or "").verb, []).append(item)
+
+    def check(self, situation: Situation, action: str) -> Verdict:
+        """Whether the action may run here."""
+        for item in self._by_verb.get(parse_action(action).verb, ()):
+            if matches(item.forbids or "", action) and holds(item.condition or {}, situation, action):
+                return Verdict(False, item.id, item.body or item.title)
+        return Verdict(True)
+
+    def active(self, situation: Situation, actions: Iterable[str]) -> tuple[Item, ...]:
+        """The guardrails that forbid any of these actions here."""
+        found = {}
+        for action in actions:
+            for item in self._by_verb.get(parse_action(action).verb, ()):
+                if matches(item.forbids or "", action) and holds(item.condition or {}, situation, action):
+                    found[item.id] = item
+        return tuple(found.values())

@@ -1,0 +1,217 @@
+"""The ledger: trajectories, steps and states as rows, append-only.
+
+A state that was seen before is stored once. Everything a step refers to is written in the same
+transaction, so an episode is in the library whole or not at all.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from sqlite3 import Connection
+from typing import Any
+
+from .records import Diagnosis, Failure, State, Step, Trajectory, with_returns
+from .situation import fact_words, vocabulary
+from .store import Store
+
+_STATE = "observation, facts, location, task, feedback, notes, signature"
+_STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id"
+
+
+def now() -> str:
+    """The time as it is stored: UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def dumps(value: Any) -> str:
+    """JSON, the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
+def namespace_id(connection: Connection, name: str) -> int:
+    """The number of a namespace, which is created with its text index when it is new."""
+    connection.execute("INSERT OR IGNORE INTO namespaces(name) VALUES (?)", (name,))
+    (number,) = connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()
+    for kind, storage in (("states", ", content=''"), ("items", "")):
+        connection.execute(
+            f"CREATE VIRTUAL TABLE IF NOT EXISTS {kind}_text_{number} "
+            f"USING fts5(text{storage}, tokenize='porter unicode61')"
+        )
+    return int(number)
+
+
+def log_change(connection: Connection, namespace: int, what: str, ref: str, op: str, detail: Any = None) -> None:
+    """One line of the change log; its number only grows."""
+    connection.execute(
+        "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, ?, ?, ?, ?)",
+        (now(), namespace, what, ref, op, dumps(detail or {})),
+    )
+
+
+def write_trajectory(
+    connection: Connection, namespace: int, trajectory: Trajectory, key_ids: "KeyIds", discount: float
+) -> Trajectory:
+    """Write one episode; returns it as stored: with its id, step ids and returns.
+
+    The steps of an excluded episode (success None) are kept for audit, filed under no key.
+    """
+    trajectory = with_returns(trajectory, discount)
+    trajectory = replace(trajectory, id=trajectory.id or uuid.uuid4().hex)
+    excluded = trajectory.success is None
+    connection.execute(
+        "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            trajectory.id,
+            namespace,
+            now(),
+            trajectory.task,
+            None if excluded else int(bool(trajectory.success)),
+            trajectory.score,
+            trajectory.total_reward,
+            trajectory.arm,
+            trajectory.seed,
+            trajectory.ending,
+            len(trajectory.steps),
+            dumps(dict(trajectory.meta)),
+        ),
+    )
+    seen: dict[int, int] = {}
+    steps = []
+    for step in trajectory.steps:
+        pre = seen.get(id(step.pre)) or seen.setdefault(id(step.pre), _write_state(connection, namespace, step.pre))
+        post = seen.get(id(step.post)) or seen.setdefault(id(step.post), _write_state(connection, namespace, step.post))
+        keys = () if excluded else step.keys
+        cursor = connection.execute(
+            "INSERT INTO steps(namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
+            "diagnosis, keys, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                namespace,
+                trajectory.id,
+                step.t,
+                pre,
+                step.action,
+                post,
+                step.reward,
+                step.return_to_go,
+                step.diagnosis.failure.value,
+                dumps(asdict(step.diagnosis)),
+                dumps(key_ids.of(connection, keys)),
+                dumps(dict(step.why)),
+            ),
+        )
+        steps.append(replace(step, id=cursor.lastrowid, keys=keys))
+    if not excluded:
+        _count_words(connection, namespace, trajectory)
+    log_change(connection, namespace, "trajectory", trajectory.id, "recorded")
+    return replace(trajectory, steps=tuple(steps))
+
+
+def _write_state(connection: Connection, namespace: int, state: State) -> int:
+    facts = dumps(dict(state.facts))
+    notes = dumps(list(state.notes))
+    content = (state.observation, facts, state.location, state.task, state.feedback, notes, state.signature)
+    digest = hashlib.blake2b("\x00".join(content).encode(), digest_size=16).digest()
+    known = connection.execute(
+        "SELECT id FROM states WHERE namespace = ? AND digest = ?", (namespace, digest)
+    ).fetchone()
+    if known:
+        return int(known[0])
+    cursor = connection.execute(
+        f"INSERT INTO states(namespace, digest, {_STATE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (namespace, digest, *content),
+    )
+    assert cursor.lastrowid is not None
+    connection.execute(
+        f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (cursor.lastrowid, state_text(state))
+    )
+    return cursor.lastrowid
+
+
+def state_text(state: State) -> str:
+    """The words by which a state is found."""
+    return f"{state.task}\n{state.observation}\n{state.feedback}"
+
+
+def episode_words(trajectory: Trajectory) -> frozenset[str]:
+    """The distinct words an episode showed: the unit of document frequency."""
+    found: set[str] = set()
+    for state in {id(s): s for step in trajectory.steps for s in (step.pre, step.post)}.values():
+        found |= vocabulary(state.observation) | vocabulary(state.feedback) | fact_words(state.facts.values())
+    return frozenset(found)
+
+
+def _count_words(connection: Connection, namespace: int, trajectory: Trajectory) -> None:
+    connection.executemany(
+        "INSERT INTO words VALUES (?, ?, 1) ON CONFLICT(namespace, word) DO UPDATE SET episodes = episodes + 1",
+        [(namespace, word) for word in sorted(episode_words(trajectory))],
+    )
+
+
+class KeyIds:
+    """Key texts as small numbers, so that a step's keys cost a few bytes."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def of(self, connection: Connection, texts: Iterable[str]) -> list[int]:
+        """The numbers of these keys; new ones are given one."""
+        ids = []
+        for text in texts:
+            number = self._ids.get(text)
+            if number is None:
+                connection.execute("INSERT OR IGNORE INTO keys(text) VALUES (?)", (text,))
+                (number,) = connection.execute("SELECT id FROM keys WHERE text = ?", (text,)).fetchone()
+                self._ids[text] = int(number)
+            ids.append(int(number))
+        return ids
+
+    def forget(self) -> None:
+        """Drop what was learnt in a transaction that did not commit."""
+        self._ids.clear()
+
+
+def read_states(store: Store, ids: Sequence[int]) -> dict[int, State]:
+    """States by id."""
+    marks = ",".join("?" * len(ids))
+    rows = store.rows(f"SELECT id, {_STATE} FROM states WHERE id IN ({marks})", tuple(ids))
+    return {row[0]: _state(row[1:]) for row in rows}
+
+
+def _state(row: tuple[Any, ...]) -> State:
+    observation, facts, location, task, feedback, notes, signature = row
+    return State(
+        observation, json.loads(facts), location, task, feedback, tuple(json.loads(notes)), signature=signature
+    )
+
+
+def read_steps(store: Store, where: str, parameters: tuple[Any, ...]) -> list[Step]:
+    """Steps of a WHERE ... ORDER BY clause over the steps table, with their states."""
+    rows = store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters)
+    states = read_states(store, sorted({ref for row in rows for ref in (row[2], row[4])})) if rows else {}
+    numbers = sorted({number for row in rows for number in json.loads(row[8])})
+    texts = dict(
+        store.rows(f"SELECT id, text FROM keys WHERE id IN ({','.join('?' * len(numbers))})", tuple(numbers))
+        if numbers
+        else []
+    )
+    return [_step(row, states, texts) for row in rows]
+
+
+def _step(row: tuple[Any, ...], states: dict[int, State], texts: dict[int, str]) -> Step:
+    ref, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id = row
+    judged = json.loads(diagnosis)
+    return Step(
+        states[pre],
+        action,
+        states[post],
+        Diagnosis(**{**judged, "failure": Failure(judged["failure"])}),
+        reward,
+        t,
+        tuple(texts[number] for number in json.loads(keys)),
+        {**json.loads(why), "trajectory": trajectory_id},
+        ref,
+        return_to_go,
+    )

@@ -1,0 +1,356 @@
+"""The experience library: what the agent did before, what it learnt from it, and recall of both.
+
+SQLite is the truth; everything in memory is rebuilt from it. Many threads and many processes may
+read and write one library. This file knows nothing of prompts, models or graphs.
+
+    with ExperienceLibrary.open("experience.db") as library:
+        library.record(trajectory)
+        library.evolve()
+        recollection = library.recall(state, k=3)
+        verdict = library.check(state, "eat raw potato")
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from . import catalogue, inspection, recall, transfer
+from .bank import Bank
+from .derived import Derived
+from .embed import Embedder, open_embedder
+from .errors import EmbedderMismatch, UnknownName
+from .evolution import RATE_LIMITS, Evolution
+from .ledger import KeyIds, namespace_id, read_steps, write_trajectory
+from .records import (
+    Admission,
+    EvolutionReport,
+    Hit,
+    Item,
+    Kind,
+    Problem,
+    Recollection,
+    State,
+    Step,
+    Trajectory,
+    Verdict,
+)
+from .search import How, Search
+from .situation import guard_keys
+from .store import Store
+
+DISCOUNT = 0.95
+"""Per step, for the returns of recorded steps."""
+SCORE_RATE = 0.1
+"""Alpha of `score <- score + alpha * (outcome - score)` for items that were shown."""
+
+
+class ExperienceLibrary:
+    """A durable collection of experience and of the items distilled from it; see `open`."""
+
+    def __init__(self, store: Store, embedder: Embedder, namespace: str) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._lock = threading.RLock()
+        self.namespace = namespace
+        self._number = self._namespace_number()
+        self._derived = Derived(store, self._number)
+        self._search = Search(store, self._number, embedder)
+        self._evolution = Evolution()
+        self._key_ids = KeyIds()
+        self._version = -1
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path = "experience.db",
+        embedder: str | Embedder | None = None,
+        namespace: str = "default",
+        read_only: bool = False,
+    ) -> "ExperienceLibrary":
+        """Open the library at `path` (":memory:" keeps it in this process), creating it if need be.
+
+        Raises: NotALibrary, NewerSchema, LibraryUnwritable, EmbedderMismatch (see `errors`).
+        """
+        store = Store(path, read_only=read_only)
+        try:
+            return cls(store, _agree_on_embedder(store, embedder), namespace)
+        except BaseException:
+            store.close()
+            raise
+
+    def _namespace_number(self) -> int:
+        known = self._store.rows("SELECT id FROM namespaces WHERE name = ?", (self.namespace,))
+        if known:
+            return int(known[0][0])
+        if self._store.read_only:
+            names = [row[0] for row in self._store.rows("SELECT name FROM namespaces")]
+            raise UnknownName.of("namespace", self.namespace, names)
+        with self._store.transaction() as connection:
+            return namespace_id(connection, self.namespace)
+
+    @property
+    def path(self) -> str:
+        """Where the library is."""
+        return self._store.path
+
+    @property
+    def read_only(self) -> bool:
+        """Whether writes are refused."""
+        return self._store.read_only
+
+    @property
+    def embedder(self) -> Embedder:
+        """What turns its texts into vectors."""
+        return self._embedder
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def record(self, trajectory: Trajectory) -> str:
+        """Write one episode; durable on return. Returns its id."""
+        with self._lock:
+            try:
+                with self._store.transaction() as connection:
+                    stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT)
+                    recall.write_usages(connection, self._number, stored)
+            except BaseException:
+                self._key_ids.forget()
+                raise
+            return stored.id
+
+    def add(self, item: Item) -> Admission:
+        """Add one item, or say why not."""
+        return self.add_many([item])[0]
+
+    def add_many(self, items: Iterable[Item]) -> list[Admission]:
+        """Add items in one transaction."""
+        with self._lock, self._store.transaction() as connection:
+            return [catalogue.admit(connection, self._number, item) for item in items]
+
+    def evolve(self) -> EvolutionReport:
+        """Distil what was recorded since the last call into items, within the rate limits."""
+        with self._lock:
+            derived = self._caught_up()
+            left = dict(RATE_LIMITS)
+            chosen, total = [], 0
+            for _, item in self._evolution.candidates(derived.values):
+                total += 1
+                if left.get(item.kind, 0):
+                    left[item.kind] -= 1
+                    chosen.append(item)
+            released = list(self._evolution.released(derived.values, iter(derived.items.values())))
+            admissions = self.add_many(chosen) if chosen else []
+            for item, why in released:
+                self.retire(item.id, why)
+            return EvolutionReport(tuple(admissions), tuple(item.id for item, _ in released), total)
+
+    def update(self, item_id: str, **changes: Any) -> Item:
+        """Change fields of an item; the old values stay in its history."""
+        return self._change(item_id, changes, "updated")
+
+    def pin(self, item_id: str, pinned: bool = True) -> Item:
+        """Protect an item from being replaced or evicted."""
+        return self._change(item_id, {"pinned": pinned}, "pinned" if pinned else "unpinned")
+
+    def retire(self, item_id: str, why: str) -> None:
+        """Take an item out of use; it and the reason stay in the history."""
+        with self._lock, self._store.transaction() as connection:
+            catalogue.retire(connection, self._number, self.get(item_id).id, why)
+
+    def _change(self, item_id: str, changes: Mapping[str, Any], op: str) -> Item:
+        with self._lock, self._store.transaction() as connection:
+            return catalogue.change(connection, self._number, self.get(item_id), changes, op)
+
+    def bank(self, task: str) -> Bank:
+        """A short-lived bank that parallel teams share during one task; dropped when it closes."""
+        return Bank(self._store, self._number, task, self.add)
+
+    # -- recall -----------------------------------------------------------------------------------
+
+    def recall(
+        self,
+        state_or_text: State | str,
+        *,
+        task: str | None = None,
+        k: int = 5,
+        kinds: Sequence[Kind] | None = None,
+        budget_tokens: int | None = None,
+        level: Literal["step", "task"] = "step",
+        actions: Mapping[str, str] | None = None,
+    ) -> Recollection:
+        """What past experience says about a state or a text. Empty is a valid answer.
+
+        `actions` maps admissible actions to what this episode already tried (see
+        `Situation.keys`); then the recollection has an estimate for each, and only with k > 0
+        items and similar steps as well. `level="task"` retrieves whole episodes by task.
+        """
+        state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")
+        if task is not None and not state.task:
+            state = replace(state, task=task)
+        with self._lock:
+            derived = self._caught_up()
+            if level == "task":
+                return recall.by_task(self._store, self._number, derived, state, k, actions or {})
+            by_text = isinstance(state_or_text, str)
+            return recall.by_step(
+                self._store, derived, self._search, state, k=k, kinds=kinds, budget_tokens=budget_tokens,
+                actions=actions or {}, by_text=by_text,
+            )
+
+    def check(self, state: State, action: str) -> Verdict:
+        """Whether a guardrail forbids this action in this state."""
+        with self._lock:
+            derived = self._caught_up()
+            return derived.guard.check(derived.situation(state), action)
+
+    def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
+        """All keys under which a step with this action in this state is filed."""
+        with self._lock:
+            situation = self._caught_up().situation(state)
+            return (*situation.keys(action, counts), *guard_keys(situation, action))
+
+    def context(self, state: State, action: str) -> str:
+        """What holds around the arguments of an action here: the condition of automatic guardrails."""
+        with self._lock:
+            return self._caught_up().situation(state).context(action)
+
+    def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
+        """Items and steps that speak of a text, best first; for people rather than for policies."""
+        with self._lock:
+            return recall.search(self._store, self._caught_up(), self._search, text, k, how)
+
+    # -- inspection -------------------------------------------------------------------------------
+
+    def items(
+        self,
+        kinds: Sequence[Kind] | None = None,
+        *,
+        status: str | None = "active",
+        sort: Literal["score", "confidence", "new", "old"] = "score",
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[Item]:
+        """Items, filtered and sorted."""
+        return inspection.items(self._store, self._number, kinds, status, sort, limit, offset)
+
+    def get(self, item_id: str) -> Item:
+        """An item of this namespace by its id; raises UnknownName."""
+        return inspection.get(self._store, self._number, item_id)
+
+    def history(self, item_id: str) -> list[dict[str, Any]]:
+        """Every change of an item, oldest first: seq, at, op, detail."""
+        return inspection.history(self._store, self.get(item_id).id)
+
+    def usages(self, item_id: str) -> list[dict[str, Any]]:
+        """Who was shown an item, when, in which arm, and how the episode ended."""
+        return inspection.usages(self._store, self.get(item_id).id)
+
+    def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
+        """Rows about episodes, newest first, without their steps."""
+        return inspection.trajectories(self._store, self._number, limit, offset)
+
+    def trajectory(self, trajectory_id: str) -> Trajectory:
+        """One episode with its steps; an unambiguous beginning of the id is enough."""
+        return inspection.trajectory(self._store, self._number, trajectory_id)
+
+    def steps(self, ids: Sequence[int]) -> list[Step]:
+        """Steps by id, in the order of the ids given."""
+        marks = ",".join("?" * len(ids))
+        found = {step.id: step for step in read_steps(self._store, f"id IN ({marks})", tuple(ids))}
+        return [found[ref] for ref in ids if ref in found]
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, sizes and ages."""
+        return inspection.stats(self._store, self._number, self.namespace, self._embedder)
+
+    def verify(self) -> list[Problem]:
+        """Every derived structure checked against the truth; empty when all agree."""
+        with self._lock:
+            return inspection.verify(self._store, self._number)
+
+    def repair(self) -> list[Problem]:
+        """Rebuild from the truth what `verify` finds wrong; returns what was repaired."""
+        with self._lock:
+            problems = inspection.repair(self._store, self._number)
+            self._derived = Derived(self._store, self._number)
+            self._search = Search(self._store, self._number, self._embedder)
+            return problems
+
+    def index(self) -> None:
+        """Embed what has no vector yet, so that the next search need not."""
+        with self._lock:
+            self._caught_up()
+            self._search.index("states")
+            self._search.index("items")
+
+    def export_jsonl(self, path: str | Path) -> int:
+        """Write items and episodes as lines of JSON; returns how many lines."""
+        return transfer.export_jsonl(self, path)
+
+    def import_jsonl(self, path: str | Path) -> int:
+        """Read what `export_jsonl` wrote, in one transaction; returns how many lines were new."""
+        with self._lock, self._store.transaction():
+            return transfer.import_jsonl(self, path)
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def _caught_up(self) -> Derived:
+        version = (self._store.version(), self._store.connection.total_changes)
+        if version != self._version:
+            changed = self._derived.catch_up()
+            if "item" in changed:
+                self._search.forget("items")
+            self._version = (self._store.version(), self._store.connection.total_changes)
+        return self._derived
+
+    def close(self) -> None:
+        """Close the file. Closing twice is fine."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items())
+
+
+def reembed(path: str | Path, embedder: str | Embedder) -> Embedder:
+    """Make `embedder` the library's own: old vectors are dropped, new ones made when needed."""
+    chosen = open_embedder(embedder)
+    store = Store(path)
+    try:
+        with store.transaction() as connection:
+            connection.execute("DELETE FROM vectors")
+            _remember(store, chosen)
+    finally:
+        store.close()
+    return chosen
+
+
+def _agree_on_embedder(store: Store, wanted: str | Embedder | None) -> Embedder:
+    """The library's own embedder; another one is refused with the command that re-embeds."""
+    known = dict(store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
+    embedder = open_embedder(wanted if wanted is not None else known.get("embedder"))
+    if known and embedder.fingerprint != known["fingerprint"]:
+        raise EmbedderMismatch(
+            f"{store.path} holds vectors of {known['embedder']} ({known['fingerprint']}), not of {embedder.name} "
+            f"({embedder.fingerprint}). Re-embed it with: tacit memory reembed {store.path} --embedder {embedder.name}"
+        )
+    if not known and not store.read_only:
+        with store.transaction():
+            _remember(store, embedder)
+    return embedder
+
+
+def _remember(store: Store, embedder: Embedder) -> None:
+    store.connection.executemany(
+        "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+        [("embedder", embedder.name), ("fingerprint", embedder.fingerprint)],
+    )

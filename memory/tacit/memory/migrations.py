@@ -1,0 +1,85 @@
+"""The library's schema, as numbered steps that are never edited after a release.
+
+A library file knows the number of the last step applied (`PRAGMA user_version`) and that it is a
+tacit library (`PRAGMA application_id`). Each step runs in the caller's transaction.
+"""
+
+from collections.abc import Callable
+from sqlite3 import Connection
+
+APPLICATION_ID = 0x7AC17
+Migration = Callable[[Connection], None]
+
+
+def m001_initial(connection: Connection) -> None:
+    """Experience, items, usage, the change log, and the caches derived from them."""
+    for statement in _INITIAL.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial,)
+SCHEMA_VERSION = len(MIGRATIONS)
+
+_INITIAL = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+
+CREATE TABLE trajectories (
+    id TEXT PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), recorded_at TEXT NOT NULL,
+    task TEXT NOT NULL, success INTEGER, score REAL NOT NULL, total_reward REAL NOT NULL, arm TEXT NOT NULL,
+    seed INTEGER NOT NULL, ending TEXT NOT NULL, n_steps INTEGER NOT NULL, meta TEXT NOT NULL);
+CREATE INDEX trajectories_by_namespace ON trajectories(namespace, success, total_reward);
+
+CREATE TABLE states (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL,
+    signature TEXT NOT NULL, observation TEXT NOT NULL, facts TEXT NOT NULL, location TEXT NOT NULL,
+    task TEXT NOT NULL, feedback TEXT NOT NULL, notes TEXT NOT NULL, UNIQUE(namespace, digest));
+CREATE INDEX states_by_signature ON states(namespace, signature);
+
+CREATE TABLE keys (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
+CREATE TABLE steps (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    trajectory_id TEXT NOT NULL REFERENCES trajectories(id), t INTEGER NOT NULL,
+    pre INTEGER NOT NULL REFERENCES states(id), action TEXT NOT NULL, post INTEGER NOT NULL REFERENCES states(id),
+    reward REAL NOT NULL, return_to_go REAL NOT NULL, failure TEXT NOT NULL,
+    diagnosis TEXT NOT NULL, keys TEXT NOT NULL, why TEXT NOT NULL);
+CREATE INDEX steps_by_trajectory ON steps(trajectory_id, t);
+CREATE INDEX steps_by_pre ON steps(pre);
+
+CREATE TABLE items (
+    id TEXT PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), number INTEGER NOT NULL UNIQUE,
+    kind TEXT NOT NULL, status TEXT NOT NULL, score REAL NOT NULL, pinned INTEGER NOT NULL,
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX items_by_namespace ON items(namespace, status, kind, score);
+
+CREATE TABLE usages (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL,
+    trajectory_id TEXT NOT NULL, t INTEGER NOT NULL, mode TEXT NOT NULL, arm TEXT NOT NULL,
+    outcome REAL, control_outcome REAL);
+CREATE INDEX usages_by_item ON usages(item_id);
+
+CREATE TABLE words (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), word TEXT NOT NULL, episodes INTEGER NOT NULL,
+    PRIMARY KEY (namespace, word)) WITHOUT ROWID;
+
+CREATE TABLE changes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    what TEXT NOT NULL, ref TEXT NOT NULL, op TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE INDEX changes_by_ref ON changes(ref);
+
+CREATE TABLE vectors (
+    kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    vector BLOB NOT NULL, PRIMARY KEY (kind, ref)) WITHOUT ROWID;
+CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
+"""
+
+
+def migrate(connection: Connection) -> int:
+    """Apply what is missing; return the number of steps applied. Call inside a transaction."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for number, step in enumerate(MIGRATIONS[version:], version + 1):
+        step(connection)
+        connection.execute(f"PRAGMA user_version = {number}")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    return SCHEMA_VERSION - version

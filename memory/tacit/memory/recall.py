@@ -1,0 +1,219 @@
+"""Recall: from a state to what past experience says of it, for the next step.
+
+By step: the state's cluster first; where it is new, search by words and meaning, whose findings are
+bound to the cluster; ranked by nearness and learnt utility; cut to a token budget; nothing at all
+when nothing is near enough. By task: whole episodes chosen once by the task's words, for comparison.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from sqlite3 import Connection
+
+from .catalogue import set_score, read_item
+from .derived import Derived
+from .ledger import read_steps
+from .records import Hit, Item, Kind, Recollection, State, Step, Trajectory
+from .search import How, Search
+from .situation import content_words
+from .store import Store
+from .values import ValueTable
+
+MIN_COSINE = 0.2
+"""Nothing less near than this is recalled: empty is a valid answer."""
+CLUSTER_STATES = 16
+"""States of a cluster looked at for its steps, newest first."""
+TASK_EPISODES = 5
+SCORE_RATE = 0.1
+"""Alpha of score <- score + alpha (outcome - score) for items that were shown."""
+
+
+def by_step(
+    store: Store,
+    derived: Derived,
+    search: Search,
+    state: State,
+    *,
+    k: int,
+    kinds: Sequence[Kind] | None,
+    budget_tokens: int | None,
+    actions: Mapping[str, str],
+    by_text: bool,
+) -> Recollection:
+    """What is known of this state, for one step."""
+    situation = derived.situation(state)
+    estimates = {
+        action: derived.values.estimate(situation.keys(action, counts), situation.context(action))
+        for action, counts in actions.items()
+    }
+    guardrails = derived.guard.active(situation, actions)
+    if k <= 0:
+        return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
+    cluster = () if by_text else _cluster_steps(store, search, state, k)
+    items = _cluster_items(derived, state)
+    hybrid = not cluster or state.signature not in derived.bound
+    if hybrid:
+        vector = search.embed(_query(state))
+        if state.signature not in derived.bound:
+            items = [*items, *_found_items(derived, search, state, vector, k)]
+            if not by_text:
+                derived.bound[state.signature] = tuple(hit.what.id for hit in items if isinstance(hit.what, Item))
+        if not cluster:
+            cluster = _found_steps(store, derived, search, state, vector, k)
+    chosen = _rank([hit for hit in items if isinstance(hit.what, Item) and (kinds is None or hit.what.kind in kinds)])
+    shown, steps, tokens = within_budget(chosen[:k], cluster[:k], budget_tokens)
+    path = "hybrid" if hybrid else "cluster"
+    if not (shown or steps or guardrails or estimates):
+        path = "empty"
+    return Recollection(shown, steps, guardrails, estimates, path, tokens)  # type: ignore[arg-type]
+
+
+def _query(state: State) -> str:
+    return f"{state.task}\n{state.observation}\n{state.feedback}"
+
+
+def _cluster_steps(store: Store, search: Search, state: State, k: int) -> tuple[Hit, ...]:
+    """The best steps taken in states of the same signature: an index look-up, no scan."""
+    steps = read_steps(
+        store,
+        "pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?) "
+        "ORDER BY return_to_go DESC, id DESC LIMIT ?",
+        (search.namespace, state.signature, CLUSTER_STATES, k),
+    )
+    return tuple(Hit(step, 1.0, f"same situation {state.signature}") for step in steps)
+
+
+def _cluster_items(derived: Derived, state: State) -> list[Hit]:
+    bound = derived.bound.get(state.signature, ())
+    return [Hit(derived.items[ref], 1.0, f"bound to situation {state.signature}") for ref in bound]
+
+
+def _found_items(derived: Derived, search: Search, state: State, vector: object, k: int) -> list[Hit]:
+    if not derived.items:
+        return []
+    found = search.find("items", _query(state), 4 * k, frequencies=derived.words, vector=vector)  # type: ignore[arg-type]
+    hits = [
+        Hit(derived.items[derived.numbers[number]], cosine, why)
+        for number, cosine, why in found
+        if cosine >= MIN_COSINE and number in derived.numbers
+    ]
+    clustered = [Hit(item, 1.0, "its own situation") for item in derived.items.values() if state.signature in item.signatures]
+    return clustered + [hit for hit in hits if all(hit.what is not other.what for other in clustered)]
+
+
+def _found_steps(
+    store: Store, derived: Derived, search: Search, state: State, vector: object, k: int
+) -> tuple[Hit, ...]:
+    found = search.find("states", _query(state), k, frequencies=derived.words, vector=vector)  # type: ignore[arg-type]
+    return step_hits(store, [(ref, cosine, why) for ref, cosine, why in found if cosine >= MIN_COSINE])
+
+
+def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
+    """For each state found, the best step that was taken in it."""
+    if not found:
+        return ()
+    marks = ",".join("?" * len(found))
+    best = store.rows(
+        f"SELECT pre, id, max(return_to_go) FROM steps WHERE pre IN ({marks}) GROUP BY pre", tuple(f[0] for f in found)
+    )
+    taken = {pre: ref for pre, ref, _ in best}
+    ids = sorted(taken.values())
+    steps = {s.id: s for s in read_steps(store, f"id IN ({','.join('?' * len(ids))})", tuple(ids))} if ids else {}
+    return tuple(Hit(steps[taken[ref]], cosine, why) for ref, cosine, why in found if ref in taken)
+
+
+def _rank(hits: Iterable[Hit]) -> list[Hit]:
+    """Nearness times utility; ties by id, so that any process gives the same order."""
+
+    def worth(hit: Hit) -> tuple[float, str]:
+        item = hit.what
+        assert isinstance(item, Item)
+        return (-hit.similarity * (0.5 + item.score), item.id)
+
+    return sorted(hits, key=worth)
+
+
+def tokens_of(text: str) -> int:
+    """An estimate that needs no tokenizer: four characters a token."""
+    return len(text) // 4 + 1
+
+
+def within_budget(
+    items: Sequence[Hit], steps: Sequence[Hit], budget: int | None
+) -> tuple[tuple[Hit, ...], tuple[Hit, ...], int]:
+    """Items, then steps, as long as they fit; a thing too long is skipped for shorter ones."""
+    kept: tuple[list[Hit], list[Hit]] = ([], [])
+    used = 0
+    for where, hits in zip(kept, (items, steps), strict=True):
+        for hit in hits:
+            cost = tokens_of(hit.what.text if isinstance(hit.what, Item) else f"{hit.what.pre.observation} {hit.what.action}")
+            if budget is None or used + cost <= budget:
+                where.append(hit)
+                used += cost
+    return tuple(kept[0]), tuple(kept[1]), used
+
+
+def by_task(
+    store: Store, namespace: int, derived: Derived, state: State, k: int, actions: Mapping[str, str]
+) -> Recollection:
+    """The best episodes of the most similar tasks, as steps and as estimates from their steps alone."""
+    wanted = content_words(state.task)
+    rows = store.rows(
+        "SELECT id, task, total_reward FROM trajectories WHERE namespace = ? AND success IS NOT NULL", (namespace,)
+    )
+
+    def nearness(row: tuple[str, str, float]) -> tuple[float, float, str]:
+        known = content_words(row[1])
+        overlap = len(wanted & known) / max(1, len(wanted | known))
+        return (-overlap, -row[2], row[0])
+
+    chosen = sorted(rows, key=nearness)[:TASK_EPISODES]  # type: ignore[arg-type]
+    if not chosen:
+        return Recollection()
+    steps = [step for ref, _, _ in chosen for step in read_steps(store, "trajectory_id = ? ORDER BY t", (ref,))]
+    values = ValueTable()
+    for step in steps:
+        values.add(step.keys, step.return_to_go or 0.0, bad=False, step_id=step.id or 0)
+    hits = tuple(Hit(step, 1.0, "an episode of a similar task") for step in steps)
+    situation = derived.situation(state)
+    estimates = {action: values.estimate(situation.keys(action, counts)) for action, counts in actions.items()}
+    return Recollection(steps=hits, estimates=estimates, path="task")
+
+
+def search(store: Store, derived: Derived, index: Search, text: str, k: int, how: How) -> list[Hit]:
+    """Items and steps that speak of a text, best first."""
+    vector = None if how == "text" else index.embed(text)
+    items = index.find("items", text, k, frequencies=derived.words, how=how, vector=vector) if derived.items else []
+    states = index.find("states", text, k, frequencies=derived.words, how=how, vector=vector)
+    hits = [Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers]
+    hits.extend(step_hits(store, states))
+    return sorted(hits, key=lambda hit: -hit.similarity)[:k] if how != "text" else hits[:k]
+
+
+def write_usages(connection: Connection, namespace: int, trajectory: Trajectory) -> None:
+    """Close the books of an episode: who was shown which item, and how it ended.
+
+    The score of a shown item moves by SCORE_RATE towards the outcome against the mean of its task:
+    0.5 is as good as without it.
+    """
+    if trajectory.success is None:
+        return
+    outcome = float(trajectory.success)
+    (mean,) = connection.execute(
+        "SELECT avg(success) FROM trajectories WHERE namespace = ? AND task = ? AND success IS NOT NULL",
+        (namespace, trajectory.task),
+    ).fetchone()
+    shown: dict[str, None] = {}
+    for step in trajectory.steps:
+        for mode in ("recalled", "blocked"):
+            for item_id in step.why.get(mode, ()):
+                connection.execute(
+                    "INSERT INTO usages(namespace, item_id, trajectory_id, t, mode, arm, outcome) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (namespace, item_id, trajectory.id, step.t, mode, trajectory.arm, outcome),
+                )
+                if mode == "recalled":
+                    shown[item_id] = None
+    for item_id in shown:
+        item = read_item(connection, item_id)
+        if item is not None and item.status == "active":
+            target = min(1.0, max(0.0, 0.5 + 0.5 * (outcome - mean)))
+            set_score(connection, namespace, item, item.score + SCORE_RATE * (target - item.score))

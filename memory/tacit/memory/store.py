@@ -1,0 +1,154 @@
+"""The library's truth: one SQLite file, opened, locked and written safely.
+
+WAL, synchronous=FULL: what a transaction wrote is on disk when it returns. Several processes may
+write; each waits for its turn. This file knows connections and transactions, not what is stored.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlite_utils
+
+from .errors import LibraryError, LibraryReadOnly, LibraryUnwritable, NewerSchema, NotALibrary
+from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
+
+BUSY_TIMEOUT_S = 60.0
+"""How long a writer waits for another one before it gives up."""
+_MAGIC = b"SQLite format 3\x00"
+
+
+class Store:
+    """A connection that many threads of one process share, with transactions that many processes share."""
+
+    def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
+        """Open the library at `path`, creating it unless `read_only`.
+
+        Raises: NotALibrary, NewerSchema, LibraryUnwritable, LibraryReadOnly (see `errors`).
+        """
+        self.path = str(path)
+        self.read_only = read_only
+        self._lock = threading.RLock()
+        self._depth = 0
+        if self.path != ":memory:":
+            _refuse_other_files(Path(self.path), read_only)
+        with self._explained():
+            self.connection = self._connect()
+            try:
+                self._prepare()
+            except BaseException:
+                self.connection.close()
+                raise
+        self.db = sqlite_utils.Database(self.connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        options: dict[str, Any] = {"timeout": BUSY_TIMEOUT_S, "isolation_level": None, "check_same_thread": False}
+        if self.read_only:
+            return sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True, **options)
+        return sqlite3.connect(self.path, **options)
+
+    def _prepare(self) -> None:
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        (application,) = self.connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and application != APPLICATION_ID:
+            raise NotALibrary(f"{self.path} is a SQLite database, but not a tacit library. Give another path.")
+        if version > SCHEMA_VERSION:
+            raise NewerSchema(
+                f"{self.path} has schema {version}; this tacit knows up to {SCHEMA_VERSION}. "
+                "Upgrade with: pip install --upgrade tacit"
+            )
+        if self.read_only:
+            if version < SCHEMA_VERSION:
+                raise LibraryReadOnly(
+                    f"{self.path} has schema {version} and must be brought to {SCHEMA_VERSION} by a writer. "
+                    f"Run: tacit memory stats {self.path} --migrate"
+                )
+            return
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+        if version < SCHEMA_VERSION:
+            with self.transaction():
+                migrate(self.connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Everything inside becomes durable together, or not at all. May be nested."""
+        if self.read_only:
+            raise LibraryReadOnly(f"{self.path} was opened to be read; open it with read_only=False to write.")
+        with self._lock, self._explained():
+            if self._depth:
+                yield self.connection
+                return
+            self.connection.execute("BEGIN IMMEDIATE")
+            self._depth += 1
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+            finally:
+                self._depth -= 1
+
+    def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query, read at one moment."""
+        with self._lock, self._explained():
+            return self.connection.execute(sql, parameters).fetchall()
+
+    def version(self) -> int:
+        """A number that changes when another connection has written."""
+        with self._lock:
+            return int(self.connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file. Closing twice is fine."""
+        with self._lock:
+            self.connection.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """SQLite's errors as ours, naming the file and the next step."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: sqlite3.Error) -> LibraryError:
+        code = getattr(error, "sqlite_errorname", None) or ""
+        words = str(error)
+        if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return LibraryUnwritable(
+                f"{self.path} is held by another writer since {BUSY_TIMEOUT_S:.0f} s. Stop it, then try again."
+            )
+        if code.startswith("SQLITE_FULL"):
+            return LibraryUnwritable(f"the disk that holds {self.path} is full. Free some space, then try again.")
+        if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+            return LibraryUnwritable(f"{self.path} cannot be opened for writing ({words}). Check its permissions.")
+        if code.startswith("SQLITE_IOERR"):
+            return LibraryUnwritable(f"{self.path}: the disk answered with an error ({words}). Nothing was torn.")
+        if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+            return NotALibrary(f"{self.path} is damaged or not a SQLite database ({words}). Restore a copy.")
+        return LibraryError(f"{self.path}: {words}")
+
+
+def _refuse_other_files(path: Path, read_only: bool) -> None:
+    if path.is_dir():
+        raise NotALibrary(f"{path} is a folder. Give the path of a library file, such as {path / 'experience.db'}.")
+    if not path.exists():
+        if read_only:
+            raise NotALibrary(f"there is no library at {path}. Make one with: tacit run --library {path} ...")
+        if not path.absolute().parent.is_dir():
+            raise LibraryUnwritable(f"the folder {path.absolute().parent} does not exist. Create it first.")
+        return
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError as error:
+        raise LibraryUnwritable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
+    if head and head != _MAGIC:
+        raise NotALibrary(f"{path} is not a tacit library (nor a SQLite database). Give another path.")
