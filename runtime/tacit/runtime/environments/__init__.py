@@ -1,1 +1,50 @@
-"""Worlds behind one protocol; see `tacit.runtime.protocols.Environment`."""
+"""Worlds behind one protocol; see `tacit.runtime.protocols.Environment`.
+
+    environment = open_environment("textworld", game="coin", params="numLocations=5")
+
+Names are looked up here; a world's packages are imported when one is opened.
+"""
+
+from collections.abc import Callable
+
+from tacit.memory.errors import ConfigError, UnknownName
+
+from ..protocols import Environment
+
+
+def _textworld(game: str | None, params: str) -> Environment:
+    from .textworld import TextWorldExpress
+
+    return TextWorldExpress(game or "mapreader", params)
+
+
+def _babyai(game: str | None, params: str) -> Environment:
+    from .babyai import BabyAI
+
+    if params:
+        raise ConfigError(f"babyai takes no parameters, but was given {params!r}; leave them out.")
+    return BabyAI(game or "GoToLocal")
+
+
+_OPENERS: dict[str, Callable[[str | None, str], Environment]] = {"textworld": _textworld, "babyai": _babyai}
+_ALIASES = {"textworldexpress": "textworld", "twx": "textworld", "minigrid": "babyai"}
+
+
+def open_environment(name: str, *, game: str | None = None, params: str = "") -> Environment:
+    """An environment by its name: `textworld` or `babyai`, with one of its games and the game's parameters.
+
+    Raises `UnknownName` for a name or game that does not exist, `ConfigError` for parameters it cannot
+    have, `MissingExtra` when the package behind it is not installed (textworld: at the first reset).
+    """
+    plain = name.strip().lower()
+    opener = _OPENERS.get(_ALIASES.get(plain, plain))
+    if opener is None:
+        raise UnknownName.of("environment", name, _OPENERS)
+    return opener(game, params)
+
+
+def describe_environments() -> dict[str, list[str]]:
+    """The games of every environment that is installed, by the environment's name."""
+    from . import babyai, textworld
+
+    return {"babyai": babyai.levels(), "textworld": textworld.games()}
