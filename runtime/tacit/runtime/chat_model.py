@@ -67,12 +67,11 @@ def _worded(name: str, provider: str, error: Exception) -> Exception:
     return ConfigError(f"{name} cannot be used: {told}")
 
 
-def _told(error: Exception) -> str:
+def _told(error: Any) -> str:
     """The error's words; of a pydantic error without the input, which may hold a key."""
-    errors: Any = getattr(error, "errors", None)
-    if not callable(errors):
+    if not hasattr(error, "errors"):
         return str(error)
-    parts = errors(include_input=False, include_url=False)
+    parts = error.errors(include_input=False, include_url=False)
     return "; ".join(f"{'.'.join(map(str, part['loc']))}: {part['msg']}".lstrip(": ") for part in parts)
 
 
