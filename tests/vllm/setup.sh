@@ -18,9 +18,11 @@ fi
 rm -f "$stamp"
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 echo '*' >"$venv/.gitignore"
+pip() { "$venv/bin/python" -m pip "$@" --disable-pip-version-check; }
+# It asks for torch 2.13.0+cpu, which PyPI does not have: a local wheel folder may, else PyTorch's own index.
 # shellcheck disable=SC2086  # two requirements, meant to be split
-"$venv/bin/python" -m pip install --disable-pip-version-check $versions
+pip install $versions || pip install --extra-index-url https://download.pytorch.org/whl/cpu $versions
 # Built for other torch versions, and imported by transformers when present: the server dies of them.
-"$venv/bin/python" -m pip uninstall --disable-pip-version-check -y torchvision torchaudio torchcodec triton
+pip uninstall -y torchvision torchaudio torchcodec triton
 echo "$versions" >"$stamp"
 echo "$venv is ready: $versions" >&2
