@@ -22,7 +22,19 @@ CAPACITY = 2000
 MAX_EVIDENCE = 64
 """Step ids kept on an item; the newest stay."""
 _EDITABLE = frozenset(
-    "title body when_to_use when_not_to_use condition forbids signatures provenance score confidence pinned".split()
+    [
+        "title",
+        "body",
+        "when_to_use",
+        "when_not_to_use",
+        "condition",
+        "forbids",
+        "signatures",
+        "provenance",
+        "score",
+        "confidence",
+        "pinned",
+    ]
 )
 
 
@@ -77,6 +89,11 @@ def _weakest_when_full(connection: Connection, namespace: int, kind: str) -> tup
         f"SELECT id, score FROM items WHERE {where} AND pinned = 0 ORDER BY score, number LIMIT 1", (namespace, kind)
     ).fetchone()
     return (str(row[0]), float(row[1])) if row else ("", 1.0)
+
+
+def restore(connection: Connection, namespace: int, item: Item) -> None:
+    """Write an item as it is, under its own id."""
+    _write(connection, namespace, item, "restored")
 
 
 def change(connection: Connection, namespace: int, item: Item, changes: Mapping[str, Any], op: str) -> Item:

@@ -8,7 +8,7 @@ import json
 
 from .catalogue import item_of
 from .guardrails import Guard
-from .records import Failure, Item, State
+from .records import Failure, Item, State, Step
 from .situation import Situation
 from .store import Store
 from .values import ValueTable
@@ -41,6 +41,9 @@ class Derived:
         self.bound: dict[str, tuple[str, ...]] = {}
         """Items found for a state cluster by search, so that its next visit needs none."""
 
+        self.task_episodes: dict[str, tuple[list[Step], ValueTable]] = {}
+        """What was retrieved once for a task."""
+
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call; returns what kinds of things changed."""
         rows = self._store.rows(
@@ -56,6 +59,7 @@ class Derived:
         if "item" in changed:
             self._read_items()
         self._situation = None
+        self.task_episodes.clear()
         return changed
 
     def situation(self, state: State) -> Situation:

@@ -69,7 +69,7 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
 
 def _fact_is(state: State, name: str, value: object) -> bool:
     known = state.facts.get(name)
-    return value in known if isinstance(known, list) else known is not None and known == value
+    return value in known if isinstance(known, list | tuple) else known is not None and known == value
 
 
 @lru_cache(maxsize=65536)

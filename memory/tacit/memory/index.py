@@ -59,6 +59,4 @@ class VectorIndex:
     def cosine(self, vector: Vectors, refs: Sequence[int]) -> list[float]:
         """Cosine to each of these ids; 0 for one that is not here."""
         with self._lock:
-            return [
-                float(self._faiss.reconstruct(self._at[ref]) @ vector) if ref in self._at else 0.0 for ref in refs
-            ]
+            return [float(self._faiss.reconstruct(self._at[ref]) @ vector) if ref in self._at else 0.0 for ref in refs]

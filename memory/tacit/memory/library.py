@@ -43,8 +43,6 @@ from .store import Store
 
 DISCOUNT = 0.95
 """Per step, for the returns of recorded steps."""
-SCORE_RATE = 0.1
-"""Alpha of `score <- score + alpha * (outcome - score)` for items that were shown."""
 
 
 class ExperienceLibrary:
@@ -60,7 +58,7 @@ class ExperienceLibrary:
         self._search = Search(store, self._number, embedder)
         self._evolution = Evolution()
         self._key_ids = KeyIds()
-        self._version = -1
+        self._version: tuple[int, int] | None = None
 
     @classmethod
     def open(
@@ -102,6 +100,12 @@ class ExperienceLibrary:
         return self._store.read_only
 
     @property
+    def episodes(self) -> int:
+        """Episodes recorded in this namespace, excluded ones apart."""
+        with self._lock:
+            return self._caught_up().episodes
+
+    @property
     def embedder(self) -> Embedder:
         """What turns its texts into vectors."""
         return self._embedder
@@ -128,6 +132,11 @@ class ExperienceLibrary:
         """Add items in one transaction."""
         with self._lock, self._store.transaction() as connection:
             return [catalogue.admit(connection, self._number, item) for item in items]
+
+    def restore(self, item: Item) -> None:
+        """Write an item exactly as it is, past admission; for imports."""
+        with self._lock, self._store.transaction() as connection:
+            catalogue.restore(connection, self._number, item)
 
     def evolve(self) -> EvolutionReport:
         """Distil what was recorded since the last call into items, within the rate limits."""
@@ -192,11 +201,18 @@ class ExperienceLibrary:
         with self._lock:
             derived = self._caught_up()
             if level == "task":
-                return recall.by_task(self._store, self._number, derived, state, k, actions or {})
+                return recall.by_task(self._store, self._number, derived, state, actions or {})
             by_text = isinstance(state_or_text, str)
             return recall.by_step(
-                self._store, derived, self._search, state, k=k, kinds=kinds, budget_tokens=budget_tokens,
-                actions=actions or {}, by_text=by_text,
+                self._store,
+                derived,
+                self._search,
+                state,
+                k=k,
+                kinds=kinds,
+                budget_tokens=budget_tokens,
+                actions=actions or {},
+                by_text=by_text,
             )
 
     def check(self, state: State, action: str) -> Verdict:

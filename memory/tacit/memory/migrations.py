@@ -71,6 +71,11 @@ CREATE INDEX changes_by_ref ON changes(ref);
 CREATE TABLE vectors (
     kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
     vector BLOB NOT NULL, PRIMARY KEY (kind, ref)) WITHOUT ROWID;
+CREATE TABLE bank_entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id), task TEXT NOT NULL,
+    team TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL);
+CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
+CREATE TABLE bank_pulls (id INTEGER PRIMARY KEY, entry INTEGER NOT NULL, reader TEXT NOT NULL, own INTEGER NOT NULL);
 CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
 """
 

@@ -8,7 +8,7 @@ when nothing is near enough. By task: whole episodes chosen once by the task's w
 from collections.abc import Iterable, Mapping, Sequence
 from sqlite3 import Connection
 
-from .catalogue import set_score, read_item
+from .catalogue import read_item, set_score
 from .derived import Derived
 from .ledger import read_steps
 from .records import Hit, Item, Kind, Recollection, State, Step, Trajectory
@@ -95,7 +95,9 @@ def _found_items(derived: Derived, search: Search, state: State, vector: object,
         for number, cosine, why in found
         if cosine >= MIN_COSINE and number in derived.numbers
     ]
-    clustered = [Hit(item, 1.0, "its own situation") for item in derived.items.values() if state.signature in item.signatures]
+    clustered = [
+        Hit(item, 1.0, "its own situation") for item in derived.items.values() if state.signature in item.signatures
+    ]
     return clustered + [hit for hit in hits if all(hit.what is not other.what for other in clustered)]
 
 
@@ -144,7 +146,9 @@ def within_budget(
     used = 0
     for where, hits in zip(kept, (items, steps), strict=True):
         for hit in hits:
-            cost = tokens_of(hit.what.text if isinstance(hit.what, Item) else f"{hit.what.pre.observation} {hit.what.action}")
+            cost = tokens_of(
+                hit.what.text if isinstance(hit.what, Item) else f"{hit.what.pre.observation} {hit.what.action}"
+            )
             if budget is None or used + cost <= budget:
                 where.append(hit)
                 used += cost
@@ -152,30 +156,41 @@ def within_budget(
 
 
 def by_task(
-    store: Store, namespace: int, derived: Derived, state: State, k: int, actions: Mapping[str, str]
+    store: Store, namespace: int, derived: Derived, state: State, actions: Mapping[str, str]
 ) -> Recollection:
     """The best episodes of the most similar tasks, as steps and as estimates from their steps alone."""
-    wanted = content_words(state.task)
-    rows = store.rows(
-        "SELECT id, task, total_reward FROM trajectories WHERE namespace = ? AND success IS NOT NULL", (namespace,)
-    )
-
-    def nearness(row: tuple[str, str, float]) -> tuple[float, float, str]:
-        known = content_words(row[1])
-        overlap = len(wanted & known) / max(1, len(wanted | known))
-        return (-overlap, -row[2], row[0])
-
-    chosen = sorted(rows, key=nearness)[:TASK_EPISODES]  # type: ignore[arg-type]
-    if not chosen:
+    if state.task not in derived.task_episodes:
+        derived.task_episodes[state.task] = _similar_episodes(store, namespace, state.task)
+    steps, values = derived.task_episodes[state.task]
+    if not steps:
         return Recollection()
-    steps = [step for ref, _, _ in chosen for step in read_steps(store, "trajectory_id = ? ORDER BY t", (ref,))]
-    values = ValueTable()
-    for step in steps:
-        values.add(step.keys, step.return_to_go or 0.0, bad=False, step_id=step.id or 0)
     hits = tuple(Hit(step, 1.0, "an episode of a similar task") for step in steps)
     situation = derived.situation(state)
-    estimates = {action: values.estimate(situation.keys(action, counts)) for action, counts in actions.items()}
+    estimates = {
+        action: values.estimate(situation.keys(action, counts), situation.context(action))
+        for action, counts in actions.items()
+    }
     return Recollection(steps=hits, estimates=estimates, path="task")
+
+
+def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Step], ValueTable]:
+    """The TASK_EPISODES episodes whose task shares most words, the better rewarded first."""
+    wanted = content_words(task)
+    rows = store.rows(
+        "SELECT id, task, total_reward, rowid FROM trajectories WHERE namespace = ? AND success IS NOT NULL",
+        (namespace,),
+    )
+
+    def nearness(row: tuple[str, str, float, int]) -> tuple[float, float, int]:
+        known = content_words(row[1])
+        return (-len(wanted & known) / max(1, len(wanted | known)), -row[2], row[3])
+
+    chosen = sorted(rows, key=nearness)[:TASK_EPISODES]
+    steps = [step for row in chosen for step in read_steps(store, "trajectory_id = ? ORDER BY t", (row[0],))]
+    values = ValueTable()
+    for step in steps:
+        values.add(step.keys, step.return_to_go or 0.0, bad=not step.diagnosis.success, step_id=step.id or 0)
+    return steps, values
 
 
 def search(store: Store, derived: Derived, index: Search, text: str, k: int, how: How) -> list[Hit]:
@@ -183,7 +198,9 @@ def search(store: Store, derived: Derived, index: Search, text: str, k: int, how
     vector = None if how == "text" else index.embed(text)
     items = index.find("items", text, k, frequencies=derived.words, how=how, vector=vector) if derived.items else []
     states = index.find("states", text, k, frequencies=derived.words, how=how, vector=vector)
-    hits = [Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers]
+    hits = [
+        Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
+    ]
     hits.extend(step_hits(store, states))
     return sorted(hits, key=lambda hit: -hit.similarity)[:k] if how != "text" else hits[:k]
 

@@ -32,7 +32,7 @@ class Search:
 
     def __init__(self, store: Store, namespace: int, embedder: Embedder) -> None:
         self._store = store
-        self._namespace = namespace
+        self.namespace = namespace
         self._embedder = embedder
         self._indices: dict[Kind, VectorIndex] = {}
         self._last: dict[Kind, int] = {}
@@ -46,7 +46,13 @@ class Search:
         return vector
 
     def find(
-        self, kind: Kind, text: str, k: int, *, frequencies: Mapping[str, int], how: How = "hybrid",
+        self,
+        kind: Kind,
+        text: str,
+        k: int,
+        *,
+        frequencies: Mapping[str, int],
+        how: How = "hybrid",
         vector: Vectors | None = None,
     ) -> list[tuple[int, float, str]]:
         """At most k triples (id, cosine, why), best first."""
@@ -75,10 +81,8 @@ class Search:
         query = choose_terms(text, frequencies)
         if not query:
             return []
-        table = f"{kind}_text_{self._namespace}"
-        rows = self._store.rows(
-            f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (query, k)
-        )
+        table = f"{kind}_text_{self.namespace}"
+        rows = self._store.rows(f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (query, k))
         return [row[0] for row in rows]
 
     def index(self, kind: Kind) -> VectorIndex:
@@ -99,7 +103,7 @@ class Search:
 
     def _load(self, kind: Kind, index: VectorIndex) -> None:
         rows = self._store.rows(
-            "SELECT ref, vector FROM vectors WHERE namespace = ? AND kind = ? ORDER BY ref", (self._namespace, kind)
+            "SELECT ref, vector FROM vectors WHERE namespace = ? AND kind = ? ORDER BY ref", (self.namespace, kind)
         )
         if rows:
             index.add([row[0] for row in rows], _unpack([row[1] for row in rows], index.dim))
@@ -108,7 +112,7 @@ class Search:
     def _embed_missing(self, kind: Kind, index: VectorIndex) -> None:
         """Embed what has no vector yet; the vectors are kept in the library when it may be written."""
         while True:
-            rows = self._store.rows(self._pending(kind), (self._namespace, self._last.get(kind, 0), _BATCH))
+            rows = self._store.rows(self._pending(kind), (self.namespace, self._last.get(kind, 0), _BATCH))
             fresh = [(ref, text) for ref, text in rows]
             if not fresh:
                 return
@@ -120,7 +124,7 @@ class Search:
                     connection.executemany(
                         "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
                         [
-                            (kind, ref, self._namespace, vector.tobytes())
+                            (kind, ref, self.namespace, vector.tobytes())
                             for (ref, _), vector in zip(fresh, vectors, strict=True)
                         ],
                     )
@@ -132,7 +136,7 @@ class Search:
                 "WHERE namespace = ? AND id > ? ORDER BY id LIMIT ?"
             )
         return (
-            f"SELECT number, (SELECT text FROM items_text_{self._namespace} WHERE rowid = number) FROM items "
+            f"SELECT number, (SELECT text FROM items_text_{self.namespace} WHERE rowid = number) FROM items "
             "WHERE namespace = ? AND status = 'active' AND number > ? ORDER BY number LIMIT ?"
         )
 

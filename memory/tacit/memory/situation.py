@@ -7,7 +7,7 @@ used where the environment gives them, text otherwise; nothing here knows any on
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,11 +18,85 @@ _WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
 _SENTENCE = re.compile(r"[.!?]\s+|\s*\n+\s*")
 _CALL = re.compile(r"^\s*([A-Za-z_][\w.-]*)\((.*)\)\s*$", re.DOTALL)
 _ARGUMENT = re.compile(r"(\w+)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^,]+)")
-_PREPOSITIONS = frozenset("in into on onto to from with at under using".split())
+_PREPOSITIONS = frozenset(["in", "into", "on", "onto", "to", "from", "with", "at", "under", "using"])
 _FUNCTION_WORDS = frozenset(
-    "a an and any are as be been but by can could do does for from have her him his i if in is it its let let's "
-    "may my not of off on once or our out she should so some that the their them then there these they this those "
-    "to up was we were what when where which who will with would you your yours one into onto at he here how".split()
+    [
+        "a",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "be",
+        "been",
+        "but",
+        "by",
+        "can",
+        "could",
+        "do",
+        "does",
+        "for",
+        "from",
+        "have",
+        "her",
+        "him",
+        "his",
+        "i",
+        "if",
+        "in",
+        "is",
+        "it",
+        "its",
+        "let",
+        "let's",
+        "may",
+        "my",
+        "not",
+        "of",
+        "off",
+        "on",
+        "once",
+        "or",
+        "our",
+        "out",
+        "she",
+        "should",
+        "so",
+        "some",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "up",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "will",
+        "with",
+        "would",
+        "you",
+        "your",
+        "yours",
+        "one",
+        "into",
+        "onto",
+        "at",
+        "he",
+        "here",
+        "how",
+    ]
 )
 WINDOW = 4
 """Words to either side of an argument that count as its context."""
@@ -121,9 +195,9 @@ class Situation:
         self._shown = _sentences(state.observation)
         self._told = tuple(sentence for note in state.notes for sentence in _sentences(note))
         self._contexts: dict[str, tuple[str, str]] = {}
-        self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list)}
+        self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list | tuple)}
         self._scalars = "; ".join(
-            f"{name} {value}" for name, value in sorted(state.facts.items()) if not isinstance(value, list)
+            f"{name} {value}" for name, value in sorted(state.facts.items()) if not isinstance(value, list | tuple)
         )
         self._listed = "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
 
@@ -200,7 +274,7 @@ class Situation:
     def _keeps(self, word: str) -> bool:
         return word in self._task or (word in self._structural and word not in _FUNCTION_WORDS)
 
-    def _listed_fact(self, name: str, elements: list[str]) -> str:
+    def _listed_fact(self, name: str, elements: Sequence[str]) -> str:
         """A listing reduced to what the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
         best, shown = 0, ""
         for element in elements:
@@ -218,7 +292,7 @@ def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
     return tuple(f"{GUARD_MARK}{pattern} @ {around}" for pattern in patterns)
 
 
-def _listed_in(slot: str, elements: list[str]) -> bool:
+def _listed_in(slot: str, elements: Sequence[str]) -> bool:
     return any(slot in element for element in elements)
 
 

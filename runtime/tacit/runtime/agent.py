@@ -1,0 +1,255 @@
+"""An agent: a policy, a library and an environment, run as a LangGraph loop.
+
+    agent = Agent(policy=EpisodicPolicy(), library=library, environment=TextWorldExpress("coin"))
+    result = agent.run(seed=0)
+
+With a checkpointer an episode that was killed goes on where it was: `agent.resume(thread_id)`.
+What the environment breaks is retried on a fresh one, then excluded; it never counts as a zero.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from tacit.memory import ExperienceLibrary, Trajectory
+from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
+
+from .environments.watch import Watched
+from .graph import build_graph
+from .guidance import Guidance, RetrievalGuidance
+from .loop import EpisodeState, Live, Nodes, Settings
+from .protocols import Environment, Policy, Resumable, Usage
+from .working import WorkingMemory, place
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+RECURSION_LIMIT = 1_000_000
+"""LangGraph counts stages; episodes are ended by `max_steps` instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How an episode went."""
+
+    trajectory: Trajectory
+    usage: Usage
+    thread_id: str
+
+    @property
+    def success(self) -> bool | None:
+        """None when the environment failed and the episode is excluded."""
+        return self.trajectory.success
+
+    @property
+    def score(self) -> float:
+        """The environment's own score in [0, 1]."""
+        return self.trajectory.score
+
+    @property
+    def blocked(self) -> int:
+        """Actions that guardrails kept from being run."""
+        return sum(len(step.why.get("blocked", ())) for step in self.trajectory.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One stage of a running episode, and what it changed."""
+
+    stage: str
+    update: dict[str, Any]
+
+
+class Agent:
+    """Runs episodes; see the module's docstring. Safe for many concurrent `arun`s."""
+
+    def __init__(
+        self,
+        policy: "Policy | BaseChatModel | str",
+        library: ExperienceLibrary,
+        environment: Environment,
+        *,
+        arm: str = "retrieved",
+        level: Literal["step", "task"] = "step",
+        learn: bool = True,
+        guardrails: bool = True,
+        guidance: Guidance | None = None,
+        max_steps: int = 50,
+        recall_k: int = 5,
+        seed: int = 0,
+        retries: int = 1,
+        step_timeout_s: float = 60.0,
+        checkpointer: "BaseCheckpointSaver[Any] | None" = None,
+    ) -> None:
+        """`retries`: fresh environments tried when one breaks. `seed`: of the agent's own chance.
+
+        Raises: ConfigError for a number that cannot work, and what `ChatPolicy` raises for a model.
+        """
+        if max_steps < 1:
+            raise ConfigError(f"max_steps is {max_steps}; an episode needs at least 1.")
+        self.library = library
+        self._environment = environment
+        self._retries = retries
+        self._step_timeout_s = step_timeout_s
+        self._idle: list[Environment] = [Watched(environment, timeout_s=step_timeout_s)]
+        self._live: dict[str, Live] = {}
+        self._settings = Settings(arm, level, learn, guardrails, max_steps, recall_k, seed)
+        self.policy = as_policy(policy)
+        self._nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), self._settings, self._live)
+        self._checkpointer = checkpointer
+        self._graphs: dict[tuple[bool, bool], Any] = {}
+
+    def run(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
+        """Run one episode from its start."""
+        return self._retried(task, seed, thread_id)
+
+    async def arun(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
+        """The same, awaiting the policy, so that many episodes share one process."""
+        for attempt in range(self._retries + 1):
+            thread = _thread(thread_id, attempt)
+            with self._episode(thread):
+                start = self._start(thread, task, seed, attempt)
+                graph = self._graph(fused=self._checkpointer is None, asynchronous=True)
+                final = await graph.ainvoke(start, self._config(thread), **self._durability())
+            if not final.get("failed"):
+                break
+        return self._result(final)
+
+    def stream(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Iterator[Event]:
+        """Run one episode, yielding every stage as it ends; the last one, `finish`, has the trajectory."""
+        thread = _thread(thread_id, 0)
+        with self._episode(thread):
+            start = self._start(thread, task, seed, 0)
+            graph = self._graph(fused=False)
+            for update in graph.stream(start, self._config(thread), stream_mode="updates", **self._durability()):
+                for stage, changed in update.items():
+                    yield Event(stage, changed or {})
+
+    async def astream(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> AsyncIterator[Event]:
+        """The same, awaiting the policy."""
+        thread = _thread(thread_id, 0)
+        with self._episode(thread):
+            start = self._start(thread, task, seed, 0)
+            graph = self._graph(fused=False, asynchronous=True)
+            updates = graph.astream(start, self._config(thread), stream_mode="updates", **self._durability())
+            async for update in updates:
+                for stage, changed in update.items():
+                    yield Event(stage, changed or {})
+
+    def resume(self, thread_id: str) -> Result:
+        """Go on with an episode that was interrupted; one that had ended is returned as it was.
+
+        Raises: ConfigError without a checkpointer, UnknownName for a thread it does not hold,
+        EnvironmentCrashed when the environment does not come back to the same state.
+        """
+        if self._checkpointer is None:
+            raise ConfigError("resume needs a checkpointer: Agent(..., checkpointer=SqliteSaver(...)).")
+        graph = self._graph(fused=False)
+        snapshot = graph.get_state(self._config(thread_id))
+        if not snapshot.values:
+            raise UnknownName(f"no episode was checkpointed under thread {thread_id!r}.")
+        if not snapshot.next:
+            return self._result(snapshot.values)
+        with self._episode(thread_id) as live:
+            if "first" in snapshot.values:
+                live.working = WorkingMemory.of(snapshot.values["first"], snapshot.values["steps"])
+                for step in snapshot.values["steps"]:
+                    if not step.diagnosis.success and step.action:
+                        context = self.library.context(step.pre, step.action)
+                        live.working.fail(step.action, context, step.diagnosis.failure.value)
+                _bring_back(live.environment, snapshot.values)
+            return self._result(graph.invoke(None, self._config(thread_id), **self._durability()))
+
+    def close(self) -> None:
+        """Close the environments; the library stays open."""
+        for environment in self._idle:
+            environment.close()
+        self._idle.clear()
+
+    def _retried(self, task: str, seed: int, thread_id: str | None) -> Result:
+        for attempt in range(self._retries + 1):
+            thread = _thread(thread_id, attempt)
+            with self._episode(thread):
+                graph = self._graph(fused=self._checkpointer is None)
+                start = self._start(thread, task, seed, attempt)
+                final = graph.invoke(start, self._config(thread), **self._durability())
+            if not final.get("failed"):
+                break
+        return self._result(final)
+
+    def _start(self, thread: str, task: str, seed: int, attempt: int) -> EpisodeState:
+        return {"thread": thread, "task": task, "seed": seed, "attempt": attempt, "episode": self.library.episodes}
+
+    @contextmanager
+    def _episode(self, thread: str) -> Iterator[Live]:
+        """An environment and a working memory for one episode; a broken environment is not used again."""
+        environment = self._idle.pop() if self._idle else self._fresh()
+        live = self._live[thread] = Live(environment, WorkingMemory())
+        try:
+            yield live
+        finally:
+            del self._live[thread]
+            if getattr(environment, "broken", False):
+                environment.close()
+            else:
+                self._idle.append(environment)
+
+    def _fresh(self) -> Environment:
+        return Watched(self._environment.clone(), timeout_s=self._step_timeout_s)
+
+    def _graph(self, *, fused: bool, asynchronous: bool = False) -> Any:
+        key = (fused, asynchronous)
+        if key not in self._graphs:
+            self._graphs[key] = build_graph(
+                self._nodes, fused=fused, asynchronous=asynchronous, checkpointer=self._checkpointer
+            )
+        return self._graphs[key]
+
+    def _durability(self) -> dict[str, Any]:
+        return {"durability": "sync"} if self._checkpointer is not None else {}
+
+    def _config(self, thread: str) -> dict[str, Any]:
+        return {"recursion_limit": RECURSION_LIMIT, "configurable": {"thread_id": thread}}
+
+    def _result(self, final: dict[str, Any]) -> Result:
+        return Result(final["trajectory"], final.get("usage") or Usage(), final["thread"])
+
+
+def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
+    """A policy as it is; a chat model or the name of one as a `ChatPolicy`; `episodic` and `random` by name."""
+    from .episodic import EpisodicPolicy, RandomPolicy
+
+    if isinstance(policy, str) and policy in ("episodic", "random"):
+        return EpisodicPolicy() if policy == "episodic" else RandomPolicy()
+    if isinstance(policy, str) and ":" not in policy:
+        raise UnknownName.of("policy", policy, ["episodic", "random", "PROVIDER:MODEL such as openai:gpt-5"])
+    if isinstance(policy, Policy):
+        return policy
+    from .chat import ChatPolicy
+
+    return ChatPolicy(policy)
+
+
+def _thread(thread_id: str | None, attempt: int) -> str:
+    name = thread_id or uuid.uuid4().hex
+    return name if attempt == 0 else f"{name}-retry{attempt}"
+
+
+def _bring_back(environment: Environment, values: dict[str, Any]) -> None:
+    """Bring an environment to where the checkpoint was: restored, or by repeating the actions."""
+    inner = environment.inner if isinstance(environment, Watched) else environment
+    steps = [step for step in values["steps"] if step.diagnosis.failure not in ("policy_error", "blocked")]
+    if isinstance(inner, Resumable):
+        inner.restore(values["task"], values["seed"], tuple(steps))
+        return
+    state = environment.reset(values["task"], values["seed"])
+    for step in steps:
+        state, *_ = environment.step(step.action)
+    if place(state) != place(replace(values["state"], notes=())):
+        raise EnvironmentCrashed(
+            f"{environment.name} did not come back to the state of step {len(steps)}: it is not deterministic. "
+            "Start the episode again with run()."
+        )

@@ -1,0 +1,91 @@
+"""Episodic control: choose by the returns of similar past steps, with optimism for the untried.
+
+No language model. The value of an admissible action is the library's estimate; what failed in the
+same context earlier in this episode is not tried again. `RandomPolicy` is its control.
+"""
+
+import math
+from typing import Literal
+
+from tacit.memory import Estimate
+from tacit.memory.errors import PolicyFailure
+
+from .protocols import Context, Decision
+
+EXPLORE = (0.5, 0.05, 100)
+"""Chance of a random action while learning: from, to, over so many episodes."""
+OPTIMISM = 0.1
+"""Added to the value of an action never tried in its context, while learning; falls with 1/sqrt(1 + n)."""
+
+
+class EpisodicPolicy:
+    """Takes the admissible action with the highest estimated return."""
+
+    name = "episodic"
+    reads: Literal["values", "text"] = "values"
+
+    def decide(self, context: Context) -> Decision:
+        """The next action; raises PolicyFailure where the environment lists no actions."""
+        if not context.actions:
+            raise PolicyFailure(
+                "EpisodicPolicy chooses among admissible actions and this environment lists none. "
+                "Use a chat model: --policy openai:MODEL."
+            )
+        estimates = context.recollection.estimates
+        open_actions = _not_forbidden(context)
+        candidates = [
+            action for action in open_actions if not context.working.failed(action, _estimate(estimates, action).context)
+        ] or open_actions
+        if context.learning and context.rng.random() < exploration(context.episode):
+            chosen = context.rng.choice(candidates)
+            return Decision(chosen, _why(_estimate(estimates, chosen), explored=True))
+        bonus = OPTIMISM if context.learning else 0.0
+
+        def worth(action: str) -> float:
+            known = _estimate(estimates, action)
+            return known.value + bonus / math.sqrt(1 + known.tried) + 1e-6 * context.rng.random()
+
+        chosen = max(candidates, key=worth)
+        return Decision(chosen, _why(_estimate(estimates, chosen), explored=False))
+
+    async def adecide(self, context: Context) -> Decision:
+        """The same; nothing is awaited."""
+        return self.decide(context)
+
+
+class RandomPolicy:
+    """Any admissible action: what chance alone reaches."""
+
+    name = "random"
+    reads: Literal["values", "text"] = "values"
+
+    def decide(self, context: Context) -> Decision:
+        """A random action that is not forbidden."""
+        if not context.actions:
+            raise PolicyFailure("RandomPolicy needs an environment that lists admissible actions.")
+        return Decision(context.rng.choice(_not_forbidden(context)))
+
+    async def adecide(self, context: Context) -> Decision:
+        """The same; nothing is awaited."""
+        return self.decide(context)
+
+
+def exploration(episode: int) -> float:
+    """Chance of a random action after so many episodes learnt from."""
+    start, end, over = EXPLORE
+    return max(end, start - (start - end) * episode / over)
+
+
+def _not_forbidden(context: Context) -> list[str]:
+    return [action for action in context.actions if action not in context.forbidden] or list(context.actions)
+
+
+def _estimate(estimates: object, action: str) -> Estimate:
+    assert hasattr(estimates, "get")
+    return estimates.get(action) or Estimate(0.0)  # type: ignore[no-any-return]
+
+
+def _why(known: Estimate, *, explored: bool) -> dict[str, object]:
+    if explored:
+        return {"explored": True}
+    return {"value": round(known.value, 4), "n": known.n, "key": known.key, "like": list(known.steps)}

@@ -1,0 +1,60 @@
+"""Guidance: the text, or nothing, that is put before the policy.
+
+Nothing is a valid answer and costs no token. A hint that recommends what a guardrail forbids here
+is dropped. Text from the library is data: the policy's prompt delimits it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tacit.memory import Hit, Item, Recollection, Step
+from tacit.memory.guardrails import matches
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Text for the policy and the items it was made of."""
+
+    text: str
+    item_ids: tuple[str, ...] = ()
+
+
+class Guidance(Protocol):
+    """Decides whether a hint helps here, and what it says."""
+
+    def propose(self, recollection: Recollection) -> Hint | None:
+        """A hint, or None to abstain."""
+        ...
+
+
+class RetrievalGuidance:
+    """Says what was recalled: items, then what similar steps did and how they ended."""
+
+    def propose(self, recollection: Recollection) -> Hint | None:
+        """A line per item and step; None when nothing was recalled."""
+        items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
+        lines = [f"- {item.kind}: {item.title}. {item.body}".rstrip() for item in items]
+        lines += [f"- guardrail: {item.title}. {item.body}".rstrip() for item in recollection.guardrails]
+        lines += [
+            f"- in a similar situation, `{step.action}` {_ending(step)}"
+            for hit in recollection.steps
+            if (step := _step(hit)) is not None and not _forbidden(step.action, recollection)
+        ]
+        if not lines:
+            return None
+        shown = (*items, *recollection.guardrails)
+        return Hint("\n".join(dict.fromkeys(lines)), tuple(dict.fromkeys(item.id for item in shown)))
+
+
+def _step(hit: Hit) -> Step | None:
+    return hit.what if isinstance(hit.what, Step) else None
+
+
+def _forbidden(action: str, recollection: Recollection) -> bool:
+    return any(matches(item.forbids or "", action) for item in recollection.guardrails)
+
+
+def _ending(step: Step) -> str:
+    if not step.diagnosis.success:
+        return f"failed ({step.diagnosis.failure.value}): {step.diagnosis.evidence}".rstrip(": ")
+    return f"led to a return of {step.return_to_go or 0.0:.2f}"
