@@ -17,6 +17,7 @@ RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10}
 """Candidates of a kind admitted by one call of `evolve` (SLEA-RL: 10 strategies, 5 warnings)."""
 NARROW_EVIDENCE = 4
 WIDE_EVIDENCE = 12
+WIDE_RATE = 0.97
 NARROW_RATE = 0.95
 WARNING_EVIDENCE = 8
 WARNING_RATE = 0.7
@@ -56,27 +57,33 @@ class Evolution:
 
 def guard_key(item: Item) -> str:
     """The key under which the steps that a rule-made guardrail speaks of are filed."""
-    return f"{GUARD_MARK}{item.forbids} @ {(item.condition or {}).get('around', '')}"
+    (operator, operand) = next(iter((item.condition or {"around": ""}).items()))
+    return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}"
 
 
 def _failure_item(key: str, cell: Cell) -> Item | None:
-    pattern, _, around = key.removeprefix(GUARD_MARK).partition(" @ ")
-    wide = "{1}" in pattern
-    evidence, rate = (WIDE_EVIDENCE, 1.0) if wide else (NARROW_EVIDENCE, NARROW_RATE)
-    where = f" where {around}" if around else ""
-    failed = f"failed {cell.bad} of {cell.n} times"
-    common = {
-        "condition": {"around": around},
-        "forbids": pattern,
-        "provenance": tuple(cell.bad_steps),
-        "confidence": round((cell.bad + 1) / (cell.n + 2), 3),
-        "writer": "rules",
-    }
+    pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
+    operator, _, operand = condition.partition(" ")
+    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if "{1}" in pattern else (NARROW_EVIDENCE, NARROW_RATE)
     if cell.n >= evidence and cell.bad >= rate * cell.n:
-        return Item("guardrail", f"do not `{pattern}`{where}", f"{failed} here", **common)  # type: ignore[arg-type]
-    if cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
-        return Item("warning", f"`{pattern}` mostly fails{where}", f"{failed} here", **common)  # type: ignore[arg-type]
-    return None
+        kind: Kind = "guardrail"
+        title = f"do not `{pattern}`"
+    elif cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
+        kind = "warning"
+        title = f"`{pattern}` mostly fails"
+    else:
+        return None
+    where = {"around": "where this is shown: ", "told": "when this was told: "}[operator]
+    return Item(
+        kind,
+        f"{title} {where}{operand}" if operand else title,
+        f"failed {cell.bad} of {cell.n} times here",
+        condition={operator: operand},
+        forbids=pattern,
+        provenance=tuple(cell.bad_steps),
+        confidence=round((cell.bad + 1) / (cell.n + 2), 3),
+        writer="rules",
+    )
 
 
 def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:

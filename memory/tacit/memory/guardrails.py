@@ -2,7 +2,8 @@
 
 A condition is a tree of plain values, so that it is stored, read and checked without a model:
 
-    {"around": "1: closed"}            what `Situation.context` says of the action
+    {"around": "1: closed"}            what `Situation.context` says of the action: words shown near it
+    {"told": "1: grill"}               what `Situation.told` says of it: words told of its arguments
     {"text": "is locked"}              the observation or a note contains these words
     {"fact": {"front": "wall"}}        a fact equals a value, or a listing contains it
     {"signature": "9f..."}             the state belongs to this cluster
@@ -22,7 +23,7 @@ from .situation import Situation, parse_action
 
 MIN_CONFIDENCE = 0.6
 """A guardrail below this only advises."""
-_OPERATORS = ("all", "any", "not", "around", "text", "fact", "signature")
+_OPERATORS = ("all", "any", "not", "around", "told", "text", "fact", "signature")
 
 
 def validate(condition: Mapping[str, Any]) -> None:
@@ -58,6 +59,8 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
             return not holds(operand, situation, action)
         case "around":
             return situation.context(action) == operand
+        case "told":
+            return situation.told(action) == operand
         case "text":
             return any(operand.lower() in told.lower() for told in (state.observation, *state.notes))
         case "fact":

@@ -155,9 +155,7 @@ def within_budget(
     return tuple(kept[0]), tuple(kept[1]), used
 
 
-def by_task(
-    store: Store, namespace: int, derived: Derived, state: State, actions: Mapping[str, str]
-) -> Recollection:
+def by_task(store: Store, namespace: int, derived: Derived, state: State, actions: Mapping[str, str]) -> Recollection:
     """The best episodes of the most similar tasks, as steps and as estimates from their steps alone."""
     if state.task not in derived.task_episodes:
         derived.task_episodes[state.task] = _similar_episodes(store, namespace, state.task)

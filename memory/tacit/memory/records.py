@@ -196,8 +196,6 @@ class Estimate:
     """Ids of a few of those steps."""
     context: str = ""
     """What holds around the action's arguments here."""
-    keys: tuple[str, ...] = ()
-    """All keys of the action here, general to special."""
 
 
 @dataclass(frozen=True, slots=True)

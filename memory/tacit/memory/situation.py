@@ -153,11 +153,16 @@ def parse_action(action: str) -> ParsedAction:
 
 
 @lru_cache(maxsize=8192)
-def pattern_of(action: str) -> str:
-    """The action with each argument cut to its last word: `put dress in basket`."""
+def pattern_of(action: str, *, keep_first: bool = False) -> str:
+    """The action with each argument cut to its last word: `put dress in basket`.
+
+    With `keep_first` the first argument stays open: `put {1} in basket`.
+    """
     parsed = parse_action(action)
     pattern = parsed.template
     for number, head in enumerate(parsed.heads, 1):
+        if keep_first and number == 1:
+            continue
         pattern = pattern.replace(f"{{{number}}}", head, 1)
     return pattern
 
@@ -174,9 +179,35 @@ def content_words(text: str) -> frozenset[str]:
     return frozenset(words(text)) - _FUNCTION_WORDS
 
 
-@lru_cache(maxsize=2048)
-def _sentences(text: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(parsed for parsed in (words(sentence) for sentence in _SENTENCE.split(text)) if parsed)
+class _Text:
+    """The sentences of a text as words, with an index from words to their places."""
+
+    def __init__(self, text: str) -> None:
+        self.sentences = [parsed for parsed in (words(sentence) for sentence in _SENTENCE.split(text)) if parsed]
+        self._index: dict[str, list[tuple[int, int]]] = {}
+        for number, sentence in enumerate(self.sentences):
+            for at, word in enumerate(sentence):
+                self._index.setdefault(word, []).append((number, at))
+        self._found: dict[Words, dict[int, list[int]]] = {}
+
+    def find(self, phrase: Words) -> dict[int, list[int]]:
+        """Where a phrase starts, by sentence; by its last word in sentences without the whole phrase."""
+        found = self._found.get(phrase)
+        if found is None:
+            found = self._found[phrase] = {}
+            for number, at in self._index.get(phrase[0], ()):
+                if self.sentences[number][at : at + len(phrase)] == phrase:
+                    found.setdefault(number, []).append(at)
+            whole = frozenset(found)
+            for number, at in self._index.get(phrase[-1], ()):
+                if number not in whole:
+                    found.setdefault(number, []).append(at)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def _text(text: str) -> _Text:
+    return _Text(text)
 
 
 @lru_cache(maxsize=4096)
@@ -192,8 +223,9 @@ class Situation:
         self.state = state
         self._structural = structural
         self._task = content_words(state.task)
-        self._shown = _sentences(state.observation)
-        self._told = tuple(sentence for note in state.notes for sentence in _sentences(note))
+        self._shown = _text(state.observation)
+        self._told = _text("\n".join(state.notes))
+        self._told_words = [frozenset(sentence) for sentence in self._told.sentences]
         self._contexts: dict[str, tuple[str, str]] = {}
         self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list | tuple)}
         self._scalars = "; ".join(
@@ -230,7 +262,7 @@ class Situation:
             slot_words = content_words(slot)
             marks = ["T"] if slot_words & self._task else []
             marks += [name for name in sorted(self._lists) if _listed_in(slot, self._lists[name])]
-            if any(parsed.verb in told and slot_words <= set(told) for told in self._told):
+            if any(parsed.verb in told and slot_words <= told for told in self._told_words):
                 marks.append("told")
             flags.append(f"{number}:{','.join(marks)}")
         return " ".join(flags)
@@ -238,6 +270,10 @@ class Situation:
     def context(self, action: str) -> str:
         """What holds around the arguments of an action: the condition of an automatic guardrail."""
         return self._context(action)[0]
+
+    def told(self, action: str) -> str:
+        """What the notes say around the arguments of an action."""
+        return self._context(action)[1]
 
     def _context(self, action: str) -> tuple[str, str]:
         """What is shown around each argument (and the scalar facts), and what was told of it."""
@@ -247,29 +283,27 @@ class Situation:
             near = [f"{number}: {self._around(slot, slots, self._shown)}" for number, slot in enumerate(slots, 1)]
             told = [f"{number}: {self._around(slot, slots, self._told)}" for number, slot in enumerate(slots, 1)]
             shown = "; ".join([*near, self._scalars] if self._scalars else near)
-            self._contexts[action] = (shown, "; ".join(told) if self._told else "nothing told")
+            self._contexts[action] = (shown, "; ".join(told) if self._told.sentences else "nothing told")
         return self._contexts[action]
 
-    def _around(self, slot: Words, slots: list[Words], sentences: tuple[Words, ...]) -> str:
+    def _around(self, slot: Words, slots: list[Words], text: _Text) -> str:
         """Structural words within `WINDOW` of an argument, in the sentences that name most of the arguments."""
-        best: list[tuple[Words, list[int]]] = []
-        most = 0
-        for sentence in sentences:
-            places = _find(sentence, slot)
-            if not places:
-                continue
-            named = sum(bool(_find(sentence, other)) for other in slots)
-            if named > most:
-                best, most = [], named
-            if named == most:
-                best.append((sentence, places))
+        places = text.find(slot)
+        if not places:
+            return "-"
+        others = [text.find(other) for other in slots if other != slot]
+        named = {number: sum(number in other for other in others) for number in places}
+        most = max(named.values())
         near: set[str] = set()
-        for sentence, places in best:
-            for at in places:
+        for number, starts in places.items():
+            if named[number] < most:
+                continue
+            sentence = text.sentences[number]
+            for at in starts:
                 after = at + len(slot)
-                window = (*sentence[max(0, at - WINDOW) : at], *sentence[after : after + WINDOW])
-                near.update("[T]" if word in self._task else word for word in window if self._keeps(word))
-        return " ".join(sorted(near)) if best else "-"
+                near.update(sentence[max(0, at - WINDOW) : at])
+                near.update(sentence[after : after + WINDOW])
+        return " ".join(sorted({"[T]" if word in self._task else word for word in near if self._keeps(word)}))
 
     def _keeps(self, word: str) -> bool:
         return word in self._task or (word in self._structural and word not in _FUNCTION_WORDS)
@@ -286,23 +320,21 @@ class Situation:
 
 
 def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
-    """The keys under which failures of this action here are counted: wide pattern, narrow pattern."""
-    around = situation.context(action)
-    patterns = dict.fromkeys((parse_action(action).template, pattern_of(action)))
-    return tuple(f"{GUARD_MARK}{pattern} @ {around}" for pattern in patterns)
+    """The keys under which failures of this action here are counted.
+
+    Patterns from wide (`cook {1} in {2}`) over half (`cook {1} in stove`) to narrow (`cook carrot in
+    stove`), each with what is shown around the arguments and with what was told of them.
+    """
+    shown, told = situation.context(action), situation.told(action)
+    parsed, narrow = parse_action(action), pattern_of(action)
+    half = pattern_of(action, keep_first=True)
+    conditions = [(parsed.template, f"around {shown}"), (parsed.template, f"told {told}"), (half, f"told {told}")]
+    conditions += [(narrow, f"around {shown}"), (narrow, f"told {told}")]
+    return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in conditions))
 
 
 def _listed_in(slot: str, elements: Sequence[str]) -> bool:
     return any(slot in element for element in elements)
-
-
-def _find(sentence: tuple[str, ...], phrase: tuple[str, ...]) -> list[int]:
-    """Where a phrase starts in a sentence; by its last word when the whole phrase is not there."""
-    width, last = len(phrase), len(sentence) - len(phrase)
-    found = [at for at in range(last + 1) if sentence[at] == phrase[0] and sentence[at : at + width] == phrase]
-    if found or width == 1:
-        return found
-    return [at for at, word in enumerate(sentence) if word == phrase[-1]]
 
 
 def fact_words(facts: Iterable[Fact]) -> frozenset[str]:

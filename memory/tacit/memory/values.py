@@ -12,7 +12,7 @@ from .situation import CONTEXT_KEY
 
 MEMORY = 50
 """Steps a mean remembers: older ones fade, so that returns of a weaker policy do not linger."""
-GENERALITY = 0.7
+GENERALITY = 0.6
 """What a key weighs against the next more special one, at equal evidence."""
 SPREAD = 0.02
 """Variance that two imagined steps bring to every key, so that two equal returns prove little."""
@@ -27,6 +27,8 @@ class Cell:
     n: int = 0
     mean: float = 0.0
     variance: float = 0.0
+    precision: float = 0.0
+    """Remembered steps over their variance, smoothed by SPREAD: how firmly the mean is known."""
     bad: int = 0
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
@@ -37,18 +39,13 @@ class Cell:
         error = value - self.mean
         self.mean += error / remembered
         self.variance += (error * (value - self.mean) - self.variance) / remembered
+        self.precision = remembered * (remembered + 2) / (self.variance * remembered + 2 * SPREAD)
         self.steps.append(step_id)
         del self.steps[:-SAMPLES]
         if bad:
             self.bad += 1
             self.bad_steps.append(step_id)
             del self.bad_steps[:-SAMPLES]
-
-    @property
-    def precision(self) -> float:
-        """How firmly the mean is known: remembered steps over their (smoothed) variance."""
-        remembered = min(self.n, MEMORY)
-        return remembered * (remembered + 2) / (self.variance * remembered + 2 * SPREAD)
 
 
 class ValueTable:
@@ -77,14 +74,14 @@ class ValueTable:
         steps says nothing. No key known: value 0.
         """
         total = weight = 0.0
-        n, known, steps = 0, "", ()
+        special = Cell()
+        known = ""
         for key in keys:
             cell = self.cells.get(key)
             if cell is not None:
-                precision = cell.precision
-                total = GENERALITY * total + precision * cell.mean
-                weight = GENERALITY * weight + precision
-                n, known, steps = cell.n, key, tuple(cell.steps)
+                total = GENERALITY * total + cell.precision * cell.mean
+                weight = GENERALITY * weight + cell.precision
+                special, known = cell, key
         familiar = self.cells.get(keys[CONTEXT_KEY]) if len(keys) > CONTEXT_KEY else None
         value = total / weight if weight else 0.0
-        return Estimate(value, n, known, familiar.n if familiar else 0, steps, context, tuple(keys))
+        return Estimate(value, special.n, known, familiar.n if familiar else 0, tuple(special.steps), context)

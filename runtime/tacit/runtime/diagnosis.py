@@ -95,7 +95,9 @@ def in_loop(taken: Sequence[tuple[str, str]]) -> bool:
         return True
     for period in range(2, LOOP_PERIOD + 1):
         span = period * LOOP_REPEATS
-        if len(recent) >= span and all(a == b for a, b in zip(recent[-span:-period], recent[-span + period :], strict=True)):
+        if len(recent) >= span and all(
+            a == b for a, b in zip(recent[-span:-period], recent[-span + period :], strict=True)
+        ):
             return True
     situations = [situation for situation, _ in taken]
     return len(situations) > NOTHING_NEW and set(situations[-NOTHING_NEW:]) <= set(situations[:-NOTHING_NEW])

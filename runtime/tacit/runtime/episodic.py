@@ -34,7 +34,9 @@ class EpisodicPolicy:
         estimates = context.recollection.estimates
         open_actions = _not_forbidden(context)
         candidates = [
-            action for action in open_actions if not context.working.failed(action, _estimate(estimates, action).context)
+            action
+            for action in open_actions
+            if not context.working.failed(action, _estimate(estimates, action).context)
         ] or open_actions
         if context.learning and context.rng.random() < exploration(context.episode):
             chosen = context.rng.choice(candidates)
