@@ -6,8 +6,10 @@ Names are looked up here; a world's packages are imported when one is opened.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
 
-from tacit.memory.errors import ConfigError, UnknownName
+from tacit.memory.errors import ConfigError, MissingExtra, UnknownName
 
 from ..protocols import Environment
 
@@ -44,7 +46,10 @@ def open_environment(name: str, *, game: str | None = None, params: str = "") ->
 
 
 def describe_environments() -> dict[str, list[str]]:
-    """The games of every environment that is installed, by the environment's name."""
+    """The games of every environment, by its name; no games where its package is not installed."""
     from . import babyai, textworld
 
-    return {"babyai": babyai.levels(), "textworld": textworld.games()}
+    known = {"textworld": textworld.games() if find_spec("textworld_express") else [], "babyai": list[str]()}
+    with suppress(MissingExtra):
+        known["babyai"] = babyai.levels()
+    return known

@@ -16,6 +16,7 @@ from typing import Any
 
 from tacit.memory import State
 from tacit.memory.errors import ConfigError, MissingExtra, UnknownName
+from tacit.memory.signature import signature
 
 from ..protocols import Info
 
@@ -27,6 +28,8 @@ SEEDS = 1_000_000
 
 _VIEW = 7
 _DIRECTIONS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+_POSITIONS = str.maketrans({str(steps): "i" * steps for steps in range(1, _VIEW)})
+"""Spells numbers as words that a signature keeps: where things are is what situations differ in here."""
 _SORTED_ACTIONS = sorted(ACTIONS)
 _Seen = tuple[int, int, Any]
 """Steps ahead, steps to the right (left is negative), and the thing."""
@@ -40,8 +43,6 @@ def levels() -> list[str]:
 class BabyAI:
     """One level, as an `Environment`."""
 
-    name = "babyai"
-
     def __init__(self, level: str = "GoToLocal") -> None:
         """`level` is `GoToLocal` or the whole `BabyAI-GoToLocal-v0`.
 
@@ -51,6 +52,7 @@ class BabyAI:
         ids = _level_ids()
         if short not in ids:
             raise UnknownName.of("level", level, ids)
+        self.name = f"babyai/{short}"
         self.game = short
         self._id = ids[short]
         self._world: Any = None
@@ -113,8 +115,9 @@ class BabyAI:
         told = [f"You see {_a(_name(thing))} {_where(ahead, right)}." for ahead, right, thing in things]
         told += _walls(seen)
         told.append(f"You carry {_a(carrying) if carried else carrying}.")
+        observation = " ".join(told)
         return State(
-            observation=" ".join(told),
+            observation,
             facts={
                 "front": _front(self._world),
                 "carrying": carrying,
@@ -122,6 +125,7 @@ class BabyAI:
             },
             task=self._world.mission,
             feedback=feedback,
+            signature=signature(observation.translate(_POSITIONS)),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tacit.memory import State
 from tacit.memory.errors import ConfigError, UnknownName
+from tacit.memory.signature import signature
 
 from ..protocols import Info
 from ._java import JavaObject, JavaProcess, shared_process, unescape
@@ -51,8 +52,6 @@ def games() -> list[str]:
 class TextWorldExpress:
     """One game with its parameters, as an `Environment`."""
 
-    name = "textworld"
-
     def __init__(self, game: str = "mapreader", params: str = "", *, step_timeout_s: float | None = 30.0) -> None:
         """`params` are the game's own, `numLocations=5, includeDoors=0`; "" is the game's default.
 
@@ -61,6 +60,7 @@ class TextWorldExpress:
         """
         if game not in GAMES:
             raise UnknownName.of("game", game, GAMES)
+        self.name = f"textworld/{game}"
         self.game = game
         self.params = _parameters(game, params)
         self._timeout_s = step_timeout_s
@@ -169,12 +169,14 @@ class TextWorldExpress:
         if not look and not inventory:  # simonsays: what Simon said last is all there is
             return State(self._said, task=self._task, feedback="" if answer == self._said else answer)
         location = _LOCATION.match(look)
+        observation = f"{look}\n{inventory}"
         return State(
-            observation=f"{look}\n{inventory}",
+            observation,
             facts={"inventory": list(_held(inventory))},
             location=location[1] if location else "",
             task=self._task,
             feedback="" if answer == look else answer,
+            signature=signature(observation),  # by default of the facts alone, which tell nothing of the room
         )
 
     def _forgive(self, action: str) -> str:
