@@ -30,9 +30,11 @@ class Scripted(BaseChatModel):
 
     replies: list[Any]
     seen: list[Any] = Field(default_factory=list)
+    options: list[Any] = Field(default_factory=list)
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
         self.seen.append(messages)
+        self.options.append(options)
         reply = self.replies.pop(0)
         reply = reply() if callable(reply) else reply
         if isinstance(reply, BaseException):
@@ -228,6 +230,12 @@ def test_a_provider_without_structured_output_gets_numbers_from_then_on():
     assert len(chat._model.schemas) == 1
 
 
+def test_structured_choice_is_what_vllm_understands():
+    chat = policy("dance", "go south", structured="choice")
+    assert chat.decide(context()).action == "go south"
+    assert chat._model.options == [{}, {"extra_body": {"structured_outputs": {"choice": list(ACTIONS)}}}]
+
+
 def test_structured_never_is_never_constrained():
     chat = policy("dance", "2", structured="never", model=lambda replies: Structured(replies=replies, structured=[]))
     assert chat.decide(context()).action == "go north"
@@ -269,10 +277,13 @@ def test_the_nearest_action_is_never_that_of_a_refused_one():
         action_of("eat appl", actions=("eat apple", "eat apples"), forbidden={"eat apple": "poison"})
 
 
-def test_nothing_is_asked_when_everything_was_refused():
-    chat = policy()
-    with pytest.raises(PolicyFailure, match="every admissible action was refused"):
-        chat.decide(context(actions=("wait",), forbidden={"wait": "no time"}))
+def test_when_everything_was_refused_the_choice_is_between_all_again():
+    chat = policy("wait")
+    assert (
+        chat.decide(context(actions=("jump", "wait"), forbidden={"wait": "no time", "jump": "lava"})).action == "wait"
+    )
+    assert "Every admissible action was refused; choose the one that does the least harm:" in asked(chat)
+    assert "1. jump\n2. wait" in asked(chat)
 
 
 # ---- what goes wrong

@@ -49,6 +49,22 @@ def test_settings_reach_a_model_given_by_name():
     assert chat.name == "openai:tiny"
 
 
+def test_a_model_gets_the_temperature_and_keeps_its_own():
+    pytest.importorskip("langchain_openai")
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(model="tiny", temperature=0.9, api_key="none")  # type: ignore[arg-type]
+    assert ChatPolicy(model, temperature=0.1)._model.temperature == 0.1
+    assert model.temperature == 0.9
+
+
+def test_a_setting_the_provider_does_not_take_is_named_and_the_key_is_not():
+    pytest.importorskip("langchain_openai")
+    with pytest.raises(ConfigError, match="n must be at least 1") as caught:
+        ChatPolicy("openai:tiny", n=0, api_key="secret")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -123,3 +123,8 @@ def test_no_answer_takes_long_to_read(answer):
 def test_every_failure_has_words(failure):
     step = Step(State("a"), "go", State("a"), Diagnosis(failure is Failure.NONE, failure))
     assert prompts.step_line(step).startswith("go -> ")
+
+
+def test_a_step_without_an_action_says_so():
+    step = Step(State("a"), "", State("a"), Diagnosis(False, Failure.POLICY_ERROR))
+    assert prompts.step_line(step) == "(none) -> FAILED, no usable action was given"

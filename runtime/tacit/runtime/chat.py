@@ -119,9 +119,6 @@ class ChatPolicy:
 
     def _conversation(self, context: Context) -> Conversation:
         only, tally = prompts.choices(context), _Tally(self._price)
-        if context.actions and not only:
-            tally.saw("every admissible action was refused", ", ".join(context.actions))
-            raise self._failure(tally)
         ask, last = self._ask(context, prompts.turn_prompt(context, history=self._history)), ""
         constrain = only
         while tally.attempts <= self._max_retries:
@@ -265,7 +262,7 @@ class _Tally:
             f"{n} × {what}" + (f" ({self.example[what]!r})" if self.example[what] else "")
             for what, n in self.seen.items()
         )
-        return ", ".join(shown) or "nothing was asked"
+        return ", ".join(shown)
 
 
 # ---- reading a message

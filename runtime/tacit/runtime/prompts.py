@@ -82,7 +82,7 @@ def turn_prompt(context: Context, *, history: int = 6) -> str:
             context.guidance or "",
             GUIDANCE,
         ),
-        _section("Refused in this step; do not choose these again:", "refused", refusals(context.forbidden)),
+        _refused(context),
         _section(
             "Do not simply go on as before. Keep what has been achieved and choose a different continuation, because:",
             "replan",
@@ -100,15 +100,15 @@ def repair_prompt(context: Context, answer: str, problem: str) -> str:
         _section("What is seen now:", "observation", context.state.observation or "(nothing)", OBSERVATION // 4),
         _section("Your answer was:", "answer", answer or "(empty)", OBSERVATION // 4),
         f"It cannot be used: {clean(problem, LINE)}.",
-        _section("Refused in this step; do not choose these again:", "refused", refusals(context.forbidden)),
+        _refused(context),
         choice_prompt(choices(context), strict=True),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def choices(context: Context) -> tuple[str, ...]:
-    """The admissible actions that were not refused in this step."""
-    return tuple(action for action in context.actions if action not in context.forbidden)
+    """The admissible actions that were not refused in this step; all of them when every one was."""
+    return tuple(action for action in context.actions if action not in context.forbidden) or context.actions
 
 
 def choice_prompt(actions: Sequence[str], *, strict: bool = False) -> str:
@@ -136,12 +136,9 @@ def step_line(step: Step) -> str:
         happened = "nothing new is seen"
     marks = [f"reward {step.reward:+g}"] if step.reward else []
     marks += ["a situation seen before"] if diagnosis.loop else []
-    return f"{_one_line(step.action)} -> {_one_line(happened)}" + (f" ({', '.join(marks)})" if marks else "")
-
-
-def refusals(forbidden: Mapping[str, str]) -> str:
-    """One refused action and its cause per line."""
-    return "\n".join(f"{_one_line(action)}: {_one_line(cause)}" for action, cause in forbidden.items())
+    return f"{_one_line(step.action) or '(none)'} -> {_one_line(happened)}" + (
+        f" ({', '.join(marks)})" if marks else ""
+    )
 
 
 def block(tag: str, text: str, limit: int = OBSERVATION) -> str:
@@ -159,6 +156,17 @@ def clean(text: str, limit: int) -> str:
     lines = "\n".join(text.splitlines())
     kept = "".join(c for c in lines if c in "\n\t" or unicodedata.category(c) not in _DROPPED)
     return _DEFUSED.sub("‹", kept)
+
+
+def _refused(context: Context) -> str:
+    everything = bool(context.actions) and all(action in context.forbidden for action in context.actions)
+    heading = (
+        "Every admissible action was refused; choose the one that does the least harm:"
+        if everything
+        else "Refused in this step; do not choose these again:"
+    )
+    causes = (f"{_one_line(action)}: {_one_line(cause)}" for action, cause in context.forbidden.items())
+    return _section(heading, "refused", "\n".join(causes))
 
 
 def _section(heading: str, tag: str, text: str, limit: int = 4 * OBSERVATION) -> str:
