@@ -86,7 +86,7 @@ class Derived:
         )
         for step_id, keys, value, failure in rows:
             texts = [self._key_texts[number] for number in json.loads(keys)]
-            self.values.add(texts, value, bad=failure not in _GOOD, step_id=step_id)
+            self.values.add(texts, value, step_id, bad=failure not in _GOOD, lost=failure == Failure.TASK_LOST)
             self._last_step = step_id
 
     def _read_items(self) -> None:

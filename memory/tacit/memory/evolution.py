@@ -19,6 +19,8 @@ NARROW_EVIDENCE = 4
 WIDE_EVIDENCE = 12
 WIDE_RATE = 0.97
 NARROW_RATE = 0.95
+LOST_SHARE = 0.5
+"""Where so many of the failures lost the task, a wide pattern needs no more evidence than a narrow one."""
 WARNING_EVIDENCE = 8
 WARNING_RATE = 0.7
 RELEASE_RATE = 0.8
@@ -64,7 +66,8 @@ def guard_key(item: Item) -> str:
 def _failure_item(key: str, cell: Cell) -> Item | None:
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
-    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if "{1}" in pattern else (NARROW_EVIDENCE, NARROW_RATE)
+    wide = "{1}" in pattern and cell.lost < LOST_SHARE * cell.bad
+    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide else (NARROW_EVIDENCE, NARROW_RATE)
     if cell.n >= evidence and cell.bad >= rate * cell.n:
         kind: Kind = "guardrail"
         title = f"do not `{pattern}`"
@@ -73,10 +76,9 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
         title = f"`{pattern}` mostly fails"
     else:
         return None
-    where = {"around": "where this is shown: ", "told": "when this was told: "}[operator]
     return Item(
         kind,
-        f"{title} {where}{operand}" if operand else title,
+        f"{title} {_in_words(operator, operand)}".strip(),
         f"failed {cell.bad} of {cell.n} times here",
         condition={operator: operand},
         forbids=pattern,
@@ -84,6 +86,17 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
         confidence=round((cell.bad + 1) / (cell.n + 2), 3),
         writer="rules",
     )
+
+
+def _in_words(operator: str, operand: str) -> str:
+    """A condition as a person would say it."""
+    number, _, word = operand.partition(" ")
+    if operator == "told":
+        return f"when told of {{{number}}}: {word}"
+    if operator == "mark":
+        how = {"told": "this is told", "other": "something else is told", "unnamed": "nothing is told"}[word]
+        return f"when {how} of {{{number}}}"
+    return f"where this is shown: {operand}" if operand else ""
 
 
 def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:

@@ -3,7 +3,8 @@
 A condition is a tree of plain values, so that it is stored, read and checked without a model:
 
     {"around": "1: closed"}            what `Situation.context` says of the action: words shown near it
-    {"told": "1: grill"}               what `Situation.told` says of it: words told of its arguments
+    {"told": "1 grill"}                the notes have this word beside the first argument
+    {"mark": "1 unnamed"}              how the notes speak of an argument: told, other, unnamed
     {"text": "is locked"}              the observation or a note contains these words
     {"fact": {"front": "wall"}}        a fact equals a value, or a listing contains it
     {"signature": "9f..."}             the state belongs to this cluster
@@ -23,7 +24,7 @@ from .situation import Situation, parse_action
 
 MIN_CONFIDENCE = 0.6
 """A guardrail below this only advises."""
-_OPERATORS = ("all", "any", "not", "around", "told", "text", "fact", "signature")
+_OPERATORS = ("all", "any", "not", "around", "told", "mark", "text", "fact", "signature")
 
 
 def validate(condition: Mapping[str, Any]) -> None:
@@ -60,7 +61,9 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
         case "around":
             return situation.context(action) == operand
         case "told":
-            return situation.told(action) == operand
+            return operand in situation.told_words(action)
+        case "mark":
+            return operand in situation.marks(action)
         case "text":
             return any(operand.lower() in told.lower() for told in (state.observation, *state.notes))
         case "fact":

@@ -26,9 +26,10 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 
 CREATE TABLE trajectories (
-    id TEXT PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), recorded_at TEXT NOT NULL,
+    id TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), recorded_at TEXT NOT NULL,
     task TEXT NOT NULL, success INTEGER, score REAL NOT NULL, total_reward REAL NOT NULL, arm TEXT NOT NULL,
-    seed INTEGER NOT NULL, ending TEXT NOT NULL, n_steps INTEGER NOT NULL, meta TEXT NOT NULL);
+    seed INTEGER NOT NULL, ending TEXT NOT NULL, n_steps INTEGER NOT NULL, meta TEXT NOT NULL,
+    PRIMARY KEY (namespace, id));
 CREATE INDEX trajectories_by_namespace ON trajectories(namespace, success, total_reward);
 
 CREATE TABLE states (
@@ -40,24 +41,24 @@ CREATE INDEX states_by_signature ON states(namespace, signature);
 CREATE TABLE keys (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE steps (
     id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id),
-    trajectory_id TEXT NOT NULL REFERENCES trajectories(id), t INTEGER NOT NULL,
+    trajectory_id TEXT NOT NULL, t INTEGER NOT NULL,
     pre INTEGER NOT NULL REFERENCES states(id), action TEXT NOT NULL, post INTEGER NOT NULL REFERENCES states(id),
     reward REAL NOT NULL, return_to_go REAL NOT NULL, failure TEXT NOT NULL,
     diagnosis TEXT NOT NULL, keys TEXT NOT NULL, why TEXT NOT NULL);
-CREATE INDEX steps_by_trajectory ON steps(trajectory_id, t);
+CREATE INDEX steps_by_trajectory ON steps(namespace, trajectory_id, t);
 CREATE INDEX steps_by_pre ON steps(pre);
 
 CREATE TABLE items (
-    id TEXT PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), number INTEGER NOT NULL UNIQUE,
+    id TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), number INTEGER NOT NULL UNIQUE,
     kind TEXT NOT NULL, status TEXT NOT NULL, score REAL NOT NULL, pinned INTEGER NOT NULL,
-    created_at TEXT NOT NULL, updated_at TEXT NOT NULL, record TEXT NOT NULL);
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (namespace, id));
 CREATE INDEX items_by_namespace ON items(namespace, status, kind, score);
 
 CREATE TABLE usages (
     id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL,
     trajectory_id TEXT NOT NULL, t INTEGER NOT NULL, mode TEXT NOT NULL, arm TEXT NOT NULL,
     outcome REAL, control_outcome REAL);
-CREATE INDEX usages_by_item ON usages(item_id);
+CREATE INDEX usages_by_item ON usages(namespace, item_id);
 
 CREATE TABLE words (
     namespace INTEGER NOT NULL REFERENCES namespaces(id), word TEXT NOT NULL, episodes INTEGER NOT NULL,
@@ -66,7 +67,7 @@ CREATE TABLE words (
 CREATE TABLE changes (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
     what TEXT NOT NULL, ref TEXT NOT NULL, op TEXT NOT NULL, detail TEXT NOT NULL);
-CREATE INDEX changes_by_ref ON changes(ref);
+CREATE INDEX changes_by_ref ON changes(namespace, ref);
 
 CREATE TABLE vectors (
     kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
@@ -82,7 +83,7 @@ CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
 
 def migrate(connection: Connection) -> int:
     """Apply what is missing; return the number of steps applied. Call inside a transaction."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     for number, step in enumerate(MIGRATIONS[version:], version + 1):
         step(connection)
         connection.execute(f"PRAGMA user_version = {number}")

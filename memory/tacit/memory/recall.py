@@ -187,7 +187,7 @@ def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Ste
     steps = [step for row in chosen for step in read_steps(store, "trajectory_id = ? ORDER BY t", (row[0],))]
     values = ValueTable()
     for step in steps:
-        values.add(step.keys, step.return_to_go or 0.0, bad=not step.diagnosis.success, step_id=step.id or 0)
+        values.add(step.keys, step.return_to_go or 0.0, step.id or 0)
     return steps, values
 
 

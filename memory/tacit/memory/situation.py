@@ -119,11 +119,6 @@ class ParsedAction:
         """The last word of every argument: (dress, basket)."""
         return tuple(slot.rsplit(" ", 1)[-1] for slot in self.slots)
 
-    @property
-    def other_heads(self) -> str:
-        """The heads of all arguments but the first: `basket`."""
-        return " .. ".join(self.heads[1:])
-
 
 @lru_cache(maxsize=8192)
 def parse_action(action: str) -> ParsedAction:
@@ -191,16 +186,15 @@ class _Text:
         self._found: dict[Words, dict[int, list[int]]] = {}
 
     def find(self, phrase: Words) -> dict[int, list[int]]:
-        """Where a phrase starts, by sentence; by its last word in sentences without the whole phrase."""
+        """Where a phrase starts, by sentence; by its last word in a text that nowhere has all of it."""
         found = self._found.get(phrase)
         if found is None:
             found = self._found[phrase] = {}
             for number, at in self._index.get(phrase[0], ()):
                 if self.sentences[number][at : at + len(phrase)] == phrase:
                     found.setdefault(number, []).append(at)
-            whole = frozenset(found)
-            for number, at in self._index.get(phrase[-1], ()):
-                if number not in whole:
+            if not found:
+                for number, at in self._index.get(phrase[-1], ()):
                     found.setdefault(number, []).append(at)
         return found
 
@@ -224,8 +218,7 @@ class Situation:
         self._structural = structural
         self._task = content_words(state.task)
         self._shown = _text(state.observation)
-        self._told = _text("\n".join(state.notes))
-        self._told_words = [frozenset(sentence) for sentence in self._told.sentences]
+        self._notes = _text("\n".join(state.notes))
         self._contexts: dict[str, tuple[str, str]] = {}
         self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list | tuple)}
         self._scalars = "; ".join(
@@ -243,37 +236,55 @@ class Situation:
         flags = self.flags(parsed)
         facts = f"{counts} | {flags} | {self._listed}"
         special = f"{facts} | {shown} | {told}"
-        form = parsed.template
+        form, half = parsed.template, pattern_of(action, keep_first=True)
         keys = ["*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
-        if len(parsed.slots) > 1:
-            keys.append(f"{parsed.verb} .. {parsed.other_heads} | {flags} | {told}")
+        keys += [f"{half} | {word}" for word in self.told_words(action)]
+        if half != form:
+            keys.append(f"{half} | {flags} | {told}")
         if parsed.slots:
             keys.append(f"{pattern_of(action)} | {facts}")
-        if len(parsed.slots) > 1:
-            keys.append(f"{parsed.verb} .. {parsed.other_heads} | {special}")
+        if half != form:
+            keys.append(f"{half} | {special}")
         if parsed.slots:
             keys.append(f"{pattern_of(action)} | {special}")
         return tuple(keys)
 
     def flags(self, parsed: ParsedAction) -> str:
-        """For each argument: is it named by the task (T), listed by a fact, told of in a note?"""
+        """For each argument: is it named by the task (T), listed by a fact, spoken of in the notes?
+
+        Of the notes: `told` names it with this verb, `other` without it, `unnamed` not at all.
+        """
         flags = []
         for number, slot in enumerate(parsed.slots, 1):
-            slot_words = content_words(slot)
-            marks = ["T"] if slot_words & self._task else []
+            marks = ["T"] if content_words(slot) & self._task else []
             marks += [name for name in sorted(self._lists) if _listed_in(slot, self._lists[name])]
-            if any(parsed.verb in told and slot_words <= told for told in self._told_words):
-                marks.append("told")
+            marks += [self._mark(parsed.verb, slot)] if self._notes.sentences else []
             flags.append(f"{number}:{','.join(marks)}")
         return " ".join(flags)
+
+    def _mark(self, verb: str, slot: str) -> str:
+        named = self._notes.find(tuple(slot.split()))
+        if not named:
+            return "unnamed"
+        return "told" if any(verb in self._notes.sentences[number] for number in named) else "other"
+
+    def marks(self, action: str) -> tuple[str, ...]:
+        """How the notes speak of each argument: `1 told`, `2 unnamed`; nothing while there are none."""
+        if not self._notes.sentences:
+            return ()
+        parsed = parse_action(action)
+        return tuple(f"{number} {self._mark(parsed.verb, slot)}" for number, slot in enumerate(parsed.slots, 1))
 
     def context(self, action: str) -> str:
         """What holds around the arguments of an action: the condition of an automatic guardrail."""
         return self._context(action)[0]
 
-    def told(self, action: str) -> str:
-        """What the notes say around the arguments of an action."""
-        return self._context(action)[1]
+    def told_words(self, action: str) -> tuple[str, ...]:
+        """The words told of each argument, one by one: `1 grill`, `1 slice`."""
+        if not self._notes.sentences:
+            return ()
+        told = self._context(action)[1].split("; ")
+        return tuple(f"{part[0]} {word}" for part in told for word in part[3:].split() if word != "-")
 
     def _context(self, action: str) -> tuple[str, str]:
         """What is shown around each argument (and the scalar facts), and what was told of it."""
@@ -281,9 +292,9 @@ class Situation:
             parsed = parse_action(action)
             slots = [tuple(slot.split()) for slot in parsed.slots]
             near = [f"{number}: {self._around(slot, slots, self._shown)}" for number, slot in enumerate(slots, 1)]
-            told = [f"{number}: {self._around(slot, slots, self._told)}" for number, slot in enumerate(slots, 1)]
+            told = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
             shown = "; ".join([*near, self._scalars] if self._scalars else near)
-            self._contexts[action] = (shown, "; ".join(told) if self._told.sentences else "nothing told")
+            self._contexts[action] = (shown, "; ".join(told) if self._notes.sentences else "nothing told")
         return self._contexts[action]
 
     def _around(self, slot: Words, slots: list[Words], text: _Text) -> str:
@@ -323,14 +334,15 @@ def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
     """The keys under which failures of this action here are counted.
 
     Patterns from wide (`cook {1} in {2}`) over half (`cook {1} in stove`) to narrow (`cook carrot in
-    stove`), each with what is shown around the arguments and with what was told of them.
+    stove`), each under one condition: what is shown around the arguments, one word told of an
+    argument, or how the notes speak of it.
     """
-    shown, told = situation.context(action), situation.told(action)
-    parsed, narrow = parse_action(action), pattern_of(action)
-    half = pattern_of(action, keep_first=True)
-    conditions = [(parsed.template, f"around {shown}"), (parsed.template, f"told {told}"), (half, f"told {told}")]
-    conditions += [(narrow, f"around {shown}"), (narrow, f"told {told}")]
-    return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in conditions))
+    wide, half, narrow = parse_action(action).template, pattern_of(action, keep_first=True), pattern_of(action)
+    shown = f"around {situation.context(action)}"
+    told = [f"told {word}" for word in situation.told_words(action)]
+    told += [f"mark {mark}" for mark in situation.marks(action)]
+    found = [(wide, shown), (narrow, shown), *((pattern, one) for one in told for pattern in (wide, half))]
+    return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in found))
 
 
 def _listed_in(slot: str, elements: Sequence[str]) -> bool:

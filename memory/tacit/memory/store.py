@@ -4,6 +4,7 @@ WAL, synchronous=FULL: what a transaction wrote is on disk when it returns. Seve
 write; each waits for its turn. This file knows connections and transactions, not what is stored.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -45,15 +46,25 @@ class Store:
         self.db = sqlite_utils.Database(self.connection)
 
     def _connect(self) -> sqlite3.Connection:
-        options: dict[str, Any] = {"timeout": BUSY_TIMEOUT_S, "isolation_level": None, "check_same_thread": False}
-        if self.read_only:
-            return sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True, **options)
-        return sqlite3.connect(self.path, **options)
+        if not self.read_only:
+            return _connect(self.path)
+        uri = Path(self.path).absolute().as_uri()
+        connection = _connect(f"{uri}?mode=ro", uri=True)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError:
+            connection.close()
+            if Path(f"{self.path}-wal").exists():
+                raise
+            # a folder that may not be written: readers of WAL want a file there, and nobody else writes
+            connection = _connect(f"{uri}?immutable=1", uri=True)
+        return connection
 
     def _prepare(self) -> None:
-        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-        (application,) = self.connection.execute("PRAGMA application_id").fetchone()
+        # tables first: another process may be creating them, and commits them together with the numbers
         (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = self.connection.execute("PRAGMA application_id").fetchone()
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         if tables and application != APPLICATION_ID:
             raise NotALibrary(f"{self.path} is a SQLite database, but not a tacit library. Give another path.")
         if version > SCHEMA_VERSION:
@@ -102,7 +113,7 @@ class Store:
 
     def version(self) -> int:
         """A number that changes when another connection has written."""
-        with self._lock:
+        with self._lock, self._explained():
             return int(self.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
@@ -128,12 +139,17 @@ class Store:
         if code.startswith("SQLITE_FULL"):
             return LibraryUnwritable(f"the disk that holds {self.path} is full. Free some space, then try again.")
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-            return LibraryUnwritable(f"{self.path} cannot be opened for writing ({words}). Check its permissions.")
+            how = "read" if self.read_only else "written"
+            return LibraryUnwritable(f"{self.path} cannot be {how} ({words}). Check its permissions and its folder's.")
         if code.startswith("SQLITE_IOERR"):
             return LibraryUnwritable(f"{self.path}: the disk answered with an error ({words}). Nothing was torn.")
         if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
             return NotALibrary(f"{self.path} is damaged or not a SQLite database ({words}). Restore a copy.")
         return LibraryError(f"{self.path}: {words}")
+
+
+def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=uri)
 
 
 def _refuse_other_files(path: Path, read_only: bool) -> None:
@@ -150,5 +166,7 @@ def _refuse_other_files(path: Path, read_only: bool) -> None:
             head = file.read(len(_MAGIC))
     except OSError as error:
         raise LibraryUnwritable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
+    if not read_only and not os.access(path, os.W_OK):
+        raise LibraryUnwritable(f"{path} may not be written. Change its permissions, or open it with read_only=True.")
     if head and head != _MAGIC:
         raise NotALibrary(f"{path} is not a tacit library (nor a SQLite database). Give another path.")

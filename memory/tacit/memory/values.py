@@ -30,10 +30,12 @@ class Cell:
     precision: float = 0.0
     """Remembered steps over their variance, smoothed by SPREAD: how firmly the mean is known."""
     bad: int = 0
+    lost: int = 0
+    """Of the bad ones, those that lost the task."""
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
 
-    def add(self, value: float, bad: bool, step_id: int) -> None:
+    def add(self, value: float, step_id: int, *, bad: bool = False, lost: bool = False) -> None:
         self.n += 1
         remembered = min(self.n, MEMORY)
         error = value - self.mean
@@ -44,6 +46,7 @@ class Cell:
         del self.steps[:-SAMPLES]
         if bad:
             self.bad += 1
+            self.lost += lost
             self.bad_steps.append(step_id)
             del self.bad_steps[:-SAMPLES]
 
@@ -56,13 +59,13 @@ class ValueTable:
         self.touched: dict[str, None] = {}
         """Keys that got steps since evolution last looked, in order."""
 
-    def add(self, keys: Iterable[str], value: float, *, bad: bool, step_id: int) -> None:
+    def add(self, keys: Iterable[str], value: float, step_id: int, *, bad: bool = False, lost: bool = False) -> None:
         """File one step under all its keys."""
         for key in keys:
             cell = self.cells.get(key)
             if cell is None:
                 cell = self.cells[key] = Cell()
-            cell.add(value, bad, step_id)
+            cell.add(value, step_id, bad=bad, lost=lost)
             self.touched[key] = None
 
     def estimate(self, keys: Sequence[str], context: str = "") -> Estimate:
