@@ -38,6 +38,8 @@ class EpisodicPolicy:
             for action in open_actions
             if not context.working.failed(action, _estimate(estimates, action).context)
         ] or open_actions
+        if context.replan:
+            candidates = _least_tried(context, candidates)
         if context.learning and context.rng.random() < exploration(context.episode):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _why(_estimate(estimates, chosen), explored=True))
@@ -76,6 +78,12 @@ def exploration(episode: int) -> float:
     """Chance of a random action after so many episodes learnt from."""
     start, end, over = EXPLORE
     return max(end, start - (start - end) * episode / over)
+
+
+def _least_tried(context: Context, actions: list[str]) -> list[str]:
+    """Of these actions, those taken least often in exactly this state: a way out of a circle."""
+    tries = {action: context.working.tries(context.state, action) for action in actions}
+    return [action for action in actions if tries[action] == min(tries.values())]
 
 
 def _not_forbidden(context: Context) -> list[str]:

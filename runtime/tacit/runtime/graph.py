@@ -7,9 +7,11 @@ the stages; a rollout wants its steps for a tenth of a millisecond rather than t
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .loop import ROUTES, TARGETS, EpisodeState, Nodes, Update
+from .loop import ROUTES, TARGETS, EpisodeState, Nodes
 
 STAGES = ("begin", "observe", "signature", "recall", "guide", "decide", "guard", "act", "diagnose", "record", "finish")
+LASTING = ("state", "steps", "replan", "usage", "score", "success", "ending", "failed", "trajectory")
+"""What a step leaves to the next one."""
 
 
 def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkpointer: Any = None) -> Any:
@@ -22,9 +24,8 @@ def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkp
     graph.add_node("finish", nodes.finish)
     graph.add_edge(START, "begin")
     if fused:
-        graph.add_node("step", _astep(nodes) if asynchronous else _step(nodes))  # type: ignore[call-overload]
+        graph.add_node("step", _astep(nodes) if asynchronous else _step(nodes), destinations=("step", "finish"))  # type: ignore[call-overload]
         graph.add_edge("begin", "step")
-        graph.add_conditional_edges("step", _after_step, ["step", "finish"])
     else:
         for stage in STAGES[1:-1]:
             graph.add_node(stage, nodes.adecide if asynchronous and stage == "decide" else getattr(nodes, stage))
@@ -33,45 +34,47 @@ def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkp
     return graph.compile(checkpointer=checkpointer, name="tacit")
 
 
-def _after_step(episode: EpisodeState) -> str:
-    return "finish" if episode.get("ending") else "step"
-
-
-def _step(nodes: Nodes) -> Callable[[EpisodeState], Update]:
+def _step(nodes: Nodes) -> Callable[[EpisodeState], Any]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
 
-    def step(episode: EpisodeState) -> Update:
+    def step(episode: EpisodeState) -> Any:
         """observe to record, in one node."""
         state: Any = dict(episode)
-        stage, changed = _first(episode), {}
-        while True:
-            update = stages[stage](state)
-            state.update(update)
-            changed.update(update)
-            if stage == "record":
-                return changed
-            stage = ROUTES[stage](state)
+        stage = _first(episode)
+        while stage not in ("step", "finish"):
+            state.update(stages[stage](state))
+            stage = _next(stage, state)
+        return _onward(stage, state)
 
     return step
 
 
-def _astep(nodes: Nodes) -> Callable[[EpisodeState], Awaitable[Update]]:
+def _astep(nodes: Nodes) -> Callable[[EpisodeState], Awaitable[Any]]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
 
-    async def step(episode: EpisodeState) -> Update:
+    async def step(episode: EpisodeState) -> Any:
         """observe to record, in one node, awaiting the policy."""
         state: Any = dict(episode)
-        stage, changed = _first(episode), {}
-        while True:
-            update = await nodes.adecide(state) if stage == "decide" else stages[stage](state)
-            state.update(update)
-            changed.update(update)
-            if stage == "record":
-                return changed
-            stage = ROUTES[stage](state)
+        stage = _first(episode)
+        while stage not in ("step", "finish"):
+            state.update(await nodes.adecide(state) if stage == "decide" else stages[stage](state))
+            stage = _next(stage, state)
+        return _onward(stage, state)
 
     return step
 
 
 def _first(episode: EpisodeState) -> str:
     return "record" if episode.get("failed") else "observe"
+
+
+def _next(stage: str, state: EpisodeState) -> str:
+    following = ROUTES[stage](state)
+    return "step" if stage == "record" and following == "observe" else following
+
+
+def _onward(stage: str, state: dict[str, Any]) -> Any:
+    """Only what the next step needs is written: every channel costs LangGraph time."""
+    from langgraph.types import Command
+
+    return Command(goto=stage, update={key: state[key] for key in LASTING if key in state})
