@@ -20,11 +20,13 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import Recollection, State
+from tacit.memory import ExperienceLibrary, Item, Recollection, State, Step
 from tacit.memory.errors import PolicyFailure
+from tacit.memory.records import Failure
 from tacit.runtime import prompts
+from tacit.runtime.agent import Agent
 from tacit.runtime.chat import ChatPolicy
-from tacit.runtime.protocols import Context
+from tacit.runtime.protocols import Context, Info
 from tacit.runtime.working import WorkingMemory
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -40,6 +42,35 @@ TEMPLATE = (
 def context(**changes: Any) -> Context:
     state = State("You are in a kitchen.", task="find the map")
     return replace(Context(state, ACTIONS, Recollection(), None, {}, (), WorkingMemory(), random.Random(0)), **changes)
+
+
+class Corridor:
+    """Four rooms in a row; the map is in the last one. A spring in the floor of each goes off when jumped on."""
+
+    name = "corridor"
+
+    def reset(self, task: str = "", seed: int = 0) -> State:
+        self.room = 0
+        return self._state("")
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        self.room = max(0, self.room + {"go east": 1, "go west": -1}.get(action, 0))
+        won = self.room == 3
+        return self._state(f"You {action}."), float(won), won, Info(success=won, score=self.room / 3)
+
+    def admissible(self, state: State) -> list[str]:
+        return ["go east", "go west", "jump"]
+
+    def clone(self) -> "Corridor":
+        return Corridor()
+
+    def close(self) -> None:
+        pass
+
+    def _state(self, feedback: str) -> State:
+        return State(
+            f"You are in room {'ABCD'[self.room]}.", {"room": "ABCD"[self.room]}, feedback=feedback, task="find the map"
+        )
 
 
 def build_model(path: Path) -> Path:
@@ -169,6 +200,47 @@ def test_many_episodes_share_the_server(base_url):
         return [decision.action for decision in decisions]
 
     assert set(asyncio.run(together())) <= set(ACTIONS)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[ExperienceLibrary]:
+    with ExperienceLibrary.open(tmp_path / "experience.db") as opened:
+        yield opened
+
+
+def test_a_whole_episode_runs_and_is_recorded(base_url, library):
+    agent = Agent(policy(base_url, structured="choice"), library, Corridor(), max_steps=12)
+    result = agent.run(seed=0)
+    agent.close()
+    recorded = library.trajectory(result.trajectory.id)
+    assert 3 <= len(recorded.steps) <= 12
+    assert {step.action for step in recorded.steps} <= {"go east", "go west", "jump"}
+    assert Failure.POLICY_ERROR not in {step.diagnosis.failure for step in recorded.steps}
+    assert result.usage.calls == sum(step.why["attempts"] for step in recorded.steps)
+    assert recorded.meta["prompt_tokens"] == result.usage.prompt_tokens > 200 * len(recorded.steps)
+
+
+def test_a_guardrail_holds_against_the_model(base_url, library):
+    rail = Item("guardrail", "no jumping", condition={"text": "You are in room"}, forbids="jump", confidence=0.9)
+    library.add(rail)
+    agent = Agent(policy(base_url, structured="choice", seed=None), library, Corridor(), max_steps=12)
+    steps: list[Step] = []
+    while len(steps) < 100 and not any(step.why.get("blocked") for step in steps):  # until the model tries it
+        steps += agent.run(seed=len(steps)).trajectory.steps
+    agent.close()
+    assert any(step.why.get("blocked") for step in steps)
+    assert {step.action for step in steps} <= {"go east", "go west"}
+
+
+def test_episodes_run_side_by_side(base_url, library):
+    async def together() -> list[int]:
+        agent = Agent(policy(base_url, structured="choice"), library, Corridor(), max_steps=6)
+        results = await asyncio.gather(*(agent.arun(seed=seed) for seed in range(4)))
+        agent.close()
+        return [len(result.trajectory.steps) for result in results]
+
+    assert all(3 <= steps <= 6 for steps in asyncio.run(together()))
+    assert library.episodes == 4
 
 
 def test_a_model_the_server_does_not_have_is_not_asked_for_twice(base_url):

@@ -11,21 +11,18 @@ and how answers are read is in `prompts`. LangChain is imported when the first p
 """
 
 import asyncio
-import contextvars
 import json
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.memory.errors import ConfigError, PolicyFailure
 
 from . import prompts
-from .chat_model import PERMANENT, awaits, is_transient, name_of, open_model, pause_s, status_of
+from .chat_model import PERMANENT, awaits, in_own_loop, in_thread, is_transient, name_of, open_model, pause_s, status_of
 from .protocols import Context, Decision, Usage
 
 if TYPE_CHECKING:
@@ -97,6 +94,7 @@ class ChatPolicy:
         self._structured: Structured = structured
         self._sleep = sleep
         self._jitter = random.Random()  # not the episode's: a slow provider must not change it
+        self._by_name = isinstance(model, str)
         self.name = model if isinstance(model, str) else name_of(model)
 
     def decide(self, context: Context) -> Decision:
@@ -194,7 +192,7 @@ class ChatPolicy:
             return None
         try:
             model = self._constrained(request.only)
-            return _message(_in_thread(lambda: model.invoke(list(request.messages))).result(self._timeout_s))
+            return _message(in_thread(lambda: model.invoke(list(request.messages))).result(self._timeout_s))
         except Exception as error:
             return error
 
@@ -205,10 +203,13 @@ class ChatPolicy:
         messages = list(request.messages)
         try:
             model = self._constrained(request.only)
-            if awaits(self._model):
-                return _message(await asyncio.wait_for(model.ainvoke(messages), self._timeout_s))
-            future = _in_thread(lambda: model.invoke(messages))
-            return _message(await asyncio.wait_for(asyncio.wrap_future(future), self._timeout_s))
+            if not awaits(self._model):
+                waiting: Any = asyncio.wrap_future(in_thread(lambda: model.invoke(messages)))
+            elif self._by_name:
+                waiting = asyncio.wrap_future(in_own_loop(model.ainvoke(messages)))
+            else:
+                waiting = model.ainvoke(messages)
+            return _message(await asyncio.wait_for(waiting, self._timeout_s))
         except Exception as error:
             return error
 
@@ -336,24 +337,6 @@ def _advance(conversation: Conversation, reply: Reply) -> Ask | Pause | Decision
     except StopIteration as end:
         decision: Decision = end.value
         return decision
-
-
-def _in_thread(call: Callable[[], Any]) -> "Future[Any]":
-    """The call in a daemon thread: one that hangs must not keep the process from ending."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # a late result must not find it cancelled
-    variables = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            future.set_result(variables.run(call))
-        except StopIteration:  # a scripted model that ran dry; futures cannot hold it
-            future.set_exception(RuntimeError("the model raised StopIteration"))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="tacit-chat", daemon=True).start()
-    return future
 
 
 def _check(

@@ -1,10 +1,16 @@
-"""A chat model by its name, and what its provider raises, in our words.
+"""A chat model by its name, calls that can be left, and what its provider raises, in our words.
 
 LangChain is imported when a model is made, not before.
 """
 
+import asyncio
+import contextvars
+import os
 import random
 import re
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from tacit.memory.errors import ConfigError, MissingExtra, UnknownName
@@ -80,11 +86,49 @@ def name_of(model: Any) -> str:
     return str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
 
 
+# ---- calls that can be left
+
+
 def awaits(model: Any) -> bool:
     """Whether the model awaits by itself; else LangChain would call it in a thread that cannot be left."""
     from langchain_core.language_models import BaseChatModel
 
     return getattr(type(model), "_agenerate", None) is not BaseChatModel._agenerate
+
+
+def in_thread(call: Callable[[], Any]) -> "Future[Any]":
+    """The call in a daemon thread: one that hangs must not keep the process from ending."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # a late result must not find it cancelled
+    variables = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            future.set_result(variables.run(call))
+        except StopIteration:  # a scripted model that ran dry; futures cannot hold it
+            future.set_exception(RuntimeError("the model raised StopIteration"))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="tacit-chat", daemon=True).start()
+    return future
+
+
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops_lock = threading.Lock()
+
+
+def in_own_loop(call: Coroutine[Any, Any, Any]) -> "Future[Any]":
+    """The call in an event loop of our own, one per process, in a daemon thread.
+
+    The connections of a provider's client belong to the loop that opened them: after a second
+    `asyncio.run` every pooled one would fail with "Event loop is closed".
+    """
+    with _loops_lock:
+        if (loop := _loops.get(os.getpid())) is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="tacit-chat-loop", daemon=True).start()
+    return asyncio.run_coroutine_threadsafe(call, loop)
 
 
 # ---- errors of a provider
