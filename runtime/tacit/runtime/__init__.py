@@ -1,1 +1,56 @@
-"""How the agent acts: the LangGraph loop, policies, environments and diagnosis."""
+"""How the agent acts: the LangGraph loop, policies, environments, diagnosis and guidance.
+
+Names are imported when they are first used, so that `import tacit.runtime` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .agent import Agent as Agent, Event as Event, Result as Result
+    from .chat import ChatPolicy as ChatPolicy
+    from .environments import open_environment as open_environment
+    from .environments.babyai import BabyAI as BabyAI
+    from .environments.textworld import TextWorldExpress as TextWorldExpress
+    from .environments.tools import ToolEnvironment as ToolEnvironment
+    from .episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
+    from .guidance import Guidance as Guidance, Hint as Hint, RetrievalGuidance as RetrievalGuidance
+    from .protocols import (
+        Context as Context,
+        Decision as Decision,
+        Environment as Environment,
+        Info as Info,
+        Policy as Policy,
+    )
+
+_HOMES = {
+    "Agent": "agent",
+    "BabyAI": "environments.babyai",
+    "ChatPolicy": "chat",
+    "Context": "protocols",
+    "Decision": "protocols",
+    "Environment": "protocols",
+    "EpisodicPolicy": "episodic",
+    "Event": "agent",
+    "Guidance": "guidance",
+    "Hint": "guidance",
+    "Info": "protocols",
+    "Policy": "protocols",
+    "RandomPolicy": "episodic",
+    "Result": "agent",
+    "RetrievalGuidance": "guidance",
+    "TextWorldExpress": "environments.textworld",
+    "ToolEnvironment": "environments.tools",
+    "open_environment": "environments",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

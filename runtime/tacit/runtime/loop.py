@@ -193,7 +193,7 @@ class Nodes:
         if decision is None:
             return {}
         action = decision.action
-        if action in forbidden and all(known in forbidden for known in actions or (action,)):
+        if actions and all(known in forbidden for known in actions):
             return {"forbidden": {}, "blocked": ()}  # all is forbidden: the policy's choice overrides
         if actions and action not in actions:
             verdict = Verdict(False, None, "it is not among the admissible actions")
@@ -309,7 +309,7 @@ class Nodes:
 
 def _excluded(error: EnvironmentFailure) -> Update:
     hung = isinstance(error, EnvironmentHung)
-    return {"ending": Failure.ENVIRONMENT_HUNG if hung else Failure.ENVIRONMENT_CRASH, "failed": str(error)}
+    return {"ending": Failure.ENVIRONMENT_HANG if hung else Failure.ENVIRONMENT_CRASH, "failed": str(error)}
 
 
 def _spent(usage: Usage) -> dict[str, Any]:
