@@ -55,11 +55,12 @@ class Bank:
 
     def pulls(self, *, own: bool = False) -> list[tuple[int, str]]:
         """(entry, reader) of every pull by another team, or of every pull of an own entry."""
-        return self._store.rows(  # type: ignore[return-value]
+        rows = self._store.rows(
             "SELECT entry, reader FROM bank_pulls JOIN bank_entries ON bank_entries.id = entry "
             "WHERE namespace = ? AND task = ? AND own = ? ORDER BY bank_pulls.id",
             (self._namespace, self.task, own),
         )
+        return [(entry, reader) for entry, reader in rows]
 
     def promote(self, item: Item) -> Admission:
         """Keep something beyond the task: through the library's admission like any other item."""

@@ -78,14 +78,16 @@ class Derived:
             self.structural = frozenset(word for word, episodes in self.words.items() if episodes >= enough)
 
     def _read_steps(self) -> None:
-        self._key_texts.update(self._store.rows("SELECT id, text FROM keys WHERE id > ?", (self._last_key,)))
-        self._last_key = max(self._key_texts, default=0)
         rows = self._store.rows(
             "SELECT id, keys, return_to_go, failure FROM steps WHERE namespace = ? AND id > ? ORDER BY id",
             (self._namespace, self._last_step),
         )
-        for step_id, keys, value, failure in rows:
-            texts = [self._key_texts[number] for number in json.loads(keys)]
+        # keys after steps: another process may write both in between, and a step must find its keys
+        keys = self._store.rows("SELECT id, text FROM keys WHERE id > ? ORDER BY id", (self._last_key,))
+        self._key_texts.update(keys)
+        self._last_key = keys[-1][0] if keys else self._last_key
+        for step_id, filed, value, failure in rows:
+            texts = [self._key_texts[number] for number in json.loads(filed)]
             self.values.add(texts, value, step_id, bad=failure not in _GOOD, lost=failure == Failure.TASK_LOST)
             self._last_step = step_id
 

@@ -59,7 +59,7 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
         case "not":
             return not holds(operand, situation, action)
         case "around":
-            return situation.context(action) == operand
+            return bool(situation.context(action) == operand)
         case "told":
             return operand in situation.told_words(action)
         case "mark":
@@ -69,7 +69,7 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
         case "fact":
             return all(_fact_is(state, name, value) for name, value in operand.items())
         case "signature":
-            return state.signature == operand
+            return bool(state.signature == operand)
     raise ConfigError(f"condition has {operator!r}; use one of {', '.join(_OPERATORS)}.")
 
 
@@ -97,6 +97,11 @@ def _frame(template: str) -> tuple[str, ...]:
     return tuple(word for word in template.split() if not word.startswith("{"))
 
 
+def forbids(item: Item, situation: Situation, action: str) -> bool:
+    """Whether an item with a pattern speaks of this action, and its condition holds here."""
+    return matches(item.forbids or "", action) and holds(item.condition or {}, situation, action)
+
+
 class Guard:
     """The active guardrails, filed by verb so that a check looks at few."""
 
@@ -109,7 +114,7 @@ class Guard:
     def check(self, situation: Situation, action: str) -> Verdict:
         """Whether the action may run here."""
         for item in self._by_verb.get(parse_action(action).verb, ()):
-            if matches(item.forbids or "", action) and holds(item.condition or {}, situation, action):
+            if forbids(item, situation, action):
                 return Verdict(False, item.id, item.body or item.title)
         return Verdict(True)
 
@@ -118,6 +123,6 @@ class Guard:
         found = {}
         for action in actions:
             for item in self._by_verb.get(parse_action(action).verb, ()):
-                if matches(item.forbids or "", action) and holds(item.condition or {}, situation, action):
+                if forbids(item, situation, action):
                     found[item.id] = item
         return tuple(found.values())

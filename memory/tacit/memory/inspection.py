@@ -8,7 +8,7 @@ from typing import Any
 
 from .catalogue import item_of
 from .embed import Embedder
-from .errors import ConfigError, UnknownName
+from .errors import ConfigError, LibraryError, NotALibrary, UnknownName
 from .ledger import episode_words, read_steps, state_text
 from .migrations import SCHEMA_VERSION
 from .records import KINDS, Item, Kind, Problem, State, Trajectory
@@ -40,11 +40,14 @@ def items(
             raise UnknownName.of("kind of item", kind, KINDS)
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")
-    where, parameters = "namespace = ?", [namespace]
+    where = "namespace = ?"
+    parameters: list[int | str] = [namespace]
     if status is not None:
-        where, parameters = f"{where} AND status = ?", [*parameters, status]  # type: ignore[list-item]
-    if kinds:
-        where, parameters = f"{where} AND kind IN ({','.join('?' * len(kinds))})", [*parameters, *kinds]  # type: ignore[list-item]
+        where += " AND status = ?"
+        parameters.append(status)
+    if kinds is not None:
+        where += f" AND kind IN ({','.join('?' * len(kinds))})"
+        parameters.extend(kinds)
     rows = store.rows(
         f"SELECT record FROM items WHERE {where} ORDER BY {_SORTS[sort]}, number LIMIT ? OFFSET ?",
         (*parameters, -1 if limit is None else limit, offset),
@@ -70,18 +73,20 @@ def _one(store: Store, namespace: int, table: str, what: str, ref: str, column: 
     raise UnknownName.of(what, ref, [row[0] for row in known])
 
 
-def history(store: Store, item_id: str) -> list[dict[str, Any]]:
+def history(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
     """The change log of an item, oldest first."""
     rows = store.rows(
-        "SELECT seq, at, op, detail FROM changes WHERE what = 'item' AND ref = ? ORDER BY seq", (item_id,)
+        "SELECT seq, at, op, detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? ORDER BY seq",
+        (namespace, item_id),
     )
     return [{"seq": seq, "at": at, "op": op, "detail": json.loads(detail)} for seq, at, op, detail in rows]
 
 
-def usages(store: Store, item_id: str) -> list[dict[str, Any]]:
+def usages(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
     """The usage rows of an item, oldest first."""
     names = ("trajectory_id", "t", "mode", "arm", "outcome", "control_outcome")
-    rows = store.rows(f"SELECT {', '.join(names)} FROM usages WHERE item_id = ? ORDER BY id", (item_id,))
+    where = "namespace = ? AND item_id = ?"
+    rows = store.rows(f"SELECT {', '.join(names)} FROM usages WHERE {where} ORDER BY id", (namespace, item_id))
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -111,9 +116,10 @@ def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:
     """One episode with its steps, as it was recorded."""
     ref = _one(store, namespace, "trajectories", "episode", ref, "id")
     ((task, success, score, arm, seed, ending, meta),) = store.rows(
-        "SELECT task, success, score, arm, seed, ending, meta FROM trajectories WHERE id = ?", (ref,)
+        "SELECT task, success, score, arm, seed, ending, meta FROM trajectories WHERE namespace = ? AND id = ?",
+        (namespace, ref),
     )
-    steps = tuple(read_steps(store, "trajectory_id = ? ORDER BY t", (ref,)))
+    steps = tuple(read_steps(store, "namespace = ? AND trajectory_id = ? ORDER BY t", (namespace, ref)))
     won = None if success is None else bool(success)
     return Trajectory(task, steps, won, score, arm, seed, ending, json.loads(meta), ref)
 
@@ -134,7 +140,8 @@ def stats(store: Store, namespace: int, name: str, embedder: Embedder) -> dict[s
         (namespace,),
     )
     failures = store.rows(
-        "SELECT failure, count(*) FROM steps WHERE namespace = ? AND failure != 'none' GROUP BY failure ORDER BY 2 DESC, 1",
+        "SELECT failure, count(*) FROM steps WHERE namespace = ? AND failure != 'none' "
+        "GROUP BY failure ORDER BY 2 DESC, 1",
         (namespace,),
     )
     return {
@@ -163,11 +170,19 @@ def _size(path: str) -> int:
 
 def verify(store: Store, namespace: int) -> list[Problem]:
     """The file itself, both text indices, the vectors and the word counts, against the truth."""
-    problems = [
-        Problem("file", row[0], "restore a copy; what can be read: tacit memory export")
-        for row in store.rows("PRAGMA integrity_check")
-        if row[0] != "ok"
-    ]
+    try:
+        said = [str(row[0]) for row in store.rows("PRAGMA integrity_check")]
+    except LibraryError as error:
+        said = [str(error)]
+    damage = [words for words in said if words != "ok" and "FTS5" not in words]  # newer SQLites look into FTS5 too
+    if damage:
+        return [Problem("file", words, "Restore a copy; what can be read: tacit memory export") for words in damage]
+    with store.snapshot():
+        return _differences(store, namespace)
+
+
+def _differences(store: Store, namespace: int) -> list[Problem]:
+    problems = []
     truth = {
         "states": "SELECT id FROM states WHERE namespace = ?",
         "items": "SELECT number FROM items WHERE namespace = ? AND status = 'active'",
@@ -199,12 +214,17 @@ def _true_words(store: Store, namespace: int) -> dict[str, int]:
 
 
 def repair(store: Store, namespace: int) -> list[Problem]:
-    """Rebuild from the truth what is wrong; returns what was."""
-    problems = verify(store, namespace)
-    if not problems:
-        return []
-    words = _true_words(store, namespace)
+    """Rebuild from the truth what is wrong; returns what was.
+
+    Raises: NotALibrary when the file itself is damaged, for then the truth is not to be trusted.
+    """
     with store.transaction() as connection:
+        problems = verify(store, namespace)
+        if any(problem.where == "file" for problem in problems):
+            raise NotALibrary(f"{store.path} is damaged ({problems[0].what}). {problems[0].remedy}.")
+        if not problems:
+            return []
+        words = _true_words(store, namespace)
         connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
         for row in store.rows("SELECT id, observation, task, feedback FROM states WHERE namespace = ?", (namespace,)):
             text = state_text(State(row[1], task=row[2], feedback=row[3], signature="-"))

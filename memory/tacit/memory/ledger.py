@@ -28,7 +28,12 @@ def now() -> str:
 
 def dumps(value: Any) -> str:
     """JSON, the same for equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return plain(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str))
+
+
+def plain(text: str) -> str:
+    """The text with what cannot be written as UTF-8 (half a surrogate pair, from a file's name) as `?`."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def namespace_id(connection: Connection, name: str) -> int:
@@ -67,7 +72,7 @@ def write_trajectory(
             trajectory.id,
             namespace,
             now(),
-            trajectory.task,
+            plain(trajectory.task),
             None if excluded else int(bool(trajectory.success)),
             trajectory.score,
             trajectory.total_reward,
@@ -92,7 +97,7 @@ def write_trajectory(
                 trajectory.id,
                 step.t,
                 pre,
-                step.action,
+                plain(step.action),
                 post,
                 step.reward,
                 step.return_to_go,
@@ -112,8 +117,9 @@ def write_trajectory(
 def _write_state(connection: Connection, namespace: int, state: State) -> int:
     facts = dumps(dict(state.facts))
     notes = dumps(list(state.notes))
-    content = (state.observation, facts, state.location, state.task, state.feedback, notes, state.signature)
-    digest = hashlib.blake2b("\x00".join(content).encode(), digest_size=16).digest()
+    shown, location, task, feedback = map(plain, (state.observation, state.location, state.task, state.feedback))
+    content = (shown, facts, location, task, feedback, notes, state.signature)
+    digest = hashlib.blake2b(dumps(content).encode(), digest_size=16).digest()
     known = connection.execute(
         "SELECT id FROM states WHERE namespace = ? AND digest = ?", (namespace, digest)
     ).fetchone()
@@ -125,7 +131,7 @@ def _write_state(connection: Connection, namespace: int, state: State) -> int:
     )
     assert cursor.lastrowid is not None
     connection.execute(
-        f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (cursor.lastrowid, state_text(state))
+        f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (cursor.lastrowid, plain(state_text(state)))
     )
     return cursor.lastrowid
 
@@ -162,8 +168,9 @@ class KeyIds:
         for text in texts:
             number = self._ids.get(text)
             if number is None:
-                connection.execute("INSERT OR IGNORE INTO keys(text) VALUES (?)", (text,))
-                (number,) = connection.execute("SELECT id FROM keys WHERE text = ?", (text,)).fetchone()
+                stored = plain(text)
+                connection.execute("INSERT OR IGNORE INTO keys(text) VALUES (?)", (stored,))
+                (number,) = connection.execute("SELECT id FROM keys WHERE text = ?", (stored,)).fetchone()
                 self._ids[text] = int(number)
             ids.append(int(number))
         return ids
@@ -175,8 +182,7 @@ class KeyIds:
 
 def read_states(store: Store, ids: Sequence[int]) -> dict[int, State]:
     """States by id."""
-    marks = ",".join("?" * len(ids))
-    rows = store.rows(f"SELECT id, {_STATE} FROM states WHERE id IN ({marks})", tuple(ids))
+    rows = store.rows(f"SELECT id, {_STATE} FROM states WHERE id IN (SELECT value FROM json_each(?))", (dumps(ids),))
     return {row[0]: _state(row[1:]) for row in rows}
 
 
@@ -188,14 +194,15 @@ def _state(row: tuple[Any, ...]) -> State:
 
 
 def read_steps(store: Store, where: str, parameters: tuple[Any, ...]) -> list[Step]:
-    """Steps of a WHERE ... ORDER BY clause over the steps table, with their states."""
+    """Steps of a WHERE ... ORDER BY clause over the steps table, with their states.
+
+    Ids are passed as one JSON list, `id IN (SELECT value FROM json_each(?))`: SQLite limits parameters.
+    """
     rows = store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters)
     states = read_states(store, sorted({ref for row in rows for ref in (row[2], row[4])})) if rows else {}
     numbers = sorted({number for row in rows for number in json.loads(row[8])})
     texts = dict(
-        store.rows(f"SELECT id, text FROM keys WHERE id IN ({','.join('?' * len(numbers))})", tuple(numbers))
-        if numbers
-        else []
+        store.rows("SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))", (dumps(numbers),))
     )
     return [_step(row, states, texts) for row in rows]
 

@@ -12,8 +12,10 @@ read and write one library. This file knows nothing of prompts, models or graphs
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from sqlite3 import Connection
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -23,7 +25,7 @@ from .derived import Derived
 from .embed import Embedder, open_embedder
 from .errors import EmbedderMismatch, UnknownName
 from .evolution import RATE_LIMITS, Evolution
-from .ledger import KeyIds, namespace_id, read_steps, write_trajectory
+from .ledger import KeyIds, dumps, namespace_id, read_steps, write_trajectory
 from .records import (
     Admission,
     EvolutionReport,
@@ -114,14 +116,9 @@ class ExperienceLibrary:
 
     def record(self, trajectory: Trajectory) -> str:
         """Write one episode; durable on return. Returns its id."""
-        with self._lock:
-            try:
-                with self._store.transaction() as connection:
-                    stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT)
-                    recall.write_usages(connection, self._number, stored)
-            except BaseException:
-                self._key_ids.forget()
-                raise
+        with self._transaction() as connection:
+            stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT)
+            recall.write_usages(connection, self._number, stored)
             return stored.id
 
     def add(self, item: Item) -> Admission:
@@ -130,12 +127,12 @@ class ExperienceLibrary:
 
     def add_many(self, items: Iterable[Item]) -> list[Admission]:
         """Add items in one transaction."""
-        with self._lock, self._store.transaction() as connection:
+        with self._transaction() as connection:
             return [catalogue.admit(connection, self._number, item) for item in items]
 
     def restore(self, item: Item) -> None:
         """Write an item exactly as it is, past admission; for imports."""
-        with self._lock, self._store.transaction() as connection:
+        with self._transaction() as connection:
             catalogue.restore(connection, self._number, item)
 
     def evolve(self) -> EvolutionReport:
@@ -149,7 +146,8 @@ class ExperienceLibrary:
                 if left.get(item.kind, 0):
                     left[item.kind] -= 1
                     chosen.append(item)
-            released = list(self._evolution.released(derived.values, iter(derived.items.values())))
+            unpinned = (item for item in derived.items.values() if not item.pinned)
+            released = list(self._evolution.released(derived.values, unpinned))
             admissions = self.add_many(chosen) if chosen else []
             for item, why in released:
                 self.retire(item.id, why)
@@ -165,11 +163,11 @@ class ExperienceLibrary:
 
     def retire(self, item_id: str, why: str) -> None:
         """Take an item out of use; it and the reason stay in the history."""
-        with self._lock, self._store.transaction() as connection:
+        with self._transaction() as connection:
             catalogue.retire(connection, self._number, self.get(item_id).id, why)
 
     def _change(self, item_id: str, changes: Mapping[str, Any], op: str) -> Item:
-        with self._lock, self._store.transaction() as connection:
+        with self._transaction() as connection:
             return catalogue.change(connection, self._number, self.get(item_id), changes, op)
 
     def bank(self, task: str) -> Bank:
@@ -257,11 +255,11 @@ class ExperienceLibrary:
 
     def history(self, item_id: str) -> list[dict[str, Any]]:
         """Every change of an item, oldest first: seq, at, op, detail."""
-        return inspection.history(self._store, self.get(item_id).id)
+        return inspection.history(self._store, self._number, self.get(item_id).id)
 
     def usages(self, item_id: str) -> list[dict[str, Any]]:
         """Who was shown an item, when, in which arm, and how the episode ended."""
-        return inspection.usages(self._store, self.get(item_id).id)
+        return inspection.usages(self._store, self._number, self.get(item_id).id)
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Rows about episodes, newest first, without their steps."""
@@ -272,9 +270,9 @@ class ExperienceLibrary:
         return inspection.trajectory(self._store, self._number, trajectory_id)
 
     def steps(self, ids: Sequence[int]) -> list[Step]:
-        """Steps by id, in the order of the ids given."""
-        marks = ",".join("?" * len(ids))
-        found = {step.id: step for step in read_steps(self._store, f"id IN ({marks})", tuple(ids))}
+        """Steps of this namespace by id, in the order of the ids given; those that do not exist are left out."""
+        where = "namespace = ? AND id IN (SELECT value FROM json_each(?))"
+        found = {step.id: step for step in read_steps(self._store, where, (self._number, dumps(list(ids))))}
         return [found[ref] for ref in ids if ref in found]
 
     def stats(self) -> dict[str, Any]:
@@ -292,6 +290,7 @@ class ExperienceLibrary:
             problems = inspection.repair(self._store, self._number)
             self._derived = Derived(self._store, self._number)
             self._search = Search(self._store, self._number, self._embedder)
+            self._version = None
             return problems
 
     def index(self) -> None:
@@ -302,23 +301,36 @@ class ExperienceLibrary:
             self._search.index("items")
 
     def export_jsonl(self, path: str | Path) -> int:
-        """Write items and episodes as lines of JSON; returns how many lines."""
-        return transfer.export_jsonl(self, path)
+        """Write items and episodes as lines of JSON, all of one moment; returns how many lines."""
+        with self._lock, self._store.snapshot():
+            return transfer.export_jsonl(self, path)
 
     def import_jsonl(self, path: str | Path) -> int:
         """Read what `export_jsonl` wrote, in one transaction; returns how many lines were new."""
-        with self._lock, self._store.transaction():
+        with self._transaction():
             return transfer.import_jsonl(self, path)
 
     # -- life -------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """Everything inside becomes durable together; what was remembered of a failed one is forgotten."""
+        with self._lock:
+            try:
+                with self._store.transaction() as connection:
+                    yield connection
+            except BaseException:
+                self._key_ids.forget()
+                raise
+
     def _caught_up(self) -> Derived:
         version = (self._store.version(), self._store.connection.total_changes)
         if version != self._version:
-            changed = self._derived.catch_up()
+            with self._store.snapshot():
+                changed = self._derived.catch_up()
             if "item" in changed:
                 self._search.forget("items")
-            self._version = (self._store.version(), self._store.connection.total_changes)
+            self._version = version  # of before: what was written meanwhile is read the next time
         return self._derived
 
     def close(self) -> None:
@@ -359,10 +371,13 @@ def _agree_on_embedder(store: Store, wanted: str | Embedder | None) -> Embedder:
             f"{store.path} holds vectors of {known['embedder']} ({known['fingerprint']}), not of {embedder.name} "
             f"({embedder.fingerprint}). Re-embed it with: tacit memory reembed {store.path} --embedder {embedder.name}"
         )
-    if not known and not store.read_only:
-        with store.transaction():
+    if known or store.read_only:
+        return embedder
+    with store.transaction() as connection:
+        taken = connection.execute("SELECT 1 FROM meta WHERE name = 'fingerprint'").fetchone()
+        if not taken:
             _remember(store, embedder)
-    return embedder
+    return _agree_on_embedder(store, embedder) if taken else embedder  # another process was first
 
 
 def _remember(store: Store, embedder: Embedder) -> None:

@@ -10,10 +10,12 @@ from sqlite3 import Connection
 
 from .catalogue import read_item, set_score
 from .derived import Derived
-from .ledger import read_steps
+from .embed import Vectors
+from .guardrails import forbids, holds
+from .ledger import dumps, read_steps
 from .records import Hit, Item, Kind, Recollection, State, Step, Trajectory
 from .search import How, Search
-from .situation import content_words
+from .situation import Situation, content_words
 from .store import Store
 from .values import ValueTable
 
@@ -24,6 +26,11 @@ CLUSTER_STATES = 16
 TASK_EPISODES = 5
 SCORE_RATE = 0.1
 """Alpha of score <- score + alpha (outcome - score) for items that were shown."""
+_COUNTS = (
+    "action != '' AND EXISTS (SELECT 1 FROM trajectories AS episode WHERE episode.namespace = steps.namespace "
+    "AND episode.id = trajectory_id AND success IS NOT NULL)"
+)
+"""Of steps: something was done, and the episode was not excluded."""
 
 
 def by_step(
@@ -53,17 +60,30 @@ def by_step(
     if hybrid:
         vector = search.embed(_query(state))
         if state.signature not in derived.bound:
-            items = [*items, *_found_items(derived, search, state, vector, k)]
+            items = _found_items(derived, search, state, vector, k)
             if not by_text:
                 derived.bound[state.signature] = tuple(hit.what.id for hit in items if isinstance(hit.what, Item))
         if not cluster:
             cluster = _found_steps(store, derived, search, state, vector, k)
-    chosen = _rank([hit for hit in items if isinstance(hit.what, Item) and (kinds is None or hit.what.kind in kinds)])
+    chosen = _rank(hit for hit in items if _offered(hit.what, kinds, situation, actions))
     shown, steps, tokens = within_budget(chosen[:k], cluster[:k], budget_tokens)
-    path = "hybrid" if hybrid else "cluster"
     if not (shown or steps or guardrails or estimates):
-        path = "empty"
-    return Recollection(shown, steps, guardrails, estimates, path, tokens)  # type: ignore[arg-type]
+        return Recollection()
+    return Recollection(shown, steps, guardrails, estimates, "hybrid" if hybrid else "cluster", tokens)
+
+
+def _offered(item: Item | Step, kinds: Sequence[Kind] | None, situation: Situation, actions: Mapping[str, str]) -> bool:
+    """Whether an item is of a kind asked for and, as far as can be told, its condition holds here.
+
+    Where the admissible actions are not known, what speaks of an action says itself when it applies.
+    """
+    if not isinstance(item, Item) or (kinds is not None and item.kind not in kinds):
+        return False
+    if item.condition is None:
+        return True
+    if item.forbids is None:
+        return holds(item.condition, situation, "")
+    return not actions or any(forbids(item, situation, action) for action in actions)
 
 
 def _query(state: State) -> str:
@@ -75,7 +95,7 @@ def _cluster_steps(store: Store, search: Search, state: State, k: int) -> tuple[
     steps = read_steps(
         store,
         "pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?) "
-        "ORDER BY return_to_go DESC, id DESC LIMIT ?",
+        f"AND {_COUNTS} ORDER BY return_to_go DESC, id DESC LIMIT ?",
         (search.namespace, state.signature, CLUSTER_STATES, k),
     )
     return tuple(Hit(step, 1.0, f"same situation {state.signature}") for step in steps)
@@ -86,10 +106,10 @@ def _cluster_items(derived: Derived, state: State) -> list[Hit]:
     return [Hit(derived.items[ref], 1.0, f"bound to situation {state.signature}") for ref in bound]
 
 
-def _found_items(derived: Derived, search: Search, state: State, vector: object, k: int) -> list[Hit]:
+def _found_items(derived: Derived, search: Search, state: State, vector: Vectors, k: int) -> list[Hit]:
     if not derived.items:
         return []
-    found = search.find("items", _query(state), 4 * k, frequencies=derived.words, vector=vector)  # type: ignore[arg-type]
+    found = search.find("items", _query(state), 4 * k, frequencies=derived.words, vector=vector)
     hits = [
         Hit(derived.items[derived.numbers[number]], cosine, why)
         for number, cosine, why in found
@@ -102,23 +122,22 @@ def _found_items(derived: Derived, search: Search, state: State, vector: object,
 
 
 def _found_steps(
-    store: Store, derived: Derived, search: Search, state: State, vector: object, k: int
+    store: Store, derived: Derived, search: Search, state: State, vector: Vectors, k: int
 ) -> tuple[Hit, ...]:
-    found = search.find("states", _query(state), k, frequencies=derived.words, vector=vector)  # type: ignore[arg-type]
+    found = search.find("states", _query(state), k, frequencies=derived.words, vector=vector)
     return step_hits(store, [(ref, cosine, why) for ref, cosine, why in found if cosine >= MIN_COSINE])
 
 
 def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
     """For each state found, the best step that was taken in it."""
-    if not found:
-        return ()
-    marks = ",".join("?" * len(found))
     best = store.rows(
-        f"SELECT pre, id, max(return_to_go) FROM steps WHERE pre IN ({marks}) GROUP BY pre", tuple(f[0] for f in found)
+        f"SELECT pre, id, max(return_to_go) FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {_COUNTS} "
+        "GROUP BY pre",
+        (dumps([ref for ref, _, _ in found]),),
     )
     taken = {pre: ref for pre, ref, _ in best}
-    ids = sorted(taken.values())
-    steps = {s.id: s for s in read_steps(store, f"id IN ({','.join('?' * len(ids))})", tuple(ids))} if ids else {}
+    ids = (dumps(sorted(taken.values())),)
+    steps = {step.id: step for step in read_steps(store, "id IN (SELECT value FROM json_each(?))", ids)}
     return tuple(Hit(steps[taken[ref]], cosine, why) for ref, cosine, why in found if ref in taken)
 
 
@@ -184,7 +203,8 @@ def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Ste
         return (-len(wanted & known) / max(1, len(wanted | known)), -row[2], row[3])
 
     chosen = sorted(rows, key=nearness)[:TASK_EPISODES]
-    steps = [step for row in chosen for step in read_steps(store, "trajectory_id = ? ORDER BY t", (row[0],))]
+    mine = "namespace = ? AND trajectory_id = ? ORDER BY t"
+    steps = [step for row in chosen for step in read_steps(store, mine, (namespace, row[0]))]
     values = ValueTable()
     for step in steps:
         values.add(step.keys, step.return_to_go or 0.0, step.id or 0)
@@ -228,7 +248,7 @@ def write_usages(connection: Connection, namespace: int, trajectory: Trajectory)
                 if mode == "recalled":
                     shown[item_id] = None
     for item_id in shown:
-        item = read_item(connection, item_id)
+        item = read_item(connection, namespace, item_id)
         if item is not None and item.status == "active":
             target = min(1.0, max(0.0, 0.5 + 0.5 * (outcome - mean)))
             set_score(connection, namespace, item, item.score + SCORE_RATE * (target - item.score))

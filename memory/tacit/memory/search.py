@@ -7,12 +7,15 @@ that one threshold decides whether anything is near enough to be shown at all.
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import numpy as np
 
 from .embed import Embedder, Vectors
+from .errors import LibraryReadOnly, LibraryUnwritable
 from .index import VectorIndex
+from .ledger import plain
 from .situation import content_words
 from .store import Store
 
@@ -42,7 +45,7 @@ class Search:
 
     def embed(self, text: str) -> Vectors:
         """The query's vector, (dim,) float32."""
-        vector: Vectors = self._embedder.embed([text])[0]
+        vector: Vectors = self._embedder.embed([plain(text)])[0]
         return vector
 
     def find(
@@ -67,14 +70,11 @@ class Search:
         dense = index.search(vector, DEPTH)
         worded = self.by_words(kind, text, DEPTH, frequencies)
         fused = fuse([ref for ref, _ in dense], worded)[:k]
-        cosines = dict(dense)
-        missing = [ref for ref in fused if ref not in cosines]
-        cosines.update(zip(missing, index.cosine(vector, missing), strict=True))
-        both = set(cosines).intersection(worded)
-        return [
-            (ref, cosines[ref], "words and meaning" if ref in both else "words" if ref in missing else "meaning")
-            for ref in fused
-        ]
+        near, said = dict(dense), set(worded)
+        missing = [ref for ref in fused if ref not in near]
+        cosines = {**near, **dict(zip(missing, index.cosine(vector, missing), strict=True))}
+        why = {ref: "meaning" if ref not in said else "words and meaning" if ref in near else "words" for ref in fused}
+        return [(ref, cosines[ref], why[ref]) for ref in fused]
 
     def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int]) -> list[int]:
         """Ids by BM25 over the rarest words of the text, best first."""
@@ -91,8 +91,11 @@ class Search:
             index = self._indices.get(kind)
             if index is None:
                 index = self._indices[kind] = VectorIndex(self._embedder.dim)
-                self._load(kind, index)
-            self._embed_missing(kind, index)
+            while rows := self._store.rows(
+                self._unread(kind), (4 * index.dim, 4 * index.dim, self.namespace, self._last.get(kind, 0), _BATCH)
+            ):
+                self._take_in(kind, index, rows)
+                self._last[kind] = rows[-1][0]
             return index
 
     def forget(self, kind: Kind) -> None:
@@ -101,51 +104,45 @@ class Search:
             self._indices.pop(kind, None)
             self._last.pop(kind, None)
 
-    def _load(self, kind: Kind, index: VectorIndex) -> None:
-        rows = self._store.rows(
-            "SELECT ref, vector FROM vectors WHERE namespace = ? AND kind = ? ORDER BY ref", (self.namespace, kind)
-        )
-        if rows:
-            index.add([row[0] for row in rows], _unpack([row[1] for row in rows], index.dim))
-            self._last[kind] = rows[-1][0]
+    def _take_in(self, kind: Kind, index: VectorIndex, rows: Sequence[tuple[int, bytes | None, str]]) -> None:
+        """Add what has a vector, embed what has none, and keep the new vectors where that can be done."""
+        known = [(ref, vector) for ref, vector, _ in rows if vector is not None]
+        if known:
+            index.add([ref for ref, _ in known], _unpack([vector for _, vector in known], index.dim))
+        fresh = [(ref, text) for ref, vector, text in rows if vector is None]
+        if not fresh:
+            return
+        vectors = self._embedder.embed([text for _, text in fresh])
+        index.add([ref for ref, _ in fresh], vectors)
+        made = [(kind, ref, self.namespace, vector.tobytes()) for (ref, _), vector in zip(fresh, vectors, strict=True)]
+        with suppress(LibraryReadOnly, LibraryUnwritable), self._store.transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", made)
 
-    def _embed_missing(self, kind: Kind, index: VectorIndex) -> None:
-        """Embed what has no vector yet; the vectors are kept in the library when it may be written."""
-        while True:
-            rows = self._store.rows(self._pending(kind), (self.namespace, self._last.get(kind, 0), _BATCH))
-            fresh = [(ref, text) for ref, text in rows]
-            if not fresh:
-                return
-            vectors = self._embedder.embed([text for _, text in fresh])
-            index.add([ref for ref, _ in fresh], vectors)
-            self._last[kind] = fresh[-1][0]
-            if not self._store.read_only:
-                with self._store.transaction() as connection:
-                    connection.executemany(
-                        "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
-                        [
-                            (kind, ref, self.namespace, vector.tobytes())
-                            for (ref, _), vector in zip(fresh, vectors, strict=True)
-                        ],
-                    )
-
-    def _pending(self, kind: Kind) -> str:
+    def _unread(self, kind: Kind) -> str:
+        """(id, vector or NULL, text if there is no vector) of what came after an id; a torn vector is none."""
         if kind == "states":
-            return (
-                "SELECT id, task || char(10) || observation || char(10) || feedback FROM states "
-                "WHERE namespace = ? AND id > ? ORDER BY id LIMIT ?"
-            )
+            table, ref, text = "states", "id", "task || char(10) || observation || char(10) || feedback"
+            which = ""
+        else:
+            table, ref = "items", "number"
+            text = f"coalesce((SELECT text FROM items_text_{self.namespace} WHERE rowid = number), '')"
+            which = "AND status = 'active'"
         return (
-            f"SELECT number, (SELECT text FROM items_text_{self.namespace} WHERE rowid = number) FROM items "
-            "WHERE namespace = ? AND status = 'active' AND number > ? ORDER BY number LIMIT ?"
+            f"SELECT {ref}, CASE WHEN length(vector) = ? THEN vector END, "
+            f"CASE WHEN length(vector) = ? THEN '' ELSE {text} END "
+            f"FROM {table} LEFT JOIN vectors ON vectors.kind = '{kind}' AND ref = {ref} "
+            f"WHERE {table}.namespace = ? AND {ref} > ? {which} ORDER BY {ref} LIMIT ?"
         )
 
 
 def choose_terms(text: str, frequencies: Mapping[str, int]) -> str:
-    """An FTS5 query of the rarest words of a text; ties in alphabetical order."""
-    rarest = sorted(content_words(text), key=lambda word: (frequencies.get(word, 0), word))
-    known = [word for word in rarest if word in frequencies] or rarest
-    return " OR ".join(f'"{word}"' for word in known[:QUERY_TERMS])
+    """An FTS5 query of the rarest words of a text; ties in alphabetical order.
+
+    Words that no episode showed come last: in a long text they would crowd out what can be found,
+    in a short one they may be what an item is about.
+    """
+    rarest = sorted(content_words(text), key=lambda word: (word not in frequencies, frequencies.get(word, 0), word))
+    return " OR ".join(f'"{word}"' for word in rarest[:QUERY_TERMS])
 
 
 def fuse(*rankings: Sequence[int]) -> list[int]:

@@ -30,7 +30,7 @@ def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
     signature("You see drawer 3, which is closed.") == signature("You see drawer 7, which is closed.")
     """
     shape = abstract_facts(facts) if facts else abstract(observation)
-    return hashlib.blake2b(shape.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(shape.encode(errors="replace"), digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=4096)

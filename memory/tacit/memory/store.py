@@ -106,6 +106,19 @@ class Store:
             finally:
                 self._depth -= 1
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read inside is of one moment. May be nested, also inside a transaction."""
+        with self._lock, self._explained():
+            if self.connection.in_transaction:
+                yield
+                return
+            self.connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self.connection.execute("COMMIT")
+
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query, read at one moment."""
         with self._lock, self._explained():

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .catalogue import identify
 from .errors import ConfigError
 from .ledger import dumps
 from .records import Diagnosis, Failure, Item, State, Step, Trajectory
@@ -23,11 +24,18 @@ def export_jsonl(library: "ExperienceLibrary", path: str | Path) -> int:
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     count = 0
-    with partial.open("w", encoding="utf-8") as file:
-        for line in _lines(library):
-            file.write(dumps(line) + "\n")
-            count += 1
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            for line in _lines(library):
+                file.write(dumps(line) + "\n")
+                count += 1
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}. Give a path in a folder that exists."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
     return count
 
 
@@ -44,35 +52,51 @@ def _lines(library: "ExperienceLibrary") -> Iterator[dict[str, Any]]:
 def import_jsonl(library: "ExperienceLibrary", path: str | Path) -> int:
     """Record the episodes and add the items that are not there yet.
 
-    Raises: ConfigError naming the line that is not of the form.
+    Raises: ConfigError for a file that cannot be read, or naming the line that is not of the form.
     """
     known = {row["id"] for row in library.trajectories()}
     have = {item.id for item in library.items(status=None)}
     places: dict[tuple[str, int], int] = {}
     count = 0
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(_read(path), 1):
         try:
             value = json.loads(line)
             if "episode" in value:
                 episode = _episode(value["episode"])
+                count += episode.id not in known
                 if episode.id not in known:
-                    library.record(episode)
-                    count += 1
+                    known.add(library.record(episode))
                 for step in library.trajectory(episode.id).steps:
                     places[episode.id, step.t] = step.id or 0
             else:
-                item = value["item"]
-                found = tuple(places[ref, t] for ref, t in item["provenance"] if (ref, t) in places)
-                restored = Item(**{**item, "provenance": found, "signatures": tuple(item["signatures"])})
-                if restored.id not in have:
-                    library.restore(restored)
-                    count += 1
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path}, line {number}: not an episode or item of tacit ({error}).") from error
+                item = _item(value["item"], places)
+                count += item.id not in have
+                if item.id not in have:
+                    library.restore(item)
+                    have.add(item.id)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path}, line {number}: not an episode or item of tacit ({error!r}).") from error
     return count
 
 
+def _read(path: str | Path) -> Iterator[str]:
+    """The lines of a file; only a line feed ends one, for text may hold other separators."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="\n") as file:
+            yield from file
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}). Give a file that `tacit memory export` wrote.") from error
+
+
+def _item(value: dict[str, Any], places: dict[tuple[str, int], int]) -> Item:
+    found = tuple(places[ref, t] for ref, t in value["provenance"] if (ref, t) in places)
+    item = Item(**{**value, "provenance": found, "signatures": tuple(value["signatures"])})
+    return replace(item, id=item.id or identify(item))
+
+
 def _episode(value: dict[str, Any]) -> Trajectory:
+    if not value["id"]:
+        raise ValueError("an episode without an id")
     steps = tuple(_step(step) for step in value.pop("steps"))
     return Trajectory(steps=steps, **value)
 
