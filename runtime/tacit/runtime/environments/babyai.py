@@ -281,7 +281,8 @@ def _level_ids() -> dict[str, str]:
         from minigrid.envs.babyai.core import roomgrid_level
     except ImportError as error:
         raise MissingExtra.of("minigrid", "babyai") from error
-    vars(roomgrid_level)["print"] = lambda *_: None  # it prints every draw of a world that it rejects
+    module: Any = roomgrid_level
+    module.print = lambda *_: None  # it prints every draw of a world that it rejects
     ids = sorted(level for level in gymnasium.registry if level.startswith("BabyAI-"))
     return {level.removeprefix("BabyAI-").rpartition("-v")[0]: level for level in ids}
 

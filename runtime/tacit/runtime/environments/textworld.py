@@ -101,18 +101,16 @@ class TextWorldExpress:
         known = action if action in self._valid else self._forgive(action)
         reply = json.loads(self._engine.call("stepJSON", known).replace(b"\\\\", b"\\"))
         answer = tidy(reply["observation"])
-        info = Info(
-            success=reply["tasksuccess"] and not reply["taskfailure"],
-            lost=reply["taskfailure"],
-            score=min(max(reply["score"], 0.0), 1.0),
-        )
+        score, lost = reply["score"], reply["taskfailure"]
+        success = reply["tasksuccess"] and not lost
+        info = Info(success=success, lost=lost, score=min(max(score, 0.0), 1.0))
         if answer.startswith(_NOT_UNDERSTOOD):
             answer = info["invalid"] = self._not_an_action(action)
         elif _REFUSAL.match(answer):
             info["invalid"] = answer
-        reward = reply["score"] - self._score
-        self._score, self._valid = reply["score"], reply["validActions"]
-        self._over = info["success"] or info["lost"] or self._score >= 1.0
+        reward = score - self._score
+        self._score, self._valid = score, reply["validActions"]
+        self._over = success or lost or score >= 1.0
         if answer.startswith("Simon says"):
             self._said = answer
         elif reward > 0 and not reply["look"]:  # simonsays from memory: the instruction is not repeated
