@@ -1,0 +1,71 @@
+"""`tacit bench`: what the promises of speed and of learning rest on, measured here and now.
+
+Every benchmark prints {"rows": [...]} with `--json`, a table otherwise; progress goes to stderr.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from .doors import AsJson, out, say_json, table, tell
+from .learn import learn
+
+app = typer.Typer(no_args_is_help=True, help="Measure: recall, the loop, start-up, and what is learnt.")
+
+
+@app.command()
+def recall(
+    sizes: Annotated[str, typer.Option(help="Steps that the libraries hold, separated by commas.")] = "1000,10000",
+    queries: Annotated[int, typer.Option(min=10, help="Queries for every path.")] = 300,
+    as_json: AsJson = False,
+) -> None:
+    """Recall in the store, beside the plain SQLite, FAISS and FTS5 calls that it needs."""
+    from . import bench_recall
+
+    _show(bench_recall.measure(_sizes(sizes), queries, tell), as_json)
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = [int(part) for part in text.split(",") if part.strip().isdigit()]
+    if not sizes or len(sizes) != len(text.split(",")) or min(sizes) < 100:
+        raise typer.BadParameter(f"--sizes is {text!r}; write whole numbers of at least 100: 1000,10000.")
+    return sizes
+
+
+@app.command()
+def loop(
+    steps: Annotated[int, typer.Option(min=100, help="Steps that the library holds.")] = 10_000,
+    as_json: AsJson = False,
+) -> None:
+    """CPU time of the runtime a step, with a trivial environment and policy, recall on."""
+    from . import bench_loop
+
+    _show(bench_loop.measure(steps, tell), as_json)
+
+
+@app.command()
+def start(
+    repeats: Annotated[int, typer.Option(min=1, help="Fresh Pythons for every start.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Time of `tacit --help` and `import tacit.memory` in a fresh Python, and what they import."""
+    from . import bench_start
+
+    _show(bench_start.measure(repeats, tell), as_json)
+
+
+app.command()(learn)
+
+
+def _show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    if as_json:
+        say_json({"rows": rows})
+        return
+    numbers = [name for name, value in rows[0].items() if isinstance(value, int | float)]
+    cells = [[_words(value) for value in row.values()] for row in rows]
+    out().print(table(*rows[0], rows=cells, numbers=numbers))
+
+
+def _words(value: Any) -> str:
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)
