@@ -36,7 +36,6 @@ _EDITABLE = frozenset(
         "pinned",
     ]
 )
-_TUPLES = ("signatures", "provenance")
 _WORDS = re.compile(r"\w+")
 
 
@@ -116,7 +115,6 @@ def change(connection: Connection, namespace: int, item: Item, changes: Mapping[
             raise ConfigError(f"{name!r} of an item cannot be changed; these can: {', '.join(sorted(_EDITABLE))}.")
     if changes.get("condition") is not None:
         validate(changes["condition"])
-    changes = {name: tuple(value) if name in _TUPLES else value for name, value in changes.items()}
     try:
         updated = replace(item, **changes, version=item.version + 1)
     except (TypeError, AttributeError) as error:  # "high" for a score, a number for a title
@@ -178,7 +176,4 @@ def read_item(connection: Connection, namespace: int, item_id: str) -> Item | No
 
 def item_of(record: str) -> Item:
     """An item from its stored JSON."""
-    values = json.loads(record)
-    for name in _TUPLES:
-        values[name] = tuple(values[name])
-    return Item(**values)
+    return Item(**json.loads(record))

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from sqlite3 import Connection
 from typing import Any
 
+from .errors import ConfigError
 from .records import Diagnosis, Failure, State, Step, Trajectory, with_returns
 from .situation import fact_words, vocabulary
 from .store import Store
@@ -54,6 +55,19 @@ def log_change(connection: Connection, namespace: int, what: str, ref: str, op: 
         "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, ?, ?, ?, ?)",
         (now(), namespace, what, ref, op, dumps(detail or {})),
     )
+
+
+def is_recorded(connection: Connection, namespace: int, trajectory: Trajectory) -> bool:
+    """Whether this episode is in the library. Raises ConfigError when another one has its id."""
+    known = connection.execute(
+        "SELECT task, n_steps FROM trajectories WHERE namespace = ? AND id = ?", (namespace, trajectory.id)
+    ).fetchone()
+    if known and known != (plain(trajectory.task), len(trajectory.steps)):
+        raise ConfigError(
+            f"another episode has the id {trajectory.id!r} ({known[1]} steps of {known[0]!r}). "
+            "Give this one an id of its own, or none."
+        )
+    return known is not None
 
 
 def write_trajectory(
@@ -188,9 +202,7 @@ def read_states(store: Store, ids: Sequence[int]) -> dict[int, State]:
 
 def _state(row: tuple[Any, ...]) -> State:
     observation, facts, location, task, feedback, notes, signature = row
-    return State(
-        observation, json.loads(facts), location, task, feedback, tuple(json.loads(notes)), signature=signature
-    )
+    return State(observation, json.loads(facts), location, task, feedback, json.loads(notes), signature)
 
 
 def read_steps(store: Store, where: str, parameters: tuple[Any, ...]) -> list[Step]:

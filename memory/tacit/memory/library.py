@@ -25,7 +25,7 @@ from .derived import Derived
 from .embed import Embedder, open_embedder
 from .errors import EmbedderMismatch, UnknownName
 from .evolution import RATE_LIMITS, Evolution
-from .ledger import KeyIds, dumps, namespace_id, read_steps, write_trajectory
+from .ledger import KeyIds, dumps, is_recorded, namespace_id, read_steps, write_trajectory
 from .records import (
     Admission,
     EvolutionReport,
@@ -115,8 +115,14 @@ class ExperienceLibrary:
     # -- writing ----------------------------------------------------------------------------------
 
     def record(self, trajectory: Trajectory) -> str:
-        """Write one episode; durable on return. Returns its id."""
+        """Write one episode; durable on return. Returns its id.
+
+        An episode with the id of one that is there already is not written again, so that a caller
+        who does not know whether it was written may repeat the call.
+        """
         with self._transaction() as connection:
+            if is_recorded(connection, self._number, trajectory):
+                return trajectory.id
             stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT)
             recall.write_usages(connection, self._number, stored)
             return stored.id

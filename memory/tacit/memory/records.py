@@ -18,6 +18,14 @@ KINDS: tuple[Kind, ...] = ("strategy", "warning", "skill", "guardrail", "remedy"
 Fact = str | int | float | bool | list[str]
 
 
+def _as_tuples(record: object, *names: str) -> None:
+    """Lists where tuples belong come out of JSON and of checkpoints; equal records must stay equal."""
+    for name in names:
+        value = getattr(record, name)
+        if not isinstance(value, tuple):
+            object.__setattr__(record, name, tuple(value))
+
+
 class Failure(StrEnum):
     """Why a step did not help: a closed list, most specific first."""
 
@@ -54,6 +62,10 @@ class State:
     signature: str = ""
 
     def __post_init__(self) -> None:
+        _as_tuples(self, "notes")
+        if any(isinstance(value, tuple) for value in self.facts.values()):
+            facts = {name: list(value) if isinstance(value, tuple) else value for name, value in self.facts.items()}
+            object.__setattr__(self, "facts", facts)
         if not self.signature:
             object.__setattr__(self, "signature", signature(self.observation, self.facts))
 
@@ -93,6 +105,9 @@ class Step:
     return_to_go: float | None = None
     """Discounted sum of rewards from this step on; set when the trajectory is recorded."""
 
+    def __post_init__(self) -> None:
+        _as_tuples(self, "keys")
+
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
@@ -110,6 +125,9 @@ class Trajectory:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Environment, game, policy, attempts, tokens, cost: whatever helps to tell episodes apart."""
     id: str = ""
+
+    def __post_init__(self) -> None:
+        _as_tuples(self, "steps")
 
     @property
     def total_reward(self) -> float:
@@ -152,6 +170,7 @@ class Item:
     id: str = ""
 
     def __post_init__(self) -> None:
+        _as_tuples(self, "signatures", "provenance")
         if self.kind not in KINDS:
             raise ConfigError(f"item kind is {self.kind!r}; use one of {', '.join(KINDS)}.")
         if not self.title.strip():

@@ -131,7 +131,8 @@ def parse_action(action: str) -> ParsedAction:
     words = action.lower().split()
     if not words:
         return ParsedAction("", "", ())
-    template, slots, slot = [words[0]], [], []
+    template, slots = [words[0]], []
+    slot: list[str] = []
     for word in words[1:]:
         if word in _PREPOSITIONS:
             if slot:

@@ -90,7 +90,7 @@ def _read(path: str | Path) -> Iterator[str]:
 
 def _item(value: dict[str, Any], places: dict[tuple[str, int], int]) -> Item:
     found = tuple(places[ref, t] for ref, t in value["provenance"] if (ref, t) in places)
-    item = Item(**{**value, "provenance": found, "signatures": tuple(value["signatures"])})
+    item = Item(**{**value, "provenance": found})
     return replace(item, id=item.id or identify(item))
 
 
@@ -104,11 +104,7 @@ def _episode(value: dict[str, Any]) -> Trajectory:
 def _step(value: dict[str, Any]) -> Step:
     judged = value["diagnosis"]
     return replace(
-        Step(**{**value, "pre": _state(value["pre"]), "post": _state(value["post"]), "keys": tuple(value["keys"])}),
+        Step(**{**value, "pre": State(**value["pre"]), "post": State(**value["post"])}),
         diagnosis=Diagnosis(**{**judged, "failure": Failure(judged["failure"])}),
         id=None,
     )
-
-
-def _state(value: dict[str, Any]) -> State:
-    return State(**{**value, "notes": tuple(value["notes"])})

@@ -10,10 +10,10 @@ What the environment breaks is retried on a fresh one, then excluded; it never c
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tacit.memory import ExperienceLibrary, Trajectory
+from tacit.memory import Diagnosis, ExperienceLibrary, Step, Trajectory
 from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
 
 from .environments.watch import Watched
@@ -148,20 +148,29 @@ class Agent:
         if self._checkpointer is None:
             raise ConfigError("resume needs a checkpointer: Agent(..., checkpointer=SqliteSaver(...)).")
         graph = self._graph(fused=False)
-        snapshot = graph.get_state(self._config(thread_id))
-        if not snapshot.values:
-            raise UnknownName(f"no episode was checkpointed under thread {thread_id!r}.")
-        if not snapshot.next:
-            return self._result(snapshot.values)
-        with self._episode(thread_id) as live:
-            if "first" in snapshot.values:
-                live.working = WorkingMemory.of(snapshot.values["first"], snapshot.values["steps"])
-                for step in snapshot.values["steps"]:
+        threads = [_thread(thread_id, attempt) for attempt in range(self._retries + 1)]
+        snapshots = [graph.get_state(self._config(thread)) for thread in threads]
+        if not any(snapshot.values for snapshot in snapshots):
+            raise UnknownName(f"no episode was checkpointed under thread {thread_id!r}. Start one with run().")
+        snapshot = max((s for s in snapshots if s.values), key=lambda s: s.created_at or "")
+        final = self._go_on(graph, snapshot) if snapshot.next else snapshot.values
+        if final.get("failed") and final["attempt"] < self._retries:
+            return self._retried(final["task"], final["seed"], thread_id, final["attempt"] + 1)
+        return self._result(final)
+
+    def _go_on(self, graph: Any, snapshot: Any) -> dict[str, Any]:
+        """The end of an episode that was interrupted at this checkpoint."""
+        values = snapshot.values
+        with self._episode(values["thread"]) as live:
+            if "first" in values:
+                live.working = WorkingMemory.of(values["first"], values["steps"])
+                for step in values["steps"]:
                     if not step.diagnosis.success and step.action:
                         context = self.library.context(step.pre, step.action)
                         live.working.fail(step.action, context, step.diagnosis.failure.value)
-                _bring_back(live.environment, snapshot.values)
-            return self._result(graph.invoke(None, self._config(thread_id), **self._durability()))
+                _bring_back(live.environment, values, acted="diagnose" in snapshot.next)
+            final: dict[str, Any] = graph.invoke(None, self._config(values["thread"]), **self._durability())
+        return final
 
     def close(self) -> None:
         """Close the environments; the library stays open."""
@@ -169,8 +178,8 @@ class Agent:
             environment.close()
         self._idle.clear()
 
-    def _retried(self, task: str, seed: int, thread_id: str | None) -> Result:
-        for attempt in range(self._retries + 1):
+    def _retried(self, task: str, seed: int, thread_id: str | None, first: int = 0) -> Result:
+        for attempt in range(first, self._retries + 1):
             thread = _thread(thread_id, attempt)
             with self._episode(thread):
                 graph = self._graph(fused=self._checkpointer is None)
@@ -186,6 +195,8 @@ class Agent:
     @contextmanager
     def _episode(self, thread: str) -> Iterator[Live]:
         """An environment and a working memory for one episode; a broken environment is not used again."""
+        if thread in self._live:
+            raise ConfigError(f"an episode runs under thread {thread!r} already; give this one another thread_id.")
         environment = self._idle.pop() if self._idle else self._fresh()
         live = self._live[thread] = Live(environment, WorkingMemory())
         try:
@@ -238,17 +249,25 @@ def _thread(thread_id: str | None, attempt: int) -> str:
     return name if attempt == 0 else f"{name}-retry{attempt}"
 
 
-def _bring_back(environment: Environment, values: dict[str, Any]) -> None:
-    """Bring an environment to where the checkpoint was: restored, or by repeating the actions."""
+def _bring_back(environment: Environment, values: dict[str, Any], *, acted: bool) -> None:
+    """Bring an environment to where the checkpoint was: restored, or by repeating the actions.
+
+    `acted`: the last action was run and is not among the steps yet, for it was not diagnosed.
+    """
     inner = environment.inner if isinstance(environment, Watched) else environment
     steps = [step for step in values["steps"] if step.diagnosis.failure not in ("policy_error", "blocked")]
+    state = values["state"]
+    if acted and values["outcome"] is not None:
+        post, reward, *_ = values["outcome"]
+        steps.append(Step(state, values["decision"].action, post, Diagnosis(True), reward, len(values["steps"])))
+        state = post
     if isinstance(inner, Resumable):
         inner.restore(values["task"], values["seed"], tuple(steps))
         return
-    state = environment.reset(values["task"], values["seed"])
+    here = environment.reset(values["task"], values["seed"])
     for step in steps:
-        state, *_ = environment.step(step.action)
-    if place(state) != place(replace(values["state"], notes=())):
+        here, *_ = environment.step(step.action)
+    if place(here) != place(state):
         raise EnvironmentCrashed(
             f"{environment.name} did not come back to the state of step {len(steps)}: it is not deterministic. "
             "Start the episode again with run()."

@@ -27,7 +27,7 @@ LOOP_PERIOD = 4
 NOTHING_NEW = 8
 """Steps without a new situation that count as a loop."""
 _UNMET = re.compile(
-    r"\b(?:closed|locked|already|first|need|needs|require[sd]?|missing|without|don't have|do not have|not carrying|full)\b",
+    r"\b(?:closed|locked|already|first|needs?|require[sd]?|missing|without|don't have|do not have|not carrying|full)\b",
     re.IGNORECASE,
 )
 
@@ -78,10 +78,12 @@ def _sentences(state: State) -> frozenset[str]:
 
 
 def difference(pre: State, post: State) -> dict[str, Any]:
-    """The fields of the state that changed, with their new values: `apply(difference, pre) == post`."""
-    names = [field.name for field in fields(State) if field.name != "notes"]
-    changed = {name: getattr(post, name) for name in names if getattr(pre, name) != getattr(post, name)}
-    return {name: value for name, value in changed.items() if name != "observation"}
+    """The fields that changed, with their new values, but for the texts that are kept with both states anyway.
+
+    `replace(pre, **difference(pre, post))` equals `post` in all but `observation` and `notes`.
+    """
+    names = [field.name for field in fields(State) if field.name not in ("observation", "notes")]
+    return {name: getattr(post, name) for name in names if getattr(pre, name) != getattr(post, name)}
 
 
 def in_loop(taken: Sequence[tuple[str, str]]) -> bool:

@@ -10,6 +10,7 @@ follows a node. `graph` makes a LangGraph of them; nothing here imports it.
 """
 
 import random
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
@@ -106,12 +107,21 @@ class Nodes:
     def begin(self, episode: EpisodeState) -> Update:
         """Reset the environment."""
         live = self.live[episode["thread"]]
+        fresh = {
+            "steps": (),
+            "usage": Usage(),
+            "replan": None,
+            "score": 0.0,
+            "success": False,
+            "ending": "",
+            "failed": "",
+        }
         try:
             state = live.environment.reset(episode["task"], episode["seed"])
         except EnvironmentFailure as error:
-            return {**_excluded(error), "steps": ()}
+            return {**fresh, **_excluded(error)}
         live.working.begin(state)
-        return {"first": state, "state": state, "steps": (), "usage": Usage(), "replan": None, "ending": ""}
+        return {**fresh, "first": state, "state": state}
 
     def observe(self, episode: EpisodeState) -> Update:
         """What can be done here."""
@@ -136,7 +146,7 @@ class Nodes:
             k=0 if values else self.settings.recall_k,
             budget_tokens=GUIDANCE_TOKENS,
             level=self.settings.level,
-            actions=counts if values else {},
+            actions=counts,
         )
         return {"recollection": recollection}
 
@@ -152,11 +162,11 @@ class Nodes:
         asked = f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{episode['episode']}"
         return Context(
             state=episode["state"],
-            actions=episode["actions"],
+            actions=tuple(episode["actions"]),
             recollection=episode["recollection"],
             guidance=hint.text if hint else None,
             forbidden=episode["forbidden"],
-            history=episode["steps"],
+            history=tuple(episode["steps"]),
             working=self.live[episode["thread"]].working,
             rng=random.Random(f"{asked}:{len(episode['steps'])}:{episode['replans']}"),
             learning=self.settings.learn,
@@ -193,7 +203,7 @@ class Nodes:
         if decision is None:
             return {}
         action = decision.action
-        if actions and all(known in forbidden for known in actions):
+        if action in actions and all(known in forbidden for known in actions):
             return {"forbidden": {}, "blocked": ()}  # all is forbidden: the policy's choice overrides
         if actions and action not in actions:
             verdict = Verdict(False, None, "it is not among the admissible actions")
@@ -206,7 +216,7 @@ class Nodes:
         if verdict.allowed:
             return {"forbidden": {}} if forbidden else {}
         refused = {**forbidden, action: verdict.cause}
-        if episode["replans"] + 1 >= MAX_REPLANS:
+        if self.settings.guardrails and episode["replans"] + 1 >= MAX_REPLANS:
             refused.update(self._all_forbidden(episode))
         blocked = (*episode["blocked"], verdict.item_id) if verdict.item_id else episode["blocked"]
         return {"forbidden": refused, "blocked": blocked, "replans": episode["replans"] + 1}
@@ -293,18 +303,17 @@ class Nodes:
             episode["seed"],
             episode["ending"],
             meta,
+            uuid.uuid4().hex if self.settings.learn else "",
         )
         return {"trajectory": trajectory}
 
     def finish(self, episode: EpisodeState) -> Update:
-        """Keep the episode and learn from it."""
-        if not self.settings.learn:
-            return {}
-        trajectory = episode["trajectory"]
-        recorded = replace(trajectory, id=self.library.record(trajectory))
-        if trajectory.success is not None:
-            self.library.evolve()
-        return {"trajectory": recorded}
+        """Keep the episode and learn from it. Its id was given before, so that a resumed one is kept once."""
+        if self.settings.learn:
+            self.library.record(episode["trajectory"])
+            if episode["trajectory"].success is not None:
+                self.library.evolve()
+        return {}
 
 
 def _excluded(error: EnvironmentFailure) -> Update:
