@@ -1,8 +1,10 @@
 """BabyAI in words, on the real levels: a hand-checked room, every refusal, and the shipped bot."""
 
+import importlib
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from tacit.runtime.protocols import Environment
 
 pytest.importorskip("minigrid")
 
+BOT: Any = importlib.import_module("minigrid.utils.baby_ai_bot")
+GRID: Any = importlib.import_module("minigrid.minigrid_env")
 NAMES = {number: name for name, number in ACTIONS.items()}
 
 
@@ -176,17 +180,14 @@ def test_all_six_actions_are_always_admissible(room):
 @pytest.mark.parametrize("level", ["GoToLocal", "PickupLoc", "PutNextLocal", "OpenDoor", "UnlockPickup", "BossLevel"])
 def test_the_shipped_bot_solves_it_by_our_actions_and_we_see_what_minigrid_sees(level):
     """Success is a reward of 1 however late; every view on the way holds the same cells as MiniGrid's."""
-    from minigrid.minigrid_env import MiniGridEnv
-    from minigrid.utils.baby_ai_bot import BabyAIBot
-
     environment = BabyAI(level)
     environment.reset("train", seed=5)
     world = environment._world
-    bot, action, done = BabyAIBot(world), None, False
+    bot, action, done = BOT.BabyAIBot(world), None, False
     while not done:
         action = bot.replan(action)
         _, reward, done, info = environment.step(NAMES[int(action)])
-        grid, visible = MiniGridEnv.gen_obs_grid(world)
+        grid, visible = GRID.MiniGridEnv.gen_obs_grid(world)
         expected = {
             (6 - j, i - 3, grid.get(i, j).encode())
             for i in range(7)
@@ -199,14 +200,12 @@ def test_the_shipped_bot_solves_it_by_our_actions_and_we_see_what_minigrid_sees(
 
 def test_a_late_success_is_worth_as_much():
     """The level's own time limit and its discount do not apply."""
-    from minigrid.utils.baby_ai_bot import BabyAIBot
-
     environment = BabyAI("GoToObj")
     environment.reset("train", seed=2)
     for _ in range(300):
         _, _, done, _ = environment.step("drop")
         assert not done
-    bot, action, done = BabyAIBot(environment._world), None, False
+    bot, action, done = BOT.BabyAIBot(environment._world), None, False
     while not done:
         action = bot.replan(action)
         _, reward, done, _ = environment.step(NAMES[int(action)])

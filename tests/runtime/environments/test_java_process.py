@@ -31,10 +31,10 @@ def gone(pid: int) -> bool:
     return False
 
 
-def python(code: str, **options: object) -> subprocess.CompletedProcess[str]:
+def python(code: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program of its own, every warning an error."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
 
 
 def test_importing_the_module_imports_none_of_the_extra():
@@ -125,6 +125,7 @@ def test_a_java_that_does_not_answer_is_a_hang_and_is_replaced():
     """A stopped process keeps its socket; the call comes back, and the process is killed when nobody uses it."""
     environment = TextWorldExpress("coin")
     environment.reset("train", 3)
+    assert environment._engine is not None
     environment._engine._socket.settimeout(0.3)
     stopped = shared_process().pid
     os.kill(stopped, signal.SIGSTOP)
@@ -132,6 +133,19 @@ def test_a_java_that_does_not_answer_is_a_hang_and_is_replaced():
         environment.step("take coin")
     assert shared_process().pid != stopped
     assert TextWorldExpress("coin").reset("train", 3).observation
+    assert gone(stopped)
+
+
+def test_a_watched_hang_does_not_wait_for_the_games_own_limit():
+    """The waiting call is cut off, and what comes next does not meet the process that hangs."""
+    watched = Watched(TextWorldExpress("coin", step_timeout_s=None), timeout_s=20)
+    state = watched.reset("train", 3)
+    stopped = shared_process().pid
+    watched._timeout_s = 0.2
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.raises(EnvironmentHung, match=r"within 0\.2 s"):
+        watched.step("take coin")
+    assert TextWorldExpress("coin").reset("train", 3) == state
     assert gone(stopped)
 
 

@@ -14,7 +14,8 @@ pytest.importorskip("textworld_express")
 
 def played(environment: TextWorldExpress, seed: int, steps: int = 25, **elsewhere: TextWorldExpress) -> list[object]:
     """What an episode of seeded random actions shows; `elsewhere` is stepped in between."""
-    rng, told = random.Random(seed), []
+    rng = random.Random(seed)
+    told: list[object] = []
     state = environment.reset("train", seed)
     told.append((state.observation, state.task))
     for other in elsewhere.values():
@@ -66,7 +67,7 @@ def test_the_gold_path_succeeds_with_a_total_reward_of_one(game):
     """The rewards of an episode that is solved add up to the whole score."""
     environment = TextWorldExpress(game)
     environment.reset("train", seed=3)
-    total, done, info = 0.0, False, {}
+    total = 0.0
     for action in environment.gold_path():
         _, reward, done, info = environment.step(action)
         total += reward

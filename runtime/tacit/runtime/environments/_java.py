@@ -136,6 +136,14 @@ class JavaObject:
                 self._socket.send(f"m\nd\n{self._id}\ne\n".encode())
         self._drop()
 
+    def abandon(self) -> None:
+        """Cut off a call that waits in another thread, and let nobody new use its process."""
+        process = self._process
+        if process is not None:
+            process.retire()
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
     def __del__(self) -> None:
         self.close()
 

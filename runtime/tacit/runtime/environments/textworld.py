@@ -131,6 +131,11 @@ class TextWorldExpress:
         if engine is not None:
             engine.close()
 
+    def abandon(self) -> None:
+        """Let go of a game that hangs in another thread: `Watched` calls this when its time is up."""
+        if self._engine is not None:
+            self._engine.abandon()
+
     def gold_path(self) -> list[str]:
         """A way to solve the episode that was last reset. Raises as `reset` does, `ConfigError` before one."""
         if self._episode is None:

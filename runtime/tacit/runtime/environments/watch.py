@@ -27,7 +27,8 @@ class Watched:
 
     Calls run in one background thread, so that the caller can stop waiting after `timeout_s`; with
     None they run in the caller's. Errors that the caller made (`ConfigError`, `UnknownName`,
-    `MissingExtra`) pass through and break nothing.
+    `MissingExtra`) pass through and break nothing. A method `abandon()` of `inner`, where it has one,
+    is called once it is given up, to cut off a call that hangs; it must not wait.
     """
 
     def __init__(self, inner: Environment, *, timeout_s: float | None = 60.0) -> None:
@@ -93,5 +94,7 @@ class Watched:
     def _abandon(self, error: _Error) -> _Error:
         """Never call it again, and let the background close it, when it ever can."""
         self.broken = f"abandoned ({str(error) or type(error).__name__})"
+        with contextlib.suppress(Exception):
+            getattr(self.inner, "abandon", lambda: None)()
         self._worker.end(self.inner.close)
         return error

@@ -1,0 +1,50 @@
+"""Environments by name."""
+
+import pytest
+
+from tacit.memory.errors import ConfigError, UnknownName
+from tacit.runtime.environments import describe_environments, open_environment
+from tacit.runtime.environments.babyai import BabyAI
+from tacit.runtime.environments.textworld import TextWorldExpress
+
+
+@pytest.mark.parametrize("name", ["textworld", "TextWorldExpress", "twx"])
+def test_textworld_has_its_names(name):
+    """Games and parameters go to it."""
+    environment = open_environment(name, game="coin", params="numLocations=2")
+    assert isinstance(environment, TextWorldExpress)
+    assert (environment.name, environment.params) == ("textworld/coin", "numLocations=2")
+
+
+def test_textworld_plays_mapreader_unless_told_otherwise():
+    """The game that shows learning soonest."""
+    assert open_environment("textworld").name == "textworld/mapreader"
+
+
+@pytest.mark.parametrize("name", ["babyai", "minigrid"])
+def test_babyai_has_its_names(name):
+    """A game is a level."""
+    environment = open_environment(name, game="PickupLoc")
+    assert isinstance(environment, BabyAI)
+    assert environment.name == "babyai/PickupLoc"
+
+
+def test_babyai_has_no_parameters():
+    """They would be ignored, so they are refused."""
+    with pytest.raises(ConfigError, match="babyai takes no parameters"):
+        open_environment("babyai", params="size=5")
+
+
+def test_an_unknown_environment_lists_those_there_are():
+    """With the nearest one."""
+    with pytest.raises(
+        UnknownName, match=r"unknown environment 'textwrld'\. Did you mean 'textworld'\? There are: babyai"
+    ):
+        open_environment("textwrld")
+
+
+def test_all_games_are_described():
+    """By the environment they belong to."""
+    games = describe_environments()
+    assert "coin" in games["textworld"]
+    assert "GoToLocal" in games["babyai"]
