@@ -205,7 +205,9 @@ class ExperienceLibrary:
         with self._lock:
             derived = self._caught_up()
             if level == "task":
-                return recall.by_task(self._store, self._number, derived, state, actions or {})
+                return recall.by_task(
+                    self._store, self._number, derived, state, k=k, budget_tokens=budget_tokens, actions=actions or {}
+                )
             by_text = isinstance(state_or_text, str)
             return recall.by_step(
                 self._store,

@@ -174,20 +174,32 @@ def within_budget(
     return tuple(kept[0]), tuple(kept[1]), used
 
 
-def by_task(store: Store, namespace: int, derived: Derived, state: State, actions: Mapping[str, str]) -> Recollection:
-    """The best episodes of the most similar tasks, as steps and as estimates from their steps alone."""
+def by_task(
+    store: Store,
+    namespace: int,
+    derived: Derived,
+    state: State,
+    *,
+    k: int,
+    budget_tokens: int | None,
+    actions: Mapping[str, str],
+) -> Recollection:
+    """The best episodes of the most similar tasks: their k best steps, and estimates from their steps alone."""
     if state.task not in derived.task_episodes:
         derived.task_episodes[state.task] = _similar_episodes(store, namespace, state.task)
     steps, values = derived.task_episodes[state.task]
     if not steps:
         return Recollection()
-    hits = tuple(Hit(step, 1.0, "an episode of a similar task") for step in steps)
+    best = sorted(steps, key=lambda step: (-(step.return_to_go or 0.0), step.id))[:k]
+    _, hits, tokens = within_budget(
+        (), [Hit(step, 1.0, "an episode of a similar task") for step in best], budget_tokens
+    )
     situation = derived.situation(state)
     estimates = {
         action: values.estimate(situation.keys(action, counts), situation.context(action))
         for action, counts in actions.items()
     }
-    return Recollection(steps=hits, estimates=estimates, path="task")
+    return Recollection(steps=hits, estimates=estimates, path="task", tokens=tokens)
 
 
 def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Step], ValueTable]:

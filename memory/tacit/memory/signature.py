@@ -13,14 +13,17 @@ from typing import Any
 
 _IDS = re.compile(
     r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"  # uuid
-    r"|\b(?=[0-9a-z_-]*\d)[0-9a-z_]*[a-z_][0-9a-z_-]*\d[0-9a-z_-]*\b"  # mixed letters and digits: hathat1, ab12-9
+    r"|(?<![0-9a-z_])(?<![a-z_]-)\d*+[a-z_][a-z_-]*+\d[0-9a-z_-]*\b"  # letters, then digits: hathat1, ab12-9
     r"|\b[0-9a-f]{12,}\b"
     r"|\d+(?:[.,:]\d+)*"
 )
 _COUNTS = re.compile(r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|several|some|an?|the)\b\s*")
-_CLAUSE = re.compile(r"[.!?;:]\s+|\s*\n+\s*")
-_LISTING = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
+_CLAUSE = re.compile(r"[.!?;:]\s+|\n")
+_LISTING = re.compile(r" ?, ?(?:and )?| and ")
+_LEAD = re.compile(rf"(.*)(?:{_COUNTS.pattern}|(?=# ))(.+)", re.DOTALL)
+"""What comes before the first thing listed: `you see` a fork, a spoon and a knife."""
 _SPACE = re.compile(r"\s+")
+_BLANKS = re.compile(r"[^\S\n]+")
 _COMMON_STEM = re.compile(r"[^\w#<>{}\[\] -]+")
 
 
@@ -36,13 +39,16 @@ def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
 @lru_cache(maxsize=4096)
 def abstract(text: str) -> str:
     """The text with ids, numbers, counts and list order removed: what the signature hashes."""
-    lowered = _IDS.sub("#", text.lower())
+    lowered = _IDS.sub("#", _BLANKS.sub(" ", text.lower()))
     clauses = [_abstract_clause(clause) for clause in _CLAUSE.split(lowered)]
     return "\n".join(sorted({clause for clause in clauses if clause}))
 
 
 def _abstract_clause(clause: str) -> str:
-    parts = [_SPACE.sub(" ", _COMMON_STEM.sub(" ", _COUNTS.sub("", part))).strip() for part in _LISTING.split(clause)]
+    parts = _LISTING.split(clause)
+    if len(parts) > 1 and (lead := _LEAD.fullmatch(parts[0])):
+        parts[0:1] = lead.groups()
+    parts = [_SPACE.sub(" ", _COMMON_STEM.sub(" ", _COUNTS.sub("", part))).strip() for part in parts]
     return ", ".join(sorted({part for part in parts if part}))
 
 

@@ -5,6 +5,7 @@ same context earlier in this episode is not tried again. `RandomPolicy` is its c
 """
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 from tacit.memory import Estimate
@@ -14,6 +15,8 @@ from .protocols import Context, Decision
 
 EXPLORE = (0.5, 0.05, 100)
 """Chance of a random action while learning: from, to, over so many episodes."""
+OFTEN = 2
+"""Tries in exactly this state after which a replan turns to what was tried less."""
 OPTIMISM = 0.1
 """Added to the value of an action never tried in its context, while learning; falls with 1/sqrt(1 + n)."""
 
@@ -38,8 +41,6 @@ class EpisodicPolicy:
             for action in open_actions
             if not context.working.failed(action, _estimate(estimates, action).context)
         ] or open_actions
-        if context.replan:
-            candidates = _least_tried(context, candidates)
         if context.learning and context.rng.random() < exploration(context.episode):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _why(_estimate(estimates, chosen), explored=True))
@@ -50,6 +51,9 @@ class EpisodicPolicy:
             return known.value + bonus / math.sqrt(1 + known.tried) + 1e-6 * context.rng.random()
 
         chosen = max(candidates, key=worth)
+        circling = context.replan and context.working.tries(context.state, chosen) >= OFTEN
+        if circling and not context.learning:  # while learning, chance finds the way out
+            chosen = max(_least_tried(context, candidates), key=worth)
         return Decision(chosen, _why(_estimate(estimates, chosen), explored=False))
 
     async def adecide(self, context: Context) -> Decision:
@@ -90,9 +94,8 @@ def _not_forbidden(context: Context) -> list[str]:
     return [action for action in context.actions if action not in context.forbidden] or list(context.actions)
 
 
-def _estimate(estimates: object, action: str) -> Estimate:
-    assert hasattr(estimates, "get")
-    return estimates.get(action) or Estimate(0.0)  # type: ignore[no-any-return]
+def _estimate(estimates: Mapping[str, Estimate], action: str) -> Estimate:
+    return estimates.get(action) or Estimate(0.0)
 
 
 def _why(known: Estimate, *, explored: bool) -> dict[str, object]:
