@@ -142,7 +142,8 @@ class ChatPolicy:
         raise self._failure(tally)
 
     def _ask(self, context: Context, text: str) -> Ask:
-        return Ask((("system", prompts.system_prompt(context.state.task, self._instructions)), ("user", text)))
+        system = prompts.system_prompt(context.state.task, self._instructions, context.manual)
+        return Ask((("system", system), ("user", text)))
 
     def _unsupported(self, error: Exception, ask: Ask) -> bool:
         """Whether it is the constraint that the provider does not take; then it is asked without."""

@@ -55,7 +55,8 @@ def _failure(pre: State, post: State, reward: float, info: Info, working: Workin
     if info.get("lost"):
         return Failure.TASK_LOST, post.feedback
     if info.get("invalid"):
-        return Failure.INVALID_ACTION, info["invalid"]
+        unmet = _UNMET.search(info["invalid"])
+        return (Failure.PRECONDITION if unmet else Failure.INVALID_ACTION), info["invalid"]
     if info.get("error"):
         return Failure.TOOL_ERROR, info["error"]
     if reward < 0:

@@ -29,7 +29,7 @@ from tacit.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailu
 
 from .diagnosis import diagnose, why_replan
 from .guidance import Guidance, Hint
-from .protocols import Context, Decision, Environment, Info, Policy, Usage
+from .protocols import Context, Decision, Described, Environment, Info, Policy, Usage
 from .working import WorkingMemory
 
 MAX_REPLANS = 2
@@ -172,7 +172,13 @@ class Nodes:
             learning=self.settings.learn,
             episode=episode["episode"],
             replan=episode.get("replan"),
+            manual=self._manual(episode),
         )
+
+    def _manual(self, episode: EpisodeState) -> str:
+        environment = self.live[episode["thread"]].environment
+        inner = getattr(environment, "inner", environment)
+        return inner.describe() if self.policy.reads == "text" and isinstance(inner, Described) else ""
 
     def decide(self, episode: EpisodeState) -> Update:
         """Ask the policy."""

@@ -65,6 +65,15 @@ class Resumable(Protocol):
         ...
 
 
+@runtime_checkable
+class Described(Protocol):
+    """An environment that can say how it is acted in, for a policy that reads."""
+
+    def describe(self) -> str:
+        """Its tools and how they are called."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a decision cost."""
@@ -105,6 +114,8 @@ class Context:
     """Whether exploration is wanted."""
     episode: int = 0
     """Episodes learnt from before this one."""
+    manual: str = ""
+    """What the environment says of how it is acted in: its tools and how they are called."""
     replan: str | None = None
     """Why the last plan must not simply go on: stagnation, a loop, a series of failures."""
 

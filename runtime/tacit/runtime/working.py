@@ -46,7 +46,7 @@ class WorkingMemory:
         self._tries[before, step.action] += 1
         self._visits[after] += 1
         self._leads_to[before, step.action] = after
-        if before == after:
+        if before == after and step.diagnosis.success:
             self._note(step.post)
         self._feedback.add(step.post.feedback)
 
