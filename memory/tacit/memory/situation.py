@@ -15,7 +15,8 @@ from .records import Fact, State
 
 Words = tuple[str, ...]
 _WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
-_SENTENCE = re.compile(r"[.!?]\s+|\s*\n+\s*")
+_WORD_OF_ANY_SCRIPT = re.compile(r"[^\W_](?:[^\W_]|['-])*")
+_SENTENCE = re.compile(r"[.!?]\s+|\n")
 _CALL = re.compile(r"^\s*([A-Za-z_][\w.-]*)\((.*)\)\s*$", re.DOTALL)
 _ARGUMENT = re.compile(r"(\w+)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^,]+)")
 _PREPOSITIONS = frozenset(["in", "into", "on", "onto", "to", "from", "with", "at", "under", "using"])
@@ -166,7 +167,7 @@ def pattern_of(action: str, *, keep_first: bool = False) -> str:
 @lru_cache(maxsize=8192)
 def words(text: str) -> tuple[str, ...]:
     """Lower-case words of a text, in order."""
-    return tuple(_WORD.findall(text.lower()))
+    return tuple((_WORD if text.isascii() else _WORD_OF_ANY_SCRIPT).findall(text.lower()))
 
 
 @lru_cache(maxsize=1024)
