@@ -36,12 +36,13 @@ def _sizes(text: str) -> list[int]:
 @app.command()
 def loop(
     steps: Annotated[int, typer.Option(min=100, help="Steps that the library holds.")] = 10_000,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of 50 steps measured in every mode.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """CPU time of the runtime a step, with a trivial environment and policy, recall on."""
     from . import bench_loop
 
-    _show(bench_loop.measure(steps, tell), as_json)
+    _show(bench_loop.measure(steps, episodes, tell), as_json)
 
 
 @app.command()

@@ -18,13 +18,13 @@ from tacit.runtime.protocols import Context, Decision, Info
 
 from .bench_library import Rooms, build
 
+Reads = Literal["values", "text"]
+
 EPISODE = 50
 """Steps of an episode."""
-EPISODES = 10
-"""Episodes measured."""
 WARM = 2
 """Episodes run before the clock starts."""
-MODES: tuple[tuple[str, Literal["values", "text"]], ...] = (
+MODES: tuple[tuple[str, Reads], ...] = (
     ("fused", "values"),
     ("stages", "values"),
     ("learning", "values"),
@@ -71,7 +71,7 @@ class Turns:
 
     name = "turns"
 
-    def __init__(self, reads: Literal["values", "text"]) -> None:
+    def __init__(self, reads: Reads) -> None:
         self.reads = reads
 
     def decide(self, context: Context) -> Decision:
@@ -83,7 +83,7 @@ class Turns:
         return self.decide(context)
 
 
-def measure(steps: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
     """A row for every mode: CPU milliseconds a step."""
     with TemporaryDirectory(prefix="tacit-bench-") as folder:
         tell(f"building a library of {steps} steps ...")
@@ -94,7 +94,12 @@ def measure(steps: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
             for mode, reads in MODES:
                 tell(f"running {mode}, {reads} ...")
                 rows.append(
-                    {"n": steps, "mode": mode, "reads": reads, "cpu_ms_per_step": _cost(library, corridor, mode, reads)}
+                    {
+                        "n": steps,
+                        "mode": mode,
+                        "reads": reads,
+                        "cpu_ms_per_step": _cost(library, corridor, mode, reads, episodes),
+                    }
                 )
             return rows
 
@@ -104,16 +109,16 @@ def _corridor(rooms: Rooms) -> Corridor:
     return Corridor(states, sorted({rooms.action(state) for state in states[:12]}))
 
 
-def _cost(library: ExperienceLibrary, corridor: Corridor, mode: str, reads: Literal["values", "text"]) -> float:
+def _cost(library: ExperienceLibrary, corridor: Corridor, mode: str, reads: Reads, episodes: int) -> float:
     agent = Agent(Turns(reads), library, corridor.clone(), learn=mode == "learning", max_steps=EPISODE)
     for seed in range(WARM):
         _episode(agent, mode, seed)
     began = time.process_time()
-    for seed in range(EPISODES):
+    for seed in range(episodes):
         _episode(agent, mode, seed)
     spent = time.process_time() - began
     agent.close()
-    return round(1000 * spent / (EPISODES * EPISODE), 3)
+    return round(1000 * spent / (episodes * EPISODE), 3)
 
 
 def _episode(agent: Agent, mode: str, seed: int) -> None:

@@ -49,7 +49,7 @@ def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
         return {"episode": explain_episode(library, name)}
     found = library.steps([int(name)])
     if not found:
-        raise UnknownName(f"there is no {STEP}{name} in {library.path}. Find one with: show EPISODE.")
+        raise UnknownName(f"there is no {STEP}{name} here. Find steps with: tacit memory show {library.path} EPISODE")
     return {"step": explain_steps(library, found)[0]}
 
 

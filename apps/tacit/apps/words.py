@@ -20,10 +20,17 @@ _FOLLOWS = {
 }
 _COUNTS = re.compile(r"tried (\d) to (\w+)")
 _NUMBERED = re.compile(r"(\d+): ?(.*)")
+_WORD_OF = re.compile(r"(\d+) (\S+)")
+_MARKS = {
+    "T": "named by the task",
+    "told": "in the notes with this verb",
+    "other": "in the notes, but not with this verb",
+    "unnamed": "not in the notes",
+}
 _TASK_WORD = "a word of the task"
 _PARTS = {
     1: (),
-    2: ("counts",),
+    2: ("counts",),  # or a word told of an argument: `1 grill`
     3: ("flags", "told"),
     4: ("counts", "flags", "listed"),
     6: ("counts", "flags", "listed", "shown", "told"),
@@ -63,6 +70,9 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
             return "; ".join(_shown(operand, names)) or "wherever it is"
         case "told":
             return "; ".join(_told(operand, names)) or "whatever was told"
+        case "mark":
+            number, _, mark = operand.partition(" ")
+            return f"{_name(number, names)} is {_mark(mark)}"
         case "text":
             return f'the text says "{operand}"'
         case "fact":
@@ -75,7 +85,7 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
 def _counts(part: str, names: Sequence[str]) -> list[str]:
     known = _COUNTS.fullmatch(part)
     if known is None:
-        return [part] if part else []
+        return _told(part, names)
     follows = _FOLLOWS.get(known[2])
     return [f"{_TRIES.get(known[1], part)}, {follows}" if follows else _TRIES.get(known[1], part)]
 
@@ -90,7 +100,7 @@ def _flags(part: str, names: Sequence[str]) -> list[str]:
 
 
 def _mark(mark: str) -> str:
-    return {"T": "named by the task", "told": "told of"}.get(mark, f"in the {mark}")
+    return _MARKS.get(mark, f"in the {mark}")
 
 
 def _listed(part: str, names: Sequence[str]) -> list[str]:
@@ -120,6 +130,8 @@ def _shown(part: str, names: Sequence[str]) -> list[str]:
 def _told(part: str, names: Sequence[str]) -> list[str]:
     if part == "nothing told":
         return ["nothing was told"]
+    if word := _WORD_OF.fullmatch(part):
+        return [f"told of {_name(word[1], names)}: {word[2]}"]
     told = [known for known in map(_NUMBERED.fullmatch, part.split("; ")) if known is not None]
     if told and all(known[2] == "-" for known in told):
         return [f"nothing was told of {_and([_name(known[1], names) for known in told])}"]

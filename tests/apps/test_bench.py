@@ -1,0 +1,56 @@
+import pytest
+
+from tacit.apps import bench_start
+from tacit.apps.bench_library import CachedEmbedder, Rooms
+from tacit.memory.embed import HashingEmbedder
+
+
+def test_recall_rows(tacit_json):
+    rows = tacit_json("bench", "recall", "--sizes", "100", "--queries", "10")["rows"]
+    assert [row["path"] for row in rows] == ["cluster", "dense", "hybrid"]
+    assert set(rows[0]) == {"n", "path", "p50_ms", "p99_ms", "parts_p50_ms", "ratio", "embedding_p50_ms"}
+    assert all(row["p50_ms"] > 0 and row["parts_p50_ms"] > 0 for row in rows)
+
+
+def test_loop_rows(tacit_json):
+    rows = tacit_json("bench", "loop", "--steps", "100", "--episodes", "1")["rows"]
+    assert {row["mode"] for row in rows} == {"fused", "stages", "learning"}
+    assert all(row["cpu_ms_per_step"] > 0 for row in rows)
+
+
+def test_start_rows(tacit_json):
+    rows = tacit_json("bench", "start", "--repeats", "1")["rows"]
+    assert [row["what"] for row in rows] == ["tacit --help", "import tacit.memory"]
+    assert all(row["p50_ms"] > 0 and isinstance(row["heavy"], list) for row in rows)
+
+
+def test_people_get_a_table_and_progress_on_stderr(tacit, monkeypatch):
+    def measure(repeats, tell):
+        tell("starting ...")
+        return [{"what": "a start", "p50_ms": 1.5, "heavy": ["torch", "faiss"]}]
+
+    monkeypatch.setattr(bench_start, "measure", measure)
+    result = tacit("bench", "start")
+    assert result.stdout.split() == ["what", "p50_ms", "heavy", "a", "start", "1.5", "torch,", "faiss"]
+    assert result.stderr == "starting ...\n"
+
+
+@pytest.mark.parametrize("sizes", ["", "ten", "100,", "5"])
+def test_sizes_that_cannot_be_measured_are_refused(tacit, sizes):
+    assert "--sizes" in tacit("bench", "recall", "--sizes", sizes, expect=2).stderr
+
+
+def test_rooms_are_the_same_for_the_same_seed():
+    assert [Rooms(3).state() for _ in range(3)] == [Rooms(3).state() for _ in range(3)]
+
+
+def test_situations_are_few_and_states_many():
+    rooms = Rooms(0, situations=20)
+    states = [rooms.state() for _ in range(200)]
+    assert len({state.signature for state in states}) <= 20
+    assert len({state.observation for state in states}) > 190
+
+
+def test_a_text_is_embedded_once():
+    embedder = CachedEmbedder(HashingEmbedder(16))
+    assert embedder.embed(["a box"]) is embedder.embed(["a box"])

@@ -1,0 +1,92 @@
+import pytest
+
+from tacit.apps.explain import explain, happened, resolve
+from tacit.memory import ExperienceLibrary, Item, State
+from tacit.memory.errors import UnknownName
+
+
+@pytest.fixture
+def library(learnt):
+    with ExperienceLibrary.open(learnt, read_only=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reasoned(library):
+    """The newest step that was chosen by its value, as the episode explains it."""
+    for row in library.trajectories():
+        for step in explain(library, row["id"])["episode"]["steps"]:
+            if step["why"]["rests_on"]:
+                return step
+    raise AssertionError("no step was chosen by its value")
+
+
+def test_an_episode_says_what_each_step_rests_on(library, reasoned):
+    """From the value of an action to the steps it is made of, and what happened in them."""
+    why = reasoned["why"]
+    assert why["value"] is not None
+    assert why["n"] >= len(why["rests_on"])
+    assert why["key_words"][0].startswith("`")
+    assert all(past["happened"] and past["episode"] for past in why["rests_on"])
+    assert {past["id"] for past in why["rests_on"]} == {
+        step.id for step in library.steps([p["id"] for p in why["rests_on"]])
+    }
+
+
+def test_a_step_rests_on_earlier_steps_only(reasoned):
+    assert all(past["id"] < reasoned["id"] for past in reasoned["why"]["rests_on"])
+
+
+def test_what_was_blocked_names_the_guardrail_and_its_words(library):
+    episodes = (explain(library, row["id"])["episode"] for row in library.trajectories())
+    blocked = next(item for e in episodes for step in e["steps"] for item in step["why"]["blocked"])
+    assert library.get(blocked["id"]).kind == "guardrail"
+    assert blocked["says"].startswith("do not `")
+
+
+def test_an_item_says_why_it_exists_and_how_it_fared(library):
+    rule = next(item for item in library.items(["guardrail"]) if library.usages(item.id))
+    assert (rule.forbids or "").startswith("bite ")
+    told = explain(library, rule.id)["item"]
+    assert [step["id"] for step in told["evidence"]] == list(rule.provenance)
+    assert all(step["failure"] == "task_lost" for step in told["evidence"])
+    assert told["fared"][0]["mode"] == "blocked"
+    assert told["fared"][0]["arm"] == "retrieved"
+    assert told["history"][0]["op"] == "added"
+
+
+def test_a_step_is_found_by_its_number(library, reasoned):
+    assert explain(library, f"step:{reasoned['id']}")["step"] == reasoned
+
+
+def test_a_beginning_of_an_id_is_enough(library):
+    newest = library.trajectories(limit=1)[0]["id"]
+    assert resolve(library, newest[:12]) == ("episode", newest)
+
+
+def test_a_beginning_of_several_ids_asks_for_more(learnt):
+    with ExperienceLibrary.open(learnt, read_only=True) as library:
+        start = library.items()[0].id[:1]
+        with pytest.raises(UnknownName, match=r"is the beginning of .* Give more of it"):
+            resolve(library, start)
+
+
+def test_a_retired_item_is_still_explained(own):
+    with ExperienceLibrary.open(own) as library:
+        item = library.items()[0]
+        library.retire(item.id, "for the test")
+        assert explain(library, item.id)["item"]["status"] == "retired"
+
+
+def test_an_item_written_by_hand_has_no_evidence(own):
+    with ExperienceLibrary.open(own) as library:
+        admitted = library.add(Item("insight", "boxes hold apples"))
+        assert explain(library, admitted.item_id or "")["item"]["evidence"] == []
+
+
+def test_what_happened_is_the_answer_else_the_difference():
+    here = State("a hall", location="hall")
+    assert happened(here, State("a hall", location="hall", feedback="You wait.")) == "You wait."
+    assert happened(here, State("a cellar", location="cellar")) == "now in the cellar"
+    assert happened(State("a hall"), State("a dark hall")) == "a dark hall"
+    assert happened(here, here) == "nothing changed"
