@@ -2,8 +2,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tacit.memory import State
 from tacit.memory.signature import abstract, abstract_facts, signature

@@ -78,7 +78,7 @@ def write_trajectory(
     The steps of an excluded episode (success None) are kept for audit, filed under no key.
     """
     trajectory = with_returns(trajectory, discount)
-    trajectory = replace(trajectory, id=trajectory.id or uuid.uuid4().hex)
+    trajectory = replace(trajectory, id=trajectory.id or uuid.uuid4().hex, task=plain(trajectory.task))
     excluded = trajectory.success is None
     connection.execute(
         "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -86,7 +86,7 @@ def write_trajectory(
             trajectory.id,
             namespace,
             now(),
-            plain(trajectory.task),
+            trajectory.task,
             None if excluded else int(bool(trajectory.success)),
             trajectory.score,
             trajectory.total_reward,

@@ -141,6 +141,10 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise self._explain(error) from error
+        except OverflowError as error:
+            raise LibraryError(
+                f"{self.path}: a whole number is beyond 64 bits ({error}). Give a smaller one."
+            ) from error
 
     def _explain(self, error: sqlite3.Error) -> LibraryError:
         code = getattr(error, "sqlite_errorname", None) or ""

@@ -1,0 +1,168 @@
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tacit.memory import (
+    Diagnosis,
+    ExperienceLibrary,
+    Failure,
+    Item,
+    Recollection,
+    State,
+    Step,
+    TacitError,
+    Trajectory,
+)
+from tacit.memory.errors import ConfigError
+from tacit.memory.records import with_returns
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+values = words | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.lists(words, max_size=3)
+states = st.builds(
+    State,
+    observation=words,
+    facts=st.dictionaries(words, values, max_size=3),
+    location=words,
+    task=words,
+    feedback=words,
+    notes=st.lists(words, max_size=3),
+)
+diagnoses = st.builds(
+    Diagnosis,
+    success=st.booleans(),
+    failure=st.sampled_from(Failure),
+    progress=st.floats(0, 1),
+    stagnant=st.booleans(),
+    loop=st.booleans(),
+    diff=st.dictionaries(words, values, max_size=2),
+    evidence=words,
+)
+finite = st.floats(-1e6, 1e6)
+steps = st.builds(
+    Step,
+    states,
+    words,
+    states,
+    diagnoses,
+    reward=finite,
+    keys=st.lists(words, max_size=3, unique=True),
+    why=st.dictionaries(
+        words.filter(lambda name: name not in ("trajectory", "recalled", "blocked")), values, max_size=2
+    ),
+)
+trajectories = st.builds(
+    Trajectory,
+    task=words,
+    steps=st.lists(steps, max_size=3),
+    success=st.booleans(),
+    score=finite,
+    arm=words,
+    seed=st.integers(-(2**63), 2**63 - 1),
+    ending=words,
+    meta=st.dictionaries(words, values, max_size=2),
+)
+
+
+def told(step):
+    """What a step says, without what the library adds."""
+    why = {name: value for name, value in step.why.items() if name != "trajectory"}
+    return step.pre, step.action, step.post, step.diagnosis, step.reward, step.t, step.keys, why, step.return_to_go
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trajectories)
+def test_an_episode_comes_back_as_it_was(library, trajectory):
+    """Whatever text, numbers and lists it holds: nothing is lost, rounded or reordered."""
+    back = library.trajectory(library.record(trajectory))
+    given = with_returns(trajectory)
+    assert [told(step) for step in back.steps] == [told(step) for step in given.steps]
+    fields = ("task", "success", "score", "arm", "seed", "ending", "meta")
+    assert [getattr(back, name) for name in fields] == [getattr(given, name) for name in fields]
+
+
+def test_half_a_character_is_kept_as_a_question_mark(library):
+    """Half a surrogate pair cannot be stored; the episode is kept all the same."""
+    step = Step(State("a \ud800", {"x": "\udfff"}), "eat \ud800", State("b"), Diagnosis(True), keys=("eat \ud800",))
+    back = library.trajectory(library.record(Trajectory("t \ud800", (step,), True)))
+    assert (back.task, back.steps[0].action, back.steps[0].pre.observation) == ("t ?", "eat ?", "a ?")
+    assert library.verify() == []
+
+
+def test_a_field_that_is_missing_is_refused():
+    """A step has a state before and after, or it is none."""
+    with pytest.raises(TypeError, match="post"):
+        Step(State("x"), "open", diagnosis=Diagnosis(True))
+
+
+def test_records_cannot_be_changed():
+    """What happened, happened."""
+    with pytest.raises(AttributeError):
+        State("x").observation = "y"
+
+
+def test_lists_are_taken_as_tuples():
+    """What comes out of JSON or a checkpoint equals what went in."""
+    assert State("x", notes=["a"]) == State("x", notes=("a",))
+    assert State("x", {"has": ("a",)}) == State("x", {"has": ["a"]})
+    assert Item("insight", "x", provenance=[1]) == Item("insight", "x", provenance=(1,))
+
+
+def test_returns_are_discounted_sums():
+    """G_t = r_t + discount G_{t+1}, by hand."""
+    steps = tuple(Step(State("x"), "a", State("x"), Diagnosis(True), reward) for reward in (1.0, 0.0, 4.0))
+    assert Trajectory("", steps, True).returns(0.5) == [2.0, 2.0, 4.0]
+
+
+def test_an_episode_without_steps_has_no_returns():
+    """Nothing was done, nothing came of it."""
+    assert Trajectory("", (), True).returns() == []
+    assert Trajectory("", (), True).total_reward == 0
+
+
+def test_with_returns_numbers_the_steps():
+    """Steps are numbered from 0 in the order given."""
+    steps = tuple(Step(State("x"), "a", State("x"), Diagnosis(True), 1.0, t=9) for _ in range(2))
+    filled = with_returns(Trajectory("", steps, True), discount=0.5)
+    assert [(step.t, step.return_to_go) for step in filled.steps] == [(0, 1.5), (1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "hint"}, "item kind is 'hint'; use one of strategy, warning"),
+        ({"title": "  "}, "an item needs a title: one sentence"),
+        ({"kind": "guardrail"}, "needs a condition and the action it forbids"),
+        ({"kind": "guardrail", "condition": {"text": "x"}}, "needs a condition and the action it forbids"),
+        ({"score": 1.5}, r"item score is 1.5; it lies in \[0, 1\]"),
+        ({"confidence": float("nan")}, r"item confidence is nan; it lies in \[0, 1\]"),
+    ],
+)
+def test_an_item_that_cannot_be_says_why(fields, words):
+    """The message has the value and what would do."""
+    with pytest.raises(ConfigError, match=words):
+        Item(**{"kind": "insight", "title": "x", **fields})
+
+
+def test_errors_are_ours_and_the_standard_library_s():
+    """One `except` for all of ours, the usual one for the kind."""
+    assert issubclass(ConfigError, TacitError)
+    assert issubclass(ConfigError, ValueError)
+
+
+def test_an_empty_recollection_is_false():
+    """Nothing recalled reads as nothing."""
+    assert not Recollection()
+    assert Recollection(guardrails=(Item("guardrail", "x", condition={"text": "x"}, forbids="eat"),))
+
+
+def test_an_items_text_is_what_it_says():
+    """Title, when to use and body; empty parts leave no line."""
+    assert Item("insight", "a", body="c", when_to_use="b").text == "a\nb\nc"
+    assert Item("insight", "a").text == "a"
+
+
+def test_a_number_beyond_64_bits_is_refused_clearly(library):
+    """SQLite's whole numbers end there."""
+    with pytest.raises(TacitError, match="beyond 64 bits"):
+        library.record(Trajectory("x", (), True, seed=2**80))
+    assert isinstance(library, ExperienceLibrary)
+    assert library.episodes == 0

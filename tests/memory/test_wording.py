@@ -1,0 +1,52 @@
+import pytest
+
+from tacit.memory.wording import condition_words, key_words
+
+
+def test_a_key_is_told_with_the_names_of_the_action():
+    key = "put {1} in {2} | tried 1 to new | 1:T,inventory 2: | inventory T | 1: ; 2: empty | 1: reads; 2: -"
+    assert key_words(key, "put map in box") == [
+        "`put {1} in {2}`",
+        "tried once here, which led to a state visited once",
+        "map is named by the task and in the inventory",
+        "inventory: a thing of the task",
+        "near box: empty",
+        "told of map: reads",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("*", ["any action"]),
+        ("move {1}", ["`move {1}`"]),
+        ("wait | tried 0 to unknown |  | ", ["`wait`", "not tried here before"]),
+        ("cook {1} in stove | 1 grill", ["`cook {1} in stove`", "told of {1}: grill"]),
+        (
+            "go {1} | tried 2 to stale",
+            ["`go {1}`", "tried twice or more here, which led to a state visited four times or more"],
+        ),
+        ("! eat {1} @ around 1: raw", ["`eat {1}`", "near {1}: raw"]),
+        ("something | of | a | later | form | of | keys", ["`something`"]),
+    ],
+)
+def test_every_form_of_key_is_told(key, words):
+    assert key_words(key) == words
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (None, "always"),
+        ({"around": "1: closed"}, "near {1}: closed"),
+        ({"around": "1: "}, "wherever it is"),
+        ({"told": "1 grill"}, "told of {1}: grill"),
+        ({"mark": "1 unnamed"}, "{1} is not in the notes"),
+        ({"text": "is locked"}, 'the text says "is locked"'),
+        ({"fact": {"front": "wall"}}, "front is wall"),
+        ({"signature": "9f"}, "the situation is 9f"),
+        ({"all": [{"text": "a"}, {"not": {"text": "b"}}]}, '(the text says "a") and (not (the text says "b"))'),
+    ],
+)
+def test_every_condition_is_told(condition, words):
+    assert condition_words(condition, "cook {1} in {2}") == words
