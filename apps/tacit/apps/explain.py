@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from tacit.memory import ExperienceLibrary, Item, State, Step
 from tacit.memory.errors import UnknownName
-
-from .words import condition_words, key_words
+from tacit.memory.wording import condition_words, key_words
 
 What = Literal["item", "episode", "step"]
 STEP = "step:"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from .records import Item, Kind
 from .situation import GUARD_MARK
 from .values import Cell, ValueTable
+from .wording import condition_words, key_words
 
 RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10}
 """Candidates of a kind admitted by one call of `evolve` (SLEA-RL: 10 strategies, 5 warnings)."""
@@ -80,7 +81,7 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
         return None
     return Item(
         kind,
-        f"{title} {_in_words(operator, operand)}".strip(),
+        f"{title} when {condition_words({operator: operand}, pattern)}" if operand else title,
         f"failed {cell.bad} of {cell.n} times here",
         condition={operator: operand},
         forbids=pattern,
@@ -88,17 +89,6 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
         confidence=round((cell.bad + 1) / (cell.n + 2), 3),
         writer="rules",
     )
-
-
-def _in_words(operator: str, operand: str) -> str:
-    """A condition as a person would say it."""
-    number, _, word = operand.partition(" ")
-    if operator == "told":
-        return f"when told of {{{number}}}: {word}"
-    if operator == "mark":
-        how = {"told": "this is told", "other": "something else is told", "unnamed": "nothing is told"}[word]
-        return f"when {how} of {{{number}}}"
-    return f"where this is shown: {operand}" if operand else ""
 
 
 def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
@@ -110,7 +100,7 @@ def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
         return None
     return Item(
         "strategy",
-        f"`{pattern}` pays where {' '.join(where.replace('|', ';').split())}",
+        f"`{pattern}` pays: {'; '.join(key_words(key)[1:])}",
         f"discounted return {cell.mean:.2f} over {cell.n} steps; {usual.mean:.2f} over all {usual.n} of `{pattern}`",
         provenance=tuple(cell.steps),
         score=round(min(1.0, max(0.0, 0.5 + cell.mean - usual.mean)), 3),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tacit.memory.situation import GUARD_MARK, parse_action
+from .situation import GUARD_MARK, parse_action
 
 _TRIES = {"0": "not tried here before", "1": "tried once here", "2": "tried twice or more here"}
 _FOLLOWS = {
