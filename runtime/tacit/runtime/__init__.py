@@ -7,32 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .agent import Agent as Agent
-    from .agent import Event as Event
-    from .agent import Result as Result
+    from .agent import Agent as Agent, Event as Event, Result as Result
     from .chat import ChatPolicy as ChatPolicy
     from .environments import open_environment as open_environment
     from .environments.babyai import BabyAI as BabyAI
     from .environments.textworld import TextWorldExpress as TextWorldExpress
     from .environments.tools import ToolEnvironment as ToolEnvironment
-    from .episodic import EpisodicPolicy as EpisodicPolicy
-    from .episodic import RandomPolicy as RandomPolicy
-    from .guidance import Guidance as Guidance
-    from .guidance import Hint as Hint
-    from .guidance import RetrievalGuidance as RetrievalGuidance
+    from .episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
+    from .guidance import Guidance as Guidance, Hint as Hint, RetrievalGuidance as RetrievalGuidance
     from .protocols import (
         Context as Context,
-    )
-    from .protocols import (
         Decision as Decision,
-    )
-    from .protocols import (
         Environment as Environment,
-    )
-    from .protocols import (
         Info as Info,
-    )
-    from .protocols import (
         Policy as Policy,
     )
 

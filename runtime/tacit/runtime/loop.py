@@ -12,7 +12,7 @@ follows a node. `graph` makes a LangGraph of them; nothing here imports it.
 import random
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 from tacit.memory import (
@@ -79,6 +79,8 @@ class Live:
 
     environment: Environment
     working: WorkingMemory
+    hints: dict[str, Hint | None] = field(default_factory=dict)
+    """What was proposed in each situation of the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +153,13 @@ class Nodes:
         return {"recollection": recollection}
 
     def guide(self, episode: EpisodeState) -> Update:
-        """The hint, or nothing."""
+        """The hint, or nothing: asked for in a new situation and after trouble, repeated otherwise."""
         if self.policy.reads == "values" or self.settings.arm == "control":
             return {"hint": None}
-        return {"hint": self.guidance.propose(episode["recollection"])}
+        hints, here = self.live[episode["thread"]].hints, episode["state"].signature
+        if episode["new_situation"] or episode.get("replan") or here not in hints:
+            hints[here] = self.guidance.propose(episode["recollection"])
+        return {"hint": hints[here]}
 
     def context(self, episode: EpisodeState) -> Context:
         """What the policy may look at."""
