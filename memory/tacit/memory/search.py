@@ -28,6 +28,7 @@ QUERY_TERMS = 8
 DEPTH = 24
 """Hits taken from each index before fusing."""
 _BATCH = 2048
+_ROWS: Mapping[Kind, tuple[str, str]] = {"states": ("states", "id"), "items": ("items", "number")}
 
 
 class Search:
@@ -91,11 +92,13 @@ class Search:
             index = self._indices.get(kind)
             if index is None:
                 index = self._indices[kind] = VectorIndex(self._embedder.dim)
-            while rows := self._store.rows(
-                self._unread(kind), (4 * index.dim, 4 * index.dim, self.namespace, self._last.get(kind, 0), _BATCH)
-            ):
+            table, ref = _ROWS[kind]
+            ((newest,),) = self._store.rows(f"SELECT coalesce(max({ref}), 0) FROM {table}")
+            length = 4 * index.dim
+            while (last := self._last.get(kind, 0)) < newest:
+                rows = self._store.rows(self._unread(kind), (length, length, self.namespace, last, newest, _BATCH))
                 self._take_in(kind, index, rows)
-                self._last[kind] = rows[-1][0]
+                self._last[kind] = rows[-1][0] if len(rows) == _BATCH else newest
             return index
 
     def forget(self, kind: Kind) -> None:
@@ -119,19 +122,21 @@ class Search:
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", made)
 
     def _unread(self, kind: Kind) -> str:
-        """(id, vector or NULL, text if there is no vector) of what came after an id; a torn vector is none."""
+        """(id, vector or NULL, text if there is no vector) of what came after an id; a torn vector is none.
+
+        The plus keeps SQLite from reading the whole namespace by its index and sorting it.
+        """
+        table, ref = _ROWS[kind]
         if kind == "states":
-            table, ref, text = "states", "id", "task || char(10) || observation || char(10) || feedback"
-            which = ""
+            text, which = "task || char(10) || observation || char(10) || feedback", ""
         else:
-            table, ref = "items", "number"
             text = f"coalesce((SELECT text FROM items_text_{self.namespace} WHERE rowid = number), '')"
             which = "AND status = 'active'"
         return (
             f"SELECT {ref}, CASE WHEN length(vector) = ? THEN vector END, "
             f"CASE WHEN length(vector) = ? THEN '' ELSE {text} END "
             f"FROM {table} LEFT JOIN vectors ON vectors.kind = '{kind}' AND ref = {ref} "
-            f"WHERE {table}.namespace = ? AND {ref} > ? {which} ORDER BY {ref} LIMIT ?"
+            f"WHERE +{table}.namespace = ? AND {ref} > ? AND {ref} <= ? {which} ORDER BY {ref} LIMIT ?"
         )
 
 
