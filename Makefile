@@ -1,0 +1,102 @@
+# Everything there is to do in this repository; `make` alone lists it.
+#
+#     make test PYTHON=python3.12        another interpreter; it makes .venv, once
+#     make test JOBS=8                   more processes
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+# One thread a process: several of them share the cores, and small matrices gain nothing from more.
+export OMP_NUM_THREADS := 1
+export OMP_WAIT_POLICY := PASSIVE
+export TOKENIZERS_PARALLELISM := false
+# Nothing here downloads a model: those that the tests need come as packages.
+export HF_HUB_OFFLINE := 1
+
+DEMO_OUT := runs/demo
+DEMO := run textworld --game mapreader \
+	--params "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0" \
+	--episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --out $(DEMO_OUT)
+
+# Whether .venv has an extra: the stamp says where it was installed, and from which pyproject.toml.
+stamp = { pwd; cat pyproject.toml; }
+has = $(stamp) | cmp -s - $(VENV)/installed-$(1)
+# Installs an extra unless it is there already. $(1): extra, $(2): what to call it.
+add = $(call has,$(1)) || { echo "Installing $(2) into $(VENV) (a minute or two) ..." >&2; \
+	$(PIP) install --editable '.[$(1)]' && $(stamp) >$(VENV)/installed-$(1); }
+# Runs the tests of one marker; there may be none yet.
+marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "There is no test marked $(1) yet."; }
+
+.DEFAULT_GOAL := help
+.PHONY: help venv install demo test check lint types mypy pyright contract format bench clean \
+	test-slow test-vllm test-gpu test-browser
+
+help: ## Show this list
+	@echo "tacit: an agent runtime that consults a durable library of its own experience at every step"; echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
+	@echo "Each target sets up what it needs, in $(VENV). PYTHON=python3.12 chooses the interpreter."
+
+demo: venv ## Watch an agent learn a text game from its own experience (a minute, after installation)
+	@$(call has,dev) || { $(call add,demo,what the demo needs); }
+	@$(BIN)/tacit $(DEMO)
+	@echo; echo "\`tacit\` is in $(BIN): run \`. $(BIN)/activate\` first. To run the demo anew: rm -r $(DEMO_OUT)"
+
+test: install ## Lint, types, the import contract, and the default tests
+	@$(MAKE) --no-print-directory -j$(JOBS) $(SYNC) check
+	$(BIN)/python -m pytest -n $(JOBS)
+
+install: venv ## Make .venv with everything the tests need (nothing to do while pyproject.toml is the same)
+	@$(call add,dev,tacit and what its tests need)
+
+venv:
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		command -v $(PYTHON) >/dev/null || { \
+			echo "There is no $(PYTHON) here. Install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+		$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("tacit needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % v[:2])' && \
+		$(PYTHON) -m venv --clear $(VENV); }
+
+check: lint types contract
+
+lint: install ## Ruff: mistakes, imports, formatting
+	@$(BIN)/ruff check && $(BIN)/ruff format --check --quiet || { echo "Most of it is mended by: make format" >&2; exit 1; }
+
+types: mypy pyright ## mypy (strict) and pyright
+
+mypy: install
+	@$(BIN)/mypy
+
+pyright: install
+	@$(BIN)/pyright
+
+contract: install ## Imports point one way: apps, trainers, runtime, memory
+	@$(BIN)/lint-imports --no-logo
+
+format: install ## Sort imports, reformat, and mend what can be mended
+	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
+
+test-slow: install ## Tests of minutes: the wheel in an empty environment, a planted type error
+	@$(call marked,slow)
+
+test-vllm: install ## The loop against a real vLLM server, on the CPU (sets up .venv-vllm: 5 minutes, 3.5 GB)
+	PYTHON=$(PYTHON) bash tests/vllm/setup.sh
+	$(BIN)/python -m pytest -m vllm
+
+test-gpu: install ## Tests that need an NVIDIA GPU
+	@$(call add,train,what training needs)
+	@$(call marked,gpu)
+
+test-browser: install ## Tests in a headless browser
+	@$(call marked,browser)
+
+bench: install ## Measure learning, recall and the loop; fills in docs/results.md (an hour on 2 cores)
+	$(BIN)/tacit bench learn --write docs/results.md
+	$(BIN)/tacit bench recall
+	$(BIN)/tacit bench loop
+
+clean: ## Remove .venv, caches, built files and the demo's run; other runs stay
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist $(DEMO_OUT)
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

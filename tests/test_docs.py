@@ -1,0 +1,122 @@
+"""What the documentation says is so: its Python runs, its commands and options exist, its links lead somewhere."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tacit.apps.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TACIT: Any = typer.main.get_command(app)
+"""The tree of commands; typer brings a click of its own, so it is told by what it has."""
+
+
+def blocks(language: str) -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for kind, text in FENCE.findall(page.read_text(encoding="utf-8")):
+            if kind == language:
+                yield page, text
+
+
+def named(pairs: Iterator[tuple[Path, str]]) -> list[object]:
+    found = list(pairs)
+    names = [f"{page.relative_to(ROOT)}-{n}" for n, (page, _) in enumerate(found)]
+    return [pytest.param(text, id=name) for name, (_, text) in zip(names, found, strict=True)]
+
+
+def commands() -> Iterator[tuple[Path, str]]:
+    """Every `tacit ...` or `make ...` that a page names: lines of console blocks, and code in a sentence."""
+    for page, text in blocks("console"):
+        lines = text.replace("\\\n", " ").splitlines()
+        yield from ((page, line.removeprefix("$ ").split(" #")[0].strip()) for line in lines if line.startswith("$ "))
+    for page in PAGES:
+        prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+        yield from ((page, " ".join(code.split())) for code in re.findall(r"`((?:tacit|make)\s[^`]*)`", prose))
+
+
+def told(program: str) -> list[str]:
+    return sorted({line for _, line in commands() if line.split()[0] == program})
+
+
+def leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its whole name."""
+    if hasattr(command, "commands"):
+        for name, below in command.commands.items():
+            yield from leaves(below, f"{path} {name}")
+    else:
+        yield path, command
+
+
+@pytest.mark.parametrize("code", named(blocks("python")))
+def test_python_in_a_page_runs(code, tmp_path, monkeypatch):
+    """Offline, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "page", "exec"), {"__name__": "page"})
+
+
+@pytest.mark.parametrize("line", told("tacit"))
+def test_command_in_a_page_exists_with_its_options(line):
+    """`tacit memory ls LIBRARY --kind guardrail`: each part is known to the command line."""
+    command = TACIT
+    words = shlex.split(line)[1:]
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"{line}: there is no {words[0]}"
+        command = command.commands[words.pop(0)]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    asked = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert asked <= options | {"--help"}, f"{line}: there is no {', '.join(asked - options)}"
+
+
+def test_every_command_is_in_a_page():
+    """Whoever reads the documentation knows of it."""
+    prose = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for name, _ in leaves(TACIT, "tacit"):
+        family, _, own = name.rpartition(" ")
+        listed = re.search(rf"`{family} \w+`(?:[\s,]|and|`\w+`)*`{own}`", prose)
+        assert name in prose or listed, f"{name} is in no page"
+
+
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*leaf, id=leaf[0]) for leaf in leaves(TACIT, "tacit")])
+def test_every_parameter_has_a_sentence_of_help(name, command):
+    assert command.help
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize("line", told("make"))
+def test_make_target_in_a_page_exists(line):
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {word for word in line.split()[1:] if "=" not in word} <= set(targets)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    """To a file that is here; addresses of the web are not asked."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, heading = target.partition("#")
+        if not path.startswith("http"):
+            there = page.parent / path if path else page
+            assert there.exists(), f"{page.name}: {target}"
+        if heading and path.endswith(".md"):
+            headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+def test_every_picture_is_used():
+    """A picture that no page shows is left over."""
+    prose = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert picture.name in prose, picture.name
+
+
+def test_results_have_a_place_for_the_table():
+    """`tacit bench learn --write` replaces what stands between these lines."""
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert text.index("<!-- bench learn: begin -->") < text.index("<!-- bench learn: end -->")

@@ -1,0 +1,222 @@
+"""What is installed is what is here: portions, public names, import times and directions, the changelog."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tacit.memory
+import tacit.runtime
+
+ROOT = Path(__file__).parents[1]
+PORTIONS = ("memory", "runtime", "trainers", "apps")
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+HEAVY = {"torch", "transformers", "langgraph"}
+
+PUBLIC = {
+    "tacit.memory": {
+        "Admission",
+        "Diagnosis",
+        "ExperienceLibrary",
+        "Item",
+        "Recollection",
+        "State",
+        "Step",
+        "TacitError",
+        "Trajectory",
+        "Verdict",
+    },
+    "tacit.runtime": {
+        "Agent",
+        "ChatPolicy",
+        "Environment",
+        "EpisodicPolicy",
+        "Policy",
+        "RandomPolicy",
+        "Result",
+        "TextWorldExpress",
+        "ToolEnvironment",
+        "open_environment",
+    },
+}
+"""Names that applications rely on; taking one away breaks them."""
+
+
+def run(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def imported(code: str) -> set[str]:
+    """The top-level modules that a fresh process has after running some code."""
+    done = run(sys.executable, "-c", f"{code}\nimport sys; print('\\n'.join(sorted(sys.modules)))")
+    assert done.returncode == 0, done.stderr
+    return {name.partition(".")[0] for name in done.stdout.splitlines()}
+
+
+# ---- layout
+
+
+@pytest.mark.parametrize("portion", PORTIONS)
+def test_portion_is_a_typed_part_of_the_namespace(portion):
+    """An `__init__.py` in one portion's `tacit` would hide the other three."""
+    assert not (ROOT / portion / "tacit" / "__init__.py").exists()
+    assert (ROOT / portion / "tacit" / portion / "py.typed").exists()
+    assert (ROOT / portion / "tacit" / portion / "__init__.py").exists()
+
+
+def test_every_portion_is_named_wherever_portions_are():
+    """One forgotten place makes a portion uninstalled, unchecked or not editable."""
+    tools = PYPROJECT["tool"]
+    assert set(PORTIONS) == {path.parent.name for path in ROOT.glob("*/tacit")}
+    assert tools["hatch"]["build"]["dev-mode-dirs"] == list(PORTIONS)
+    assert tools["hatch"]["build"]["targets"]["wheel"]["packages"] == [f"{portion}/tacit" for portion in PORTIONS]
+    assert set(PORTIONS) <= set(tools["hatch"]["build"]["targets"]["sdist"]["only-include"])
+    assert tools["mypy"]["mypy_path"].split(":") == list(PORTIONS)
+    assert set(PORTIONS) <= set(tools["mypy"]["files"])
+    assert tools["pyright"]["include"] == list(PORTIONS)
+    assert tools["ruff"]["src"] == list(PORTIONS)
+    assert set(tools["importlinter"]["root_packages"]) == {f"tacit.{portion}" for portion in PORTIONS}
+
+
+# ---- public names
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_there(module):
+    """Also those that are imported only when they are first used."""
+    found = sys.modules[module]
+    for name in sorted(PUBLIC[module]):
+        assert getattr(found, name).__module__.startswith(f"{module}."), name
+
+
+def test_public_names_are_listed():
+    """What a module offers is said in one place, and all of it can be had."""
+    assert PUBLIC["tacit.runtime"] <= set(tacit.runtime.__all__)
+    assert all(getattr(tacit.runtime, name) for name in tacit.runtime.__all__)
+    assert set(tacit.runtime.__all__) <= set(dir(tacit.runtime))
+    offered = {name for name in vars(tacit.memory) if name[0].isupper()}
+    assert offered >= PUBLIC["tacit.memory"]
+
+
+def test_name_that_does_not_exist_is_an_attribute_error():
+    """Lazy names must not turn a typing mistake into something else."""
+    with pytest.raises(AttributeError, match="Agnet"):
+        _ = tacit.runtime.Agnet
+
+
+# ---- imports
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import tacit.memory",
+        "import tacit.runtime",
+        "import tacit.memory; tacit.memory.ExperienceLibrary.open(':memory:').close()",
+        "from typer.testing import CliRunner; from tacit.apps.cli import app; CliRunner().invoke(app, ['--help'])",
+    ],
+)
+def test_light_imports_stay_light(code):
+    """torch takes seconds to import, langgraph most of one: nobody pays for what is not used."""
+    assert imported(code) & HEAVY == set()
+
+
+def test_imports_point_one_way():
+    """The contracts of pyproject.toml, checked by import-linter."""
+    done = run(Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+# ---- versions and extras
+
+
+def test_changelog_speaks_of_this_version():
+    assert f"## [{PYPROJECT['project']['version']}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_torch_is_bound_and_not_in_the_core():
+    """Without an upper bound pip takes a build of several GB."""
+    project = PYPROJECT["project"]
+    asked = [line for extra in project["optional-dependencies"].values() for line in extra if line.startswith("torch")]
+    assert asked
+    assert set(asked) == {"torch>=2.6,<2.14"}
+    assert not [line for line in project["dependencies"] if line.startswith(("torch", "transformers", "sentence"))]
+
+
+def test_decisions_are_short_and_numbered():
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [path.name[:4] for path in decisions] == [f"{number:03}-" for number in range(1, len(decisions) + 1)]
+    for path in decisions:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 40, path.name
+        assert lines[0].startswith(f"# {path.name[:3]} "), path.name
+
+
+# ---- what only a built package or a broken module shows
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel that is made from the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(folder.glob("*.tar.gz"))) == 1
+    return next(folder.glob("*.whl"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_wheel_has_every_module_and_no_other(wheel):
+    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("tacit/")}
+    there = {
+        str(path.relative_to(ROOT / portion))
+        for portion in PORTIONS
+        for path in (ROOT / portion / "tacit").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert shipped == there
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_wheel_works_in_an_empty_environment(wheel, tmp_path):
+    """The core alone, from a directory in which the sources are not: no torch, and everything imports."""
+    python = tmp_path / "venv" / "bin" / "python"
+    for command in (
+        (sys.executable, "-m", "venv", tmp_path / "venv"),
+        (python, "-m", "pip", "install", "--quiet", wheel),
+        (python, "-c", "import tacit.memory, tacit.runtime, tacit.trainers, tacit.apps"),
+        (python, "-c", "from tacit.runtime import Agent, EpisodicPolicy"),
+        (python.with_name("tacit"), "--help"),
+        (python.with_name("tacit"), "doctor"),
+    ):
+        done = run(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = run(python, "-c", "import torch", cwd=tmp_path)
+    assert "No module named 'torch'" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_checkers_see_a_planted_type_error(tmp_path):
+    """As `make types` calls them; a checker that looks at the wrong folders is green whatever happens."""
+    for name in (*PORTIONS, "tests", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    for portion in PORTIONS:
+        planted = tmp_path / portion / "tacit" / portion / "planted.py"
+        planted.write_text(
+            'from tacit.memory import Item\n\nwrong: int = Item("insight", "x").title\n', encoding="utf-8"
+        )
+    for checker in ("mypy", "pyright"):
+        done = run(Path(sys.executable).with_name(checker), cwd=tmp_path)
+        assert done.returncode == 1
+        for portion in PORTIONS:
+            assert f"{portion}/tacit/{portion}/planted.py:3" in done.stdout, done.stdout + done.stderr
