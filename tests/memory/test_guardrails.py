@@ -35,8 +35,8 @@ def rule(condition, forbids, **fields):
         ({"fact": {"coins": 3}}, True),
         ({"signature": STATE.signature}, True),
         ({"signature": "0" * 16}, False),
-        ({"around": "1: [T] raw; " + "alive True; coins 3; front wall"}, True),
-        ({"around": "1: [T]"}, False),
+        ({"around": "1: raw; alive True; coins 3; front wall"}, True),
+        ({"around": "1: raw"}, False),
         ({"told": "1 oven"}, True),
         ({"told": "1 grill"}, False),
         ({"mark": "1 other"}, True),
@@ -122,14 +122,9 @@ def test_another_action_or_place_is_allowed():
 
 def test_a_guardrail_of_little_confidence_only_advises():
     """Below the threshold nothing is refused; at it, everything is."""
-    assert (
-        Guard([rule({"text": "locked"}, "open {1}", confidence=MIN_CONFIDENCE - 0.01)])
-        .check(HERE, "open chest")
-        .allowed
-    )
-    assert (
-        not Guard([rule({"text": "locked"}, "open {1}", confidence=MIN_CONFIDENCE)]).check(HERE, "open chest").allowed
-    )
+    for confidence, allowed in ((MIN_CONFIDENCE - 0.01, True), (MIN_CONFIDENCE, False)):
+        guard = Guard([rule({"text": "locked"}, "open {1}", confidence=confidence)])
+        assert guard.check(HERE, "open chest").allowed is allowed
 
 
 def test_what_is_retired_forbids_nothing():
