@@ -211,7 +211,20 @@ def read_steps(store: Store, where: str, parameters: tuple[Any, ...]) -> list[St
 
     Ids are passed as one JSON list, `id IN (SELECT value FROM json_each(?))`: SQLite limits parameters.
     """
-    rows = store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters)
+    return _steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters))
+
+
+def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:
+    """By state, the step taken in it that had the highest return, among those of a WHERE clause."""
+    rows = store.rows(
+        f"SELECT {_STEP} FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
+        "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
+        (dumps(states),),
+    )
+    return {row[2]: step for row, step in zip(rows, _steps(store, rows), strict=True)}
+
+
+def _steps(store: Store, rows: Sequence[tuple[Any, ...]]) -> list[Step]:
     states = read_states(store, sorted({ref for row in rows for ref in (row[2], row[4])})) if rows else {}
     parsed = [json.loads(f"[{row[7]},{row[8]},{row[9]}]") for row in rows]  # one call for three columns: it adds up
     numbers = sorted({number for _, keys, _ in parsed for number in keys})

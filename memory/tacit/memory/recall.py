@@ -12,7 +12,7 @@ from .catalogue import read_item, set_score
 from .derived import Derived
 from .embed import Vectors
 from .guardrails import forbids, holds
-from .ledger import dumps, read_steps
+from .ledger import read_best_steps, read_steps
 from .records import Hit, Item, Kind, Recollection, State, Step, Trajectory
 from .search import How, Search
 from .situation import Situation, content_words
@@ -130,15 +130,8 @@ def _found_steps(
 
 def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
     """For each state found, the best step that was taken in it."""
-    best = store.rows(
-        f"SELECT pre, id, max(return_to_go) FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {_COUNTS} "
-        "GROUP BY pre",
-        (dumps([ref for ref, _, _ in found]),),
-    )
-    taken = {pre: ref for pre, ref, _ in best}
-    ids = (dumps(sorted(taken.values())),)
-    steps = {step.id: step for step in read_steps(store, "id IN (SELECT value FROM json_each(?))", ids)}
-    return tuple(Hit(steps[taken[ref]], cosine, why) for ref, cosine, why in found if ref in taken)
+    best = read_best_steps(store, [ref for ref, _, _ in found], _COUNTS)
+    return tuple(Hit(best[ref], cosine, why) for ref, cosine, why in found if ref in best)
 
 
 def _rank(hits: Iterable[Hit]) -> list[Hit]:
