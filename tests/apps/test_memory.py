@@ -53,6 +53,10 @@ def test_ls_limits_and_skips(tacit_json, learnt):
     assert [row["id"] for row in page] == everything[2:5]
 
 
+def test_ls_refuses_what_episodes_do_not_have(tacit, learnt):
+    assert "leave them out" in tacit("memory", "ls", learnt, "--episodes", "--kind", "skill", expect=2).stderr
+
+
 def test_ids_are_never_cut(tacit, tacit_json, learnt):
     """A person copies an id from the list into the next command."""
     printed = tacit("memory", "ls", learnt, "--episodes").stdout

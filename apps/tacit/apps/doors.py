@@ -19,6 +19,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from tacit.memory import ExperienceLibrary
 
+WIDEST = 120
+"""Columns that are used, however wide the terminal."""
 PIPED_WIDTH = 100
 """Columns when stdout is not a terminal and COLUMNS does not say."""
 
@@ -62,6 +64,7 @@ def out() -> Console:
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
+    console.width = min(console.width, WIDEST)
     return console
 
 

@@ -77,6 +77,8 @@ def ls(
     """List items, or episodes."""
     from . import lists
 
+    if episodes and (kind or status != "active" or sort != "score"):
+        raise typer.BadParameter("--kind, --status and --sort are about items; leave them out with --episodes.")
     with opened(path, namespace) as library:
         if episodes:
             found: Any = lists.episodes(library, limit, offset)

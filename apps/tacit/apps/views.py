@@ -72,20 +72,15 @@ def _in_short(step: Mapping[str, Any]) -> str:
 
 
 def _step(step: Mapping[str, Any], shown: int | None) -> RenderableType:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in _lines(step, shown):
-        grid.add_row(label, Text(text))
     title = Text.assemble("\n", (f"{step['t']:>3}  ", "dim"), (step["action"] or "(no action)", "bold"))
     title.append(f"   step:{step['id']}", "dim")
-    return Group(title, Padding(grid, (0, 0, 0, 5)))
+    return Group(title, Padding(_grid(_lines(step, shown)), (0, 0, 0, 5)))
 
 
 def _lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
     """What is said of a step, a label and a text each."""
     why = step["why"]
-    yield "saw", _seen(step, 200 if shown else 4000)
+    yield "saw", excerpt(step["observation"], 200 if shown else 4000)
     if step["notes"] and not shown:
         yield "was told", excerpt(" ".join(step["notes"]), 2000)
     yield from _reasons(step)
@@ -101,10 +96,6 @@ def _lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
         yield "blocked", f"by {item['id']}: {excerpt(item['says'], 300)}"
     yield "happened", f"{excerpt(step['happened'], 300 if shown else 4000)}  {_worth(step)}"
     yield "diagnosis", _diagnosis(step["diagnosis"])
-
-
-def _seen(step: Mapping[str, Any], length: int) -> str:
-    return excerpt(step["observation"], length)
 
 
 def _reasons(step: Mapping[str, Any]) -> Iterator[Line]:
