@@ -90,7 +90,7 @@ def explain_steps(library: ExperienceLibrary, steps: Sequence[Step]) -> list[dic
     referred = {ref for step in steps for ref in step.why.get("like", ())}
     past = {step["id"]: step for step in past_steps(library, sorted(referred))}
     named = {ref for step in steps for mode in ("blocked", "recalled") for ref in step.why.get(mode, ())}
-    items = {item.id: item for item in library.items(status=None) if item.id in named}
+    items = {item.id: item for item in library.items(status=None) if item.id in named} if named else {}
     return [_explained(step, past, items) for step in steps]
 
 

@@ -5,10 +5,13 @@ tacit memory ls runs/demo/library.db --kind guardrail
 tacit memory show runs/demo/library.db ID          an item, an episode or a step, and why
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from .doors import AsJson, ItemId, Library, Namespace, excerpt, opened, out, say_json, table
 
@@ -36,25 +39,27 @@ def stats(
     if as_json:
         say_json(figures)
         return
-    named = {
-        name: ", ".join(f"{k} {n}" for k, n in value.items())
-        for name, value in figures.items()
-        if isinstance(value, dict)
-    }
-    rows = [(name, named.get(name, _words(value))) for name, value in figures.items()]
-    out().print(table("", "", rows=rows))
+    out().print(table("", "", rows=[(name, _words(value)) for name, value in figures.items()]))
     if not figures["episodes"]:
-        _say_empty(str(path))
+        out().print(_bare(path), soft_wrap=True)
 
 
 def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
     return ", ".join(value) if isinstance(value, list) else "-" if value is None else str(value)
 
 
-def _say_empty(path: str) -> None:
-    out().print(
-        f"This library has no experience yet. Record some with: tacit run textworld --library {path}", soft_wrap=True
-    )
+def _print(found: Sequence[Any], layout: Callable[[Any], Table], nothing: str, bare: Path | None) -> None:
+    """A list for people, or why there is none; `bare` is a library without experience."""
+    if found:
+        out().print(layout(found))
+    else:
+        out().print(_bare(bare) if bare else nothing, soft_wrap=True)
+
+
+def _bare(path: Path) -> str:
+    return f"This library has no experience yet. Record some with: tacit run textworld --library {path}"
 
 
 @app.command()
@@ -84,15 +89,12 @@ def ls(
             found: Any = lists.episodes(library, limit, offset)
         else:
             found = lists.items(library, kind, status, sort, limit, offset)
-        empty = not library.episodes and not found
+        bare = not library.trajectories(limit=1)
     if as_json:
         say_json(found)
-    elif empty:
-        _say_empty(str(path))
-    elif not found:
-        out().print(f"No {'episodes' if episodes else 'items'} of this description.")
-    else:
-        out().print(lists.episode_table(found) if episodes else lists.item_table(found))
+        return
+    layout = lists.episode_table if episodes else lists.item_table
+    _print(found, layout, f"No {'episodes' if episodes else 'items'} of this description.", path if bare else None)
 
 
 @app.command()
@@ -144,15 +146,11 @@ def search(
 
     with opened(path, namespace) as library:
         hits = lists.search(library, text, limit, how)
-        empty = not library.episodes and not hits
+        bare = not library.trajectories(limit=1)
     if as_json:
         say_json([_hit(hit) for hit in hits])
-    elif empty:
-        _say_empty(str(path))
-    elif not hits:
-        out().print("Nothing in this library speaks of that.")
     else:
-        out().print(lists.hit_table(hits))
+        _print(hits, lists.hit_table, "Nothing in this library speaks of that.", path if bare else None)
 
 
 def _hit(hit: "Hit") -> dict[str, Any]:
@@ -174,15 +172,12 @@ def guardrails(
 
     with opened(path, namespace) as library:
         found = explain.guardrails(library, lists.known_status(status))
-        empty = not library.episodes and not found
+        bare = not library.trajectories(limit=1)
     if as_json:
         say_json(found)
-    elif empty:
-        _say_empty(str(path))
-    elif not found:
-        out().print(f"No guardrails yet. They are made from failures by: tacit memory evolve {path}", soft_wrap=True)
-    else:
-        out().print(lists.guardrail_table(found))
+        return
+    nothing = f"No guardrails yet. They are made from failures by: tacit memory evolve {path}"
+    _print(found, lists.guardrail_table, nothing, path if bare else None)
 
 
 @app.command()
@@ -199,10 +194,8 @@ def clusters(
     found = inside.clusters(path, namespace, limit, offset)
     if as_json:
         say_json(found)
-    elif not found:
-        _say_empty(str(path))
     else:
-        out().print(lists.cluster_table(found))
+        _print(found, lists.cluster_table, "No more situations.", path if not found and not offset else None)
 
 
 @app.command()
