@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tacit.memory import State, Step
 
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\s*\n+\s*")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 MAX_NOTES = 60
 """Sentences kept from what was told; the oldest go first."""
 
@@ -79,7 +79,7 @@ class WorkingMemory:
         return replace(state, notes=tuple(self._notes)) if self._notes else state
 
     def _note(self, state: State) -> None:
-        for sentence in _SENTENCE.split(state.feedback):
+        for sentence in map(str.strip, _SENTENCE.split(state.feedback)):
             if sentence and sentence not in state.observation:
                 self._notes.setdefault(sentence, None)
         while len(self._notes) > MAX_NOTES:
