@@ -141,7 +141,7 @@ def guard(nodes, action, **fields):
 
 def after(state, update):
     """What follows the guard."""
-    return ROUTES["guard"]({**state, **update})
+    return ROUTES["guard"](state | update)
 
 
 def test_an_allowed_action_is_run(nodes):
@@ -286,8 +286,8 @@ def test_a_broken_environment_ends_an_episode_excluded(nodes, rooms, error, endi
     nodes.live["t"].environment = rooms(faults={1: error})
     update = nodes.act(episode(decision=Decision("wait")))
     assert update == {"ending": ending, "failed": str(error)}
-    assert ROUTES["act"]({**episode(), **update}) == "record"
-    trajectory = nodes.record({**episode(), **update})["trajectory"]
+    assert ROUTES["act"](episode(**update)) == "record"
+    trajectory = nodes.record(episode(**update))["trajectory"]
     assert (trajectory.success, trajectory.ending, trajectory.meta["failed"]) == (None, ending, str(error))
 
 

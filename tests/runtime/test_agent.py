@@ -1,0 +1,322 @@
+import asyncio
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from unittest.mock import Mock
+
+import pytest
+
+from tacit.memory import ExperienceLibrary, Failure, Item, recall
+from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
+from tacit.runtime.agent import Agent, as_policy
+from tacit.runtime.episodic import EpisodicPolicy, RandomPolicy
+
+
+@pytest.fixture
+def agent(library, rooms, script):
+    """Makes an agent that does as it is told in a world of rooms."""
+
+    def make(*actions, world=None, instead=None, reads="values", **options):
+        policy = script(*actions or ("go east",), instead=instead, reads=reads)
+        return Agent(policy, library, world or rooms(), **{"max_steps": 10, **options})
+
+    return make
+
+
+def failures(result):
+    """The label of every step."""
+    return [step.diagnosis.failure for step in result.trajectory.steps]
+
+
+def test_an_episode_is_run_and_recorded(agent, library):
+    """Its outcome, its steps, and the row in the library."""
+    result = agent().run("fold", seed=3)
+    assert (result.success, result.score, result.trajectory.ending) == (True, 1.0, "success")
+    assert [step.action for step in result.trajectory.steps] == ["go east"] * 4
+    kept = library.trajectory(result.trajectory.id)
+    assert (kept.task, kept.seed, kept.arm, kept.score) == ("go to the golden room", 3, "retrieved", 1.0)
+    assert kept.meta == {"environment": "rooms", "policy": "script", "attempt": 0, "episode": 0}
+
+
+def test_steps_hang_together(agent):
+    """The state after a step is the state before the next."""
+    steps = agent().run().trajectory.steps
+    assert all(one.post is other.pre for one, other in pairwise(steps))
+    assert [step.t for step in steps] == [0, 1, 2, 3]
+
+
+def test_the_step_limit_is_kept(agent):
+    """And named as the ending."""
+    result = agent("wait", max_steps=3).run()
+    assert (len(result.trajectory.steps), result.trajectory.ending, result.success) == (3, "step_limit", False)
+
+
+def test_every_step_is_a_recall(agent, library, monkeypatch):
+    """On the state it is in; by task, the episodes are chosen once."""
+    spy = Mock(wraps=library.recall)
+    monkeypatch.setattr(library, "recall", spy)
+    result = agent().run()
+    assert [call.args[0] for call in spy.call_args_list] == [step.pre for step in result.trajectory.steps]
+
+
+def test_by_task_episodes_are_chosen_once(agent, library, monkeypatch):
+    """Whatever the number of steps."""
+    agent().run()
+    spy = Mock(wraps=recall._similar_episodes)
+    monkeypatch.setattr(recall, "_similar_episodes", spy)
+    agent(level="task").run()
+    assert spy.call_count == 1
+
+
+def test_without_learning_nothing_is_written(agent, library):
+    """No episode, no item, no change of any kind."""
+    library.add(Item("insight", "the red room is a room"))
+    changes = library._store.rows("SELECT count(*) FROM changes")
+    result = agent(learn=False, reads="text").run()
+    assert (result.success, result.trajectory.id) == (True, "")
+    assert library._store.rows("SELECT count(*) FROM changes") == changes
+    assert library.episodes == 0
+
+
+def test_learning_shows(library, rooms):
+    """From an empty library to the shortest way, without any other training."""
+    learner = Agent(EpisodicPolicy(), library, rooms(), max_steps=30)
+    for seed in range(25):
+        learner.run(seed=seed)
+    tested = Agent(EpisodicPolicy(), library, rooms(), max_steps=30, learn=False)
+    assert [len(tested.run(seed=seed).trajectory.steps) for seed in range(100, 105)] == [4] * 5
+
+
+def test_the_same_seeds_give_the_same_episodes(tmp_path, rooms):
+    """On another day, in another file."""
+
+    def episodes(name):
+        with ExperienceLibrary.open(tmp_path / name) as library:
+            agent = Agent(EpisodicPolicy(), library, rooms(), max_steps=15, seed=5)
+            return [replace(agent.run(seed=seed).trajectory, id="") for seed in range(8)]
+
+    assert episodes("one.db") == episodes("two.db")
+
+
+def forbid(library, action, see="red"):
+    """A guardrail against an action where this is seen."""
+    library.add(Item("guardrail", "no", "it hurts", condition={"text": see}, forbids=action, confidence=0.9))
+
+
+def test_a_forbidden_action_never_reaches_the_environment(agent, library, rooms):
+    """In a hundred tries: 0 calls of it where it is forbidden; another one runs instead."""
+    forbid(library, "wait")
+    world = rooms()
+    result = agent("wait", instead="go west", world=world, max_steps=100).run()
+    assert Counter(world.ran) == {"go west": 100}
+    assert [len(step.why["blocked"]) for step in result.trajectory.steps] == [1] * 100
+    assert result.blocked == 100
+
+
+def test_it_runs_where_it_is_not_forbidden(agent, library, rooms):
+    """The condition is asked in every state."""
+    forbid(library, "wait", see="blue")
+    world = rooms()
+    agent("wait", "go east", "wait", "go east", "go east", "go east", instead="go east", world=world).run()
+    assert world.ran[:3] == ["wait", "go east", "go east"]
+
+
+def test_a_policy_that_insists_is_blocked(agent, library, rooms):
+    """The step is recorded as blocked, the environment is not called, the episode goes on."""
+    forbid(library, "wait")
+    world = rooms()
+    result = agent("wait", "go east", "go east", "go east", "go east", world=world).run()
+    assert failures(result) == [Failure.BLOCKED, *[Failure.NONE] * 4]
+    assert result.trajectory.steps[0].diagnosis.evidence == "it hurts"
+    assert world.ran == ["go east"] * 4
+    assert result.success
+
+
+def test_where_all_is_forbidden_the_choice_stands(agent, library, rooms):
+    """Something must be done."""
+    world = rooms(actions=["go east"])
+    forbid(library, "go east")
+    assert agent(world=world).run().success
+    assert world.ran == ["go east"] * 4
+
+
+def test_guardrails_may_be_switched_off(agent, library, rooms):
+    """For a control."""
+    world = rooms()
+    forbid(library, "go east")
+    assert agent(world=world, guardrails=False).run().success
+
+
+def test_trouble_is_told_once(agent):
+    """The policy is asked for another plan when it goes in circles, once, and keeps the steps it has."""
+    told = agent("go east", "go west", max_steps=8)
+    result = told.run()
+    replans = [context.replan for context in told.policy.seen]
+    assert sum(replan is not None for replan in replans) == 1
+    assert "circles" in next(filter(None, replans))
+    for context in told.policy.seen:
+        prefix = result.trajectory.steps[: len(context.history)]
+        assert all(kept is step for kept, step in zip(context.history, prefix, strict=True))
+
+
+def test_a_policy_failure_is_a_failed_step(agent, rooms, no_idea):
+    """Recorded as such, without an action; the episode goes on."""
+    world = rooms()
+    result = agent(no_idea, "go east", "go east", "go east", "go east", world=world).run()
+    assert failures(result) == [Failure.POLICY_ERROR, *[Failure.NONE] * 4]
+    assert result.trajectory.steps[0].diagnosis.evidence == "no idea"
+    assert result.success
+    assert len(world.ran) == 4
+
+
+def test_three_policy_failures_end_the_episode(agent, library, no_idea):
+    """As a failure of the agent: it counts."""
+    result = agent(no_idea).run()
+    assert failures(result) == [Failure.POLICY_ERROR] * 3
+    assert (result.success, result.trajectory.ending) == (False, "policy_error")
+    assert library.episodes == 1
+
+
+def test_another_error_of_the_policy_is_not_hidden(agent):
+    """A bug is a bug."""
+    with pytest.raises(ZeroDivisionError):
+        agent(ZeroDivisionError("bug")).run()
+
+
+CRASH = EnvironmentCrashed("the power went")
+
+
+def test_a_crash_is_tried_again_on_a_fresh_environment(agent, library, rooms):
+    """The second attempt counts; the first one is kept for audit only."""
+    result = agent(world=rooms(faults={2: CRASH})).run()
+    assert (result.success, result.trajectory.meta["attempt"]) == (True, 1)
+    assert library.episodes == 1
+    excluded = [row for row in library.trajectories() if row["success"] is None]
+    assert [(row["ending"], row["n_steps"], row["meta"]["failed"]) for row in excluded] == [
+        ("environment_crash", 1, "the power went")
+    ]
+
+
+def test_a_crash_that_stays_excludes_the_episode(agent, library, rooms):
+    """Never a zero: no values, no words, no score, no items come of it."""
+    ref = library.add(Item("insight", "the red room is a room", score=0.8)).item_id
+    result = agent(world=rooms(faults={2: CRASH, 4: CRASH}), reads="text").run()
+    assert (result.success, result.trajectory.ending) == (None, "environment_crash")
+    assert library.episodes == 0
+    assert library._caught_up().values.cells == {}
+    assert library._store.rows("SELECT * FROM words") == []
+    assert library.get(ref).score == 0.8
+    assert library.stats()["excluded"] == 2
+
+
+def test_a_crash_of_any_kind_is_caught(agent, rooms):
+    """What an environment raises is the environment's, whatever it is."""
+    result = agent(world=rooms(faults={1: KeyError("oops")}), retries=0).run()
+    assert result.trajectory.ending == "environment_crash"
+    assert "KeyError" in result.trajectory.meta["failed"]
+
+
+def test_a_hang_is_a_crash_that_takes_long(agent, library, rooms):
+    """The environment is left behind after the time it has; a fresh one goes on."""
+    release = threading.Event()
+    world = rooms(faults={1: release.wait, 3: release.wait})
+    begun = time.monotonic()
+    result = agent(world=world, step_timeout_s=0.1).run()
+    release.set()
+    assert (result.success, result.trajectory.ending) == (None, "environment_hang")
+    assert time.monotonic() - begun < 2
+    assert library.episodes == 0
+
+
+def test_a_broken_environment_is_not_used_again(agent, rooms):
+    """The next episode has a fresh one."""
+    used = agent(world=rooms(faults={1: CRASH}), retries=0)
+    assert used.run().success is None
+    assert used.run().success is True
+    assert len(used._idle) == 1
+
+
+def test_many_episodes_share_one_process(library, rooms, script):
+    """Twenty at once: each has its own environment, and all are kept."""
+
+    policy = script("go east", "go east", "go west")
+
+    async def slowly(context):
+        await asyncio.sleep(0.001)
+        return policy.decide(context)
+
+    policy.adecide = slowly
+    agent = Agent(policy, library, rooms(), max_steps=12)
+
+    async def all_of_them():
+        return await asyncio.gather(*(agent.arun(seed=seed) for seed in range(20)))
+
+    results = asyncio.run(all_of_them())
+    assert [result.success for result in results] == [True] * 20
+    assert {len(result.trajectory.steps) for result in results} == {8}
+    assert [result.trajectory.seed for result in results] == list(range(20))
+    assert library.episodes == 20
+    assert library.verify() == []
+
+
+def test_threads_may_run_one_agent(agent, library):
+    """Four at once, each its own episode."""
+    shared = agent()
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(shared.run())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.success for result in results] == [True] * 4
+    assert library.episodes == 4
+
+
+def test_one_thread_id_is_one_episode_at_a_time(agent):
+    """Two would mix their states."""
+    shared = agent()
+    begun = shared.stream(thread_id="t")
+    next(begun)
+    with pytest.raises(ConfigError, match="runs under thread 't' already"):
+        shared.run(thread_id="t")
+    begun.close()
+    assert shared.run(thread_id="t").success
+
+
+def test_an_environment_is_used_again(agent):
+    """Episodes one after the other need but one."""
+    one = agent()
+    one.run()
+    first = one._idle[0]
+    one.run()
+    assert one._idle == [first]
+
+
+def test_closing_closes_the_environments_alone(agent, library):
+    """The library is the caller's."""
+    one = agent()
+    one.run()
+    one.close()
+    assert library.episodes == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("episodic", EpisodicPolicy), ("random", RandomPolicy), (RandomPolicy(), RandomPolicy)]
+)
+def test_a_policy_may_be_named(name, kind):
+    """Or given."""
+    assert isinstance(as_policy(name), kind)
+
+
+def test_an_unknown_policy_names_those_there_are():
+    """With the one that was meant."""
+    with pytest.raises(UnknownName, match=r"unknown policy 'episodc'\. Did you mean 'episodic'"):
+        as_policy("episodc")
+
+
+def test_an_episode_needs_a_step(agent):
+    """The message says how many."""
+    with pytest.raises(ConfigError, match="max_steps is 0; an episode needs at least 1"):
+        agent(max_steps=0)
