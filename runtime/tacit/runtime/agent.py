@@ -94,7 +94,7 @@ class Agent:
         self._environment = environment
         self._retries = retries
         self._step_timeout_s = step_timeout_s
-        self._idle: list[Environment] = [Watched(environment, timeout_s=step_timeout_s)]
+        self._idle: list[Environment] = [_watched(environment, step_timeout_s)]
         self._live: dict[str, Live] = {}
         self._settings = Settings(arm, level, learn, guardrails, max_steps, recall_k, seed)
         self.policy = as_policy(policy)
@@ -209,7 +209,7 @@ class Agent:
                 self._idle.append(environment)
 
     def _fresh(self) -> Environment:
-        return Watched(self._environment.clone(), timeout_s=self._step_timeout_s)
+        return _watched(self._environment.clone(), self._step_timeout_s)
 
     def _graph(self, *, fused: bool, asynchronous: bool = False) -> Any:
         key = (fused, asynchronous)
@@ -227,6 +227,11 @@ class Agent:
 
     def _result(self, final: dict[str, Any]) -> Result:
         return Result(final["trajectory"], final.get("usage") or Usage(), final["thread"])
+
+
+def _watched(environment: Environment, timeout_s: float) -> Watched:
+    """Under watch; one that keeps time itself is called without a thread between, which costs more than a step."""
+    return Watched(environment, timeout_s=None if getattr(environment, "keeps_time", False) else timeout_s)
 
 
 def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:

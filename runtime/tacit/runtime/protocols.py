@@ -31,7 +31,11 @@ class Info(TypedDict, total=False):
 
 @runtime_checkable
 class Environment(Protocol):
-    """A world with text observations. `task` is what the environment makes of it: a fold, a request."""
+    """A world with text observations. `task` is what the environment makes of it: a fold, a request.
+
+    Two things it may have besides: `keeps_time = True` when it raises `EnvironmentHung` by itself, and
+    `abandon()`, which cuts off a call that hangs.
+    """
 
     name: str
 

@@ -52,6 +52,9 @@ def games() -> list[str]:
 class TextWorldExpress:
     """One game with its parameters, as an `Environment`."""
 
+    keeps_time = True
+    """A call that gets no answer within `step_timeout_s` raises `EnvironmentHung` by itself."""
+
     def __init__(self, game: str = "mapreader", params: str = "", *, step_timeout_s: float | None = 30.0) -> None:
         """`params` are the game's own, `numLocations=5, includeDoors=0`; "" is the game's default.
 
