@@ -17,10 +17,11 @@ export TOKENIZERS_PARALLELISM := false
 # Nothing here downloads a model: those that the tests need come as packages.
 export HF_HUB_OFFLINE := 1
 
+# Three agents at once, on two cores as well: two and then one would leave a core idle.
 DEMO_OUT := runs/demo
 DEMO := run textworld --game mapreader \
 	--params "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0" \
-	--episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --out $(DEMO_OUT)
+	--episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --jobs 3 --out $(DEMO_OUT)
 
 # Whether .venv has an extra: the stamp says where it was installed, and from which pyproject.toml.
 stamp = { pwd; cat pyproject.toml; }
