@@ -67,7 +67,7 @@ def guard_key(item: Item) -> str:
 def _failure_item(key: str, cell: Cell) -> Item | None:
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
-    if operator not in ("around", "told", "mark"):  # an action with an @ of its own
+    if not pattern or operator not in ("around", "told", "mark"):  # no action, or one with an @ of its own
         return None
     wide = "{1}" in pattern and cell.lost < LOST_SHARE * cell.bad
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide else (NARROW_EVIDENCE, NARROW_RATE)

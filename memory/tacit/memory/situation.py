@@ -353,4 +353,5 @@ def _listed_in(slot: str, elements: Sequence[str]) -> bool:
 
 def fact_words(facts: Iterable[Fact]) -> frozenset[str]:
     """The words in the values of facts."""
-    return frozenset(word for value in facts for word in words(str(value)))
+    listed = (value if isinstance(value, list | tuple) else (value,) for value in facts)
+    return frozenset(word for value in listed for part in value for word in words(str(part)))
