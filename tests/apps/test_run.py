@@ -43,7 +43,9 @@ def plan_in(folder: Path) -> Plan:
 
 def outcomes(rows):
     return sorted(
-        (row["arm"], row["trained"], row["seed"], row["success"], row["steps"]) for row in rows if row["phase"] == "test"
+        (row["arm"], row["trained"], row["seed"], row["success"], row["steps"])
+        for row in rows
+        if row["phase"] == "test"
     )
 
 

@@ -17,11 +17,12 @@ from tacit.memory.evolution import (
 from tacit.memory.values import ValueTable
 
 
-def table(key, good=0, bad=0, *, lost=False, value=0.0):
+def table(key, good=0, bad=0, *, lost=False, value=0.0, arguments=2):
     """A value table in which the steps of one key went well so often, and badly."""
     values = ValueTable()
     for number in range(good + bad):
-        values.add([key], value, number, bad=number < bad, lost=lost and number < bad)
+        action = f"eat thing{number % arguments}"
+        values.add([key], value, number, action=action, bad=number < bad, lost=lost and number < bad)
     return values
 
 
@@ -55,6 +56,11 @@ def test_losing_the_task_needs_less_evidence():
     """Where the failures lost the task a wide pattern is forbidden as soon as a narrow one."""
     values = table("! eat {1} @ around 1: raw", bad=NARROW_EVIDENCE, lost=True)
     assert [item.kind for item in found(values)] == ["guardrail"]
+
+
+def test_what_one_argument_did_forbids_no_other():
+    """A raw potato that always fails is a matter of raw potatoes: the pattern for all things stays open."""
+    assert found(table("! eat {1} @ around 1: raw", bad=2 * WIDE_EVIDENCE, lost=True, arguments=1)) == []
 
 
 def test_a_guardrail_says_what_where_and_how_often():

@@ -72,10 +72,10 @@ def test_every_namespace_answers_for_itself(path, taught):
 
 def test_a_damaged_file_is_found_and_not_repaired_over(path, taught):
     """Where the truth itself is torn, nothing is derived from it; the message offers a way out."""
+    ((page,),) = taught._store.rows("SELECT rootpage FROM sqlite_master WHERE name = 'states'")
     taught.close()
     content = bytearray(path.read_bytes())
-    page = 4096
-    content[4 * page : 8 * page] = b"\xee" * (4 * page)
+    content[4096 * (page - 1) : 4096 * page] = b"\xee" * 4096
     path.write_bytes(content)
     with ExperienceLibrary.open(path) as library:
         problems = library.verify()

@@ -79,16 +79,17 @@ class Derived:
 
     def _read_steps(self) -> None:
         rows = self._store.rows(
-            "SELECT id, keys, return_to_go, failure FROM steps WHERE namespace = ? AND id > ? ORDER BY id",
+            "SELECT id, keys, return_to_go, failure, action FROM steps WHERE namespace = ? AND id > ? ORDER BY id",
             (self._namespace, self._last_step),
         )
         # keys after steps: another process may write both in between, and a step must find its keys
         keys = self._store.rows("SELECT id, text FROM keys WHERE id > ? ORDER BY id", (self._last_key,))
         self._key_texts.update(keys)
         self._last_key = keys[-1][0] if keys else self._last_key
-        for step_id, filed, value, failure in rows:
+        for step_id, filed, value, failure, action in rows:
             texts = [self._key_texts[number] for number in json.loads(filed)]
-            self.values.add(texts, value, step_id, bad=failure not in _GOOD, lost=failure == Failure.TASK_LOST)
+            bad, lost = failure not in _GOOD, failure == Failure.TASK_LOST
+            self.values.add(texts, value, step_id, action=action, bad=bad, lost=lost)
             self._last_step = step_id
 
     def _read_items(self) -> None:

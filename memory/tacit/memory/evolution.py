@@ -69,8 +69,11 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
     operator, _, operand = condition.partition(" ")
     if not pattern or operator not in ("around", "told", "mark"):  # no action, or one with an @ of its own
         return None
-    wide = "{1}" in pattern and cell.lost < LOST_SHARE * cell.bad
-    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide else (NARROW_EVIDENCE, NARROW_RATE)
+    wide = "{1}" in pattern
+    if wide and not cell.several_bad:  # the narrow pattern says it, and says no more than is known
+        return None
+    firm = wide and cell.lost < LOST_SHARE * cell.bad
+    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if firm else (NARROW_EVIDENCE, NARROW_RATE)
     if cell.n >= evidence and cell.bad >= rate * cell.n:
         kind: Kind = "guardrail"
         title = f"do not `{pattern}`"

@@ -23,7 +23,7 @@ Kind = Literal["states", "items"]
 How = Literal["hybrid", "dense", "text"]
 RRF = 60.0
 """Rank constant of the fusion: larger makes lower ranks count more."""
-QUERY_TERMS = 8
+QUERY_TERMS = 4
 """Words of a query that are looked up: its rarest. A long observation must not make FTS5 slow."""
 DEPTH = 24
 """Hits taken from each index before fusing."""

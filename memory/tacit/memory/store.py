@@ -174,7 +174,7 @@ def _refuse_other_files(path: Path, read_only: bool) -> None:
         raise NotALibrary(f"{path} is a folder. Give the path of a library file, such as {path / 'experience.db'}.")
     if not path.exists():
         if read_only:
-            raise NotALibrary(f"there is no library at {path}. Make one with: tacit run --library {path} ...")
+            raise NotALibrary(f"there is no library at {path}. Make one with: tacit run textworld --library {path}")
         if not path.absolute().parent.is_dir():
             raise LibraryUnwritable(f"the folder {path.absolute().parent} does not exist. Create it first.")
         return

@@ -32,10 +32,13 @@ class Cell:
     bad: int = 0
     lost: int = 0
     """Of the bad ones, those that lost the task."""
+    bad_action: str = ""
+    several_bad: bool = False
+    """Whether different actions failed: what one of them did says nothing of the others."""
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
 
-    def add(self, value: float, step_id: int, *, bad: bool = False, lost: bool = False) -> None:
+    def add(self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False) -> None:
         self.n += 1
         remembered = min(self.n, MEMORY)
         error = value - self.mean
@@ -47,6 +50,8 @@ class Cell:
         if bad:
             self.bad += 1
             self.lost += lost
+            self.several_bad |= self.bad_action not in ("", action)
+            self.bad_action = action
             self.bad_steps.append(step_id)
             del self.bad_steps[:-SAMPLES]
 
@@ -59,13 +64,22 @@ class ValueTable:
         self.touched: dict[str, None] = {}
         """Keys that got steps since evolution last looked, in order."""
 
-    def add(self, keys: Iterable[str], value: float, step_id: int, *, bad: bool = False, lost: bool = False) -> None:
+    def add(
+        self,
+        keys: Iterable[str],
+        value: float,
+        step_id: int,
+        *,
+        action: str = "",
+        bad: bool = False,
+        lost: bool = False,
+    ) -> None:
         """File one step under all its keys."""
         for key in keys:
             cell = self.cells.get(key)
             if cell is None:
                 cell = self.cells[key] = Cell()
-            cell.add(value, step_id, bad=bad, lost=lost)
+            cell.add(value, step_id, action, bad=bad, lost=lost)
             self.touched[key] = None
 
     def estimate(self, keys: Sequence[str], context: str = "") -> Estimate:
