@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 
+from tacit.memory import ExperienceLibrary, Item
 from tacit.memory.embed import HashingEmbedder, open_embedder
 from tacit.memory.errors import ConfigError, UnknownName
 
@@ -75,3 +76,14 @@ def test_a_model_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UnknownName, match="no sentence-transformers model '/no/such/model' could be loaded"):
         open_embedder("sentence-transformers:/no/such/model")
+
+
+def test_listing_a_library_opens_no_model(tmp_path, monkeypatch):
+    """Only what needs a vector needs the embedder."""
+    path = tmp_path / "library.db"
+    with ExperienceLibrary.open(path, embedder="hashing:64") as library:
+        library.add(Item("insight", "drawers squeak"))
+    monkeypatch.setattr("tacit.memory.embed.open_embedder", lambda spec: pytest.fail(f"opened {spec}"))
+    with ExperienceLibrary.open(path, read_only=True) as library:
+        assert [item.title for item in library.items()] == ["drawers squeak"]
+        assert library.stats()["embedder"] == "hashing:64"

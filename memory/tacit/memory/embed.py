@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ConfigError, MissingExtra, UnknownName
+from .errors import ConfigError, EmbedderMismatch, MissingExtra, UnknownName
 
 Vectors = NDArray[np.float32]
 
@@ -22,9 +22,13 @@ class Embedder(Protocol):
 
     name: str
     """What `open_embedder` takes to make it again: `hashing`, `sentence-transformers:NAME`."""
-    dim: int
     fingerprint: str
     """Vectors with another fingerprint must not be compared with these."""
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+        ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """(n, dim) float32, each row of length 1, or 0 for a text without words."""
@@ -82,6 +86,45 @@ class SentenceTransformerEmbedder:
         finally:
             torch.set_num_threads(threads)
         return np.asarray(vectors, dtype=np.float32)
+
+
+class RememberedEmbedder:
+    """A library's own embedder by what the library says of it; opened when a vector is first needed.
+
+    Listing items then loads no model. Raises EmbedderMismatch at that moment when the name leads to
+    another model than it did.
+    """
+
+    def __init__(self, name: str, fingerprint: str, path: str) -> None:
+        self.name = name
+        self.fingerprint = fingerprint
+        self._path = path
+        self._opened: Embedder | None = None
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+        return self._open().dim
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """(n, dim) float32 unit rows."""
+        return self._open().embed(texts)
+
+    def _open(self) -> Embedder:
+        if self._opened is None:
+            opened = open_embedder(self.name)
+            refuse_other(opened, self.name, self.fingerprint, self._path)
+            self._opened = opened
+        return self._opened
+
+
+def refuse_other(embedder: Embedder, name: str, fingerprint: str, path: str) -> None:
+    """Raise EmbedderMismatch unless the embedder makes vectors of this fingerprint."""
+    if embedder.fingerprint != fingerprint:
+        raise EmbedderMismatch(
+            f"{path} holds vectors of {name} ({fingerprint}), not of {embedder.name} ({embedder.fingerprint}). "
+            f"Re-embed it with: tacit memory reembed {path} --embedder {embedder.name}"
+        )
 
 
 def _model_path(model: str) -> str:

@@ -22,8 +22,8 @@ from typing import Any, Literal, Self
 from . import catalogue, inspection, recall, transfer
 from .bank import Bank
 from .derived import Derived
-from .embed import Embedder, open_embedder
-from .errors import EmbedderMismatch, UnknownName
+from .embed import Embedder, RememberedEmbedder, open_embedder, refuse_other
+from .errors import UnknownName
 from .evolution import RATE_LIMITS, Evolution
 from .ledger import KeyIds, dumps, is_recorded, namespace_id, read_steps, write_trajectory
 from .records import (
@@ -373,12 +373,11 @@ def reembed(path: str | Path, embedder: str | Embedder) -> Embedder:
 def _agree_on_embedder(store: Store, wanted: str | Embedder | None) -> Embedder:
     """The library's own embedder; another one is refused with the command that re-embeds."""
     known = dict(store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
-    embedder = open_embedder(wanted if wanted is not None else known.get("embedder"))
-    if known and embedder.fingerprint != known["fingerprint"]:
-        raise EmbedderMismatch(
-            f"{store.path} holds vectors of {known['embedder']} ({known['fingerprint']}), not of {embedder.name} "
-            f"({embedder.fingerprint}). Re-embed it with: tacit memory reembed {store.path} --embedder {embedder.name}"
-        )
+    if known and wanted is None:
+        return RememberedEmbedder(known["embedder"], known["fingerprint"], store.path)
+    embedder = open_embedder(wanted)
+    if known:
+        refuse_other(embedder, known["embedder"], known["fingerprint"], store.path)
     if known or store.read_only:
         return embedder
     with store.transaction() as connection:
