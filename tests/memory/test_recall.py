@@ -69,6 +69,15 @@ def test_a_known_situation_needs_no_scan(library, episode):
     assert items(recollection) == ["a wooden drawer may be closed"]
 
 
+def test_a_second_visit_recalls_what_the_first_one_did(library, episode):
+    """The same items, as near as they were; in this process or another."""
+    library.record(episode())
+    library.add_many(Item("insight", f"a wooden drawer {word}", score=0.9) for word in ("closed", "find", "of oak"))
+    first = library.recall(DRAWER, k=2)
+    assert library.recall(DRAWER, k=2).items == first.items
+    assert all(hit.similarity < 1.0 for hit in first.items)
+
+
 def test_what_was_added_since_is_searched_for(library, episode):
     """A bound situation is searched again when the items changed."""
     library.record(episode())

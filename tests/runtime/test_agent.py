@@ -12,6 +12,7 @@ from tacit.memory import ExperienceLibrary, Failure, Item, recall
 from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
 from tacit.runtime.agent import Agent, as_policy
 from tacit.runtime.episodic import EpisodicPolicy, RandomPolicy
+from tacit.runtime.protocols import Usage
 
 
 @pytest.fixture
@@ -209,6 +210,14 @@ def test_a_crash_that_stays_excludes_the_episode(agent, library, rooms):
     assert library._store.rows("SELECT * FROM words") == []
     assert library.get(ref).score == 0.8
     assert library.stats()["excluded"] == 2
+
+
+def test_an_attempt_that_broke_is_paid_for(agent, rooms):
+    """A result costs what all its attempts did."""
+    paid = agent(world=rooms(faults={2: CRASH}))
+    decide = paid.policy.decide
+    paid.policy.decide = lambda context: replace(decide(context), usage=Usage(10, 1, 0.5, 1))
+    assert paid.run().usage == Usage(60, 6, 3.0, 6)
 
 
 def test_a_crash_of_any_kind_is_caught(agent, rooms):

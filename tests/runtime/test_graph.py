@@ -25,12 +25,12 @@ def run(agent, how, seed):
     if how == "run":
         return bare(agent.run(seed=seed).trajectory)
     if how == "streamed":
-        return bare(list(agent.stream(seed=seed))[-2].update["trajectory"])
+        return bare(list(agent.stream(seed=seed))[-1].update["trajectory"])
 
     async def streamed():
         return [event async for event in agent.astream(seed=seed)]
 
-    return bare(asyncio.run(streamed())[-2].update["trajectory"])
+    return bare(asyncio.run(streamed())[-1].update["trajectory"])
 
 
 def learning(folder, rooms, how, checkpointer=None):

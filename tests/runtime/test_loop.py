@@ -40,6 +40,7 @@ def episode(**fields) -> Any:
         "outcome": None,
         "usage": Usage(),
         "hint": None,
+        "hints": {},
         "new_situation": True,
     }
     return {**state, **fields}

@@ -8,7 +8,7 @@ import json
 
 from .catalogue import item_of
 from .guardrails import Guard
-from .records import Failure, Item, State, Step
+from .records import Failure, Hit, Item, State, Step
 from .situation import Situation
 from .store import Store
 from .values import ValueTable
@@ -38,7 +38,7 @@ class Derived:
         self.items: dict[str, Item] = {}
         self.numbers: dict[int, str] = {}
         self.guard = Guard()
-        self.bound: dict[str, tuple[str, ...]] = {}
+        self.bound: dict[str, tuple[Hit, ...]] = {}
         """Items found for a state cluster by search, so that its next visit needs none."""
 
         self.task_episodes: dict[str, tuple[list[Step], ValueTable]] = {}

@@ -55,17 +55,17 @@ def by_step(
     if k <= 0:
         return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
     cluster = () if by_text else _cluster_steps(store, search, state, k)
-    items = _cluster_items(derived, state)
-    hybrid = not cluster or state.signature not in derived.bound
+    items = derived.bound.get(state.signature)
+    hybrid = not cluster or items is None
     if hybrid:
         vector = search.embed(_query(state))
-        if state.signature not in derived.bound:
+        if items is None:
             items = _found_items(derived, search, state, vector, k)
             if not by_text:
-                derived.bound[state.signature] = tuple(hit.what.id for hit in items if isinstance(hit.what, Item))
+                derived.bound[state.signature] = items
         if not cluster:
             cluster = _found_steps(store, derived, search, state, vector, k)
-    chosen = _rank(hit for hit in items if _offered(hit.what, kinds, situation, actions))
+    chosen = _rank(hit for hit in items or () if _offered(hit.what, kinds, situation, actions))
     shown, steps, tokens = within_budget(chosen[:k], cluster[:k], budget_tokens)
     if not (shown or steps or guardrails or estimates):
         return Recollection()
@@ -97,18 +97,14 @@ def _cluster_steps(store: Store, search: Search, state: State, k: int) -> tuple[
         "pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?) "
         f"AND {_COUNTS} ORDER BY return_to_go DESC, id DESC LIMIT ?",
         (search.namespace, state.signature, CLUSTER_STATES, k),
+        brief=True,
     )
     return tuple(Hit(step, 1.0, f"same situation {state.signature}") for step in steps)
 
 
-def _cluster_items(derived: Derived, state: State) -> list[Hit]:
-    bound = derived.bound.get(state.signature, ())
-    return [Hit(derived.items[ref], 1.0, f"bound to situation {state.signature}") for ref in bound]
-
-
-def _found_items(derived: Derived, search: Search, state: State, vector: Vectors, k: int) -> list[Hit]:
+def _found_items(derived: Derived, search: Search, state: State, vector: Vectors, k: int) -> tuple[Hit, ...]:
     if not derived.items:
-        return []
+        return ()
     found = search.find("items", _query(state), 4 * k, frequencies=derived.words, vector=vector)
     hits = [
         Hit(derived.items[derived.numbers[number]], cosine, why)
@@ -118,7 +114,7 @@ def _found_items(derived: Derived, search: Search, state: State, vector: Vectors
     clustered = [
         Hit(item, 1.0, "its own situation") for item in derived.items.values() if state.signature in item.signatures
     ]
-    return clustered + [hit for hit in hits if all(hit.what is not other.what for other in clustered)]
+    return (*clustered, *(hit for hit in hits if all(hit.what is not other.what for other in clustered)))
 
 
 def _found_steps(

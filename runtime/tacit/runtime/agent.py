@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+NO_USAGE = Usage()
 RECURSION_LIMIT = 1_000_000
 """LangGraph counts stages; episodes are ended by `max_steps` instead."""
 
@@ -108,15 +109,17 @@ class Agent:
 
     async def arun(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
         """The same, awaiting the policy, so that many episodes share one process."""
+        spent = NO_USAGE
         for attempt in range(self._retries + 1):
             thread = _thread(thread_id, attempt)
             with self._episode(thread):
                 start = self._start(thread, task, seed, attempt)
                 graph = self._graph(fused=self._checkpointer is None, asynchronous=True)
                 final = await graph.ainvoke(start, self._config(thread), **self._durability())
+            spent += final["usage"]
             if not final.get("failed"):
                 break
-        return self._result(final)
+        return Result(final["trajectory"], spent, final["thread"])
 
     def stream(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Iterator[Event]:
         """Run one episode, yielding every stage as it ends; the last one, `finish`, has the trajectory."""
@@ -155,8 +158,8 @@ class Agent:
         snapshot = max((s for s in snapshots if s.values), key=lambda s: s.created_at or "")
         final = self._go_on(graph, snapshot) if snapshot.next else snapshot.values
         if final.get("failed") and final["attempt"] < self._retries:
-            return self._retried(final["task"], final["seed"], thread_id, final["attempt"] + 1)
-        return self._result(final)
+            return self._retried(final["task"], final["seed"], thread_id, final["attempt"] + 1, final["usage"])
+        return Result(final["trajectory"], final["usage"], final["thread"])
 
     def _go_on(self, graph: Any, snapshot: Any) -> dict[str, Any]:
         """The end of an episode that was interrupted at this checkpoint."""
@@ -178,16 +181,17 @@ class Agent:
             environment.close()
         self._idle.clear()
 
-    def _retried(self, task: str, seed: int, thread_id: str | None, first: int = 0) -> Result:
+    def _retried(self, task: str, seed: int, thread_id: str | None, first: int = 0, spent: Usage = NO_USAGE) -> Result:
         for attempt in range(first, self._retries + 1):
             thread = _thread(thread_id, attempt)
             with self._episode(thread):
                 graph = self._graph(fused=self._checkpointer is None)
                 start = self._start(thread, task, seed, attempt)
                 final = graph.invoke(start, self._config(thread), **self._durability())
+            spent += final["usage"]
             if not final.get("failed"):
                 break
-        return self._result(final)
+        return Result(final["trajectory"], spent, final["thread"])
 
     def _start(self, thread: str, task: str, seed: int, attempt: int) -> EpisodeState:
         return {"thread": thread, "task": task, "seed": seed, "attempt": attempt, "episode": self.library.episodes}
@@ -224,9 +228,6 @@ class Agent:
 
     def _config(self, thread: str) -> dict[str, Any]:
         return {"recursion_limit": RECURSION_LIMIT, "configurable": {"thread_id": thread}}
-
-    def _result(self, final: dict[str, Any]) -> Result:
-        return Result(final["trajectory"], final.get("usage") or Usage(), final["thread"])
 
 
 def _watched(environment: Environment, timeout_s: float) -> Watched:

@@ -15,7 +15,7 @@ from .loop import ROUTES, TARGETS, EpisodeState, Nodes
 from .protocols import Decision, Usage
 
 STAGES = ("begin", "observe", "signature", "recall", "guide", "decide", "guard", "act", "diagnose", "record", "finish")
-LASTING = ("state", "steps", "replan", "usage", "score", "success", "ending", "failed", "trajectory")
+LASTING = ("state", "steps", "hints", "replan", "usage", "score", "success", "ending", "failed", "trajectory")
 """What a step leaves to the next one."""
 RECORDS = (Decision, Diagnosis, Estimate, Failure, Hint, Hit, Item, Recollection, State, Step, Trajectory, Usage)
 """The types of which an `EpisodeState` is made."""

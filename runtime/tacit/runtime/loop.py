@@ -12,7 +12,7 @@ follows a node. `graph` makes a LangGraph of them; nothing here imports it.
 import random
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 from tacit.memory import (
@@ -54,6 +54,8 @@ class EpisodeState(TypedDict, total=False):
     new_situation: bool
     recollection: Recollection
     hint: Hint | None
+    hints: dict[str, Hint | None]
+    """What was proposed in each situation of the episode."""
     forbidden: dict[str, str]
     blocked: tuple[str, ...]
     replans: int
@@ -79,8 +81,6 @@ class Live:
 
     environment: Environment
     working: WorkingMemory
-    hints: dict[str, Hint | None] = field(default_factory=dict)
-    """What was proposed in each situation of the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,7 @@ class Nodes:
         fresh = {
             "steps": (),
             "usage": Usage(),
+            "hints": {},
             "replan": None,
             "score": 0.0,
             "success": False,
@@ -156,10 +157,10 @@ class Nodes:
         """The hint, or nothing: asked for in a new situation and after trouble, repeated otherwise."""
         if self.policy.reads == "values" or self.settings.arm == "control":
             return {"hint": None}
-        hints, here = self.live[episode["thread"]].hints, episode["state"].signature
+        hints, here = episode["hints"], episode["state"].signature
         if episode["new_situation"] or episode.get("replan") or here not in hints:
-            hints[here] = self.guidance.propose(episode["recollection"])
-        return {"hint": hints[here]}
+            hints = {**hints, here: self.guidance.propose(episode["recollection"])}
+        return {"hint": hints[here], "hints": hints}
 
     def context(self, episode: EpisodeState) -> Context:
         """What the policy may look at."""
@@ -324,7 +325,7 @@ class Nodes:
             self.library.record(episode["trajectory"])
             if episode["trajectory"].success is not None:
                 self.library.evolve()
-        return {}
+        return {"trajectory": episode["trajectory"]}
 
 
 def _excluded(error: EnvironmentFailure) -> Update:
