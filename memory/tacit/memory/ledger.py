@@ -202,30 +202,34 @@ def read_states(store: Store, ids: Sequence[int]) -> dict[int, State]:
 
 def _state(row: tuple[Any, ...]) -> State:
     observation, facts, location, task, feedback, notes, signature = row
-    known, told = json.loads(f"[{facts},{notes}]")
+    known = json.loads(facts) if facts != "{}" else {}
+    told = json.loads(notes) if notes != "[]" else ()
     return State(observation, known, location, task, feedback, told, signature)
 
 
-def read_steps(store: Store, where: str, parameters: tuple[Any, ...]) -> list[Step]:
+def read_steps(store: Store, where: str, parameters: tuple[Any, ...], *, brief: bool = False) -> list[Step]:
     """Steps of a WHERE ... ORDER BY clause over the steps table, with their states.
 
+    `brief` leaves out the keys and the reasons, which cost as much as all the rest.
     Ids are passed as one JSON list, `id IN (SELECT value FROM json_each(?))`: SQLite limits parameters.
     """
-    return _steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters))
+    return _steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters), brief)
 
 
 def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:
-    """By state, the step taken in it that had the highest return, among those of a WHERE clause."""
+    """By state, the step taken in it that had the highest return, in brief, among those of a WHERE clause."""
     rows = store.rows(
         f"SELECT {_STEP} FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
         (dumps(states),),
     )
-    return {row[2]: step for row, step in zip(rows, _steps(store, rows), strict=True)}
+    return {row[2]: step for row, step in zip(rows, _steps(store, rows, brief=True), strict=True)}
 
 
-def _steps(store: Store, rows: Sequence[tuple[Any, ...]]) -> list[Step]:
+def _steps(store: Store, rows: Sequence[tuple[Any, ...]], brief: bool) -> list[Step]:
     states = read_states(store, sorted({ref for row in rows for ref in (row[2], row[4])})) if rows else {}
+    if brief:
+        return [_step(row, (json.loads(row[7]), (), {}), states, {}) for row in rows]
     parsed = [json.loads(f"[{row[7]},{row[8]},{row[9]}]") for row in rows]  # one call for three columns: it adds up
     numbers = sorted({number for _, keys, _ in parsed for number in keys})
     texts = dict(
