@@ -66,3 +66,12 @@ def test_what_a_guardrail_forbids_is_not_recommended():
 def test_what_is_said_twice_is_said_once():
     """Two steps alike make one line."""
     assert hint(steps=[step("open"), step("open")]).text.count("\n") == 0
+
+
+def test_a_hint_names_the_steps_it_speaks_of():
+    """So that a person can ask later on what experience a choice rested."""
+    state = State("a hall")
+    step = Step(state, "open door", state, Diagnosis(True), id=7, return_to_go=0.5)
+    hint = RetrievalGuidance().propose(Recollection(steps=(Hit(step, 1.0, "near"),)))
+    assert hint is not None
+    assert hint.step_ids == (7,)

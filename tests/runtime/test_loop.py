@@ -303,9 +303,9 @@ def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
 def test_who_was_shown_what_is_on_the_step(nodes):
     """For the usage table."""
     state = episode(
-        decision=Decision("wait", {"said": "so"}), outcome=(RED, 0.0, False, {}), hint=Hint("x", ("a", "b"))
+        decision=Decision("wait", {"said": "so"}), outcome=(RED, 0.0, False, {}), hint=Hint("x", ("a", "b"), (7,))
     )
-    assert nodes.diagnose(state)["steps"][0].why == {"said": "so", "recalled": ["a", "b"]}
+    assert nodes.diagnose(state)["steps"][0].why == {"said": "so", "recalled": ["a", "b"], "like": [7]}
 
 
 def test_a_step_does_not_touch_the_ones_before(nodes):

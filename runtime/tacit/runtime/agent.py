@@ -109,17 +109,7 @@ class Agent:
 
     async def arun(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
         """The same, awaiting the policy, so that many episodes share one process."""
-        spent = NO_USAGE
-        for attempt in range(self._retries + 1):
-            thread = _thread(thread_id, attempt)
-            with self._episode(thread):
-                start = self._start(thread, task, seed, attempt)
-                graph = self._graph(fused=self._checkpointer is None, asynchronous=True)
-                final = await graph.ainvoke(start, self._config(thread), **self._durability())
-            spent += final["usage"]
-            if not final.get("failed"):
-                break
-        return Result(final["trajectory"], spent, final["thread"])
+        return await self._aretried(task, seed, thread_id)
 
     def stream(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Iterator[Event]:
         """Run one episode, yielding every stage as it ends; the last one, `finish`, has the trajectory."""
@@ -148,21 +138,39 @@ class Agent:
         Raises: ConfigError without a checkpointer, UnknownName for a thread it does not hold,
         EnvironmentCrashed when the environment does not come back to the same state.
         """
-        if self._checkpointer is None:
-            raise ConfigError("resume needs a checkpointer: Agent(..., checkpointer=SqliteSaver(...)).")
-        graph = self._graph(fused=False)
-        threads = [_thread(thread_id, attempt) for attempt in range(self._retries + 1)]
-        snapshots = [graph.get_state(self._config(thread)) for thread in threads]
-        if not any(snapshot.values for snapshot in snapshots):
-            raise UnknownName(f"no episode was checkpointed under thread {thread_id!r}. Start one with run().")
-        snapshot = max((s for s in snapshots if s.values), key=lambda s: s.created_at or "")
-        final = self._go_on(graph, snapshot) if snapshot.next else snapshot.values
+        graph = self._checkpointed()
+        snapshot = _newest(thread_id, [graph.get_state(config) for config in self._configs(thread_id)])
+        final = snapshot.values
+        if snapshot.next:
+            with self._brought_back(snapshot):
+                final = graph.invoke(None, self._config(final["thread"]), **self._durability())
         if final.get("failed") and final["attempt"] < self._retries:
             return self._retried(final["task"], final["seed"], thread_id, final["attempt"] + 1, final["usage"])
         return Result(final["trajectory"], final["usage"], final["thread"])
 
-    def _go_on(self, graph: Any, snapshot: Any) -> dict[str, Any]:
-        """The end of an episode that was interrupted at this checkpoint."""
+    async def aresume(self, thread_id: str) -> Result:
+        """The same, awaiting the policy and the checkpointer."""
+        graph = self._checkpointed(asynchronous=True)
+        snapshot = _newest(thread_id, [await graph.aget_state(config) for config in self._configs(thread_id)])
+        final = snapshot.values
+        if snapshot.next:
+            with self._brought_back(snapshot):
+                final = await graph.ainvoke(None, self._config(final["thread"]), **self._durability())
+        if final.get("failed") and final["attempt"] < self._retries:
+            return await self._aretried(final["task"], final["seed"], thread_id, final["attempt"] + 1, final["usage"])
+        return Result(final["trajectory"], final["usage"], final["thread"])
+
+    def _checkpointed(self, *, asynchronous: bool = False) -> Any:
+        if self._checkpointer is None:
+            raise ConfigError("resume needs a checkpointer: Agent(..., checkpointer=SqliteSaver(...)).")
+        return self._graph(fused=False, asynchronous=asynchronous)
+
+    def _configs(self, thread_id: str) -> list[dict[str, Any]]:
+        return [self._config(_thread(thread_id, attempt)) for attempt in range(self._retries + 1)]
+
+    @contextmanager
+    def _brought_back(self, snapshot: Any) -> Iterator[None]:
+        """The working memory and the environment of an episode as they were at a checkpoint."""
         values = snapshot.values
         with self._episode(values["thread"]) as live:
             if "first" in values:
@@ -172,8 +180,7 @@ class Agent:
                         context = self.library.context(step.pre, step.action)
                         live.working.fail(step.action, context, step.diagnosis.failure.value)
                 _bring_back(live.environment, values, acted="diagnose" in snapshot.next)
-            final: dict[str, Any] = graph.invoke(None, self._config(values["thread"]), **self._durability())
-        return final
+            yield
 
     def close(self) -> None:
         """Close the environments; the library stays open."""
@@ -188,6 +195,20 @@ class Agent:
                 graph = self._graph(fused=self._checkpointer is None)
                 start = self._start(thread, task, seed, attempt)
                 final = graph.invoke(start, self._config(thread), **self._durability())
+            spent += final["usage"]
+            if not final.get("failed"):
+                break
+        return Result(final["trajectory"], spent, final["thread"])
+
+    async def _aretried(
+        self, task: str, seed: int, thread_id: str | None, first: int = 0, spent: Usage = NO_USAGE
+    ) -> Result:
+        for attempt in range(first, self._retries + 1):
+            thread = _thread(thread_id, attempt)
+            with self._episode(thread):
+                graph = self._graph(fused=self._checkpointer is None, asynchronous=True)
+                start = self._start(thread, task, seed, attempt)
+                final = await graph.ainvoke(start, self._config(thread), **self._durability())
             spent += final["usage"]
             if not final.get("failed"):
                 break
@@ -253,6 +274,14 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
 def _thread(thread_id: str | None, attempt: int) -> str:
     name = thread_id or uuid.uuid4().hex
     return name if attempt == 0 else f"{name}-retry{attempt}"
+
+
+def _newest(thread_id: str, snapshots: list[Any]) -> Any:
+    """The checkpoint of the attempt that ran last."""
+    begun = [snapshot for snapshot in snapshots if snapshot.values]
+    if not begun:
+        raise UnknownName(f"no episode was checkpointed under thread {thread_id!r}. Start one with run().")
+    return max(begun, key=lambda snapshot: snapshot.created_at or "")
 
 
 def _bring_back(environment: Environment, values: dict[str, Any], *, acted: bool) -> None:

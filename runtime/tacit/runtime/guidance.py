@@ -7,16 +7,17 @@ is dropped. Text from the library is data: the policy's prompt delimits it.
 from dataclasses import dataclass
 from typing import Protocol
 
-from tacit.memory import Hit, Item, Recollection, Step
+from tacit.memory import Item, Recollection, Step
 from tacit.memory.guardrails import matches
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Text for the policy and the items it was made of."""
+    """Text for the policy, and the items and past steps it was made of."""
 
     text: str
     item_ids: tuple[str, ...] = ()
+    step_ids: tuple[int, ...] = ()
 
 
 class Guidance(Protocol):
@@ -35,19 +36,14 @@ class RetrievalGuidance:
         items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
         lines = [f"- {item.kind}: {item.title}. {item.body}".rstrip() for item in items]
         lines += [f"- guardrail: {item.title}. {item.body}".rstrip() for item in recollection.guardrails]
-        lines += [
-            f"- in a similar situation, `{step.action}` {_ending(step)}"
-            for hit in recollection.steps
-            if (step := _step(hit)) is not None and not _forbidden(step.action, recollection)
-        ]
+        found = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
+        steps = [step for step in found if not _forbidden(step.action, recollection)]
+        lines += [f"- in a similar situation, `{step.action}` {_ending(step)}" for step in steps]
         if not lines:
             return None
         shown = (*items, *recollection.guardrails)
-        return Hint("\n".join(dict.fromkeys(lines)), tuple(dict.fromkeys(item.id for item in shown)))
-
-
-def _step(hit: Hit) -> Step | None:
-    return hit.what if isinstance(hit.what, Step) else None
+        item_ids = tuple(dict.fromkeys(item.id for item in shown))
+        return Hint("\n".join(dict.fromkeys(lines)), item_ids, tuple(step.id for step in steps if step.id is not None))
 
 
 def _forbidden(action: str, recollection: Recollection) -> bool:

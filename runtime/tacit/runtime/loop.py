@@ -275,6 +275,7 @@ class Nodes:
         why.update(decision.why)
         if hint := episode["hint"]:
             why["recalled"] = list(hint.item_ids)
+            why["like"] = list(hint.step_ids)
         outcome = episode["outcome"]
         if outcome is None:
             cause = episode["forbidden"].get(decision.action, "")
