@@ -235,7 +235,7 @@ def test_a_hang_is_a_crash_that_takes_long(agent, library, rooms):
     result = agent(world=world, step_timeout_s=0.1).run()
     release.set()
     assert (result.success, result.trajectory.ending) == (None, "environment_hang")
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 30
     assert library.episodes == 0
 
 

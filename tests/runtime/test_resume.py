@@ -1,3 +1,4 @@
+import asyncio
 import logging
 import os
 import subprocess
@@ -152,6 +153,26 @@ def test_a_finished_episode_is_returned_as_it_was(start, rooms):
     assert (again.usage, again.thread_id) == (result.usage, "t")
     assert len(world.ran) == ran
     assert agent.library.episodes == 1
+
+
+def test_an_episode_is_resumed_by_awaiting(start, script):
+    """With a checkpointer that can only be awaited, too."""
+    aio = pytest.importorskip("langgraph.checkpoint.sqlite.aio")
+    expected = bare(start(InMemorySaver()).run(seed=3, thread_id="t"))
+
+    async def die_and_rise():
+        async with aio.AsyncSqliteSaver.from_conn_string(":memory:") as saver:
+            killed = script(*PATH[:3], ZeroDivisionError())
+            with pytest.raises(ZeroDivisionError):
+                await start(saver, policy=killed).arun(seed=3, thread_id="t")
+            resumed = start(saver)
+            result = await resumed.aresume("t")
+            assert (await resumed.aresume("t")).trajectory == result.trajectory
+            with pytest.raises(UnknownName):
+                await resumed.aresume("x")
+            return result
+
+    assert bare(asyncio.run(die_and_rise())) == expected
 
 
 def test_an_unknown_thread_is_named(start):
