@@ -208,3 +208,12 @@ def test_evolution_changes_no_number(library, episode):
     before = library.recall(state, k=0, actions={"shake drawer": ""}).estimates
     library.evolve()
     assert library.recall(state, k=0, actions={"shake drawer": ""}).estimates == before
+
+
+def test_what_the_rate_limit_left_out_is_proposed_the_next_time():
+    """A burst of findings is spread over several calls, not lost."""
+    values = table("! eat meal @ around 1: raw", bad=NARROW_EVIDENCE)
+    evolution = Evolution()
+    ((key, item),) = evolution.candidates(values)
+    evolution.postpone(key, values)
+    assert [again for _, again in evolution.candidates(values)] == [item]

@@ -50,6 +50,11 @@ class Evolution:
                 yield key, item
         values.touched.clear()
 
+    def postpone(self, key: str, values: ValueTable) -> None:
+        """The rate limit left this candidate out: propose it again the next time."""
+        self._proposed.pop(key, None)
+        values.touched[key] = None
+
     def released(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
         """Guardrails by these rules that the counts do not support any more, and why."""
         for item in guardrails:
@@ -70,7 +75,7 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
     if not pattern or operator not in ("around", "told", "mark"):  # no action, or one with an @ of its own
         return None
     wide = "{1}" in pattern
-    if wide and not cell.several_bad:  # the narrow pattern says it, and says no more than is known
+    if wide and operator == "around" and not cell.several_bad:  # one thing's failures say nothing of others like it
         return None
     firm = wide and cell.lost < LOST_SHARE * cell.bad
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if firm else (NARROW_EVIDENCE, NARROW_RATE)

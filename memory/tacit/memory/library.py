@@ -146,18 +146,20 @@ class ExperienceLibrary:
         with self._lock:
             derived = self._caught_up()
             left = dict(RATE_LIMITS)
-            chosen, total = [], 0
-            for _, item in self._evolution.candidates(derived.values):
-                total += 1
-                if left.get(item.kind, 0):
+            chosen: list[Item] = []
+            candidates = list(self._evolution.candidates(derived.values))
+            for key, item in candidates:
+                if left[item.kind]:
                     left[item.kind] -= 1
                     chosen.append(item)
+                else:
+                    self._evolution.postpone(key, derived.values)
             unpinned = (item for item in derived.items.values() if not item.pinned)
             released = list(self._evolution.released(derived.values, unpinned))
             admissions = self.add_many(chosen) if chosen else []
             for item, why in released:
                 self.retire(item.id, why)
-            return EvolutionReport(tuple(admissions), tuple(item.id for item, _ in released), total)
+            return EvolutionReport(tuple(admissions), tuple(item.id for item, _ in released), len(candidates))
 
     def update(self, item_id: str, **changes: Any) -> Item:
         """Change fields of an item; the old values stay in its history."""
