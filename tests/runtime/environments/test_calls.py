@@ -4,8 +4,7 @@ import json
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from langchain_core.tools import StructuredTool, tool
 from pydantic import BaseModel
 
