@@ -72,7 +72,7 @@ class Turns:
     name = "turns"
 
     def __init__(self, reads: Reads) -> None:
-        self.reads = reads
+        self.reads: Reads = reads
 
     def decide(self, context: Context) -> Decision:
         """The next action."""

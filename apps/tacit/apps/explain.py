@@ -27,10 +27,9 @@ def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
         return "step", ref.removeprefix(STEP)
     items = [item.id for item in library.items(status=None, sort="new")]
     episodes = [row["id"] for row in library.trajectories()]
-    known: list[tuple[What, str]] = [("item", name) for name in items]
-    known += [("episode", name) for name in episodes]
-    matching = [(what, name) for what, name in known if ref and name.startswith(ref)]
-    exact = [(what, name) for what, name in matching if name == ref]
+    known: list[tuple[What, str]] = [*(("item", name) for name in items), *(("episode", name) for name in episodes)]
+    matching = [one for one in known if ref and one[1].startswith(ref)]
+    exact = [one for one in matching if one[1] == ref]
     if len(exact or matching) == 1:
         return (exact or matching)[0]
     if matching:

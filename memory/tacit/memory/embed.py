@@ -51,7 +51,7 @@ class HashingEmbedder:
         if self._vectorizer is None:
             from sklearn.feature_extraction.text import HashingVectorizer
 
-            self._vectorizer = HashingVectorizer(n_features=self.dim, ngram_range=(1, 2), dtype=np.float32)
+            self._vectorizer = HashingVectorizer(n_features=self.dim, ngram_range=(1, 2))
         return np.asarray(self._vectorizer.transform(list(texts)).toarray(), dtype=np.float32)
 
 

@@ -91,6 +91,8 @@ class Agent:
         """
         if max_steps < 1:
             raise ConfigError(f"max_steps is {max_steps}; an episode needs at least 1.")
+        if retries < 0:
+            raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
         self.library = library
         self._environment = environment
         self._retries = retries
@@ -189,30 +191,32 @@ class Agent:
         self._idle.clear()
 
     def _retried(self, task: str, seed: int, thread_id: str | None, first: int = 0, spent: Usage = NO_USAGE) -> Result:
-        for attempt in range(first, self._retries + 1):
+        attempt = first
+        while True:
             thread = _thread(thread_id, attempt)
             with self._episode(thread):
                 graph = self._graph(fused=self._checkpointer is None)
                 start = self._start(thread, task, seed, attempt)
                 final = graph.invoke(start, self._config(thread), **self._durability())
             spent += final["usage"]
-            if not final.get("failed"):
-                break
-        return Result(final["trajectory"], spent, final["thread"])
+            if not final.get("failed") or attempt >= self._retries:
+                return Result(final["trajectory"], spent, final["thread"])
+            attempt += 1
 
     async def _aretried(
         self, task: str, seed: int, thread_id: str | None, first: int = 0, spent: Usage = NO_USAGE
     ) -> Result:
-        for attempt in range(first, self._retries + 1):
+        attempt = first
+        while True:
             thread = _thread(thread_id, attempt)
             with self._episode(thread):
                 graph = self._graph(fused=self._checkpointer is None, asynchronous=True)
                 start = self._start(thread, task, seed, attempt)
                 final = await graph.ainvoke(start, self._config(thread), **self._durability())
             spent += final["usage"]
-            if not final.get("failed"):
-                break
-        return Result(final["trajectory"], spent, final["thread"])
+            if not final.get("failed") or attempt >= self._retries:
+                return Result(final["trajectory"], spent, final["thread"])
+            attempt += 1
 
     def _start(self, thread: str, task: str, seed: int, attempt: int) -> EpisodeState:
         return {"thread": thread, "task": task, "seed": seed, "attempt": attempt, "episode": self.library.episodes}
