@@ -1,6 +1,6 @@
 """What the runtime itself costs a step: CPU time with a trivial environment and policy, recall on.
 
-The library holds so many steps; texts are embedded beforehand. `fused` runs the stages of a step in
+The library holds so many steps; texts are embedded beforehand. `fused` runs the steps of an episode in
 one LangGraph node, `stages` one node each, `learning` fused and recorded. A policy reads `values`
 (an estimate for every action) or `text` (items and similar steps).
 """

@@ -276,7 +276,12 @@ def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
     control = {(row["agent_seed"], row["seed"]): row["success"] for row in tests if row["arm"] == "empty"}
     learning_s = sum(row["cpu_s"] for row in rows if row["phase"] == "learn")
     return {
-        arm: _summary(plan, [row for row in tests if row["arm"] == arm], control, learning_s * (arm == "step"))
+        arm: _summary(
+            plan,
+            [row for row in tests if row["arm"] == arm],
+            {} if arm in MEMORYLESS else control,
+            learning_s * (arm == "step"),
+        )
         for arm in plan.arms
     }
 

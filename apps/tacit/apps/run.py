@@ -186,15 +186,15 @@ def print_result(result: dict[str, Any], out: Path) -> None:
         f"agent seeds {', '.join(map(str, result['seeds']))}, after {result['episodes']} episodes",
         title_justify="left",
     )
-    for name in ("arm", "success", "95% interval", "score", "steps", "blocked", "lost", "harm", "CPU s"):
-        table.add_column(name, justify="left" if name == "arm" else "right")
+    for name in ("arm", "success", "95% range", "score", "steps", "blocked", "lost", "harm", "CPU s"):
+        table.add_column(name, justify="left" if name == "arm" else "right", no_wrap=True)
     for name, arm in result["arms"].items():
         low, high = arm["ci95"]
         harm = "-" if arm["harm_rate"] is None else f"{arm['harm_rate']:.0%}"
         table.add_row(
             name,
             f"{arm['success_rate']:.1%}",
-            f"{low:.0%} to {high:.0%}",
+            f"{low:.0%} - {high:.0%}",
             f"{arm['mean_score']:.2f}",
             f"{arm['steps']:.1f}",
             f"{arm['blocked']:.1f}",
