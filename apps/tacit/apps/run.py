@@ -186,7 +186,7 @@ def print_result(result: dict[str, Any], out: Path) -> None:
         f"agent seeds {', '.join(map(str, result['seeds']))}, after {result['episodes']} episodes",
         title_justify="left",
     )
-    for name in ("arm", "success", "95% range", "score", "steps", "blocked", "lost", "harm", "CPU s"):
+    for name in ("arm", "success", "95% range", "score", "steps", "blocked", "lost", "harm", "CPU"):
         table.add_column(name, justify="left" if name == "arm" else "right", no_wrap=True)
     for name, arm in result["arms"].items():
         low, high = arm["ci95"]
@@ -200,7 +200,7 @@ def print_result(result: dict[str, Any], out: Path) -> None:
             f"{arm['blocked']:.1f}",
             f"{arm['task_lost']:.0%}",
             harm,
-            f"{arm['cpu_s']:.1f}",
+            f"{arm['cpu_s']:.0f} s",
         )
     console.print(table)
     excluded = sum(arm["excluded"] for arm in result["arms"].values())
