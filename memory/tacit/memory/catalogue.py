@@ -144,7 +144,8 @@ def _write(connection: Connection, namespace: int, item: Item, op: str, detail: 
     if row is None:
         (number,) = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM items").fetchone()
         connection.execute(
-            "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO items(id, namespace, number, kind, status, score, pinned, created_at, updated_at, record) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (item.id, namespace, number, item.kind, item.status, item.score, int(item.pinned), at, at, record),
         )
     else:

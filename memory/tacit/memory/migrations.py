@@ -18,7 +18,16 @@ def m001_initial(connection: Connection) -> None:
             connection.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial,)
+def m002_tiers(connection: Connection) -> None:
+    """Attempts (rolling summaries of steps), segments of episodes, places of items, their use and age."""
+    for statement in _TIERS.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    # what is derived from the steps of an older file is made by the first writer that opens it
+    connection.execute("INSERT INTO meta SELECT 'rebuild', '1' WHERE EXISTS (SELECT 1 FROM steps)")
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_tiers)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 _INITIAL = """
@@ -78,6 +87,32 @@ CREATE TABLE bank_entries (
 CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
 CREATE TABLE bank_pulls (id INTEGER PRIMARY KEY, entry INTEGER NOT NULL, reader TEXT NOT NULL, own INTEGER NOT NULL);
 CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
+"""
+
+_TIERS = """
+CREATE TABLE attempts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    signature TEXT NOT NULL, pattern TEXT NOT NULL, n INTEGER NOT NULL, live INTEGER NOT NULL,
+    returns REAL NOT NULL, failures TEXT NOT NULL, best INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    UNIQUE (namespace, signature, pattern));
+ALTER TABLE steps ADD COLUMN attempt INTEGER REFERENCES attempts(id);
+ALTER TABLE steps ADD COLUMN folded INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX steps_by_attempt ON steps(attempt, folded, id);
+
+CREATE TABLE segments (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, first_t INTEGER NOT NULL,
+    last_t INTEGER NOT NULL, gain REAL NOT NULL, location TEXT NOT NULL, text TEXT NOT NULL,
+    PRIMARY KEY (namespace, trajectory_id, first_t)) WITHOUT ROWID;
+
+CREATE TABLE item_places (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), by TEXT NOT NULL, value TEXT NOT NULL, number INTEGER NOT NULL,
+    PRIMARY KEY (namespace, by, value, number)) WITHOUT ROWID;
+CREATE INDEX item_places_by_number ON item_places(number);
+ALTER TABLE items ADD COLUMN uses INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE items ADD COLUMN fresh INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX usages_by_trajectory ON usages(namespace, trajectory_id);
+CREATE INDEX trajectories_by_task ON trajectories(namespace, task, arm, seed);
+CREATE INDEX states_by_location ON states(namespace, location) WHERE location != '';
 """
 
 

@@ -16,6 +16,10 @@ Kind = Literal["strategy", "warning", "skill", "guardrail", "remedy", "insight"]
 KINDS: tuple[Kind, ...] = ("strategy", "warning", "skill", "guardrail", "remedy", "insight")
 
 Fact = str | int | float | bool | list[str]
+Trust = Literal["trusted", "untrusted"]
+SOURCES = ("person", "experience", "model", "import", "client", "environment")
+"""Where knowledge comes from: a person, this library's own steps, a model that read them, a file from
+elsewhere, a program that calls, or words of an environment or tool."""
 
 
 def _as_tuples(record: object, *names: str) -> None:
@@ -154,29 +158,57 @@ class Item:
     when_to_use: str = ""
     when_not_to_use: str = ""
     condition: Mapping[str, Any] | None = None
-    """Executable predicate on a state; see `tacit.memory.guardrails`."""
+    """Executable predicate on a state: a guardrail's, a skill's preconditions, a remedy's trigger; see `guardrails`."""
     forbids: str | None = None
     """Action pattern of a guardrail: `eat {1}`, `cook {1} in stove`."""
+    granularity: Literal["step", "task"] = "step"
+    """Of a guardrail: refuses an action before it runs, or a whole plan that contains it."""
+    steps: tuple[str, ...] = ()
+    """Of a skill: action patterns in order; of a remedy: the actions that repair."""
+    verify: Mapping[str, Any] | None = None
+    """Of a skill: what must hold in the state after its last step, whatever the policy says."""
+    repairs: str = ""
+    """Of a remedy: the failure (a value of `Failure`) that it repairs."""
+    scope: Literal["step", "suffix", "task"] = "step"
+    """Of a remedy: how much of a plan it replaces."""
     signatures: tuple[str, ...] = ()
     """State clusters in which it is known to apply."""
+    locations: tuple[str, ...] = ()
+    """Places in which it is known to apply."""
+    tags: tuple[str, ...] = ()
+    """Words of a small vocabulary: verbs, classes of things, failures."""
     provenance: tuple[int, ...] = ()
     """Ids of the steps that are its evidence."""
     score: float = 0.5
+    """Utility: 0.5 is as good as without it, 1 turns failures into successes, 0 the reverse."""
     confidence: float = 0.5
-    status: Literal["active", "retired"] = "active"
+    status: Literal["active", "quarantined", "retired"] = "active"
     pinned: bool = False
+    source: str = "person"
+    trust: Trust = "trusted"
+    ttl: int | None = None
+    """Episodes that it lives without new evidence; None is for ever."""
     writer: str = "user"
+    """The module, and its version, that wrote it: `rules`, `user`, `chat:MODEL/3`."""
     version: int = 1
     id: str = ""
 
     def __post_init__(self) -> None:
-        _as_tuples(self, "signatures", "provenance")
+        _as_tuples(self, "steps", "signatures", "locations", "tags", "provenance")
         if self.kind not in KINDS:
             raise ConfigError(f"item kind is {self.kind!r}; use one of {', '.join(KINDS)}.")
         if not self.title.strip():
             raise ConfigError("an item needs a title: one sentence that says what it is about.")
         if self.kind == "guardrail" and (self.condition is None or not self.forbids):
             raise ConfigError(f"guardrail {self.title!r} needs a condition and the action it forbids.")
+        if self.source not in SOURCES:
+            raise ConfigError(f"item source is {self.source!r}; use one of {', '.join(SOURCES)}.")
+        if self.trust not in ("trusted", "untrusted"):
+            raise ConfigError(f"item trust is {self.trust!r}; use trusted or untrusted.")
+        if self.repairs and self.repairs not in list(Failure):
+            raise ConfigError(f"remedy repairs {self.repairs!r}; use one of {', '.join(Failure)}.")
+        if self.ttl is not None and self.ttl < 1:
+            raise ConfigError(f"item ttl is {self.ttl}; give a number of episodes of at least 1, or None.")
         for name in ("score", "confidence"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"item {name} is {getattr(self, name)}; it lies in [0, 1].")
@@ -194,10 +226,76 @@ class Usage:
     item_id: str
     trajectory_id: str
     t: int
-    mode: Literal["recalled", "blocked"]
+    mode: Literal["recalled", "withheld", "blocked", "overridden", "followed"]
+    """Shown; fitting but held back, for comparison; refused an action; was overridden; a skill that was run."""
     arm: str
     outcome: float | None = None
     control_outcome: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What came of all attempts at one kind of action in one kind of situation, folded or not.
+
+    Its counts are exact; `ExperienceLibrary.evidence` names the steps behind each of them.
+    """
+
+    id: int
+    signature: str
+    pattern: str
+    """The action with its arguments left open."""
+    n: int
+    failures: Mapping[str, int]
+    """By failure, how often; what is not counted here succeeded."""
+    mean_return: float
+    """Mean discounted reward-to-go."""
+    best: int
+    """Id of the step with the highest return."""
+    first: int
+    last: int
+    live: int
+    """Of the n, how many are not folded: only these are recalled one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of one episode between two gains: what was done, and what it brought."""
+
+    trajectory_id: str
+    first_t: int
+    last_t: int
+    gain: float
+    """Sum of the rewards in it."""
+    location: str
+    text: str
+    """In words: the actions, what failed, what was gained."""
+    steps: tuple[int, ...] = ()
+    """Ids of its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """An extractor asks that an item be admitted."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An extractor rewrites items it was shown, by their place in what it was shown, into one."""
+
+    indices: tuple[int, ...]
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """An extractor found nothing worth keeping: a valid answer."""
+
+    why: str = ""
+
+
+Operation = Add | Update | Return
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +336,8 @@ class Recollection:
     """Per admissible action, when actions were given."""
     path: Literal["empty", "cluster", "hybrid", "task"] = "empty"
     tokens: int = 0
+    summaries: tuple[Summary, ...] = ()
+    """What came of every kind of action in this kind of situation, the most tried first."""
 
     def __bool__(self) -> bool:
         return bool(self.items or self.steps or self.guardrails or self.estimates)
