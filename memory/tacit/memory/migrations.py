@@ -27,7 +27,14 @@ def m002_tiers(connection: Connection) -> None:
     connection.execute("INSERT INTO meta SELECT 'rebuild', '1' WHERE EXISTS (SELECT 1 FROM steps)")
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_tiers)
+def m003_vectors_as_rows(connection: Connection) -> None:
+    """Vectors in an ordinary table: without rowids, one of a kilobyte took a page of four for itself."""
+    for statement in _VECTORS.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_tiers, m003_vectors_as_rows)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 _INITIAL = """
@@ -93,11 +100,13 @@ _TIERS = """
 CREATE TABLE attempts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id),
     signature TEXT NOT NULL, pattern TEXT NOT NULL, n INTEGER NOT NULL, live INTEGER NOT NULL,
-    returns REAL NOT NULL, failures TEXT NOT NULL, best INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
-    UNIQUE (namespace, signature, pattern));
+    returns REAL NOT NULL, failures TEXT NOT NULL, best INTEGER NOT NULL, best_return REAL NOT NULL,
+    first INTEGER NOT NULL, last INTEGER NOT NULL, UNIQUE (namespace, signature, pattern));
+CREATE INDEX attempts_by_best ON attempts(namespace, signature, best_return);
+CREATE INDEX attempts_by_n ON attempts(namespace, signature, n);
 ALTER TABLE steps ADD COLUMN attempt INTEGER REFERENCES attempts(id);
 ALTER TABLE steps ADD COLUMN folded INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX steps_by_attempt ON steps(attempt, folded, id);
+CREATE INDEX steps_by_attempt ON steps(attempt, folded, return_to_go, id);
 
 CREATE TABLE segments (
     namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, first_t INTEGER NOT NULL,
@@ -105,14 +114,25 @@ CREATE TABLE segments (
     PRIMARY KEY (namespace, trajectory_id, first_t)) WITHOUT ROWID;
 
 CREATE TABLE item_places (
-    namespace INTEGER NOT NULL REFERENCES namespaces(id), by TEXT NOT NULL, value TEXT NOT NULL, number INTEGER NOT NULL,
-    PRIMARY KEY (namespace, by, value, number)) WITHOUT ROWID;
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), by TEXT NOT NULL, value TEXT NOT NULL,
+    number INTEGER NOT NULL, PRIMARY KEY (namespace, by, value, number)) WITHOUT ROWID;
 CREATE INDEX item_places_by_number ON item_places(number);
 ALTER TABLE items ADD COLUMN uses INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE items ADD COLUMN fresh INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX usages_by_trajectory ON usages(namespace, trajectory_id);
 CREATE INDEX trajectories_by_task ON trajectories(namespace, task, arm, seed);
 CREATE INDEX states_by_location ON states(namespace, location) WHERE location != '';
+"""
+
+_VECTORS = """
+ALTER TABLE vectors RENAME TO old_vectors;
+DROP INDEX vectors_by_namespace;
+CREATE TABLE vectors (
+    kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    vector BLOB NOT NULL, PRIMARY KEY (kind, ref));
+INSERT INTO vectors SELECT kind, ref, namespace, vector FROM old_vectors ORDER BY kind, ref;
+DROP TABLE old_vectors;
+CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
 """
 
 
