@@ -1,14 +1,15 @@
 import pytest
 
 from tacit.memory import Item
-from tacit.memory.catalogue import MAX_EVIDENCE, identify
+from tacit.memory.catalogue import identify
+from tacit.memory.curator import MAX_EVIDENCE
 from tacit.memory.errors import ConfigError, UnknownName
 
 
 @pytest.fixture
 def narrow(library, monkeypatch):
     """A library that holds two items of a kind."""
-    monkeypatch.setattr("tacit.memory.catalogue.CAPACITY", 2)
+    monkeypatch.setattr("tacit.memory.curator.CAPACITY", 2)
     return library
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tacit.memory import Diagnosis, Failure, Item, State, Step, Trajectory
-from tacit.memory.recall import MIN_COSINE, SCORE_RATE, tokens_of, within_budget
+from tacit.memory.recall import MIN_COSINE, tokens_of, within_budget
 from tacit.memory.records import Hit
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
@@ -237,60 +237,3 @@ def test_by_task_the_better_of_equal_episodes_come_first(library, episode):
         library.record(episode(action, reward=reward))
     library.record(episode("d", reward=9.0, success=None))
     assert actions(library.recall(DRAWER, level="task")) == ["b", "c", "a"]
-
-
-def used(episode, ref, success):
-    """An episode that was shown an item."""
-    made = episode("open drawer", success=success)
-    return replace(made, steps=tuple(replace(step, why={"recalled": [ref]}) for step in made.steps))
-
-
-def test_a_score_moves_towards_the_outcome(library, episode):
-    """score <- score + rate (0.5 + (outcome - mean of the task) / 2 - score), by hand."""
-    ref = library.add(Item("insight", "x", score=0.8)).item_id
-    library.record(used(episode, ref, True))
-    assert library.get(ref).score == pytest.approx(first := 0.8 + SCORE_RATE * (0.5 - 0.8))
-    library.record(used(episode, ref, False))
-    assert library.get(ref).score == pytest.approx(first + SCORE_RATE * (0.5 - 0.25 - first))
-
-
-def test_an_item_of_failures_ranks_below_one_of_successes(library, episode):
-    """Equal at first, told apart by twenty episodes each."""
-    good, bad = (
-        str(library.add(Item("insight", f"drawer closed {name}", signatures=(DRAWER.signature,))).item_id)
-        for name in ("one", "two")
-    )
-    for _ in range(20):
-        library.record(used(episode, good, True))
-        library.record(used(episode, bad, False))
-    assert items(library.recall(DRAWER)) == ["drawer closed one", "drawer closed two"]
-    assert library.get(bad).score < 0.4 < 0.6 < library.get(good).score
-
-
-def test_usages_say_who_was_shown_what(library, episode):
-    """Episode, step, mode, arm and outcome; of an item that was blocked on as well."""
-    ref = library.add(Item("insight", "x")).item_id
-    steps = [replace(step, why={"recalled": [ref], "blocked": [ref]}) for step in episode("a", "b").steps]
-    run = library.record(replace(episode(), steps=tuple(steps), arm="retrieved"))
-    told = [(usage["trajectory_id"], usage["t"], usage["mode"]) for usage in library.usages(ref)]
-    assert told == [(run, 0, "recalled"), (run, 0, "blocked"), (run, 1, "recalled"), (run, 1, "blocked")]
-    assert {(usage["arm"], usage["outcome"]) for usage in library.usages(ref)} == {("retrieved", 1.0)}
-
-
-def test_an_excluded_episode_moves_no_score(library, episode):
-    """And leaves no usage."""
-    ref = library.add(Item("insight", "x", score=0.8)).item_id
-    library.record(used(episode, ref, None))
-    assert library.get(ref).score == 0.8
-    assert library.usages(ref) == []
-
-
-def test_a_pinned_or_retired_item_is_scored_alike(library, episode):
-    """A pin keeps an item, not its score; what is retired is left alone."""
-    pinned, retired = (str(library.add(Item("insight", name, score=0.8)).item_id) for name in ("x", "y"))
-    library.pin(pinned)
-    library.retire(retired, "no")
-    for ref in (pinned, retired):
-        library.record(used(episode, ref, False))
-    assert library.get(pinned).score < 0.8
-    assert library.get(retired).score == 0.8

@@ -1,41 +1,27 @@
-"""The catalogue: items as rows, admitted one way, every change in the history.
+"""The catalogue: items as rows, every change in the history, every index kept beside them.
 
-An item's id is made of what it says, so that the same finding made twice meets itself: it is merged,
-its evidence united. At capacity a newcomer must beat the weakest unpinned item of its kind.
+It writes what it is told; whether an item deserves to be written is for the `curator`. An item's id
+is made of what it says, so that the same finding made twice meets itself.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from sqlite3 import Connection
 from typing import Any
 
 from .errors import ConfigError
 from .guardrails import validate
 from .ledger import dumps, log_change, now, plain
-from .records import Admission, Item
+from .records import Item
+from .situation import parse_action, words
 
-CAPACITY = 2000
-"""Active items of one kind in one namespace."""
-MAX_EVIDENCE = 64
-"""Step ids kept on an item; the newest stay."""
-_EDITABLE = frozenset(
-    [
-        "title",
-        "body",
-        "when_to_use",
-        "when_not_to_use",
-        "condition",
-        "forbids",
-        "signatures",
-        "provenance",
-        "score",
-        "confidence",
-        "pinned",
-    ]
-)
+_EDITABLE = frozenset(field.name for field in fields(Item)) - {"id", "kind", "status", "version", "writer"}
+_WORDING = frozenset(["title", "body", "when_to_use", "when_not_to_use", "condition", "forbids", "steps", "verify"])
+_LOGGED_BESIDE = ("retired", "scored", "used")
+"""Operations whose detail is not the whole item."""
 _WORDS = re.compile(r"\w+")
 
 
@@ -46,80 +32,34 @@ def identify(item: Item) -> str:
     return f"{item.kind[:2]}-{hashlib.blake2b(said.encode(), digest_size=6).hexdigest()}"
 
 
-def admit(connection: Connection, namespace: int, item: Item) -> Admission:
-    """Add, merge, replace or reject a candidate, each with the reason."""
-    if item.condition is not None:
-        validate(item.condition)
-    item = replace(item, id=item.id or identify(item))
-    known = read_item(connection, namespace, item.id)
-    if known is not None and known.status == "retired":
-        return Admission("rejected", f"{item.id} says the same and was retired", item.id)
-    if known is not None:
-        _write(connection, namespace, _merged(known, item), "merged")
-        return Admission("merged", f"the same as {known.id}: evidence united", known.id)
-    if _held(connection, namespace, item.kind) < CAPACITY:
-        _write(connection, namespace, item, "added")
-        return Admission("added", "new", item.id)
-    weakest = _weakest(connection, namespace, item.kind)
-    if weakest is None:
-        return Admission("rejected", f"{item.kind} is full of pinned items")
-    loser, score = weakest
-    if item.score <= score:
-        return Admission("rejected", f"{item.kind} is full and its weakest scores {score:.2f}")
-    retire(connection, namespace, loser, f"replaced by {item.id}")
-    _write(connection, namespace, item, "added")
-    return Admission("replaced", f"scores {item.score:.2f}, above {loser} with {score:.2f}", item.id)
-
-
-def _merged(known: Item, new: Item) -> Item:
-    evidence = tuple(dict.fromkeys((*known.provenance, *new.provenance)))[-MAX_EVIDENCE:]
-    clusters = tuple(dict.fromkeys((*known.signatures, *new.signatures)))
-    return replace(
-        known,
-        body=new.body or known.body,
-        provenance=evidence,
-        signatures=clusters,
-        confidence=new.confidence if new.writer == known.writer else max(known.confidence, new.confidence),
-        version=known.version + 1,
-    )
-
-
-def _held(connection: Connection, namespace: int, kind: str) -> int:
-    where = "namespace = ? AND status = 'active' AND kind = ?"
-    return int(connection.execute(f"SELECT count(*) FROM items WHERE {where}", (namespace, kind)).fetchone()[0])
-
-
-def _weakest(connection: Connection, namespace: int, kind: str) -> tuple[str, float] | None:
-    row = connection.execute(
-        "SELECT id, score FROM items WHERE namespace = ? AND status = 'active' AND kind = ? AND pinned = 0 "
-        "ORDER BY score, number LIMIT 1",
-        (namespace, kind),
-    ).fetchone()
-    return (str(row[0]), float(row[1])) if row else None
+def check_conditions(item: Item) -> None:
+    """Raise ConfigError for a condition that could not be evaluated."""
+    for condition in (item.condition, item.verify):
+        if condition is not None:
+            validate(condition)
 
 
 def restore(connection: Connection, namespace: int, item: Item) -> None:
     """Write an item as it is, under its own id. Raises ConfigError for a condition that cannot be checked."""
-    if item.condition is not None:
-        validate(item.condition)
-    _write(connection, namespace, item, "restored")
+    check_conditions(item)
+    write(connection, namespace, item, "restored")
 
 
 def change(connection: Connection, namespace: int, item: Item, changes: Mapping[str, Any], op: str) -> Item:
-    """The item with some fields changed, written and logged.
+    """The item with some fields changed, written and logged; who words it anew is its writer from then on.
 
     Raises: ConfigError for a field that may not be edited or a value that cannot be.
     """
     for name in changes:
         if name not in _EDITABLE:
             raise ConfigError(f"{name!r} of an item cannot be changed; these can: {', '.join(sorted(_EDITABLE))}.")
-    if changes.get("condition") is not None:
-        validate(changes["condition"])
+    writer = "user" if _WORDING & changes.keys() else item.writer
     try:
-        updated = replace(item, **changes, version=item.version + 1)
+        updated = replace(item, **changes, writer=writer, version=item.version + 1)
     except (TypeError, AttributeError) as error:  # "high" for a score, a number for a title
         raise ConfigError(f"{item.id} cannot be changed to {dict(changes)}: {error}.") from error
-    _write(connection, namespace, updated, op)
+    check_conditions(updated)
+    write(connection, namespace, updated, op)
     return updated
 
 
@@ -128,16 +68,49 @@ def retire(connection: Connection, namespace: int, item_id: str, why: str) -> No
     item = read_item(connection, namespace, item_id)
     if item is not None:
         retired: Item = replace(item, status="retired", version=item.version + 1)
-        _write(connection, namespace, retired, "retired", {"why": why})
+        write(connection, namespace, retired, "retired", {"why": why})
+
+
+def release(connection: Connection, namespace: int, item: Item, why: str) -> Item:
+    """Take an item out of quarantine: it is trusted from now on. Raises ConfigError for one that is not in it."""
+    if item.status != "quarantined":
+        raise ConfigError(f"{item.id} is {item.status}, not quarantined; there is nothing to release it from.")
+    released: Item = replace(item, status="active", trust="trusted", version=item.version + 1)
+    write(connection, namespace, released, f"released: {why}")
+    return released
+
+
+def undo(connection: Connection, namespace: int, item: Item) -> Item:
+    """The item as it was before its last change that was not undone yet; what it earned since stays.
+
+    Raises: ConfigError when there is no earlier version.
+    """
+    versions: list[dict[str, Any]] = []
+    for op, text in connection.execute(
+        "SELECT op, detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? ORDER BY seq",
+        (namespace, item.id),
+    ):
+        if op == "undone":
+            versions.pop()
+        elif op == "retired":
+            versions.append({**versions[-1], "status": "retired"})
+        elif op not in _LOGGED_BESIDE:
+            versions.append(json.loads(text))
+    if len(versions) < 2:
+        raise ConfigError(f"{item.id} has no earlier version. To be rid of it: tacit memory retire {item.id}")
+    earlier: Item = replace(item_of(dumps(versions[-2])), score=item.score, version=item.version + 1)
+    write(connection, namespace, earlier, "undone")
+    return earlier
 
 
 def set_score(connection: Connection, namespace: int, item: Item, score: float) -> None:
     """Move an item's score; logged as a change of this field alone."""
-    _write(connection, namespace, replace(item, score=score), "scored", {"score": [item.score, score]})
+    write(connection, namespace, replace(item, score=score), "scored", {"score": [item.score, score]})
 
 
-def _write(connection: Connection, namespace: int, item: Item, op: str, detail: Any = None) -> None:
-    record, at, known = dumps(asdict(item)), now(), None
+def write(connection: Connection, namespace: int, item: Item, op: str, detail: Any = None) -> None:
+    """Write an item's row, its places in every index, and a line of its history."""
+    record, at, known = record_of(item), now(), None
     row = connection.execute(
         "SELECT number, record FROM items WHERE namespace = ? AND id = ?", (namespace, item.id)
     ).fetchone()
@@ -155,24 +128,60 @@ def _write(connection: Connection, namespace: int, item: Item, op: str, detail: 
             (item.kind, item.status, item.score, int(item.pinned), at, record, number),
         )
     _write_text(connection, namespace, number, known, item)
-    log_change(connection, namespace, "item", item.id, op, detail if detail is not None else json.loads(record))
+    _write_places(connection, namespace, number, known, item)
+    log_change(connection, namespace, "item", item.id, op, json.loads(record) if detail is None else detail)
+
+
+def places_of(item: Item) -> set[tuple[str, str]]:
+    """Where an item is filed: (index, value) for every cluster, place and tag; nowhere unless it is active."""
+    if item.status != "active":
+        return set()
+    filed = {"signature": item.signatures, "location": item.locations, "tag": tags_of(item)}
+    return {(by, value) for by, values in filed.items() for value in values}
+
+
+def tags_of(item: Item) -> tuple[str, ...]:
+    """The tags given to an item, and those that its actions and its failure give it."""
+    actions = [*item.steps, *([item.forbids] if item.forbids else [])]
+    verbs = [parse_action(action).verb for action in actions]
+    things = [word for action in actions for slot in parse_action(action).slots for word in words(slot)]
+    found = dict.fromkeys((*item.tags, *verbs, *(word for word in things if word.isalpha()), item.repairs))
+    return tuple(tag for tag in found if tag)
+
+
+def _write_places(connection: Connection, namespace: int, number: int, known: Item | None, item: Item) -> None:
+    before, after = (places_of(known) if known is not None else set()), places_of(item)
+    connection.executemany(
+        "DELETE FROM item_places WHERE namespace = ? AND by = ? AND value = ? AND number = ?",
+        [(namespace, by, plain(value), number) for by, value in sorted(before - after)],
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO item_places VALUES (?, ?, ?, ?)",
+        [(namespace, by, plain(value), number) for by, value in sorted(after - before)],
+    )
 
 
 def _write_text(connection: Connection, namespace: int, number: int, known: Item | None, item: Item) -> None:
     """Bring the text index after the item; a change of figures alone leaves it and the vector as they are."""
     if known is not None and (known.text, known.status) == (item.text, item.status):
         return
-    connection.execute(f"DELETE FROM items_text_{namespace} WHERE rowid = ?", (number,))
-    connection.execute("DELETE FROM vectors WHERE kind = 'items' AND ref = ?", (number,))
+    if known is not None:
+        connection.execute(f"DELETE FROM items_text_{namespace} WHERE rowid = ?", (number,))
+        connection.execute("DELETE FROM vectors WHERE kind = 'items' AND ref = ?", (number,))
     if item.status == "active":
         text = plain(item.text)
         connection.execute(f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)", (number, text))
 
 
 def read_item(connection: Connection, namespace: int, item_id: str) -> Item | None:
-    """An item by id, retired or not."""
+    """An item by id, whatever its status."""
     row = connection.execute("SELECT record FROM items WHERE namespace = ? AND id = ?", (namespace, item_id)).fetchone()
     return item_of(row[0]) if row else None
+
+
+def record_of(item: Item) -> str:
+    """An item as the JSON that is stored."""
+    return dumps({field.name: getattr(item, field.name) for field in fields(Item)})
 
 
 def item_of(record: str) -> Item:

@@ -14,8 +14,8 @@ from .situation import GUARD_MARK
 from .values import Cell, ValueTable
 from .wording import condition_words, key_words
 
-RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10}
-"""Candidates of a kind admitted by one call of `evolve` (SLEA-RL: 10 strategies, 5 warnings)."""
+RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "skill": 5, "remedy": 5}
+"""Items of a kind added by one call of `evolve` (SLEA-RL: 10 strategies, 5 warnings)."""
 NARROW_EVIDENCE = 4
 WIDE_EVIDENCE = 12
 WIDE_RATE = 0.97
@@ -95,6 +95,7 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
         forbids=pattern,
         provenance=tuple(cell.bad_steps),
         confidence=round((cell.bad + 1) / (cell.n + 2), 3),
+        source="experience",
         writer="rules",
     )
 
@@ -113,5 +114,6 @@ def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
         provenance=tuple(cell.steps),
         score=round(min(1.0, max(0.0, 0.5 + cell.mean - usual.mean)), 3),
         confidence=round(cell.n / (cell.n + 4), 3),
+        source="experience",
         writer="rules",
     )

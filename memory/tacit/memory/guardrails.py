@@ -107,15 +107,27 @@ class Guard:
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self._by_verb: dict[str, list[Item]] = {}
+        self._of_plans: list[Item] = []
         for item in sorted(items, key=lambda item: item.id):
             if item.kind == "guardrail" and item.status == "active" and item.confidence >= MIN_CONFIDENCE:
-                self._by_verb.setdefault(parse_action(item.forbids or "").verb, []).append(item)
+                if item.granularity == "task":
+                    self._of_plans.append(item)
+                else:
+                    self._by_verb.setdefault(parse_action(item.forbids or "").verb, []).append(item)
 
     def check(self, situation: Situation, action: str) -> Verdict:
         """Whether the action may run here."""
         for item in self._by_verb.get(parse_action(action).verb, ()):
             if forbids(item, situation, action):
                 return Verdict(False, item.id, item.body or item.title)
+        return Verdict(True)
+
+    def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
+        """Whether a plan of these actions, made here, may be followed."""
+        for action in actions:
+            for item in self._of_plans:
+                if forbids(item, situation, action):
+                    return Verdict(False, item.id, item.body or item.title)
         return Verdict(True)
 
     def active(self, situation: Situation, actions: Iterable[str]) -> tuple[Item, ...]:

@@ -11,20 +11,24 @@ read and write one library. This file knows nothing of prompts, models or graphs
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from . import catalogue, inspection, recall, transfer
+from . import catalogue, credit, extraction, inspection, recall, transfer
 from .bank import Bank
+from .curator import Curator, Gate, expire
 from .derived import Derived
 from .embed import Embedder, RememberedEmbedder, open_embedder, refuse_other
 from .errors import UnknownName
 from .evolution import RATE_LIMITS, Evolution
+from .guardrails import holds
+from .induction import Induction
 from .ledger import KeyIds, dumps, is_recorded, namespace_id, read_steps, write_trajectory
 from .records import (
     Admission,
@@ -32,6 +36,7 @@ from .records import (
     Hit,
     Item,
     Kind,
+    Operation,
     Problem,
     Recollection,
     State,
@@ -45,6 +50,8 @@ from .store import Store
 
 DISCOUNT = 0.95
 """Per step, for the returns of recorded steps."""
+EPISODES_READ = 500
+"""Newest episodes that the first `evolve` of a process reads for skills and remedies."""
 
 
 class ExperienceLibrary:
@@ -59,6 +66,11 @@ class ExperienceLibrary:
         self._derived = Derived(store, self._number)
         self._search = Search(store, self._number, embedder)
         self._evolution = Evolution()
+        self._induction = Induction()
+        self._read_up_to = 0
+        self._just_recorded: dict[str, Trajectory] = {}
+        self.gate: Gate | None = None
+        """A learned judge of candidates, asked after the rules of admission; None admits by rules alone."""
         self._key_ids = KeyIds()
         self._version: tuple[int, int] | None = None
 
@@ -123,9 +135,12 @@ class ExperienceLibrary:
         with self._transaction() as connection:
             if is_recorded(connection, self._number, trajectory):
                 return trajectory.id
+            clock = self.episodes
             stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT)
-            recall.write_usages(connection, self._number, stored)
-            return stored.id
+            credit.settle(connection, self._number, stored, clock)
+        if len(self._just_recorded) < EPISODES_READ:
+            self._just_recorded[stored.id] = stored
+        return stored.id
 
     def add(self, item: Item) -> Admission:
         """Add one item, or say why not."""
@@ -134,7 +149,20 @@ class ExperienceLibrary:
     def add_many(self, items: Iterable[Item]) -> list[Admission]:
         """Add items in one transaction."""
         with self._transaction() as connection:
-            return [catalogue.admit(connection, self._number, item) for item in items]
+            curator = self._curator(connection)
+            return [curator.admit(item) for item in items]
+
+    def _curator(self, connection: Connection) -> Curator:
+        return Curator(connection, self._number, self.episodes, self.gate)
+
+    def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
+        """Carry out what an extractor asks for after reading a recorded episode; see `extraction`.
+
+        `shown` are the ids of the items that it was shown, in the order that its updates count.
+        """
+        with self._transaction() as connection:
+            items = [self.get(item_id) for item_id in shown]
+            return extraction.apply(self._curator(connection), operations, trajectory, items)
 
     def restore(self, item: Item) -> None:
         """Write an item exactly as it is, past admission; for imports."""
@@ -142,24 +170,65 @@ class ExperienceLibrary:
             catalogue.restore(connection, self._number, item)
 
     def evolve(self) -> EvolutionReport:
-        """Distil what was recorded since the last call into items, within the rate limits."""
+        """Distil what was recorded since the last call into items, within the rate limits.
+
+        Additions of a kind never exceed its limit; merging into what is there costs nothing.
+        """
         with self._lock:
             derived = self._caught_up()
-            left = dict(RATE_LIMITS)
-            chosen: list[Item] = []
-            candidates = list(self._evolution.candidates(derived.values))
-            for key, item in candidates:
-                if left[item.kind]:
-                    left[item.kind] -= 1
-                    chosen.append(item)
-                else:
-                    self._evolution.postpone(key, derived.values)
-            unpinned = (item for item in derived.items.values() if not item.pinned)
-            released = list(self._evolution.released(derived.values, unpinned))
-            admissions = self.add_many(chosen) if chosen else []
-            for item, why in released:
-                self.retire(item.id, why)
-            return EvolutionReport(tuple(admissions), tuple(item.id for item, _ in released), len(candidates))
+            self._read_episodes()
+            proposals = self._proposals()
+            unpinned = [item for item in derived.items.values() if not item.pinned]
+            released = list(self._evolution.released(derived.values, iter(unpinned)))
+            aging = any(item.ttl is not None for item in unpinned)
+            if not (proposals or released or aging):
+                return EvolutionReport()
+            with self._transaction() as connection:
+                admissions = self._admit_within_limits(self._curator(connection), proposals)
+                for item, why in released:
+                    catalogue.retire(connection, self._number, item.id, why)
+                expired = expire(connection, self._number, derived.episodes) if aging else []
+            retired = (*(item.id for item, _ in released), *expired)
+            return EvolutionReport(tuple(admissions), retired, len(proposals))
+
+    def _read_episodes(self) -> None:
+        """Read what was recorded since the last time, by this process or another, for skills and remedies."""
+        new = self._store.rows(
+            "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' "
+            "ORDER BY seq DESC LIMIT ?",
+            (self._read_up_to, self._number, EPISODES_READ),
+        )
+        for seq, ref in reversed(new):
+            known = self._just_recorded.get(ref)
+            self._induction.read(self.trajectory(ref) if known is None else known)
+            self._read_up_to = seq
+        self._just_recorded.clear()
+
+    def _proposals(self) -> list[tuple[Item, Callable[[], None], Callable[[], None]]]:
+        """Every candidate, with what to call when it was put before the curator, and when it has to wait."""
+        values = self._derived.values
+        found: list[tuple[Item, Callable[[], None], Callable[[], None]]] = []
+        for key, item in list(self._evolution.candidates(values)):
+            found.append((item, _nothing, partial(self._evolution.postpone, key, values)))
+        for candidate, item in list(self._induction.candidates()):
+            found.append((item, partial(self._induction.taken, candidate), _nothing))
+        return found
+
+    @staticmethod
+    def _admit_within_limits(
+        curator: Curator, proposals: Iterable[tuple[Item, Callable[[], None], Callable[[], None]]]
+    ) -> list[Admission]:
+        left = dict(RATE_LIMITS)
+        admissions = []
+        for item, taken, wait in proposals:
+            if not left.get(item.kind, 0):
+                wait()
+                continue
+            admission = curator.admit(item)
+            taken()
+            left[item.kind] -= admission.status in ("added", "replaced")
+            admissions.append(admission)
+        return admissions
 
     def update(self, item_id: str, **changes: Any) -> Item:
         """Change fields of an item; the old values stay in its history."""
@@ -173,6 +242,16 @@ class ExperienceLibrary:
         """Take an item out of use; it and the reason stay in the history."""
         with self._transaction() as connection:
             catalogue.retire(connection, self._number, self.get(item_id).id, why)
+
+    def release(self, item_id: str, why: str) -> Item:
+        """Take an item out of quarantine, on a person's word; it is trusted from then on."""
+        with self._transaction() as connection:
+            return catalogue.release(connection, self._number, self.get(item_id), why)
+
+    def undo(self, item_id: str) -> Item:
+        """Take back the last change of an item that was not taken back yet; its score stays as earned."""
+        with self._transaction() as connection:
+            return catalogue.undo(connection, self._number, self.get(item_id))
 
     def _change(self, item_id: str, changes: Mapping[str, Any], op: str) -> Item:
         with self._transaction() as connection:
@@ -229,6 +308,24 @@ class ExperienceLibrary:
             derived = self._caught_up()
             return derived.guard.check(derived.situation(state), action)
 
+    def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
+        """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
+        with self._lock:
+            derived = self._caught_up()
+            return derived.guard.check_plan(derived.situation(state), actions)
+
+    def offered(self, state: State, kinds: Sequence[Kind] = ("skill", "remedy")) -> tuple[Item, ...]:
+        """Active items of these kinds whose condition holds here, the best first."""
+        with self._lock:
+            derived = self._caught_up()
+            situation = derived.situation(state)
+            found = [
+                item
+                for item in derived.items.values()
+                if item.kind in kinds and (item.condition is None or holds(item.condition, situation, ""))
+            ]
+            return tuple(sorted(found, key=lambda item: (-item.score * item.confidence, item.id)))
+
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """All keys under which a step with this action in this state is filed."""
         with self._lock:
@@ -270,6 +367,11 @@ class ExperienceLibrary:
     def usages(self, item_id: str) -> list[dict[str, Any]]:
         """Who was shown an item, when, in which arm, and how the episode ended."""
         return inspection.usages(self._store, self._number, self.get(item_id).id)
+
+    def usefulness(self, item_id: str) -> dict[str, Any]:
+        """What an item is worth by randomised show and withhold, with a 95% interval; see `credit.usefulness`."""
+        with self._lock:
+            return credit.usefulness(self._store.connection, self._number, self.get(item_id).id)
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Rows about episodes, newest first, without their steps."""
@@ -357,6 +459,10 @@ class ExperienceLibrary:
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items())
+
+
+def _nothing() -> None:
+    """What is done where nothing is to be done."""
 
 
 def reembed(path: str | Path, embedder: str | Embedder) -> Embedder:

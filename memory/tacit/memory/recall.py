@@ -6,14 +6,12 @@ when nothing is near enough. By task: whole episodes chosen once by the task's w
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from sqlite3 import Connection
 
-from .catalogue import read_item, set_score
 from .derived import Derived
 from .embed import Vectors
 from .guardrails import forbids, holds
 from .ledger import read_best_steps, read_steps
-from .records import Hit, Item, Kind, Recollection, State, Step, Trajectory
+from .records import Hit, Item, Kind, Recollection, State, Step
 from .search import How, Search
 from .situation import Situation, content_words
 from .store import Store
@@ -24,8 +22,6 @@ MIN_COSINE = 0.2
 CLUSTER_STATES = 16
 """States of a cluster looked at for its steps, newest first."""
 TASK_EPISODES = 5
-SCORE_RATE = 0.1
-"""Alpha of score <- score + alpha (outcome - score) for items that were shown."""
 _COUNTS = (
     "action != '' AND EXISTS (SELECT 1 FROM trajectories AS episode WHERE episode.namespace = steps.namespace "
     "AND episode.id = trajectory_id AND success IS NOT NULL)"
@@ -222,34 +218,3 @@ def search(store: Store, derived: Derived, index: Search, text: str, k: int, how
     ]
     hits.extend(step_hits(store, states))
     return sorted(hits, key=lambda hit: -hit.similarity)[:k] if how != "text" else hits[:k]
-
-
-def write_usages(connection: Connection, namespace: int, trajectory: Trajectory) -> None:
-    """Close the books of an episode: who was shown which item, and how it ended.
-
-    The score of a shown item moves by SCORE_RATE towards the outcome against the mean of its task:
-    0.5 is as good as without it.
-    """
-    if trajectory.success is None:
-        return
-    outcome = float(trajectory.success)
-    (mean,) = connection.execute(
-        "SELECT avg(success) FROM trajectories WHERE namespace = ? AND task = ? AND success IS NOT NULL",
-        (namespace, trajectory.task),
-    ).fetchone()
-    shown: dict[str, None] = {}
-    for step in trajectory.steps:
-        for mode in ("recalled", "blocked"):
-            for item_id in step.why.get(mode, ()):
-                connection.execute(
-                    "INSERT INTO usages(namespace, item_id, trajectory_id, t, mode, arm, outcome) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (namespace, item_id, trajectory.id, step.t, mode, trajectory.arm, outcome),
-                )
-                if mode == "recalled":
-                    shown[item_id] = None
-    for item_id in shown:
-        item = read_item(connection, namespace, item_id)
-        if item is not None and item.status == "active":
-            target = min(1.0, max(0.0, 0.5 + 0.5 * (outcome - mean)))
-            set_score(connection, namespace, item, item.score + SCORE_RATE * (target - item.score))
