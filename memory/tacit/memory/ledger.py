@@ -1,4 +1,4 @@
-"""The ledger: trajectories, steps and states as rows, append-only.
+"""The ledger: trajectories, steps and states as rows, append-only, with the tiers that sum them up.
 
 A state that was seen before is stored once. Everything a step refers to is written in the same
 transaction, so an episode is in the library whole or not at all.
@@ -7,8 +7,8 @@ transaction, so an episode is in the library whole or not at all.
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from sqlite3 import Connection
 from typing import Any
@@ -17,7 +17,10 @@ from .errors import ConfigError
 from .records import Diagnosis, Failure, State, Step, Trajectory, with_returns
 from .situation import fact_words, vocabulary
 from .store import Store
+from .tiers import Attempts, segments_of, write_segments
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+_JUDGED = tuple(field.name for field in fields(Diagnosis))
 _STATE = "observation, facts, location, task, feedback, notes, signature"
 _STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id"
 
@@ -29,7 +32,7 @@ def now() -> str:
 
 def dumps(value: Any) -> str:
     """JSON, the same for equal values."""
-    return plain(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str))
+    return plain(_ENCODER.encode(value))
 
 
 def plain(text: str) -> str:
@@ -71,11 +74,18 @@ def is_recorded(connection: Connection, namespace: int, trajectory: Trajectory) 
 
 
 def write_trajectory(
-    connection: Connection, namespace: int, trajectory: Trajectory, key_ids: "KeyIds", discount: float
+    connection: Connection,
+    namespace: int,
+    trajectory: Trajectory,
+    key_ids: "KeyIds",
+    discount: float,
+    attempts: Attempts | None = None,
+    recorded_at: str | None = None,
 ) -> Trajectory:
     """Write one episode; returns it as stored: with its id, step ids and returns.
 
-    The steps of an excluded episode (success None) are kept for audit, filed under no key.
+    The steps of an excluded episode (success None) are kept for audit, filed under no key and no attempt.
+    Where a transaction writes several episodes it gives the `attempts` they share, and writes those last.
     """
     trajectory = with_returns(trajectory, discount)
     trajectory = replace(trajectory, id=trajectory.id or uuid.uuid4().hex, task=plain(trajectory.task))
@@ -85,7 +95,7 @@ def write_trajectory(
         (
             trajectory.id,
             namespace,
-            now(),
+            recorded_at or now(),
             trajectory.task,
             None if excluded else int(bool(trajectory.success)),
             trajectory.score,
@@ -97,35 +107,56 @@ def write_trajectory(
             dumps(dict(trajectory.meta)),
         ),
     )
+    trajectory = replace(trajectory, steps=tuple(_numbered(connection, trajectory.steps, excluded)))
+    shared = attempts or Attempts(connection, namespace)
+    _write_steps(connection, namespace, trajectory, key_ids, shared)
+    if attempts is None:
+        shared.write()
+    write_segments(connection, namespace, segments_of(trajectory.id, trajectory.steps))
+    if not excluded:
+        _count_words(connection, namespace, trajectory)
+    log_change(connection, namespace, "trajectory", trajectory.id, "recorded")
+    return trajectory
+
+
+def _numbered(connection: Connection, steps: Iterable[Step], excluded: bool) -> Iterator[Step]:
+    """The steps as they will be stored: with the ids that come next, which no other writer can take meanwhile."""
+    newest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'steps'").fetchone()
+    for number, step in enumerate(steps, newest[0] + 1 if newest else 1):
+        yield replace(step, id=number, action=plain(step.action), keys=() if excluded else step.keys)
+
+
+def _write_steps(
+    connection: Connection, namespace: int, trajectory: Trajectory, key_ids: "KeyIds", attempts: Attempts
+) -> None:
     seen: dict[int, int] = {}
-    steps = []
+    rows = []
     for step in trajectory.steps:
         pre = seen.get(id(step.pre)) or seen.setdefault(id(step.pre), _write_state(connection, namespace, step.pre))
         post = seen.get(id(step.post)) or seen.setdefault(id(step.post), _write_state(connection, namespace, step.post))
-        keys = () if excluded else step.keys
-        cursor = connection.execute(
-            "INSERT INTO steps(namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
-            "diagnosis, keys, why) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows.append(
             (
+                step.id,
                 namespace,
                 trajectory.id,
                 step.t,
                 pre,
-                plain(step.action),
+                step.action,
                 post,
                 step.reward,
                 step.return_to_go,
                 step.diagnosis.failure.value,
-                dumps(asdict(step.diagnosis)),
-                dumps(key_ids.of(connection, keys)),
-                dumps(dict(step.why)),
-            ),
+                dumps({name: getattr(step.diagnosis, name) for name in _JUDGED}),
+                dumps(key_ids.of(connection, step.keys)),
+                dumps({name: value for name, value in step.why.items() if name != "trajectory"}),
+                attempts.count(step) if trajectory.success is not None else None,
+            )
         )
-        steps.append(replace(step, id=cursor.lastrowid, keys=keys))
-    if not excluded:
-        _count_words(connection, namespace, trajectory)
-    log_change(connection, namespace, "trajectory", trajectory.id, "recorded")
-    return replace(trajectory, steps=tuple(steps))
+    connection.executemany(
+        "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
+        "diagnosis, keys, why, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
 
 
 def _write_state(connection: Connection, namespace: int, state: State) -> int:
