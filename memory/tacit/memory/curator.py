@@ -119,6 +119,7 @@ class Curator:
             reason = f"{known.id} is released from quarantine: {item.source} says the same"
         if replace(merged, version=known.version) != known:
             self._write(merged, "merged")
+            self._harden(merged)
         return Admission("merged", reason, known.id)
 
     def rewrite(self, targets: Sequence[Item], item: Item) -> Admission:
@@ -184,7 +185,7 @@ class Curator:
 
     def _harden(self, item: Item) -> None:
         """A warning about what a guardrail now forbids has become that guardrail."""
-        if item.kind != "guardrail" or item.confidence < MIN_CONFIDENCE:
+        if item.kind != "guardrail" or item.status != "active" or item.confidence < MIN_CONFIDENCE:
             return
         for warning in self._active("warning"):
             if (warning.condition, warning.forbids) == (item.condition, item.forbids) and not warning.pinned:

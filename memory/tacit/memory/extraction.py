@@ -69,5 +69,5 @@ def _objection(operation: Add | Update, trajectory: Trajectory, shown: Sequence[
         if len({*operation.indices}) < len(operation.indices):
             return "it updates an item twice"
         if others := [shown[index] for index in operation.indices if shown[index].kind != item.kind]:
-            return f"it rewrites a {others[0].kind} into a {item.kind}"
+            return f"it rewrites {others[0].kind} as {item.kind}"
     return ""
