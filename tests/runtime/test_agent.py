@@ -107,17 +107,17 @@ def forbid(library, action, see="red"):
 
 
 def test_a_forbidden_action_never_reaches_the_environment(agent, library, rooms):
-    """In a hundred tries: 0 calls of it where it is forbidden; another one runs instead."""
+    """systems.md §3: guardrail blocks before execution: 0 calls in 100 tries; a replan follows, another action runs."""
     forbid(library, "wait")
     world = rooms()
-    result = agent("wait", instead="go west", world=world, max_steps=100).run()
+    result = agent("wait", instead="go west", world=world, max_steps=100, learn=False).run()
     assert Counter(world.ran) == {"go west": 100}
     assert [len(step.why["blocked"]) for step in result.trajectory.steps] == [1] * 100
     assert result.blocked == 100
 
 
 def test_it_runs_where_it_is_not_forbidden(agent, library, rooms):
-    """The condition is asked in every state."""
+    """systems.md §3: the action outside the condition still runs; the condition is asked in every state."""
     forbid(library, "wait", see="blue")
     world = rooms()
     agent("wait", "go east", "wait", "go east", "go east", "go east", instead="go east", world=world).run()

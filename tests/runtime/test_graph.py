@@ -59,7 +59,7 @@ def test_the_stages_come_in_order(library, rooms, script):
     """Every stage of every step, and `finish` at the end."""
     agent = Agent(script("go east"), library, rooms())
     stages = [event.stage for event in agent.stream()]
-    assert stages == ["begin", *STAGES[1:-1] * 4, "finish"]
+    assert stages == ["begin", *(stage for stage in STAGES[1:-1] * 4 if stage != "plan"), "finish"]
 
 
 def test_a_refused_action_is_decided_again(library, rooms, script):

@@ -41,6 +41,9 @@ def episode(**fields) -> Any:
         "usage": Usage(),
         "hint": None,
         "hints": {},
+        "withheld": {},
+        "plan": None,
+        "skills": {},
         "new_situation": True,
     }
     return {**state, **fields}
@@ -205,14 +208,15 @@ def test_where_any_text_is_an_action_insisting_does_not_help(nodes, library):
 
 
 def test_where_everything_is_forbidden_the_policy_decides(nodes, library):
-    """Better a doubtful action than none."""
+    """Better a doubtful action than none; what forbade it is overridden, and the step will say so."""
     forbid(library, "go east", "go west", "wait")
     state = episode(decision=Decision("go east"))
     state = {**state, **nodes.guard(state)}
     state = {**state, **nodes.guard({**state, "decision": Decision("go west")})}
     state = {**state, "decision": Decision("wait")}
     update = nodes.guard(state)
-    assert update == {"forbidden": {}, "blocked": ()}
+    (waiting,) = (item.id for item in library.items() if item.forbids == "wait")
+    assert update == {"forbidden": {}, "blocked": (), "overrode": (waiting,)}
     assert after(state, update) == "act"
 
 

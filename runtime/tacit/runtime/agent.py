@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.memory import Diagnosis, ExperienceLibrary, Step, Trajectory
 from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
+from tacit.memory.extraction import Extractor
 
 from .environments.watch import Watched
 from .graph import build_graph
 from .guidance import Guidance, RetrievalGuidance
 from .loop import EpisodeState, Live, Nodes, Settings
+from .plan import Planner, SkillPlanner
 from .protocols import Environment, Policy, Resumable, Usage
 from .working import WorkingMemory, place
 
@@ -84,8 +86,13 @@ class Agent:
         retries: int = 1,
         step_timeout_s: float = 60.0,
         checkpointer: "BaseCheckpointSaver[Any] | None" = None,
+        planner: "Planner | Literal['skills'] | None" = None,
+        extractor: "Extractor | None" = None,
     ) -> None:
         """`retries`: fresh environments tried when one breaks. `seed`: of the agent's own chance.
+
+        planner: "skills" plans with the library's skills and remedies; None lets the policy choose step by step.
+        extractor: reads every episode that is learnt from, beside the library's own rules.
 
         Raises: ConfigError for a number that cannot work, and what `ChatPolicy` raises for a model.
         """
@@ -101,7 +108,15 @@ class Agent:
         self._live: dict[str, Live] = {}
         self._settings = Settings(arm, level, learn, guardrails, max_steps, recall_k, seed)
         self.policy = as_policy(policy)
-        self._nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), self._settings, self._live)
+        self._nodes = Nodes(
+            self.policy,
+            library,
+            guidance or RetrievalGuidance(),
+            self._settings,
+            self._live,
+            _as_planner(planner, library),
+            extractor,
+        )
         self._checkpointer = checkpointer
         self._graphs: dict[tuple[bool, bool], Any] = {}
 
@@ -273,6 +288,14 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
     from .chat import ChatPolicy
 
     return ChatPolicy(policy)
+
+
+def _as_planner(planner: "Planner | str | None", library: ExperienceLibrary) -> Planner | None:
+    if isinstance(planner, str):
+        if planner != "skills":
+            raise UnknownName.of("planner", planner, ["skills"])
+        return SkillPlanner(library)
+    return planner
 
 
 def _thread(thread_id: str | None, attempt: int) -> str:

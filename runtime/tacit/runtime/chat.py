@@ -15,14 +15,25 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.memory.errors import ConfigError, PolicyFailure
 
 from . import prompts
-from .chat_model import PERMANENT, awaits, in_own_loop, in_thread, is_transient, name_of, open_model, pause_s, status_of
+from .chat_model import (
+    PERMANENT,
+    awaits,
+    in_own_loop,
+    in_thread,
+    is_transient,
+    name_of,
+    open_model,
+    pause_s,
+    status_of,
+    usage_of,
+)
 from .protocols import Context, Decision, Usage
 
 if TYPE_CHECKING:
@@ -243,14 +254,9 @@ class _Tally:
     def count(self, ask: Ask, message: "BaseMessage") -> str:
         """The text of the answer, its tokens counted; estimated at four characters each when not told."""
         answer = _text(message)[:MAX_ANSWER]
-        told: Mapping[str, int] | None = getattr(message, "usage_metadata", None)
-        if not told:
-            self.estimated = True
-            asked = sum(len(text) for _, text in ask.messages)
-            told = {"input_tokens": -(-asked // 4), "output_tokens": -(-len(answer) // 4)}
-        prompt, completion = told["input_tokens"], told["output_tokens"]
-        cost = (prompt * self.price[0] + completion * self.price[1]) / 1e6
-        self.usage += Usage(prompt, completion, cost)
+        used, estimated = usage_of(message, ask.messages, answer, self.price)
+        self.usage += used
+        self.estimated = self.estimated or estimated
         return answer
 
     def saw(self, what: str, example: str) -> None:

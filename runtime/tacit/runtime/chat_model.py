@@ -9,11 +9,13 @@ import os
 import random
 import re
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from tacit.memory.errors import ConfigError, MissingExtra, UnknownName
+
+from .protocols import Usage
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -84,6 +86,18 @@ def _told(error: Any) -> str:
 def name_of(model: Any) -> str:
     """What the model calls itself."""
     return str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
+
+
+def usage_of(
+    message: Any, asked: Iterable[tuple[str, str]], answer: str, price: tuple[float, float]
+) -> tuple[Usage, bool]:
+    """The tokens of an answer and what they cost; and whether they are an estimate, of four characters each."""
+    told: Mapping[str, int] | None = getattr(message, "usage_metadata", None)
+    estimated = not told
+    if not told:
+        told = {"input_tokens": -(-sum(len(text) for _, text in asked) // 4), "output_tokens": -(-len(answer) // 4)}
+    prompt, completion = told["input_tokens"], told["output_tokens"]
+    return Usage(prompt, completion, (prompt * price[0] + completion * price[1]) / 1e6), estimated
 
 
 # ---- calls that can be left

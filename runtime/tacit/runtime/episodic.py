@@ -11,6 +11,7 @@ from typing import Literal
 from tacit.memory import Estimate
 from tacit.memory.errors import PolicyFailure
 
+from .plan import planned_action
 from .protocols import Context, Decision
 
 EXPLORE = (0.5, 0.05, 100)
@@ -21,8 +22,13 @@ OPTIMISM = 0.1
 """Added to the value of an action never tried in its context, while learning; falls with 1/sqrt(1 + n)."""
 
 
+CLEARLY = (0.2, 3)
+"""By how much another action's estimate must exceed that of the planned one, on how many steps at least, to leave
+the plan: a skill was verified as a whole, which the values of its single steps may not show."""
+
+
 class EpisodicPolicy:
-    """Takes the admissible action with the highest estimated return."""
+    """Takes the admissible action with the highest estimated return, or the one that a plan has next."""
 
     name = "episodic"
     reads: Literal["values", "text"] = "values"
@@ -41,6 +47,8 @@ class EpisodicPolicy:
             for action in open_actions
             if not context.working.failed(action, _estimate(estimates, action).context)
         ] or open_actions
+        if (planned := _planned(context, candidates)) is not None:
+            return Decision(planned, {**_why(_estimate(estimates, planned), explored=False), "planned": True})
         if context.learning and context.rng.random() < exploration(context.episode):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _why(_estimate(estimates, chosen), explored=True))
@@ -88,6 +96,18 @@ def _least_tried(context: Context, actions: list[str]) -> list[str]:
     """Of these actions, those taken least often in exactly this state: a way out of a circle."""
     tries = {action: context.working.tries(context.state, action) for action in actions}
     return [action for action in actions if tries[action] == min(tries.values())]
+
+
+def _planned(context: Context, candidates: list[str]) -> str | None:
+    """What the plan has next, unless another candidate is clearly better; see CLEARLY."""
+    planned = planned_action(context)
+    if planned is None:
+        return None
+    estimates = context.recollection.estimates
+    margin, evidence = CLEARLY
+    others = (_estimate(estimates, action) for action in candidates if action != planned)
+    best = max((known.value for known in others if known.n >= evidence), default=-math.inf)
+    return planned if best <= _estimate(estimates, planned).value + margin else None
 
 
 def _not_forbidden(context: Context) -> list[str]:

@@ -1,23 +1,70 @@
 """The loop as LangGraph graphs: one node a stage, or all the steps of an episode in one node.
 
 Both run the same functions along the same routes. A checkpointer, a stream and Studio want to see
-the stages; a rollout wants its steps without the two milliseconds that nine nodes cost.
+the stages; a rollout wants its steps without the two milliseconds that nine nodes cost. What waits
+for a model (`decide`, and where they ask one `plan` and `finish`) is awaited in an asynchronous graph.
 """
 
 import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from tacit.memory import Diagnosis, Estimate, Failure, Hit, Item, Recollection, State, Step, Trajectory
+from tacit.memory import Diagnosis, Estimate, Failure, Hit, Item, Recollection, State, Step, Summary, Trajectory
 
 from .guidance import Hint
 from .loop import ROUTES, TARGETS, EpisodeState, Nodes, Update
+from .plan import Plan, PlannedStep
 from .protocols import Decision, Usage
 
-STAGES = ("begin", "observe", "signature", "recall", "guide", "decide", "guard", "act", "diagnose", "record", "finish")
-LASTING = ("state", "steps", "hints", "replan", "usage", "score", "success", "ending", "failed", "trajectory")
+STAGES = (
+    "begin",
+    "observe",
+    "signature",
+    "recall",
+    "guide",
+    "plan",
+    "decide",
+    "guard",
+    "act",
+    "diagnose",
+    "record",
+    "finish",
+)
+AWAITED = ("plan", "decide")
+"""The stages of a step that may wait for a model."""
+LASTING = (
+    "state",
+    "steps",
+    "hints",
+    "withheld",
+    "plan",
+    "skills",
+    "replan",
+    "usage",
+    "score",
+    "success",
+    "ending",
+    "failed",
+    "trajectory",
+)
 """What the steps leave to whoever asks for the episode."""
-RECORDS = (Decision, Diagnosis, Estimate, Failure, Hint, Hit, Item, Recollection, State, Step, Trajectory, Usage)
+RECORDS = (
+    Decision,
+    Diagnosis,
+    Estimate,
+    Failure,
+    Hint,
+    Hit,
+    Item,
+    Plan,
+    PlannedStep,
+    Recollection,
+    State,
+    Step,
+    Summary,
+    Trajectory,
+    Usage,
+)
 """The types of which an `EpisodeState` is made."""
 
 
@@ -28,7 +75,7 @@ def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkp
     graph = cast(Any, StateGraph(EpisodeState))
     graph.add_edge("finish", END)
     graph.add_node("begin", nodes.begin)
-    graph.add_node("finish", nodes.finish)
+    graph.add_node("finish", nodes.afinish if asynchronous else nodes.finish)
     graph.add_edge(START, "begin")
     if fused:
         graph.add_node("steps", _asteps(nodes) if asynchronous else _steps(nodes))
@@ -36,7 +83,8 @@ def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkp
         graph.add_edge("steps", "finish")
     else:
         for stage in STAGES[1:-1]:
-            graph.add_node(stage, nodes.adecide if asynchronous and stage == "decide" else getattr(nodes, stage))
+            awaited = asynchronous and stage in AWAITED
+            graph.add_node(stage, getattr(nodes, f"a{stage}" if awaited else stage))
         for stage, route in ROUTES.items():
             graph.add_conditional_edges(stage, route, list(TARGETS[stage]))
     return graph.compile(checkpointer=_reads_records(checkpointer), name="tacit")
@@ -77,13 +125,14 @@ def _steps(nodes: Nodes) -> Callable[[EpisodeState], Update]:
 
 def _asteps(nodes: Nodes) -> Callable[[EpisodeState], Awaitable[Update]]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
+    awaited = {stage: getattr(nodes, f"a{stage}") for stage in AWAITED}
 
     async def steps(episode: EpisodeState) -> Update:
         """observe to record, awaiting the policy, until the episode is over."""
         state: Any = dict(episode)
         stage = ROUTES["begin"](state)
         while stage != "finish":
-            state.update(await nodes.adecide(state) if stage == "decide" else stages[stage](state))
+            state.update(await awaited[stage](state) if stage in awaited else stages[stage](state))
             stage = ROUTES[stage](state)
         return {key: state[key] for key in LASTING if key in state}
 

@@ -1,17 +1,20 @@
 """The nodes of the loop: pure steps from the episode's state to what they change of it.
 
-    begin -> observe -> signature -> recall -> guide -> decide -> guard -> act -> diagnose -> record
-                ^                                          ^________|                          |
-                |______________________________________________________________________________|-> finish
+    begin -> observe -> signature -> recall -> guide -> plan -> decide -> guard -> act -> diagnose -> record
+                ^                                                  ^________|                          |
+                |______________________________________________________________________________________|-> finish
 
-Dependencies arrive through `Nodes`; what cannot be written to a checkpoint (the open environment,
-the working memory) is in `Live` and is rebuilt when an episode is resumed. `routes` says what
-follows a node. `graph` makes a LangGraph of them; nothing here imports it.
+`plan` is left out where the agent has no planner. Dependencies arrive through `Nodes`; what cannot be
+written to a checkpoint (the open environment, the working memory) is in `Live` and is rebuilt when an
+episode is resumed. `ROUTES` says what follows a node. `graph` makes a LangGraph of them; nothing here
+imports it.
 """
 
+import asyncio
+import contextlib
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
@@ -19,16 +22,23 @@ from tacit.memory import (
     Diagnosis,
     ExperienceLibrary,
     Failure,
+    Item,
     Recollection,
     State,
     Step,
     Trajectory,
     Verdict,
 )
-from tacit.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure
+from tacit.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure, UnknownName
+from tacit.memory.extraction import Extractor
+from tacit.memory.guardrails import holds, matches
+from tacit.memory.records import Kind
+from tacit.memory.situation import Situation
 
 from .diagnosis import diagnose, why_replan
+from .extraction import read_episode, with_ids
 from .guidance import Guidance, Hint
+from .plan import Plan, PlannedStep, Planner, realise
 from .protocols import Context, Decision, Described, Environment, Info, Policy, Usage
 from .working import WorkingMemory
 
@@ -37,6 +47,10 @@ MAX_REPLANS = 2
 MAX_POLICY_FAILURES = 3
 """Policy failures in a row that end an episode."""
 GUIDANCE_TOKENS = 512
+OVERRIDE = 0.02
+"""Chance, while learning, that what a guardrail forbids is run all the same: its precision is told by such tries."""
+WITHHOLD = 0.1
+"""Chance, while learning, that an item is held back for an episode: its use is told by such episodes."""
 
 
 class EpisodeState(TypedDict, total=False):
@@ -56,8 +70,16 @@ class EpisodeState(TypedDict, total=False):
     hint: Hint | None
     hints: dict[str, Hint | None]
     """What was proposed in each situation of the episode."""
+    withheld: dict[str, tuple[str, ...]]
+    """The items held back in each situation."""
+    planning: bool
+    """Whether there is a planner."""
+    plan: Plan | None
+    skills: dict[str, bool]
+    """The skills and remedies whose run is over, and whether it was verified."""
     forbidden: dict[str, str]
     blocked: tuple[str, ...]
+    overrode: tuple[str, ...]
     replans: int
     replan: str | None
     decision: Decision | None
@@ -105,6 +127,8 @@ class Nodes:
     guidance: Guidance
     settings: Settings
     live: Mapping[str, Live]
+    planner: Planner | None = None
+    extractor: Extractor | None = None
 
     def begin(self, episode: EpisodeState) -> Update:
         """Reset the environment."""
@@ -113,6 +137,10 @@ class Nodes:
             "steps": (),
             "usage": Usage(),
             "hints": {},
+            "withheld": {},
+            "planning": self.planner is not None,
+            "plan": None,
+            "skills": {},
             "replan": None,
             "score": 0.0,
             "success": False,
@@ -132,7 +160,15 @@ class Nodes:
             actions = tuple(self.live[episode["thread"]].environment.admissible(episode["state"]))
         except EnvironmentFailure as error:
             return _excluded(error)
-        return {"actions": actions, "forbidden": {}, "blocked": (), "replans": 0, "outcome": None, "decision": None}
+        return {
+            "actions": actions,
+            "forbidden": {},
+            "blocked": (),
+            "overrode": (),
+            "replans": 0,
+            "outcome": None,
+            "decision": None,
+        }
 
     def signature(self, episode: EpisodeState) -> Update:
         """Whether this kind of situation is new in the episode."""
@@ -158,14 +194,100 @@ class Nodes:
         if self.policy.reads == "values" or self.settings.arm == "control":
             return {"hint": None}
         hints, here = episode["hints"], episode["state"].signature
-        if episode["new_situation"] or episode.get("replan") or here not in hints:
-            hints = {**hints, here: self.guidance.propose(episode["recollection"])}
-        return {"hint": hints[here], "hints": hints}
+        if not (episode["new_situation"] or episode.get("replan") or here not in hints):
+            return {"hint": hints[here]}
+        recollection, withheld = self._withhold(episode)
+        hint = self.guidance.propose(recollection)
+        return {
+            "hint": hint,
+            "hints": {**hints, here: hint},
+            "withheld": {**episode["withheld"], here: withheld},
+        }
+
+    def _withhold(self, episode: EpisodeState) -> tuple[Recollection, tuple[str, ...]]:
+        """The recollection without what is held back in this episode, and the ids of that."""
+        recollection = episode["recollection"]
+        in_force = {item.id for item in recollection.guardrails}
+        fitting = [hit.what.id for hit in recollection.items if isinstance(hit.what, Item)]
+        withheld = tuple(ref for ref in fitting if ref not in in_force and self._held_back(episode, ref))
+        if not withheld:
+            return recollection, ()
+        shown = tuple(
+            hit for hit in recollection.items if not isinstance(hit.what, Item) or hit.what.id not in withheld
+        )
+        return replace(recollection, items=shown), withheld
+
+    def _held_back(self, episode: EpisodeState, item_id: str) -> bool:
+        """Drawn once for an item and an episode, whose outcome is what the two are compared by."""
+        if not self.settings.learn or self.settings.arm == "control":
+            return False
+        return random.Random(f"{self._asked(episode)}:withhold:{item_id}").random() < WITHHOLD
+
+    def _asked(self, episode: EpisodeState) -> str:
+        return f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{episode['episode']}"
+
+    def plan(self, episode: EpisodeState) -> Update:
+        """Repair the plan after trouble, go on with it, or make one: in a new situation, and after one is over."""
+        if self.planner is None:
+            return {}
+        context, plan = self.context(episode), episode["plan"]
+        trouble = episode.get("replan") or _cannot_go_on(context)
+        if not trouble and (plan.next is not None if plan else not episode["new_situation"]):
+            return {}
+        items, withheld = self._offered(episode, ("skill", "remedy") if trouble else ("skill",))
+        if trouble:
+            made: Plan | None = self.planner.repair(plan or Plan(context.state.task), trouble, context, items)
+        else:
+            made = self.planner.plan(context, items)
+        update: Update = {"plan": made if made and made.steps else None}
+        if plan:
+            update["skills"] = self._settled(episode, plan, episode["state"], going_on=made)
+        if made and made.usage.calls:
+            update["usage"] = episode["usage"] + made.usage
+        if withheld:
+            here = episode["state"].signature
+            known = episode["withheld"].get(here, ())
+            update["withheld"] = {**episode["withheld"], here: tuple(dict.fromkeys((*known, *withheld)))}
+        return update
+
+    async def aplan(self, episode: EpisodeState) -> Update:
+        """The same; a planner that waits for a model is left to a thread."""
+        if self.planner is not None and self.planner.waits:
+            return await asyncio.to_thread(self.plan, episode)
+        return self.plan(episode)
+
+    def _offered(self, episode: EpisodeState, kinds: Sequence[Kind]) -> tuple[tuple[Item, ...], tuple[str, ...]]:
+        """Skills and remedies that fit here and did not fail in this episode; and the ids of those held back."""
+        if self.settings.arm == "control":
+            return (), ()
+        fitting = self.library.offered(episode["state"], kinds=kinds)
+        fitting = tuple(item for item in fitting if episode["skills"].get(item.id, True))
+        withheld = tuple(item.id for item in fitting if self._held_back(episode, item.id))
+        return tuple(item for item in fitting if item.id not in withheld), withheld
+
+    def _settled(
+        self, episode: EpisodeState, plan: Plan, state: State, *, going_on: Plan | None = None
+    ) -> dict[str, bool]:
+        """With the verdict on every skill of the plan that was begun and is not gone on with.
+
+        It is verified when its last step was done, that is with its criterion met, or the criterion
+        holds in the end. What the policy says counts for nothing; one failure outweighs successes.
+        """
+        skills = dict(episode["skills"])
+        numbers = {step.number for step in going_on.open} if going_on else set()
+        for item_id in plan.item_ids:
+            steps = [step for step in plan.steps if step.item_id == item_id]
+            last = steps[-1]
+            if last.number in numbers or not any(step.tries for step in steps):
+                continue
+            met = last.done or (last.check is not None and holds(last.check, Situation(state), last.action))
+            skills[item_id] = skills.get(item_id, True) and met
+        return skills
 
     def context(self, episode: EpisodeState) -> Context:
         """What the policy may look at."""
         hint = episode["hint"]
-        asked = f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{episode['episode']}"
+        asked = self._asked(episode)
         return Context(
             state=episode["state"],
             actions=tuple(episode["actions"]),
@@ -179,6 +301,7 @@ class Nodes:
             episode=episode["episode"],
             replan=episode.get("replan"),
             manual=self._manual(episode),
+            plan=episode.get("plan"),
         )
 
     def _manual(self, episode: EpisodeState) -> str:
@@ -216,7 +339,7 @@ class Nodes:
             return {}
         action = decision.action
         if action in actions and all(known in forbidden for known in actions):
-            return {"forbidden": {}, "blocked": ()}  # all is forbidden: the policy's choice overrides
+            return {"forbidden": {}, "blocked": (), **self._overridden(episode, action)}  # all is: the choice stands
         if actions and action not in actions:
             verdict = Verdict(False, None, "it is not among the admissible actions")
         elif action in forbidden:
@@ -227,11 +350,24 @@ class Nodes:
             verdict = Verdict(True)
         if verdict.allowed:
             return {"forbidden": {}} if forbidden else {}
+        if verdict.item_id and self._forces(episode):
+            return {"forbidden": {}, "overrode": (verdict.item_id,)}
         refused = {**forbidden, action: verdict.cause}
         if self.settings.guardrails and episode["replans"] + 1 >= MAX_REPLANS:
             refused.update(self._all_forbidden(episode))
         blocked = (*episode["blocked"], verdict.item_id) if verdict.item_id else episode["blocked"]
         return {"forbidden": refused, "blocked": blocked, "replans": episode["replans"] + 1}
+
+    def _overridden(self, episode: EpisodeState, action: str) -> Update:
+        verdict = self.library.check(episode["state"], action) if self.settings.guardrails else Verdict(True)
+        return {"overrode": (verdict.item_id,)} if verdict.item_id else {}
+
+    def _forces(self, episode: EpisodeState) -> bool:
+        """Whether chance lets a forbidden action through, once, to learn whether it still fails."""
+        if not self.settings.learn:
+            return False
+        drawn = f"{self._asked(episode)}:{len(episode['steps'])}:{episode['replans']}:override"
+        return random.Random(drawn).random() < OVERRIDE
 
     def _all_forbidden(self, episode: EpisodeState) -> dict[str, str]:
         verdicts = {action: self.library.check(episode["state"], action) for action in episode["actions"]}
@@ -255,19 +391,47 @@ class Nodes:
         if not step.diagnosis.success and step.action:
             working.fail(step.action, self.library.context(step.pre, step.action), step.diagnosis.failure.value)
         step = replace(step, post=working.annotate(step.post))
+        followed = self._followed(episode)
+        if followed is not None and followed.item_id:
+            step = replace(step, why={**step.why, "skill": followed.item_id})
         steps = (*episode["steps"], step)
-        return {
+        ending = self._ending(steps, done, info)
+        update = {
             "steps": steps,
             "state": step.post,
             "replan": why_replan(steps),
             "score": float(info.get("score", episode.get("score", 0.0))),
             "success": bool(info.get("success", False)),
-            "ending": self._ending(steps, done, info),
+            "ending": ending,
         }
+        return update if episode.get("plan") is None else {**update, **self._advanced(episode, followed, update)}
+
+    def _followed(self, episode: EpisodeState) -> PlannedStep | None:
+        """The planned step that was run, whoever chose it."""
+        plan, decision = episode.get("plan"), episode["decision"]
+        following = plan.next if plan else None
+        if following is None or decision is None or episode["outcome"] is None:
+            return None
+        return following if matches(following.action, decision.action) else None
+
+    def _advanced(self, episode: EpisodeState, followed: PlannedStep | None, update: Update) -> Update:
+        """The plan after a step; at the end of the plan, or of the episode, the verdict on its skills."""
+        plan, state, step = episode["plan"], update["state"], update["steps"][-1]
+        assert plan is not None
+        changed: Update = {}
+        if followed is not None:
+            met = followed.check is None or holds(followed.check, Situation(state), step.action)
+            plan = changed["plan"] = plan.tried(step.action, done=step.diagnosis.success and met)
+            fresh = not update["replan"] and not episode.get("replan")  # asked once, not while the trouble lasts
+            if not met and step.diagnosis.success and fresh:
+                changed["replan"] = f"`{step.action}` did not bring about what was planned"
+        if plan.next is None or update["ending"]:
+            changed["skills"] = self._settled(episode, plan, state)
+        return changed
 
     def _step(self, episode: EpisodeState, working: WorkingMemory) -> tuple[Step, bool, Info]:
         pre, decision, steps = episode["state"], episode["decision"], episode["steps"]
-        why: dict[str, Any] = {"blocked": list(episode["blocked"])} if episode["blocked"] else {}
+        why: dict[str, Any] = {name: list(episode[name]) for name in ("blocked", "overrode") if episode.get(name)}
         if decision is None:
             failure = Failure.POLICY_ERROR
             judged = Diagnosis(False, failure, 0.0, True, evidence=episode.get("policy_failure") or "")
@@ -276,6 +440,8 @@ class Nodes:
         if hint := episode["hint"]:
             why["recalled"] = list(hint.item_ids)
             why["like"] = list(hint.step_ids)
+        if withheld := episode.get("withheld", {}).get(pre.signature):
+            why["withheld"] = list(withheld)
         outcome = episode["outcome"]
         if outcome is None:
             cause = episode["forbidden"].get(decision.action, "")
@@ -305,6 +471,7 @@ class Nodes:
             "attempt": episode["attempt"],
             "episode": episode["episode"],
             **({"failed": episode["failed"]} if excluded else {}),
+            **({"skills": skills} if (skills := episode.get("skills")) else {}),
             **_spent(episode.get("usage", Usage())),
         }
         trajectory = Trajectory(
@@ -322,11 +489,37 @@ class Nodes:
 
     def finish(self, episode: EpisodeState) -> Update:
         """Keep the episode and learn from it. Its id was given before, so that a resumed one is kept once."""
-        if self.settings.learn:
-            self.library.record(episode["trajectory"])
-            if episode["trajectory"].success is not None:
+        trajectory = episode["trajectory"]
+        if not self.settings.learn:
+            return {"trajectory": trajectory}
+        if self.extractor is None or trajectory.success is None:
+            self.library.record(trajectory)
+            if trajectory.success is not None:
                 self.library.evolve()
-        return {"trajectory": episode["trajectory"]}
+            return {"trajectory": trajectory}
+        shown = self._shown(trajectory)
+        reading = read_episode(self.extractor, trajectory, shown)
+        usage = episode["usage"] + reading.usage
+        trajectory = replace(trajectory, meta={**trajectory.meta, **_spent(usage), "extraction": reading.told})
+        self.library.record(trajectory)
+        if reading.operations:
+            recorded = self.library.trajectory(trajectory.id)
+            self.library.apply(with_ids(reading.operations, recorded), recorded, [item.id for item in shown])
+        self.library.evolve()
+        return {"trajectory": trajectory, "usage": usage}
+
+    async def afinish(self, episode: EpisodeState) -> Update:
+        """The same; an extractor is left to a thread, for it may wait for a model."""
+        return self.finish(episode) if self.extractor is None else await asyncio.to_thread(self.finish, episode)
+
+    def _shown(self, trajectory: Trajectory) -> list[Item]:
+        """The items that the episode was shown, each once, in the order of their first showing."""
+        named = dict.fromkeys(ref for step in trajectory.steps for ref in step.why.get("recalled", ()))
+        shown = []
+        for ref in named:
+            with contextlib.suppress(UnknownName):
+                shown.append(self.library.get(ref))
+        return shown
 
 
 def _excluded(error: EnvironmentFailure) -> Update:
@@ -353,6 +546,14 @@ def _after_guard(episode: EpisodeState) -> str:
     return "decide" if episode["replans"] <= MAX_REPLANS else "diagnose"
 
 
+def _cannot_go_on(context: Context) -> str | None:
+    """Why the next step of the plan cannot be taken here, or None."""
+    following = context.plan.next if context.plan else None
+    if following is None or not context.actions or realise(following.action, context) is not None:
+        return None
+    return f"`{following.action}`, which was planned, cannot be done here"
+
+
 def _unless_failed(following: str) -> Callable[[EpisodeState], str]:
     return lambda episode: "record" if episode.get("failed") else following
 
@@ -362,7 +563,8 @@ ROUTES: Mapping[str, Callable[[EpisodeState], str]] = {
     "observe": _unless_failed("signature"),
     "signature": lambda _: "recall",
     "recall": lambda _: "guide",
-    "guide": lambda _: "decide",
+    "guide": lambda episode: "plan" if episode.get("planning") else "decide",
+    "plan": lambda _: "decide",
     "decide": lambda _: "guard",
     "guard": _after_guard,
     "act": _unless_failed("diagnose"),
@@ -375,7 +577,8 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "observe": ("signature", "record"),
     "signature": ("recall",),
     "recall": ("guide",),
-    "guide": ("decide",),
+    "guide": ("plan", "decide"),
+    "plan": ("decide",),
     "decide": ("guard",),
     "guard": ("act", "decide", "diagnose"),
     "act": ("diagnose", "record"),

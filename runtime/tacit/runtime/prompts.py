@@ -23,7 +23,7 @@ OBSERVATION, LINE, GUIDANCE = 8_000, 300, 6_000
 MAX_OBJECTS = 50
 """Places in an answer at which a JSON object is looked for."""
 
-_TAGS = "task|manual|steps|notes|observation|feedback|experience|refused|replan|actions|answer"
+_TAGS = "task|manual|steps|notes|observation|feedback|experience|plan|refused|replan|actions|answer"
 _DEFUSED = re.compile(
     rf"<(?=[\W_]{{0,8}}(?:{_TAGS}))|<(?=[|｜]|<SYS>>|/?s>|[be]os>|(?:start|end)_of_turn>)|\[(?=/?INST\])", re.I
 )
@@ -83,6 +83,11 @@ def turn_prompt(context: Context, *, history: int = 6) -> str:
             context.guidance or "",
             GUIDANCE,
         ),
+        _section(
+            "A plan made of what worked before. Go on with it unless what is seen now speaks against it:",
+            "plan",
+            plan_lines(context),
+        ),
         _refused(context),
         _section(
             "Do not simply go on as before. Keep what has been achieved and choose a different continuation, because:",
@@ -93,6 +98,15 @@ def turn_prompt(context: Context, *, history: int = 6) -> str:
         choice_prompt(choices(context)),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def plan_lines(context: Context) -> str:
+    """The plan's steps, a line each: done, next, then; nothing once it is over."""
+    plan = context.plan
+    if plan is None or plan.next is None:
+        return ""
+    marked = ((step, "done" if step.done else "next" if step is plan.next else "then") for step in plan.steps)
+    return "\n".join(f"{mark}: {_one_line(step.action)}" for step, mark in marked)
 
 
 def _news(state: State) -> str:

@@ -7,11 +7,14 @@ of a step, never by an exception: an exception means that the environment itself
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from tacit.memory import Recollection, State, Step
 
 from .working import WorkingMemory
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 
 class Info(TypedDict, total=False):
@@ -122,6 +125,8 @@ class Context:
     """What the environment says of how it is acted in: its tools and how they are called."""
     replan: str | None = None
     """Why the last plan must not simply go on: stagnation, a loop, a series of failures."""
+    plan: "Plan | None" = None
+    """What to do next according to skills, where a planner made something of them: data, not an order."""
 
 
 @dataclass(frozen=True, slots=True)
