@@ -41,6 +41,9 @@ class Derived:
         self.bound: dict[str, tuple[Hit, ...]] = {}
         """Items found for a state cluster by search, so that its next visit needs none."""
 
+        self.reached: dict[str, tuple[str, ...]] = {}
+        """By place, the places that recorded steps led to from it, as far as asked."""
+
         self.task_episodes: dict[str, tuple[list[Step], ValueTable]] = {}
         """What was retrieved once for a task."""
 
@@ -56,6 +59,7 @@ class Derived:
         if "trajectory" in changed:
             self._read_words()
             self._read_steps()
+            self.reached.clear()
         if "item" in changed:
             self._read_items()
         self._situation = None

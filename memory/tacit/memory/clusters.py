@@ -1,0 +1,171 @@
+"""Clusters: what is known of the situations that share a signature, looked up and never scanned for.
+
+Steps and summaries come by index, as many as are asked for, however many states share the signature.
+Items come by the places they are filed under (signature, location, tag) and by words and meaning,
+fused into one ranking that the library binds to the cluster. What is then shown is for `recall`.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from .derived import Derived
+from .embed import Vectors
+from .ledger import plain, read_steps
+from .records import Hit, Item, State, Summary
+from .search import DEPTH, Search, fuse
+from .situation import content_words, words
+from .store import Store
+from .tiers import summaries
+
+SUMMARIES = 8
+"""Summaries of a cluster that are recalled, the most tried."""
+POOL = 4
+"""Steps looked at for each that is recalled, so that the same action need not be shown twice."""
+MIN_COSINE = 0.2
+"""Nothing less near than this is recalled for its words and meaning alone: empty is a valid answer."""
+HERE = 0.5
+"""How near an item is at least, where it is known to apply in this very place."""
+NEXT_DOOR = 0.3
+"""How near an item is at least, where it is known to apply in a place that was reached from here."""
+TAGS = 2
+"""Tags that a state must show for an item to be near whatever its words."""
+TAG_WORDS = 16
+"""Words of a state that are looked up as tags: its rarest."""
+BOUND = 64
+"""Items bound to a cluster, the best fused."""
+PLACE_STATES = 64
+"""States of a place, the newest, that tell where one comes from there."""
+
+
+def steps_of(store: Store, namespace: int, signature: str, k: int) -> tuple[Hit, ...]:
+    """The k best steps of a cluster, no action twice: those not folded, and the best of each attempt.
+
+    Only k attempts are looked at, those with the best best: no other one has a step among the k best.
+    """
+    attempts = store.rows(
+        "SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY best_return DESC LIMIT ?",
+        (namespace, signature, k),
+    )
+    if not attempts:
+        return ()
+    live = store.rows(
+        f"SELECT id FROM steps WHERE attempt IN ({','.join('?' * len(attempts))}) AND folded = 0 "
+        "ORDER BY return_to_go DESC, id DESC LIMIT ?",
+        (*(row[0] for row in attempts), POOL * k),
+    )
+    candidates = sorted({row[1] for row in attempts} | {row[0] for row in live})
+    rows = store.rows(
+        f"SELECT id, action FROM steps WHERE id IN ({','.join('?' * len(candidates))}) "
+        "ORDER BY return_to_go DESC, id DESC",
+        tuple(candidates),
+    )
+    chosen: dict[str, int] = {}
+    for ref, action in rows:
+        chosen.setdefault(action.lower(), ref)
+    best = list(chosen.values())[:k]
+    where = f"id IN ({','.join('?' * len(best))}) ORDER BY return_to_go DESC, id DESC"
+    why = f"same situation {signature}"
+    return tuple(Hit(step, 1.0, why) for step in read_steps(store, where, tuple(best), brief=True))
+
+
+def summaries_of(store: Store, namespace: int, signature: str) -> tuple[Summary, ...]:
+    """What came of the kinds of action most tried in a cluster."""
+    return summaries(store, namespace, signature, SUMMARIES)
+
+
+def items_of(
+    store: Store, derived: Derived, search: Search, state: State, query: str, vector: Vectors, k: int
+) -> tuple[Hit, ...]:
+    """Items for a state's cluster, by its signature, its place and the next ones, its tags, its words and meaning."""
+    if not derived.items:
+        return ()
+    found = search.find("items", query, max(DEPTH, 4 * k), frequencies=derived.words, vector=vector)
+    own = _filed(store, derived, search.namespace, "signature", [plain(state.signature)])
+    here, near = _by_place(store, derived, search.namespace, plain(state.location))
+    tagged = _tagged(store, derived, search.namespace, query)
+    fused = [
+        number
+        for number in fuse(own, here, near, tagged, [number for number, _, _ in found])
+        if number in derived.numbers
+    ][:BOUND]
+    cosines = {number: cosine for number, cosine, _ in found}
+    beyond = [number for number in fused if number not in cosines]
+    if beyond:
+        cosines.update(zip(beyond, search.index("items").cosine(vector, beyond), strict=True))
+    said = {number: why for number, _, why in found}
+    floors: dict[int, tuple[float, str]] = {
+        **dict.fromkeys(tagged, (MIN_COSINE, "its tags")),
+        **dict.fromkeys(near, (NEXT_DOOR, "a place that is near")),
+        **dict.fromkeys(here, (HERE, "its own place")),
+        **dict.fromkeys(own, (1.0, "its own situation")),
+    }
+    hits = []
+    for number in fused:
+        floor, why = floors.get(number, (0.0, ""))
+        cosine = cosines[number]
+        if max(cosine, floor) >= MIN_COSINE:
+            why = why if floor >= cosine else said.get(number, why)
+            hits.append(Hit(derived.items[derived.numbers[number]], max(cosine, floor), why))
+    return tuple(hits)
+
+
+def _filed(store: Store, derived: Derived, namespace: int, by: str, values: Sequence[str]) -> list[int]:
+    """Numbers of the active items filed under any of these values, the best score first."""
+    rows = store.rows(
+        f"SELECT DISTINCT number FROM item_places WHERE namespace = ? AND by = ? "
+        f"AND value IN ({','.join('?' * len(values))})",
+        (namespace, by, *values),
+    )
+    return _best_first(derived, (row[0] for row in rows))
+
+
+def _best_first(derived: Derived, numbers: Iterable[int]) -> list[int]:
+    scored = [
+        (-derived.items[derived.numbers[number]].score, number) for number in numbers if number in derived.numbers
+    ]
+    return [number for _, number in sorted(scored)[:BOUND]]
+
+
+def _by_place(store: Store, derived: Derived, namespace: int, location: str) -> tuple[list[int], list[int]]:
+    """Items filed under a place, and under those reached from it; nothing is asked where there is no place."""
+    any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
+    if not location or not store.rows(any_place, (namespace,)):
+        return [], []
+    here = _filed(store, derived, namespace, "location", [location])
+    places = derived.reached.get(location)
+    if places is None:
+        places = derived.reached[location] = reached(store, namespace, location)
+    near = _filed(store, derived, namespace, "location", places) if places else []
+    return here, near
+
+
+def reached(store: Store, namespace: int, location: str) -> tuple[str, ...]:
+    """The places to which recorded steps led from a place, by name."""
+    rows = store.rows(
+        "SELECT DISTINCT after.location FROM steps JOIN states AS after ON after.id = post "
+        "WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND location = ? AND location != '' "
+        "ORDER BY id DESC LIMIT ?) AND after.location NOT IN ('', ?) ORDER BY 1",
+        (namespace, location, PLACE_STATES, location),
+    )
+    return tuple(row[0] for row in rows)
+
+
+def _tagged(store: Store, derived: Derived, namespace: int, query: str) -> list[int]:
+    """Items that share TAGS or more tags with the words of a state, most first."""
+    rarest = sorted(content_words(query), key=lambda word: (derived.words.get(word, 0), word))[:TAG_WORDS]
+    rows = store.rows(
+        f"SELECT number FROM item_places WHERE namespace = ? AND by = 'tag' AND value IN "
+        f"({','.join('?' * len(rarest))}) GROUP BY number HAVING count(*) >= ? ORDER BY count(*) DESC, number LIMIT ?",
+        (namespace, *rarest, TAGS, BOUND),
+    )
+    return [row[0] for row in rows]
+
+
+def distinct(hits: Iterable[Hit], k: int) -> list[Hit]:
+    """The first k hits on items, none in the words of an earlier one."""
+    chosen: dict[frozenset[str], Hit] = {}
+    for hit in hits:
+        if isinstance(hit.what, Item):
+            chosen.setdefault(frozenset(words(hit.what.text)), hit)
+        if len(chosen) == k:
+            break
+    return list(chosen.values())
