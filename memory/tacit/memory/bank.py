@@ -10,6 +10,7 @@ from typing import Self
 
 from .errors import UnknownName
 from .records import Admission, Item
+from .redaction import redact
 from .store import Store
 
 
@@ -25,7 +26,7 @@ class Bank:
         with self._store.transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO bank_entries(namespace, task, team, key, value) VALUES (?, ?, ?, ?, ?)",
-                (self._namespace, self.task, team, key, value),
+                (self._namespace, self.task, team, redact(key), redact(value)),
             )
             assert cursor.lastrowid is not None
             return cursor.lastrowid

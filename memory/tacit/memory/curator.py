@@ -16,6 +16,7 @@ from . import catalogue
 from .catalogue import check_conditions, identify, read_item
 from .guardrails import MIN_CONFIDENCE, matches
 from .records import Admission, Item
+from .redaction import redact_item
 from .situation import content_words, parse_action, words
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class Curator:
 
     def admit(self, item: Item) -> Admission:
         """Add, merge, replace or reject a candidate. Raises ConfigError for a condition that cannot be checked."""
+        item = redact_item(item)
         check_conditions(item)
         item = replace(item, id=item.id or identify(item))
         known = read_item(self.connection, self.namespace, item.id)
@@ -115,7 +117,8 @@ class Curator:
             merged = replace(merged, score=known.score, confidence=judged)
         reason = f"the same as {known.id}: evidence united"
         if known.status == "quarantined" and item.trust == "trusted":
-            merged = replace(merged, status="active", trust="trusted")
+            # Whoever is not trusted could have known the id in advance: nothing of what it said is released.
+            merged = replace(item, id=known.id, version=known.version + 1)
             reason = f"{known.id} is released from quarantine: {item.source} says the same"
         if replace(merged, version=known.version) != known:
             self._write(merged, "merged")
@@ -127,7 +130,7 @@ class Curator:
 
         What is not trusted does not rewrite what is: it becomes a candidate of its own, in quarantine.
         """
-        first, rest = targets[0], targets[1:]
+        first, rest, item = targets[0], targets[1:], redact_item(item)
         if item.trust == "untrusted" and any(target.trust == "trusted" for target in targets):
             return self.admit(item)
         objection = _malformed(item) or _generic(item)

@@ -44,6 +44,7 @@ from .records import (
     Trajectory,
     Verdict,
 )
+from .redaction import redact, redact_item, redact_names, redact_state, redact_trajectory, redact_values
 from .search import How, Search
 from .situation import guard_keys
 from .store import Store
@@ -133,6 +134,7 @@ class ExperienceLibrary:
         who does not know whether it was written may repeat the call.
         """
         with self._transaction() as connection:
+            trajectory = redact_trajectory(trajectory)
             if is_recorded(connection, self._number, trajectory):
                 return trajectory.id
             clock = self.episodes
@@ -167,7 +169,7 @@ class ExperienceLibrary:
     def restore(self, item: Item) -> None:
         """Write an item exactly as it is, past admission; for imports."""
         with self._transaction() as connection:
-            catalogue.restore(connection, self._number, item)
+            catalogue.restore(connection, self._number, redact_item(item))
 
     def evolve(self) -> EvolutionReport:
         """Distil what was recorded since the last call into items, within the rate limits.
@@ -241,12 +243,12 @@ class ExperienceLibrary:
     def retire(self, item_id: str, why: str) -> None:
         """Take an item out of use; it and the reason stay in the history."""
         with self._transaction() as connection:
-            catalogue.retire(connection, self._number, self.get(item_id).id, why)
+            catalogue.retire(connection, self._number, self.get(item_id).id, redact(why))
 
     def release(self, item_id: str, why: str) -> Item:
         """Take an item out of quarantine, on a person's word; it is trusted from then on."""
         with self._transaction() as connection:
-            return catalogue.release(connection, self._number, self.get(item_id), why)
+            return catalogue.release(connection, self._number, self.get(item_id), redact(why))
 
     def undo(self, item_id: str) -> Item:
         """Take back the last change of an item that was not taken back yet; its score stays as earned."""
@@ -255,11 +257,11 @@ class ExperienceLibrary:
 
     def _change(self, item_id: str, changes: Mapping[str, Any], op: str) -> Item:
         with self._transaction() as connection:
-            return catalogue.change(connection, self._number, self.get(item_id), changes, op)
+            return catalogue.change(connection, self._number, self.get(item_id), redact_values(changes), op)
 
     def bank(self, task: str) -> Bank:
         """A short-lived bank that parallel teams share during one task; dropped when it closes."""
-        return Bank(self._store, self._number, task, self.add)
+        return Bank(self._store, self._number, redact(task), self.add)
 
     # -- recall -----------------------------------------------------------------------------------
 
@@ -283,14 +285,17 @@ class ExperienceLibrary:
         state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")
         if task is not None and not state.task:
             state = replace(state, task=task)
+        state, asked = redact_state(state), actions or {}
+        known = redact_names(asked)
         with self._lock:
             derived = self._caught_up()
             if level == "task":
-                return recall.by_task(
-                    self._store, self._number, derived, state, k=k, budget_tokens=budget_tokens, actions=actions or {}
+                found = recall.by_task(
+                    self._store, self._number, derived, state, k=k, budget_tokens=budget_tokens, actions=known
                 )
+                return _as_asked(found, asked, known)
             by_text = isinstance(state_or_text, str)
-            return recall.by_step(
+            found = recall.by_step(
                 self._store,
                 derived,
                 self._search,
@@ -298,27 +303,28 @@ class ExperienceLibrary:
                 k=k,
                 kinds=kinds,
                 budget_tokens=budget_tokens,
-                actions=actions or {},
+                actions=known,
                 by_text=by_text,
             )
+            return _as_asked(found, asked, known)
 
     def check(self, state: State, action: str) -> Verdict:
         """Whether a guardrail forbids this action in this state."""
         with self._lock:
             derived = self._caught_up()
-            return derived.guard.check(derived.situation(state), action)
+            return derived.guard.check(derived.situation(redact_state(state)), redact(action))
 
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
         with self._lock:
             derived = self._caught_up()
-            return derived.guard.check_plan(derived.situation(state), actions)
+            return derived.guard.check_plan(derived.situation(redact_state(state)), map(redact, actions))
 
     def offered(self, state: State, kinds: Sequence[Kind] = ("skill", "remedy")) -> tuple[Item, ...]:
         """Active items of these kinds whose condition holds here, the best first."""
         with self._lock:
             derived = self._caught_up()
-            situation = derived.situation(state)
+            situation = derived.situation(redact_state(state))
             found = [
                 item
                 for item in derived.items.values()
@@ -329,18 +335,18 @@ class ExperienceLibrary:
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """All keys under which a step with this action in this state is filed."""
         with self._lock:
-            situation = self._caught_up().situation(state)
+            situation, action = self._caught_up().situation(redact_state(state)), redact(action)
             return (*situation.keys(action, counts), *guard_keys(situation, action))
 
     def context(self, state: State, action: str) -> str:
         """What holds around the arguments of an action here: the condition of automatic guardrails."""
         with self._lock:
-            return self._caught_up().situation(state).context(action)
+            return self._caught_up().situation(redact_state(state)).context(redact(action))
 
     def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
         """Items and steps that speak of a text, best first; for people rather than for policies."""
         with self._lock:
-            return recall.search(self._store, self._caught_up(), self._search, text, k, how)
+            return recall.search(self._store, self._caught_up(), self._search, redact(text), k, how)
 
     # -- inspection -------------------------------------------------------------------------------
 
@@ -463,6 +469,14 @@ class ExperienceLibrary:
 
 def _nothing() -> None:
     """What is done where nothing is to be done."""
+
+
+def _as_asked(found: Recollection, asked: Mapping[str, str], known: Mapping[str, str]) -> Recollection:
+    """The recollection with its estimates under the actions as they were asked for."""
+    if known is asked:
+        return found
+    estimates = {action: found.estimates[redact(action)] for action in asked if redact(action) in found.estimates}
+    return replace(found, estimates=estimates)
 
 
 def reembed(path: str | Path, embedder: str | Embedder) -> Embedder:

@@ -84,8 +84,8 @@ _HEADER = re.compile(
     re.I | re.A,
 )
 _NAME = (
-    r"(?<!\[redacted:)(?P<name>passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token|credentials?"
-    r"|(?:api|access|account|private|auth|encryption|signing)[_ -]?key)"
+    r"(?<!\[redacted:)(?P<name>passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token"
+    r"|credentials?|(?:api|access|account|private|auth|encryption|signing)[_ -]?key)"
 )
 """What a secret is called, at the end of a longer name or alone."""
 _NAMED = re.compile(rf"{_NAME}\Z", re.I | re.A)
@@ -258,8 +258,20 @@ def _is_card(digits: str) -> bool:
 # ---- records
 
 
+_last: tuple[State, State] | None = None
+"""The state seen last, which most calls ask for again, and what it became."""
+
+
 def redact_state(state: State) -> State:
     """The state without secrets; its signature stays that of what was seen."""
+    global _last
+    last = _last
+    if last is None or last[0] is not state:
+        last = _last = state, _redacted_state(state)
+    return last[1]
+
+
+def _redacted_state(state: State) -> State:
     return _with(
         state,
         observation=redact(state.observation),
@@ -306,6 +318,12 @@ def redact_item(item: Item) -> Item:
     )
 
 
+def redact_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Plain values by name, of whatever depth, without secrets; the same object when none is one."""
+    told: Mapping[str, Any] = _value_of(values)
+    return told
+
+
 @lru_cache(maxsize=REMEMBERED)
 def _all(texts: tuple[str, ...]) -> tuple[str, ...] | None:
     told = tuple(map(redact, texts))
@@ -317,8 +335,15 @@ def redact_all(texts: tuple[str, ...]) -> tuple[str, ...]:
     return (_all(texts) or texts) if texts else texts
 
 
+def redact_names(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values under names without secrets; the same object when no name holds one."""
+    names = tuple(values)
+    told = redact_all(names)
+    return values if told is names else dict(zip(told, values.values(), strict=True))
+
+
 def _step(step: Step, states: dict[int, State]) -> Step:
-    pre, post = (states.get(id(state)) or states.setdefault(id(state), redact_state(state)) for state in _ends(step))
+    pre, post = (states.get(id(state)) or states.setdefault(id(state), _redacted_state(state)) for state in _ends(step))
     judged = step.diagnosis
     return _with(
         step,
