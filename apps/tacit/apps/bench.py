@@ -4,6 +4,7 @@ Every benchmark prints {"rows": [...]} with `--json`, a table otherwise; progres
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -54,6 +55,20 @@ def start(
     from . import bench_start
 
     _show(bench_start.measure(repeats, tell), as_json)
+
+
+@app.command()
+def retrieval(
+    data: Annotated[
+        Path, typer.Option(envvar="TACIT_DATA", help="Folder of trajectories, JSON lines as in docs/retrieval.md.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Whether the steps recalled tell the next action, on real trajectories: no judge, no model."""
+    from . import bench_retrieval
+
+    rows = bench_retrieval.measure(data, tell)
+    _show(rows if as_json else bench_retrieval.for_people(rows), as_json)
 
 
 app.command()(learn)

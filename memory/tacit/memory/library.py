@@ -275,12 +275,15 @@ class ExperienceLibrary:
         budget_tokens: int | None = None,
         level: Literal["step", "task"] = "step",
         actions: Mapping[str, str] | None = None,
+        after: str | None = None,
     ) -> Recollection:
         """What past experience says about a state or a text. Empty is a valid answer.
 
         `actions` maps admissible actions to what this episode already tried (see
         `Situation.keys`); then the recollection has an estimate for each, and only with k > 0
         items and similar steps as well. `level="task"` retrieves whole episodes by task.
+        `after` is the action just taken in this episode, "" at its beginning: steps that were taken
+        after the same kind of action then count for more (see `ranking`).
         """
         state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")
         if task is not None and not state.task:
@@ -305,6 +308,7 @@ class ExperienceLibrary:
                 budget_tokens=budget_tokens,
                 actions=known,
                 by_text=by_text,
+                after=after,
             )
             return _as_asked(found, asked, known)
 
