@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from tacit.memory import Diagnosis, Failure, Item, State, Step, Trajectory
-from tacit.memory.recall import MIN_COSINE, tokens_of, within_budget
+from tacit.memory.clusters import MIN_COSINE
+from tacit.memory.recall import tokens_of, within_budget
 from tacit.memory.records import Hit
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
@@ -143,7 +144,7 @@ def test_no_budget_shows_all():
 
 def test_utility_ranks_equals(library):
     """Of two items equally near, the one that helped is first."""
-    for title, score in (("drawer closed a", 0.2), ("drawer closed b", 0.9), ("drawer closed c", 0.5)):
+    for title, score in (("drawer closed a", 0.45), ("drawer closed b", 0.9), ("drawer closed c", 0.5)):
         library.add(Item("insight", title, score=score, signatures=(DRAWER.signature,)))
     assert items(library.recall(DRAWER)) == ["drawer closed b", "drawer closed c", "drawer closed a"]
 

@@ -7,26 +7,21 @@ when nothing is near enough. By task: whole episodes chosen once by the task's w
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from . import clusters
 from .derived import Derived
 from .embed import Vectors
 from .guardrails import forbids, holds
-from .ledger import read_best_steps, read_steps
-from .ranking import POOL, by_support
+from .ledger import plain, read_best_steps, read_steps
 from .records import Hit, Item, Kind, Recollection, State, Step
 from .search import How, Search
 from .situation import Situation, content_words
 from .store import Store
 from .values import ValueTable
 
-MIN_COSINE = 0.2
-"""Nothing less near than this is recalled: empty is a valid answer."""
-CLUSTER_STATES = 16
-"""States of a cluster looked at for its steps, newest first."""
+RECALL_FLOOR = 0.4
+"""An item whose score fell below this does more harm than good: it is not recalled, unless it is pinned."""
 TASK_EPISODES = 5
-_COUNTS = (
-    "action != '' AND EXISTS (SELECT 1 FROM trajectories AS episode WHERE episode.namespace = steps.namespace "
-    "AND episode.id = trajectory_id AND success IS NOT NULL)"
-)
+_COUNTS = "attempt IS NOT NULL"
 """Of steps: something was done, and the episode was not excluded."""
 
 
@@ -41,7 +36,6 @@ def by_step(
     budget_tokens: int | None,
     actions: Mapping[str, str],
     by_text: bool,
-    after: str | None = None,
 ) -> Recollection:
     """What is known of this state, for one step."""
     situation = derived.situation(state)
@@ -52,30 +46,34 @@ def by_step(
     guardrails = derived.guard.active(situation, actions)
     if k <= 0:
         return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
-    cluster = () if by_text else _cluster_steps(store, search, state, k)
+    known = "" if by_text else plain(state.signature)
+    cluster = clusters.steps_of(store, search.namespace, known, k) if known else ()
     items = derived.bound.get(state.signature)
     hybrid = not cluster or items is None
     if hybrid:
         vector = search.embed(_query(state))
         if items is None:
-            items = _found_items(derived, search, state, vector, k)
+            items = _rank(clusters.items_of(store, derived, search, state, _query(state), vector, k))
             if not by_text:
                 derived.bound[state.signature] = items
         if not cluster:
-            cluster = _found_steps(store, derived, search, state, vector, k, after)
-    chosen = _rank(hit for hit in items or () if _offered(hit.what, kinds, situation, actions))
-    shown, steps, tokens = within_budget(chosen[:k], cluster[:k], budget_tokens)
+            cluster = _found_steps(store, derived, search, state, vector, k)
+    offered = (hit for hit in items or () if _offered(hit.what, kinds, situation, actions))
+    shown, steps, tokens = within_budget(clusters.distinct(offered, k), cluster[:k], budget_tokens)
     if not (shown or steps or guardrails or estimates):
         return Recollection()
-    return Recollection(shown, steps, guardrails, estimates, "hybrid" if hybrid else "cluster", tokens)
+    summed = clusters.summaries_of(store, search.namespace, known) if known else ()
+    return Recollection(shown, steps, guardrails, estimates, "hybrid" if hybrid else "cluster", tokens, summed)
 
 
 def _offered(item: Item | Step, kinds: Sequence[Kind] | None, situation: Situation, actions: Mapping[str, str]) -> bool:
-    """Whether an item is of a kind asked for and, as far as can be told, its condition holds here.
+    """Whether an item is of a kind asked for, not discredited and, as far as can be told, its condition holds here.
 
     Where the admissible actions are not known, what speaks of an action says itself when it applies.
     """
     if not isinstance(item, Item) or (kinds is not None and item.kind not in kinds):
+        return False
+    if item.score < RECALL_FLOOR and not item.pinned:
         return False
     if item.condition is None:
         return True
@@ -88,39 +86,11 @@ def _query(state: State) -> str:
     return f"{state.task}\n{state.observation}\n{state.feedback}"
 
 
-def _cluster_steps(store: Store, search: Search, state: State, k: int) -> tuple[Hit, ...]:
-    """The best steps taken in states of the same signature: an index look-up, no scan."""
-    steps = read_steps(
-        store,
-        "pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?) "
-        f"AND {_COUNTS} ORDER BY return_to_go DESC, id DESC LIMIT ?",
-        (search.namespace, state.signature, CLUSTER_STATES, k),
-        brief=True,
-    )
-    return tuple(Hit(step, 1.0, f"same situation {state.signature}") for step in steps)
-
-
-def _found_items(derived: Derived, search: Search, state: State, vector: Vectors, k: int) -> tuple[Hit, ...]:
-    if not derived.items:
-        return ()
-    found = search.find("items", _query(state), 4 * k, frequencies=derived.words, vector=vector)
-    hits = [
-        Hit(derived.items[derived.numbers[number]], cosine, why)
-        for number, cosine, why in found
-        if cosine >= MIN_COSINE and number in derived.numbers
-    ]
-    clustered = [
-        Hit(item, 1.0, "its own situation") for item in derived.items.values() if state.signature in item.signatures
-    ]
-    return (*clustered, *(hit for hit in hits if all(hit.what is not other.what for other in clustered)))
-
-
 def _found_steps(
-    store: Store, derived: Derived, search: Search, state: State, vector: Vectors, k: int, after: str | None
+    store: Store, derived: Derived, search: Search, state: State, vector: Vectors, k: int
 ) -> tuple[Hit, ...]:
-    found = search.find("states", _query(state), POOL, frequencies=derived.words, vector=vector)
-    near = [one for one in found if one[1] >= MIN_COSINE]
-    return step_hits(store, by_support(store, near, _COUNTS, after)[:k])
+    found = search.find("states", _query(state), k, frequencies=derived.words, vector=vector)
+    return step_hits(store, [(ref, cosine, why) for ref, cosine, why in found if cosine >= clusters.MIN_COSINE])
 
 
 def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
@@ -129,7 +99,7 @@ def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hi
     return tuple(Hit(best[ref], cosine, why) for ref, cosine, why in found if ref in best)
 
 
-def _rank(hits: Iterable[Hit]) -> list[Hit]:
+def _rank(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Nearness times utility; ties by id, so that any process gives the same order."""
 
     def worth(hit: Hit) -> tuple[float, str]:
@@ -137,7 +107,7 @@ def _rank(hits: Iterable[Hit]) -> list[Hit]:
         assert isinstance(item, Item)
         return (-hit.similarity * (0.5 + item.score), item.id)
 
-    return sorted(hits, key=worth)
+    return tuple(sorted(hits, key=worth))
 
 
 def tokens_of(text: str) -> int:
