@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from tacit.memory.index import VectorIndex
+from tacit.memory.index import TrainedIndex, VectorIndex
 
 
 def vectors(count, dim=16, seed=0):
@@ -107,3 +107,110 @@ def test_threads_may_add_while_others_search():
     assert errors == []
     assert len(index) == 2000
     assert [ref for ref, _ in index.search(drawn[1234], 1)] == [1234]
+
+
+@pytest.fixture
+def trained():
+    """A trained index of 3,000 vectors near 40 centres under ids 1000 and up, their truth, and the vectors."""
+    rng = np.random.default_rng(2)
+    drawn = vectors(40)[rng.integers(40, size=3000)] + 0.15 * rng.normal(size=(3000, 16)).astype(np.float32)
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    truth = dict(zip(range(1000, 4000), drawn, strict=True))
+
+    def exact(refs):
+        known = [ref for ref in refs if ref in truth]
+        return known, np.array([truth[ref] for ref in known], dtype=np.float32).reshape(-1, 16)
+
+    index = TrainedIndex(16, exact, drawn[:: len(drawn) // TrainedIndex.sample_size(len(drawn))])
+    index.add(range(1000, 4000), drawn)
+    index.choose_probe(drawn)
+    return index, drawn, truth
+
+
+def agreement(index, drawn, queries):
+    """The share of hits at least as near as the exact fifth."""
+    found = 0
+    for query in queries:
+        fifth = float(np.sort(drawn @ query)[-5])
+        found += sum(score >= fifth - 1e-5 for _, score in index.search(query, 5))
+    return found / (5 * len(queries))
+
+
+def test_a_trained_index_agrees_with_exact_search(trained):
+    """For vectors near those that it holds, at least 97 of 100 of the nearest five are found."""
+    index, drawn, _ = trained
+    near = drawn[:100] + 0.1 * vectors(100, seed=3)
+    assert agreement(index, drawn, near / np.linalg.norm(near, axis=1, keepdims=True)) >= 0.97
+
+
+def test_a_trained_index_of_random_vectors_agrees_too():
+    """Where nothing is near anything, it looks at as many lists as it takes."""
+    drawn = vectors(3000)
+    index = TrainedIndex(16, lambda refs: (list(refs), drawn[list(refs)]), drawn)
+    index.add(range(3000), drawn)
+    index.choose_probe(drawn)
+    assert agreement(index, drawn, vectors(50, seed=4)) >= 0.97
+
+
+def test_a_trained_index_gives_exact_cosines(trained):
+    """Codes propose, the truth's vectors rank."""
+    index, _, truth = trained
+    query = vectors(1, seed=5)[0]
+    found = index.search(query, 10)
+    assert [score for _, score in found] == pytest.approx([float(truth[ref] @ query) for ref, _ in found], abs=1e-6)
+    assert found == sorted(found, key=lambda pair: (-pair[1], pair[0]))
+    assert index.cosine(query, [1003, 9]) == pytest.approx([float(truth[1003] @ query), 0.0], abs=1e-6)
+
+
+def test_a_trained_index_never_returns_what_was_removed(trained):
+    """However many of the nearest were."""
+    index, drawn, _ = trained
+    gone = [ref for ref, _ in index.search(drawn[0], 100)]
+    for ref in gone:
+        index.remove(ref)
+    assert not {ref for ref, _ in index.search(drawn[0], 100)} & set(gone)
+    assert len(index) == 2900
+    assert index.ids() == set(range(1000, 4000)) - set(gone)
+
+
+def test_a_trained_index_never_returns_what_the_truth_lost(trained):
+    """An id without a vector is no hit."""
+    index, drawn, truth = trained
+    del truth[1000]
+    assert 1000 not in [ref for ref, _ in index.search(drawn[0], 20)]
+
+
+def test_a_removed_id_may_come_back(trained):
+    """Under a new vector, and is found by that."""
+    index, drawn, truth = trained
+    index.remove(1000)
+    truth[1000] = drawn[7]
+    index.add([1000], drawn[7:8])
+    assert 1000 in [ref for ref, _ in index.search(drawn[7], 2)]
+    assert len(index) == 3000
+
+
+def test_what_is_added_after_training_is_found(trained):
+    """And when there is twice as much as at training, the index says that it is outgrown."""
+    index, _, truth = trained
+    later = vectors(3001, seed=6)
+    truth.update(zip(range(9000, 12001), later, strict=True))
+    index.add(range(9000, 9001), later[:1])
+    assert index.search(later[0], 1)[0][0] == 9000
+    assert not index.outgrown
+    index.add(range(9001, 12001), later[1:])
+    assert index.outgrown
+
+
+def test_a_trained_index_is_restored_as_it_was(trained):
+    """From its arrays: the same hits, the same probe."""
+    index, drawn, _ = trained
+    again = TrainedIndex.restored(index.arrays(), index._exact, index.trained)
+    assert [again.search(query, 5) for query in drawn[:20]] == [index.search(query, 5) for query in drawn[:20]]
+    assert (len(again), again.dim, again.trained) == (3000, 16, 3000)
+
+
+def test_arrays_of_nothing_are_refused(trained):
+    """A file that is whole may still be none of FAISS."""
+    with pytest.raises(RuntimeError):
+        TrainedIndex.restored({"faiss": np.zeros(100, np.uint8)}, trained[0]._exact, 1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tacit.memory import ExperienceLibrary, Item, State
-from tacit.memory.search import QUERY_TERMS, RRF, choose_terms, fuse
+from tacit.memory.search import RRF, fuse
 
 
 @pytest.fixture
@@ -95,21 +95,6 @@ def test_words_of_any_script_are_found(library):
     """Not only English ones."""
     library.add(Item("insight", "die Tür öffnet nach innen"))
     assert titles(library.search("Tür", how="text")) == ["die Tür öffnet nach innen"]
-
-
-def test_a_query_has_few_terms():
-    """A long observation must not make the text index slow."""
-    text = " ".join(f"word{n}" for n in range(3000))
-    assert len(text) > 20_000
-    assert choose_terms(text, {}).count(" OR ") == QUERY_TERMS - 1
-
-
-def test_the_rarest_words_are_looked_up():
-    """Common words tell least; words no episode showed come last."""
-    frequencies = {f"common{n}": 50 for n in range(20)} | {"rare": 1}
-    chosen = choose_terms("unknown rare " + " ".join(f"common{n}" for n in range(20)), frequencies)
-    assert chosen.startswith('"rare" OR "common0"')
-    assert "unknown" not in chosen
 
 
 def test_an_items_own_words_find_it(library, episode):

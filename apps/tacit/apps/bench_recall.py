@@ -22,7 +22,8 @@ import numpy as np
 from tacit.memory import ExperienceLibrary, Hit, State, Step
 from tacit.memory.embed import Vectors
 from tacit.memory.ledger import state_text
-from tacit.memory.search import DEPTH, choose_terms
+from tacit.memory.search import DEPTH
+from tacit.memory.text_index import TextIndex
 
 from .bench_library import CachedEmbedder, Rooms, build
 
@@ -94,7 +95,8 @@ class Parts:
 
     def terms(self, text: str) -> str:
         """The words that the library's own query would look up."""
-        return choose_terms(text, self._words)
+        chosen = TextIndex(lambda *query: self._connection.execute(*query).fetchall(), "states", 1)
+        return " OR ".join(f'"{word}"' for word in chosen.choose(text, self._words).words)
 
     def words(self, terms: str) -> None:
         """One full-text query over states and one over items."""

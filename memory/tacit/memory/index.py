@@ -1,10 +1,16 @@
-"""Vector index of one namespace: exact inner-product search with FAISS, a cache of SQLite's vectors.
+"""Vector indices of one namespace: nearest by cosine, a cache of SQLite's vectors.
+
+`VectorIndex` is exact and holds every vector. `TrainedIndex` is for many: an inverted file of
+8-bit codes (IVF, SQ8) proposes candidates, the truth's own vectors rank them, so that every cosine
+is exact and an id that the truth does not have any more is never returned. How many lists it probes
+is chosen when it is trained, so that it finds what a probe of all lists finds.
 
 Adding while another thread searches crashes FAISS, so every call holds a lock.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +18,25 @@ from numpy.typing import NDArray
 from .embed import Vectors
 
 Ids = NDArray[np.int64]
+Exact = Callable[[Sequence[int]], tuple[list[int], Vectors]]
+"""From ids to those of them that the truth has, and their vectors (n, dim)."""
+
+AGREEMENT = 0.99
+"""Of the nearest five by a probe of all lists, what the chosen probe finds at least."""
+SPARE = 24
+"""Candidates looked at beyond those asked for: codes of 8 bits misjudge a cosine by some thousandths."""
+_PER_LIST = 64
+_QUERIES = 128
+_MIXED = 4
+_ROUNDS = 8
+_ALIKE = 1e-5
 
 
 class VectorIndex:
-    """Ids and unit vectors; finds the nearest by cosine."""
+    """Ids and unit vectors; finds the nearest by cosine, exactly."""
+
+    LIMIT = 32_768
+    """Vectors beyond which an exact search takes too long (some 2 ms)."""
 
     def __init__(self, dim: int) -> None:
         import faiss
@@ -28,6 +49,11 @@ class VectorIndex:
 
     def __len__(self) -> int:
         return len(self._at)
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether it holds so many that a trained index is quicker."""
+        return len(self._ids) > self.LIMIT
 
     def add(self, ids: Sequence[int], vectors: Vectors) -> None:
         """Add vectors (n, dim) under ids; an id that is there already moves to its new vector."""
@@ -60,3 +86,135 @@ class VectorIndex:
         """Cosine to each of these ids; 0 for one that is not here."""
         with self._lock:
             return [float(self._faiss.reconstruct(self._at[ref]) @ vector) if ref in self._at else 0.0 for ref in refs]
+
+
+class TrainedIndex:
+    """Codes of many vectors in lists of near ones; `exact` reads vectors from the truth."""
+
+    def __init__(self, dim: int, exact: Exact, sample: Vectors) -> None:
+        """Train on a sample (n, dim) of what will be added."""
+        import faiss
+
+        self.dim = dim
+        self._exact = exact
+        lists = max(1, min(2048, 2 ** round(np.log2(len(sample) / _PER_LIST))))
+        self._faiss: Any = faiss.IndexIVFScalarQuantizer(
+            faiss.IndexFlatIP(dim), dim, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+        )
+        self._faiss.cp.niter = _ROUNDS
+        self._faiss.cp.min_points_per_centroid = 1
+        self._faiss.cp.max_points_per_centroid = 2 * _PER_LIST
+        self._faiss.train(np.ascontiguousarray(sample, dtype=np.float32))
+        self._gone: set[int] = set()
+        self._lock = threading.Lock()
+        self.trained = 0
+        """Vectors it held when the probe was chosen."""
+
+    @staticmethod
+    def sample_size(count: int) -> int:
+        """How many of so many vectors to train on: as many lists as four times the square root."""
+        return min(count, int(_PER_LIST * min(2048, 2 * count**0.5)))
+
+    def __len__(self) -> int:
+        return int(self._faiss.ntotal) - len(self._gone)
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether it holds twice what it was trained for."""
+        return self.trained > 0 and self._faiss.ntotal > 2 * self.trained
+
+    def add(self, ids: Sequence[int], vectors: Vectors) -> None:
+        """Add vectors (n, dim) under ids."""
+        with self._lock:
+            again = self._gone.intersection(ids)
+            if again:  # the old codes go first: an id must not be gone and there
+                self._remove(again)
+            self._faiss.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), np.asarray(ids, dtype=np.int64))
+
+    def remove(self, ref: int) -> None:
+        """Forget an id."""
+        with self._lock:
+            self._gone.add(ref)
+            if len(self._gone) > SPARE:
+                self._remove(set(self._gone))
+
+    def _remove(self, refs: set[int]) -> None:
+        self._faiss.remove_ids(np.fromiter(refs, dtype=np.int64))
+        self._gone -= refs
+
+    def choose_probe(self, sample: Vectors) -> None:
+        """The fewest lists that find what all lists find, for queries that lie between vectors of the sample.
+
+        A situation that was never seen resembles several that were, none of them much: a mean of
+        four vectors is as hard to place as such a one, where a vector of the sample is easy.
+        """
+        import faiss
+
+        parameters: Any = faiss.IVFSearchParameters
+        with self._lock:
+            drawn = np.random.default_rng(0).integers(len(sample), size=(_QUERIES, _MIXED))
+            queries = sample[drawn].sum(axis=1)
+            queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), 1e-9)
+            k = min(5, self._faiss.ntotal)
+            self.trained, lists = int(self._faiss.ntotal), int(self._faiss.nlist)
+
+            def fifth(probe: int) -> NDArray[np.float32]:
+                found = self._faiss.search(queries, k, params=parameters(nprobe=probe))
+                return np.asarray(found[0], dtype=np.float32)
+
+            best = fifth(lists)[:, -1:]
+            probe = min(8, lists)
+            while probe < lists and (fifth(probe) >= best - _ALIKE).mean() < AGREEMENT:
+                probe *= 2
+            self._faiss.nprobe = min(probe, lists)
+
+    def search(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
+        """At most k pairs (id, cosine), best first; ties by id."""
+        with self._lock:
+            wanted = min(k + SPARE + len(self._gone), int(self._faiss.ntotal))
+            if not wanted:
+                return []
+            found = self._faiss.search(vector.reshape(1, -1), wanted)[1][0].tolist()
+            near = [ref for ref in dict.fromkeys(found) if ref >= 0 and ref not in self._gone]
+        refs, vectors = self._exact(near)
+        cosines = (vectors @ vector).tolist()
+        return sorted(zip(refs, cosines, strict=True), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+    def cosine(self, vector: Vectors, refs: Sequence[int]) -> list[float]:
+        """Cosine to each of these ids; 0 for one that is not here."""
+        known, vectors = self._exact(refs)
+        cosines: Mapping[int, float] = dict(zip(known, (vectors @ vector).tolist(), strict=True))
+        return [0.0 if ref in self._gone else cosines.get(ref, 0.0) for ref in refs]
+
+    def ids(self) -> set[int]:
+        """All that it holds."""
+        import faiss
+
+        with self._lock:
+            lists: Any = self._faiss.invlists
+            found: set[int] = set()
+            for number in range(self._faiss.nlist):
+                size = lists.list_size(number)
+                if size:
+                    found.update(faiss.rev_swig_ptr(lists.get_ids(number), size).tolist())
+            return found - self._gone
+
+    def arrays(self) -> dict[str, NDArray[np.uint8]]:
+        """What `restored` makes it from again."""
+        import faiss
+
+        with self._lock:
+            if self._gone:
+                self._remove(set(self._gone))
+            return {"faiss": faiss.serialize_index(self._faiss)}
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[np.uint8]], exact: Exact, trained: int) -> "TrainedIndex":
+        """The index of these arrays. Raises RuntimeError when they are not of one."""
+        import faiss
+
+        index = cls.__new__(cls)
+        index._faiss = faiss.deserialize_index(arrays["faiss"])
+        index.dim, index._exact, index.trained = int(index._faiss.d), exact, trained
+        index._gone, index._lock = set(), threading.Lock()
+        return index

@@ -2,33 +2,51 @@
 
 Two derived indices, FTS5 in the library file and FAISS in memory, are asked with the same query and
 their ranks fused (reciprocal rank fusion, Cormack et al. 2009). Every hit carries its cosine, so
-that one threshold decides whether anything is near enough to be shown at all.
+that one threshold decides whether anything is near enough to be shown at all. A large vector index
+is kept in a file beside the library (see `sidecar`), so that opening need not train it.
 """
 
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from .embed import Embedder, Vectors
+from .embed import Embedder, Vectors, refuse_other
 from .errors import LibraryReadOnly, LibraryUnwritable
-from .index import VectorIndex
-from .ledger import plain
-from .situation import content_words
+from .index import Exact, TrainedIndex, VectorIndex
+from .ledger import dumps, plain
+from .sidecar import Saved, Sidecar, due
 from .store import Store
+from .text_index import TextIndex
 
 Kind = Literal["states", "items"]
+KINDS: tuple[Kind, ...] = ("states", "items")
 How = Literal["hybrid", "dense", "text"]
 RRF = 60.0
 """Rank constant of the fusion: larger makes lower ranks count more."""
-QUERY_TERMS = 4
-"""Words of a query that are looked up: its rarest. A long observation must not make FTS5 slow."""
 DEPTH = 24
 """Hits taken from each index before fusing."""
-_BATCH = 2048
+_READ = 8192
+"""Vectors read at a time."""
+_EMBED = 512
+"""Texts embedded and committed at a time: what a kill loses of a long embedding."""
 _ROWS: Mapping[Kind, tuple[str, str]] = {"states": ("states", "id"), "items": ("items", "number")}
+_LIVE: Mapping[Kind, str] = {"states": "", "items": "AND status = 'active'"}
+_TEXTS: Mapping[Kind, str] = {
+    "states": "task || char(10) || observation || char(10) || feedback",
+    "items": "coalesce((SELECT text FROM items_text_{} WHERE rowid = number), '')",
+}
+_REFS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ? AND ref > ? AND ref <= ? ORDER BY ref"
+_VECTORS = _REFS.replace("SELECT ref", "SELECT ref, vector") + " LIMIT ?"
+_OF_REFS = (
+    "SELECT ref, vector FROM vectors WHERE kind = ? AND ref IN (SELECT value FROM json_each(?)) "
+    "AND namespace = ? AND length(vector) = ?"
+)
+
+logger = logging.getLogger("tacit.memory")
 
 
 class Search:
@@ -38,11 +56,17 @@ class Search:
         self._store = store
         self.namespace = namespace
         self._embedder = embedder
-        self._indices: dict[Kind, VectorIndex] = {}
+        self._texts = {kind: TextIndex(store.rows, kind, namespace) for kind in KINDS}
+        self._sidecar = Sidecar(store, namespace)
+        self._indices: dict[Kind, VectorIndex | TrainedIndex] = {}
         self._last: dict[Kind, int] = {}
+        self._saved: dict[Kind, int] = {}
+        self._unkept: dict[Kind, dict[int, Vectors]] = {kind: {} for kind in KINDS}
         self._lock = threading.RLock()
         self.scans = 0
         """Index searches done so far; a recall on a known cluster adds none."""
+        self.on_embedded: Callable[[Kind, int], None] = lambda kind, count: None
+        """Called with how many texts were just embedded."""
 
     def embed(self, text: str) -> Vectors:
         """The query's vector, (dim,) float32."""
@@ -78,27 +102,26 @@ class Search:
         return [(ref, cosines[ref], why[ref]) for ref in fused]
 
     def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int]) -> list[int]:
-        """Ids by BM25 over the rarest words of the text, best first."""
-        query = choose_terms(text, frequencies)
-        if not query:
-            return []
-        table = f"{kind}_text_{self.namespace}"
-        rows = self._store.rows(f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (query, k))
-        return [row[0] for row in rows]
+        """Ids by the rarest words of the text, best first."""
+        return self._texts[kind].search(text, k, frequencies)
 
-    def index(self, kind: Kind) -> VectorIndex:
+    def index(self, kind: Kind) -> VectorIndex | TrainedIndex:
         """The vector index, brought up to the truth."""
         with self._lock:
             index = self._indices.get(kind)
+            newest = self._newest(kind)
             if index is None:
-                index = self._indices[kind] = VectorIndex(self._embedder.dim)
-            table, ref = _ROWS[kind]
-            ((newest,),) = self._store.rows(f"SELECT coalesce(max({ref}), 0) FROM {table}")
-            length = 4 * index.dim
-            while (last := self._last.get(kind, 0)) < newest:
-                rows = self._store.rows(self._unread(kind), (length, length, self.namespace, last, newest, _BATCH))
-                self._take_in(kind, index, rows)
-                self._last[kind] = rows[-1][0] if len(rows) == _BATCH else newest
+                index = self._indices[kind] = self._opened(kind, newest)
+                self.save()
+            if self._last[kind] < newest:
+                self._refuse_other_vectors()
+                self._embed_missing(kind, self._last[kind], newest)
+                for refs, vectors in self._vectors(kind, self._last[kind], newest):
+                    index.add(refs, vectors)
+                self._last[kind] = newest
+                if index.outgrown:
+                    index = self._indices[kind] = self._trained(kind, newest)
+                self.save()
             return index
 
     def forget(self, kind: Kind) -> None:
@@ -106,48 +129,139 @@ class Search:
         with self._lock:
             self._indices.pop(kind, None)
             self._last.pop(kind, None)
+            self._unkept[kind].clear()
+            self._texts[kind].forget()
 
-    def _take_in(self, kind: Kind, index: VectorIndex, rows: Sequence[tuple[int, bytes | None, str]]) -> None:
-        """Add what has a vector, embed what has none, and keep the new vectors where that can be done."""
-        known = [(ref, vector) for ref, vector, _ in rows if vector is not None]
-        if known:
-            index.add([ref for ref, _ in known], _unpack([vector for _, vector in known], index.dim))
-        fresh = [(ref, text) for ref, vector, text in rows if vector is None]
-        if not fresh:
-            return
-        vectors = self._embedder.embed([text for _, text in fresh])
-        index.add([ref for ref, _ in fresh], vectors)
-        made = [(kind, ref, self.namespace, vector.tobytes()) for (ref, _), vector in zip(fresh, vectors, strict=True)]
-        with suppress(LibraryReadOnly, LibraryUnwritable), self._store.transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", made)
+    def save(self) -> None:
+        """Write the large indices of this process to their files, where those are much behind."""
+        with self._lock:
+            for kind, index in self._indices.items():
+                covered = self._saved.get(kind, 0)
+                if isinstance(index, TrainedIndex) and (not covered or due(len(index) - covered, covered)):
+                    arrays: dict[str, Any] = {**index.arrays(), "trained": np.array([index.trained])}
+                    self._sidecar.save(kind, self._made(), self._last[kind], len(index), arrays)
+                    self._saved[kind] = len(index)
 
-    def _unread(self, kind: Kind) -> str:
-        """(id, vector or NULL, text if there is no vector) of what came after an id; a torn vector is none.
+    # -- from the truth ---------------------------------------------------------------------------
 
-        The plus keeps SQLite from reading the whole namespace by its index and sorting it.
-        """
+    def _opened(self, kind: Kind, newest: int) -> VectorIndex | TrainedIndex:
+        """The index of a file, to be brought up to the truth, or of the truth alone."""
+        saved = self._sidecar.load(kind, self._made())
+        index = self._restored(kind, saved) if saved is not None else None
+        if saved is not None and index is not None:
+            self._last[kind], self._saved[kind] = saved.last, saved.count
+            return index
+        if not self._all_embedded(kind, newest):
+            self._embed_missing(kind, 0, newest)
+        self._last[kind] = newest
+        if self._count(kind, newest) > VectorIndex.LIMIT:
+            return self._trained(kind, newest)
+        flat = VectorIndex(self._embedder.dim)
+        for refs, vectors in self._vectors(kind, 0, newest):
+            flat.add(refs, vectors)
+        return flat
+
+    def _restored(self, kind: Kind, saved: Saved) -> TrainedIndex | None:
+        """The index of a file, unless the truth has other vectors than it was made of."""
+        if self._count(kind, saved.last) == saved.count and self._all_embedded(kind, saved.last):
+            with suppress(RuntimeError, KeyError):
+                return TrainedIndex.restored(saved.arrays, self._exact(kind), int(saved.arrays["trained"][0]))
+        logger.warning("the saved index of %s has other vectors than the library. It is rebuilt.", kind)
+        return None
+
+    def _trained(self, kind: Kind, newest: int) -> TrainedIndex:
+        """An index for many vectors, trained on a sample of them."""
+        sample = self._sample(kind, newest)
+        index = TrainedIndex(self._embedder.dim, self._exact(kind), sample)
+        for refs, vectors in self._vectors(kind, 0, newest):
+            index.add(refs, vectors)
+        index.choose_probe(sample)
+        self._saved.pop(kind, None)
+        return index
+
+    def _sample(self, kind: Kind, newest: int) -> Vectors:
+        """Vectors drawn evenly over the ids."""
+        refs = [row[0] for row in self._store.rows(_REFS, (self.namespace, kind, 0, newest))]
+        drawn = np.random.default_rng(0).choice(len(refs), TrainedIndex.sample_size(len(refs)), replace=False)
+        wanted = [refs[at] for at in np.sort(drawn)]
+        return np.concatenate([self._exact(kind)(wanted[at : at + _READ])[1] for at in range(0, len(wanted), _READ)])
+
+    def _vectors(self, kind: Kind, after: int, newest: int) -> Iterator[tuple[list[int], Vectors]]:
+        """The vectors of what came after an id, in the order of the ids; a torn vector is made again."""
+        here, length, began = self._unkept[kind], 4 * self._embedder.dim, after
+        while rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, _READ)):
+            torn = [row[0] for row in rows if len(row[1]) != length and row[0] not in here]
+            if torn:
+                self._embed_missing(kind, torn[0] - 1, torn[-1])
+                continue
+            whole = [row for row in rows if row[0] not in here]
+            yield [row[0] for row in whole], _unpack([row[1] for row in whole], self._embedder.dim)
+            after = rows[-1][0]
+        fresh = [ref for ref in here if began < ref <= newest]
+        if fresh:
+            yield fresh, np.stack([here[ref] for ref in fresh])
+
+    def _exact(self, kind: Kind) -> Exact:
+        """A reader of the truth's own vectors by id."""
+        length, here = 4 * self._embedder.dim, self._unkept[kind]
+
+        def read(refs: Sequence[int]) -> tuple[list[int], Vectors]:
+            rows = self._store.rows(_OF_REFS, (kind, dumps(refs), self.namespace, length)) if refs else []
+            rows += [(ref, here[ref].tobytes()) for ref in refs if ref in here]
+            return [row[0] for row in rows], _unpack([row[1] for row in rows], self._embedder.dim)
+
+        return read
+
+    def _newest(self, kind: Kind) -> int:
         table, ref = _ROWS[kind]
-        if kind == "states":
-            text, which = "task || char(10) || observation || char(10) || feedback", ""
-        else:
-            text = f"coalesce((SELECT text FROM items_text_{self.namespace} WHERE rowid = number), '')"
-            which = "AND status = 'active'"
-        return (
-            f"SELECT {ref}, CASE WHEN length(vector) = ? THEN vector END, "
-            f"CASE WHEN length(vector) = ? THEN '' ELSE {text} END "
-            f"FROM {table} LEFT JOIN vectors ON vectors.kind = '{kind}' AND ref = {ref} "
-            f"WHERE +{table}.namespace = ? AND {ref} > ? AND {ref} <= ? {which} ORDER BY {ref} LIMIT ?"
+        return int(self._store.rows(f"SELECT coalesce(max({ref}), 0) FROM {table}")[0][0])
+
+    def _count(self, kind: Kind, newest: int) -> int:
+        """Vectors of what came up to an id."""
+        return int(self._store.rows(f"SELECT count(*) FROM ({_REFS})", (self.namespace, kind, 0, newest))[0][0])
+
+    def _all_embedded(self, kind: Kind, newest: int) -> bool:
+        """Whether all that came up to an id has a vector, torn or not."""
+        table, ref = _ROWS[kind]
+        live = f"SELECT count(*) FROM {table} WHERE namespace = ? AND {ref} <= ? {_LIVE[kind]}"
+        return int(self._store.rows(live, (self.namespace, newest))[0][0]) == self._count(kind, newest)
+
+    def _embed_missing(self, kind: Kind, after: int, newest: int) -> None:
+        """Embed what came after an id and has no whole vector, in the order of the ids, and keep it batch by batch."""
+        table, ref = _ROWS[kind]
+        query = (
+            # the plus keeps SQLite from reading the whole namespace by its index and sorting it
+            f"SELECT {ref}, {_TEXTS[kind].format(self.namespace)} FROM {table} "
+            f"WHERE +{table}.namespace = ? AND {ref} > ? AND {ref} <= ? {_LIVE[kind]} AND NOT EXISTS "
+            f"(SELECT 1 FROM vectors WHERE kind = ? AND vectors.ref = {ref} AND length(vector) = ?) "
+            f"ORDER BY {ref} LIMIT ?"
         )
+        length = 4 * self._embedder.dim
+        while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, _EMBED)):
+            vectors = self._embedder.embed([text for _, text in rows])
+            self._keep(kind, [row[0] for row in rows], vectors)
+            self.on_embedded(kind, len(rows))
+            after = rows[-1][0]
 
+    def _keep(self, kind: Kind, refs: Sequence[int], vectors: Vectors) -> None:
+        """Write vectors to the library; where it may not be written, in memory."""
+        made = [(kind, ref, self.namespace, vector.tobytes()) for ref, vector in zip(refs, vectors, strict=True)]
+        try:
+            with self._store.transaction() as connection:
+                self._refuse_other_vectors()
+                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", made)
+        except (LibraryReadOnly, LibraryUnwritable):
+            self._unkept[kind].update(zip(refs, vectors, strict=True))
 
-def choose_terms(text: str, frequencies: Mapping[str, int]) -> str:
-    """An FTS5 query of the rarest words of a text; ties in alphabetical order.
+    def _refuse_other_vectors(self) -> None:
+        """Raise EmbedderMismatch when another process has re-embedded the library since it was opened."""
+        known = dict(self._store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
+        if known:
+            refuse_other(self._embedder, known["embedder"], known["fingerprint"], self._store.path)
 
-    Words that no episode showed come last: in a long text they would crowd out what can be found,
-    in a short one they may be what an item is about.
-    """
-    rarest = sorted(content_words(text), key=lambda word: (word not in frequencies, frequencies.get(word, 0), word))
-    return " OR ".join(f'"{word}"' for word in rarest[:QUERY_TERMS])
+    def _made(self) -> str:
+        """What a file of an index depends on."""
+        return f"sq8 {self._embedder.fingerprint}"
 
 
 def fuse(*rankings: Sequence[int]) -> list[int]:

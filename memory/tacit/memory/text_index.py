@@ -1,0 +1,116 @@
+"""Search by words in one FTS5 table: which of a text's words to look up, and how many rows to rank.
+
+FTS5 ranks every row that has one of the words, a microsecond each: four common words of a large
+library cost as much as reading it. So the rarest words are chosen, by the rows that have them, and
+words with too many rows are left out where rarer ones serve. Where even the rarest word has many
+rows, the newest of them are ranked, by the weights of the words that they have.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .situation import content_words
+
+Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+"""Runs a query."""
+QUERY_TERMS = 4
+"""Words of a text that are looked up: its rarest."""
+CONSIDERED = 64
+"""Words of a text whose rows are counted, those of the fewest episodes first."""
+WINDOW = 500
+"""Rows with the rarest word that are ranked, newest first."""
+RANKED = 2000
+"""Rows that are ranked in all, about: some 2 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How common a word is."""
+
+    rows: float
+    """That have it; estimated from the newest where they are many."""
+    since: int
+    """The WINDOW-th newest of them; 0 where there are fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The chosen words with their weights, and the row from which on rows are ranked: 0 for all."""
+
+    words: tuple[str, ...]
+    weights: tuple[float, ...]
+    since: int
+
+
+class TextIndex:
+    """One FTS5 table, asked by words."""
+
+    def __init__(self, rows: Rows, kind: str, namespace: int) -> None:
+        self._rows = rows
+        self._table = f"{kind}_text_{namespace}"
+        self._reaches: dict[str, Reach] = {}
+        self._newest = 0
+
+    def search(self, text: str, k: int, frequencies: Mapping[str, int]) -> list[int]:
+        """Ids of at most k rows that share the text's rare words, best first."""
+        query = self.choose(text, frequencies)
+        return [row[0] for row in self._rows(*self.statement(query, k))] if query.words else []
+
+    def choose(self, text: str, frequencies: Mapping[str, int]) -> Query:
+        """The words to look up; ties in alphabetical order.
+
+        `frequencies` (episodes that showed a word) says which words of a long text to consider.
+        """
+        ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
+        if newest != self._newest:
+            self._newest = newest
+            self._reaches.clear()
+        reaches = {word: self._reach(word) for word in _considered(text, frequencies)}
+        rarest = sorted((word for word, reach in reaches.items() if reach.rows), key=lambda w: (reaches[w].rows, w))
+        if not rarest:
+            return Query((), (), 0)
+        since = reaches[rarest[0]].since
+        share, load = (newest - since + 1) / (newest + 1), 0.0
+        chosen: list[str] = []
+        for word in rarest[:QUERY_TERMS]:
+            load += share * reaches[word].rows
+            if chosen and load > RANKED:
+                break
+            chosen.append(word)
+        return Query(tuple(chosen), tuple(math.log1p(newest / reaches[word].rows) for word in chosen), since)
+
+    def statement(self, query: Query, k: int) -> tuple[str, tuple[Any, ...]]:
+        """SQL and parameters: BM25 over all rows, or the sum of weights over the newest."""
+        table, quoted = self._table, [f'"{word}"' for word in query.words]
+        if not query.since:
+            return f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (" OR ".join(quoted), k)
+        each = f"SELECT rowid AS ref, ? AS weight FROM {table} WHERE {table} MATCH ? AND rowid >= ?"
+        union = " UNION ALL ".join([each] * len(quoted))
+        parameters = [
+            part for pair in zip(query.weights, quoted, strict=True) for part in (*pair, query.since)
+        ]  # fmt: skip
+        return f"SELECT ref FROM ({union}) GROUP BY ref ORDER BY sum(weight) DESC, ref DESC LIMIT ?", (*parameters, k)
+
+    def forget(self) -> None:
+        """Count rows anew: what the table held was changed."""
+        self._reaches.clear()
+
+    def _reach(self, word: str) -> Reach:
+        known = self._reaches.get(word)
+        if known is None:
+            newest_with_it = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? ORDER BY rowid DESC LIMIT ?"
+            ((rows, since),) = self._rows(f"SELECT count(*), min(rowid) FROM ({newest_with_it})", (f'"{word}"', WINDOW))
+            if rows == WINDOW:
+                known = Reach(rows * (self._newest + 1) / (self._newest - since + 1), since)
+            else:
+                known = Reach(float(rows), 0)
+            self._reaches[word] = known
+        return known
+
+
+def _considered(text: str, frequencies: Mapping[str, int]) -> list[str]:
+    """The words of a text that the fewest episodes showed; those that none showed come last."""
+    words = sorted(content_words(text), key=lambda word: (word not in frequencies, frequencies.get(word, 0), word))
+    return words[:CONSIDERED]

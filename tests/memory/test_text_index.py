@@ -1,0 +1,91 @@
+import pytest
+
+from tacit.memory import ExperienceLibrary, Item
+from tacit.memory.text_index import CONSIDERED, QUERY_TERMS, RANKED, WINDOW, TextIndex
+
+
+@pytest.fixture
+def shown(library):
+    """Makes a text index over items that say these things."""
+
+    def make(*texts):
+        with library._store.transaction() as connection:
+            connection.executemany("INSERT INTO items_text_1(text) VALUES (?)", [(text,) for text in texts])
+        return TextIndex(library._store.rows, "items", 1)
+
+    return make
+
+
+def test_the_words_that_the_fewest_rows_have_are_looked_up(shown):
+    """Not those that the fewest episodes showed: one long episode may be half of all rows."""
+    index = shown(*["fridge oven"] * 20, "kettle", "kettle", "oven")
+    chosen = index.choose("a fridge, an oven, a kettle", {"fridge": 1, "oven": 1, "kettle": 9})
+    assert chosen.words == ("kettle", "fridge", "oven")
+    assert chosen.since == 0
+
+
+def test_words_that_no_row_has_are_not_looked_up(shown):
+    """They would take the place of those that find something."""
+    assert shown("a kettle").choose("the zebra and the kettle", {}).words == ("kettle",)
+    assert shown().choose("zebra", {}).words == ()
+
+
+def test_a_long_text_has_few_terms(shown):
+    """A long observation must not make the text index slow."""
+    words = [f"word{n}" for n in range(3000)]
+    index = shown(*words[:300])
+    asked = []
+    rows, index._rows = index._rows, lambda *query: asked.append(query) or rows(*query)
+    assert len(" ".join(words)) > 20_000
+    assert len(index.choose(" ".join(words), {}).words) == QUERY_TERMS
+    assert len(asked) <= CONSIDERED + 1
+
+
+def test_of_a_long_text_the_words_of_few_episodes_are_considered(shown):
+    """Which rows have them is counted for these alone."""
+    index = shown("rare", *["common"] * 5)
+    text = " ".join(f"word{n}" for n in range(3000)) + " rare"
+    assert index.choose(text, {f"word{n}": 7 for n in range(3000)} | {"rare": 1}).words == ("rare",)
+
+
+def test_common_words_are_left_out_where_rare_ones_serve(shown):
+    """Ranking costs by the row; a word in nearly all of them tells nothing."""
+    index = shown(*["door"] * RANKED, "door kettle")
+    assert index.choose("door kettle", {}).words == ("kettle",)
+
+
+def test_where_all_words_are_common_the_newest_rows_are_ranked(shown):
+    """By the words that they have: the newest with both come first, and none is older than the window."""
+    index = shown(*["door", "window", "door"] * WINDOW, *["door window"] * 2)
+    query = index.choose("door window", {})
+    assert query.words == ("window", "door")
+    assert query.since == 3 * 2 + 2
+    both = [3 * WINDOW + 2, 3 * WINDOW + 1]
+    assert index.search("door window", 2, {}) == both
+    assert index.search("door window", 3 * WINDOW, {})[2:5] == [3 * WINDOW - n for n in (1, 4, 7)]
+    assert min(index.search("door window", 3 * WINDOW, {})) == query.since
+
+
+def test_what_was_written_since_is_counted(shown):
+    """A word that no row had is looked up once one has it."""
+    index = shown("a kettle")
+    assert index.search("zebra", 5, {}) == []
+    shown("a zebra")
+    assert index.search("zebra", 5, {}) == [2]
+
+
+def test_words_are_counted_as_the_index_stems_them(shown):
+    """`doors` finds `door`."""
+    assert shown("a door").choose("doors", {}).words == ("doors",)
+
+
+def test_two_processes_choose_the_same_words(path, library, episode):
+    """What is chosen follows from what the library holds, not from what was asked before."""
+    for number in range(5):
+        library.record(episode(see=f"You see a kettle and box {number}."))
+        library.search("a kettle and a mirror", how="text")
+        library.add(Item("insight", f"boxes {number}"))
+    with ExperienceLibrary.open(path) as again:
+        for text in ("a kettle and box 3", "boxes"):
+            mine, other = (one.search(text, how="text") for one in (library, again))
+            assert [hit.what.id for hit in mine] == [hit.what.id for hit in other]
