@@ -58,6 +58,39 @@ def start(
 
 
 @app.command()
+def peers(
+    n: Annotated[int, typer.Option(min=10, help="Texts that each memory holds.")] = 10_000,
+    queries: Annotated[int, typer.Option(min=10, help="Searches of each kind.")] = 200,
+    only: Annotated[str, typer.Option(help="Systems, separated by commas: parts, ours, langgraph, ...; or all.")] = "",
+    cap_s: Annotated[float, typer.Option(min=1, help="Seconds that a memory may take to add what it is to hold.")] = 60,
+    cache: Annotated[Path, typer.Option(help="Folder for the peers' virtual environments.")] = Path(
+        "~/.cache/tacit/peers"
+    ),
+    embedder: Annotated[
+        str | None, typer.Option(help="What makes the vectors, beforehand; hashing if not given.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="A Markdown file whose marked part gets the tables.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ours beside LangGraph's SqliteStore, chromadb, mem0 and the plain parts: speed, size, tenants, faults."""
+    from . import bench_peers
+    from .peers import report
+
+    wanted = bench_peers.names(only)
+    if write is not None:
+        report.can_be_written(write)
+    rows = bench_peers.measure(n, queries, wanted, cap_s, cache, embedder, tell)
+    if write is not None:
+        report.write(write, rows, f"tacit bench peers --n {n} --queries {queries} --cap-s {cap_s:g}")
+    if as_json:
+        say_json({"rows": rows})
+        return
+    for head, lines in report.tables(rows):
+        out().print(f"\n{head}")
+        _show(lines, False)
+
+
+@app.command()
 def retrieval(
     data: Annotated[
         Path, typer.Option(envvar="TACIT_DATA", help="Folder of trajectories, JSON lines as in docs/retrieval.md.")
