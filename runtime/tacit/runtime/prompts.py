@@ -1,9 +1,9 @@
 """What a chat model is asked, and how its answer is read.
 
 Pure functions from values to text and back; no model, no clock, no chance. Whatever comes from an
-environment, a tool or the library is put between tags as data: control characters are dropped and
-what looks like one of our tags, or a token of a chat template, is defused, so that no text can end
-its own block. Without guidance the prompt is byte for byte that of an agent without a library.
+environment, a tool or the library is put between tags as data: control characters and sequences
+are dropped and what looks like one of our tags, or a token of a chat template, is defused, so that
+no text can end its own block. Without guidance the prompt is byte for byte that of an agent without a library.
 """
 
 import contextlib
@@ -25,10 +25,22 @@ MAX_OBJECTS = 50
 
 _TAGS = "task|manual|steps|notes|observation|feedback|experience|plan|refused|replan|actions|answer"
 _DEFUSED = re.compile(
-    rf"<(?=[\W_]{{0,8}}(?:{_TAGS}))|<(?=[|｜]|<SYS>>|/?s>|[be]os>|(?:start|end)_of_turn>)|\[(?=/?INST\])", re.I
+    rf"[<＜﹤](?=[\W_]{{0,8}}(?:{_TAGS}))"
+    r"|<(?=[|｜]|</?SYS>>|/?(?:s|[be]os(?:_token)?|unk|pad|think|tool_(?:call|response)|unused\d+)>"
+    r"|(?:start|end)_of_(?:turn|image)>)"
+    r"|\[(?=/?(?:INST|(?-i:AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|SYSTEM_PROMPT|THINK|[gs]MASK))\])",
+    re.I,
 )
+"""What looks like one of our tags, or is a token of a model's chat template or vocabulary."""
+_ANSI = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*+(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*+[0-~]?"
+)
+"""Control sequences of terminals: colours and movements, titles and links, all others."""
 _DROPPED = {"Cc", "Cf", "Co", "Cs"}
 """Control, format (zero width, direction), private use and lone surrogates."""
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0000-\U000e0fff]")
+"""Fillers and selectors that nobody sees and that are none of those; emoji need U+FE0E and U+FE0F."""
 
 _FAILED = {
     Failure.ENVIRONMENT_CRASH: "the environment crashed",
@@ -173,7 +185,7 @@ def clean(text: str, limit: int) -> str:
         text = f"{head}\n[{len(text) - len(head) - len(tail)} characters left out]\n{tail}"
     if text.isascii() and text.isprintable():
         return _DEFUSED.sub("‹", text)
-    lines = "\n".join(text.splitlines())
+    lines = _INVISIBLE.sub("", "\n".join(_ANSI.sub("", text).splitlines()))
     kept = "".join(c for c in lines if c in "\n\t" or unicodedata.category(c) not in _DROPPED)
     return _DEFUSED.sub("‹", kept)
 
