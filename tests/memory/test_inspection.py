@@ -60,14 +60,14 @@ def test_a_missing_vector_is_no_problem(taught):
 
 
 def test_every_namespace_answers_for_itself(path, taught):
-    """Harm in one is not another's, and the repair leaves the other's vectors."""
+    """Harm in one is not another's, and the repair leaves the other's vectors alone."""
     with ExperienceLibrary.open(path, namespace="other") as other:
         other.add(Item("insight", "mirrors shine"))
         other.index()
-        harm(taught, "INSERT INTO words VALUES (1, 'ghost', 1)")
+        harm(taught, "DELETE FROM items_text_1")
         assert other.verify() == []
         assert taught.repair()
-        assert other._store.rows("SELECT namespace FROM vectors") == [(2,)]
+        assert other._store.rows("SELECT namespace FROM vectors WHERE kind = 'items'") == [(2,)]
 
 
 def test_a_damaged_file_is_found_and_not_repaired_over(path, taught):

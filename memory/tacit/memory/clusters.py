@@ -6,9 +6,13 @@ fused into one ranking that the library binds to the cluster. What is then shown
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from .derived import Derived
 from .embed import Vectors
+from .errors import ConfigError
 from .ledger import plain, read_steps
 from .records import Hit, Item, State, Summary
 from .search import DEPTH, Search, fuse
@@ -34,6 +38,8 @@ BOUND = 64
 """Items bound to a cluster, the best fused."""
 PLACE_STATES = 64
 """States of a place, the newest, that tell where one comes from there."""
+CENTROID_STATES = 256
+"""States of a cluster, the newest, whose vectors make its centroid."""
 
 
 def steps_of(store: Store, namespace: int, signature: str, k: int) -> tuple[Hit, ...]:
@@ -158,6 +164,66 @@ def _tagged(store: Store, derived: Derived, namespace: int, query: str) -> list[
         (namespace, *rarest, TAGS, BOUND),
     )
     return [row[0] for row in rows]
+
+
+def listed(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
+    """Clusters, the most frequent first: how often they were met, by how many episodes, and what pays there.
+
+    Raises: ConfigError for a negative limit or offset.
+    """
+    if offset < 0 or (limit is not None and limit < 0):
+        raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")
+    rows = store.rows(_CLUSTERS, (namespace, -1 if limit is None else limit, offset))
+    return [_cluster(store, namespace, row) for row in rows]
+
+
+_CLUSTERS = """
+SELECT signature, count(DISTINCT states.id), count(steps.id), avg(return_to_go), sum(failure != 'none'),
+       max(states.id)
+FROM states LEFT JOIN steps ON steps.pre = states.id
+WHERE states.namespace = ? GROUP BY signature ORDER BY count(steps.id) DESC, signature LIMIT ? OFFSET ?
+"""
+_EPISODES = """
+SELECT count(*), avg(success) FROM trajectories WHERE namespace = ? AND id IN
+(SELECT trajectory_id FROM steps WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ?))
+"""
+_BEST = """
+SELECT action, count(*), avg(return_to_go) FROM steps
+WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ?)
+GROUP BY action ORDER BY 3 DESC, 2 DESC, 1 LIMIT 1
+"""
+
+
+def _cluster(store: Store, namespace: int, row: tuple[Any, ...]) -> dict[str, Any]:
+    signature, states, steps, mean, failed, newest = row
+    ((observation, location),) = store.rows("SELECT observation, location FROM states WHERE id = ?", (newest,))
+    ((episodes, success),) = store.rows(_EPISODES, (namespace, namespace, signature))
+    best = store.rows(_BEST, (namespace, signature))
+    return {
+        "signature": signature,
+        "states": states,
+        "steps": steps,
+        "episodes": episodes,
+        "success": success,
+        "mean_return": mean,
+        "failed": failed or 0,
+        "location": location,
+        "example": observation,
+        "best_action": dict(zip(("action", "steps", "mean_return"), best[0], strict=True)) if best else None,
+    }
+
+
+def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
+    """The mean of the vectors of a cluster's newest states, of length 1; None while none has a vector."""
+    rows = store.rows(
+        "SELECT vector FROM vectors WHERE kind = 'states' AND ref IN "
+        "(SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?)",
+        (namespace, plain(signature), CENTROID_STATES),
+    )
+    if not rows:
+        return None
+    mean: Vectors = np.mean([np.frombuffer(row[0], dtype=np.float32) for row in rows], axis=0)
+    return mean / max(float(np.linalg.norm(mean)), 1e-12)
 
 
 def distinct(hits: Iterable[Hit], k: int) -> list[Hit]:

@@ -2,16 +2,19 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any
 
-from .catalogue import item_of
+from . import tiers
+from .catalogue import item_of, places_of
 from .embed import Embedder
 from .errors import ConfigError, LibraryError, NotALibrary, UnknownName
-from .ledger import episode_words, read_steps, state_text
+from .ledger import episode_words, plain, read_steps, state_text
 from .migrations import SCHEMA_VERSION
-from .records import KINDS, Item, Kind, Problem, State, Trajectory
+from .records import KINDS, Item, Kind, Problem, Segment, State, Trajectory
 from .store import Store
 
 _SORTS = {
@@ -19,20 +22,33 @@ _SORTS = {
     "confidence": "json_extract(record, '$.confidence') DESC",
     "new": "number DESC",
     "old": "number",
+    "used": "uses DESC",
 }
+_FILED = {"signature": "signatures", "location": "locations", "tag": "tags"}
+"""Of item_places: the name of an index, and the field of an item that it files."""
 _REPAIR = "tacit memory repair"
 
 
 def items(
     store: Store,
     namespace: int,
-    kinds: Sequence[Kind] | None,
-    status: str | None,
-    sort: str,
-    limit: int | None,
-    offset: int,
+    kinds: Sequence[Kind] | None = None,
+    status: str | None = "active",
+    sort: str = "score",
+    limit: int | None = None,
+    offset: int = 0,
+    *,
+    text: str | None = None,
+    trust: str | None = None,
+    source: str | None = None,
+    writer: str | None = None,
+    **filed: str | None,
 ) -> list[Item]:
-    """Items of a namespace, filtered and sorted; ties by age."""
+    """Items of a namespace, filtered and sorted; ties by age.
+
+    `signature`, `location` and `tag` ask the index of that name, which files active items alone; of
+    items of another status their own fields are asked. `text` finds items that have all its words.
+    """
     if sort not in _SORTS:
         raise UnknownName.of("order", sort, _SORTS)
     for kind in kinds or ():
@@ -40,19 +56,43 @@ def items(
             raise UnknownName.of("kind of item", kind, KINDS)
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")
-    where = "namespace = ?"
+    where = ["namespace = ?"]
     parameters: list[int | str] = [namespace]
     if status is not None:
-        where += " AND status = ?"
+        where.append("status = ?")
         parameters.append(status)
     if kinds is not None:
-        where += f" AND kind IN ({','.join('?' * len(kinds))})"
+        where.append(f"kind IN ({','.join('?' * len(kinds))})")
         parameters.extend(kinds)
+    for by, value in filed.items():
+        if value is not None:
+            where.append(_filed_under(by, status))
+            parameters.extend([namespace, by, plain(value)] if status == "active" else [plain(value)])
+    for name, wanted, otherwise in (("trust", trust, "trusted"), ("source", source, "person"), ("writer", writer, "")):
+        if wanted is not None:
+            where.append(f"coalesce(json_extract(record, '$.{name}'), '{otherwise}') = ?")
+            parameters.append(wanted)
+    for word in plain(text or "").lower().split():
+        where.append(f"instr(lower({_SAID}), ?)")
+        parameters.append(word)
     rows = store.rows(
-        f"SELECT record FROM items WHERE {where} ORDER BY {_SORTS[sort]}, number LIMIT ? OFFSET ?",
+        f"SELECT record FROM items WHERE {' AND '.join(where)} ORDER BY {_SORTS[sort]}, number LIMIT ? OFFSET ?",
         (*parameters, -1 if limit is None else limit, offset),
     )
     return [item_of(row[0]) for row in rows]
+
+
+_SAID = " || char(10) || ".join(
+    f"coalesce(json_extract(record, '$.{name}'), '')" for name in ("title", "body", "when_to_use", "when_not_to_use")
+)
+
+
+def _filed_under(by: str, status: str | None) -> str:
+    if by not in _FILED:
+        raise UnknownName.of("filter", by, [*_FILED, "text", "trust", "source", "writer"])
+    if status == "active":
+        return "number IN (SELECT number FROM item_places WHERE namespace = ? AND by = ? AND value = ?)"
+    return f"EXISTS (SELECT 1 FROM json_each(record, '$.{_FILED[by]}') WHERE value = ?)"
 
 
 def get(store: Store, namespace: int, item_id: str) -> Item:
@@ -112,9 +152,14 @@ def trajectories(store: Store, namespace: int, limit: int | None, offset: int) -
     return [{**dict(zip(names, row, strict=True)), "meta": json.loads(row[-1])} for row in rows]
 
 
+def trajectory_id(store: Store, namespace: int, ref: str) -> str:
+    """The id of an episode by an unambiguous beginning of it."""
+    return _one(store, namespace, "trajectories", "episode", ref, "id")
+
+
 def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:
     """One episode with its steps, as it was recorded."""
-    ref = _one(store, namespace, "trajectories", "episode", ref, "id")
+    ref = trajectory_id(store, namespace, ref)
     ((task, success, score, arm, seed, ending, meta),) = store.rows(
         "SELECT task, success, score, arm, seed, ending, meta FROM trajectories WHERE namespace = ? AND id = ?",
         (namespace, ref),
@@ -169,7 +214,7 @@ def _size(path: str) -> int:
 
 
 def verify(store: Store, namespace: int) -> list[Problem]:
-    """The file itself, both text indices, the vectors and the word counts, against the truth."""
+    """The file itself, and everything derived from its steps and items, against the truth."""
     try:
         said = [str(row[0]) for row in store.rows("PRAGMA integrity_check")]
     except LibraryError as error:
@@ -178,43 +223,86 @@ def verify(store: Store, namespace: int) -> list[Problem]:
     if damage:
         return [Problem("file", words, "Restore a copy; what can be read: tacit memory export") for words in damage]
     with store.snapshot():
-        return _differences(store, namespace)
+        return [Problem(where, what, _REPAIR) for where, what in _differences(store, namespace)]
 
 
-def _differences(store: Store, namespace: int) -> list[Problem]:
-    problems = []
-    truth = {
-        "states": "SELECT id FROM states WHERE namespace = ?",
-        "items": "SELECT number FROM items WHERE namespace = ? AND status = 'active'",
-    }
-    for kind, query in truth.items():
+def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
+    """Every derived structure that differs, and how."""
+    for kind, query in _LIVE.items():
         wanted = {row[0] for row in store.rows(query, (namespace,))}
         held = {row[0] for row in store.rows(f"SELECT id FROM {kind}_text_{namespace}_docsize")}
         if wanted != held:
-            problems.append(
-                Problem(f"{kind} text index", f"{len(wanted - held)} missing, {len(held - wanted)} too many", _REPAIR)
-            )
-        vectors = {
-            row[0] for row in store.rows("SELECT ref FROM vectors WHERE namespace = ? AND kind = ?", (namespace, kind))
-        }
+            yield f"{kind} text index", f"{len(wanted - held)} missing, {len(held - wanted)} too many"
+        elif kind == "items" and (other := _other_words(store, namespace)):
+            yield "items text index", f"{other} with other words than their items"
+        vectors = {row[0] for row in store.rows(_VECTORS, (namespace, kind))}
         if vectors - wanted:
-            problems.append(Problem(f"{kind} vectors", f"{len(vectors - wanted)} of nothing that exists", _REPAIR))
-    if _true_words(store, namespace) != dict(
-        store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,))
-    ):
-        problems.append(Problem("words", "counts differ from the episodes", _REPAIR))
-    return problems
+            yield f"{kind} vectors", f"{len(vectors - wanted)} of nothing that exists"
+    words, cuts = _read_again(store, namespace)
+    if words != dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,))):
+        yield "words", "counts differ from the episodes"
+    wrong = _apart(_told(cuts), store.rows(f"SELECT {_SEGMENT} FROM segments WHERE namespace = ?", (namespace,)))
+    if wrong:
+        yield "segments", wrong
+    attempts = tiers.differences(store, namespace)
+    if attempts:
+        yield "attempts", ", ".join(attempts)
+    wrong = _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
+    if wrong:
+        yield "item places", wrong
 
 
-def _true_words(store: Store, namespace: int) -> dict[str, int]:
+_LIVE = {
+    "states": "SELECT id FROM states WHERE namespace = ?",
+    "items": "SELECT number FROM items WHERE namespace = ? AND status = 'active'",
+}
+_VECTORS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ?"
+_SEGMENT = "trajectory_id, first_t, last_t, gain, location, text"
+_PLACES = "SELECT by, value, number FROM item_places WHERE namespace = ?"
+
+
+def _apart(wanted: Iterable[tuple[Any, ...]], held: Iterable[tuple[Any, ...]]) -> str:
+    """How two sets of rows differ; nothing when they do not."""
+    truth, kept = set(wanted), set(held)
+    return f"{len(truth - kept)} missing, {len(kept - truth)} too many" if truth != kept else ""
+
+
+def _other_words(store: Store, namespace: int) -> int:
+    """How many active items are indexed by a text that is not theirs."""
+    rows = store.rows(
+        f"SELECT record, text FROM items JOIN items_text_{namespace} AS told ON told.rowid = number "
+        "WHERE namespace = ? AND status = 'active'",
+        (namespace,),
+    )
+    return sum(plain(item_of(record).text) != text for record, text in rows)
+
+
+def _read_again(store: Store, namespace: int) -> tuple[dict[str, int], list[Segment]]:
+    """What is made of whole episodes, by reading them all: the counts of words, and the segments."""
     counts: Counter[str] = Counter()
-    for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? AND success IS NOT NULL", (namespace,)):
-        counts.update(episode_words(trajectory(store, namespace, ref)))
-    return dict(counts)
+    cuts: list[Segment] = []
+    for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,)):
+        episode = trajectory(store, namespace, ref)
+        cuts.extend(replace(cut, steps=()) for cut in tiers.segments_of(episode.id, episode.steps))
+        if episode.success is not None:
+            counts.update(episode_words(episode))
+    return dict(counts), cuts
+
+
+def _told(cuts: Iterable[Segment]) -> Iterator[tuple[Any, ...]]:
+    return ((cut.trajectory_id, cut.first_t, cut.last_t, cut.gain, cut.location, cut.text) for cut in cuts)
+
+
+def _true_places(store: Store, namespace: int) -> set[tuple[str, str, int]]:
+    rows = store.rows(
+        "SELECT number, record FROM items WHERE namespace = ? AND status = 'active'",
+        (namespace,),
+    )
+    return {(by, plain(value), number) for number, record in rows for by, value in places_of(item_of(record))}
 
 
 def repair(store: Store, namespace: int) -> list[Problem]:
-    """Rebuild from the truth what is wrong; returns what was.
+    """Rebuild from the truth what is wrong, and nothing else; returns what was.
 
     Raises: NotALibrary when the file itself is damaged, for then the truth is not to be trusted.
     """
@@ -222,23 +310,77 @@ def repair(store: Store, namespace: int) -> list[Problem]:
         problems = verify(store, namespace)
         if any(problem.where == "file" for problem in problems):
             raise NotALibrary(f"{store.path} is damaged ({problems[0].what}). {problems[0].remedy}.")
-        if not problems:
-            return []
-        words = _true_words(store, namespace)
-        connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
-        for row in store.rows("SELECT id, observation, task, feedback FROM states WHERE namespace = ?", (namespace,)):
-            text = state_text(State(row[1], task=row[2], feedback=row[3], signature="-"))
-            connection.execute(f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (row[0], text))
-        connection.execute(f"DELETE FROM items_text_{namespace}")
-        for number, record in store.rows(
-            "SELECT number, record FROM items WHERE namespace = ? AND status = 'active'", (namespace,)
-        ):
-            connection.execute(
-                f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)", (number, item_of(record).text)
-            )
-        connection.execute("DELETE FROM vectors WHERE namespace = ?", (namespace,))
-        connection.execute("DELETE FROM words WHERE namespace = ?", (namespace,))
-        connection.executemany(
-            "INSERT INTO words VALUES (?, ?, ?)", [(namespace, w, n) for w, n in sorted(words.items())]
-        )
+        for where in dict.fromkeys(problem.where for problem in problems):
+            _REBUILDERS[where](connection, store, namespace)
     return problems
+
+
+def rebuild_tiers(store: Store) -> None:
+    """Make the tiers and the places of an older library, which has none, for all its namespaces."""
+    if store.read_only or not store.rows("SELECT 1 FROM meta WHERE name = 'rebuild'"):
+        return
+    with store.transaction() as connection:
+        marked = connection.execute("DELETE FROM meta WHERE name = 'rebuild' RETURNING value").fetchall()
+        namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces")] if marked else []
+        for namespace in namespaces:
+            for where in ("attempts", "segments", "item places"):
+                _REBUILDERS[where](connection, store, namespace)
+
+
+def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
+    connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
+    for row in store.rows("SELECT id, observation, task, feedback FROM states WHERE namespace = ?", (namespace,)):
+        text = state_text(State(row[1], task=row[2], feedback=row[3], signature="-"))
+        connection.execute(f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (row[0], text))
+
+
+def _rebuild_items_text(connection: Connection, store: Store, namespace: int) -> None:
+    """Their vectors go as well: one that was made meanwhile is of another text."""
+    connection.execute(f"DELETE FROM items_text_{namespace}")
+    rows = store.rows("SELECT number, record FROM items WHERE namespace = ? AND status = 'active'", (namespace,))
+    connection.executemany(
+        f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)",
+        [(number, plain(item_of(record).text)) for number, record in rows],
+    )
+    connection.execute("DELETE FROM vectors WHERE namespace = ? AND kind = 'items'", (namespace,))
+
+
+def _drop_vectors(kind: str) -> "Rebuilder":
+    def drop(connection: Connection, store: Store, namespace: int) -> None:
+        connection.execute(
+            f"DELETE FROM vectors WHERE namespace = ? AND kind = ? AND ref NOT IN ({_LIVE[kind]})",
+            (namespace, kind, namespace),
+        )
+
+    return drop
+
+
+def _rebuild_words(connection: Connection, store: Store, namespace: int) -> None:
+    words, _ = _read_again(store, namespace)
+    connection.execute("DELETE FROM words WHERE namespace = ?", (namespace,))
+    connection.executemany("INSERT INTO words VALUES (?, ?, ?)", [(namespace, w, n) for w, n in sorted(words.items())])
+
+
+def _rebuild_segments(connection: Connection, store: Store, namespace: int) -> None:
+    _, cuts = _read_again(store, namespace)
+    connection.execute("DELETE FROM segments WHERE namespace = ?", (namespace,))
+    tiers.write_segments(connection, namespace, cuts)
+
+
+def _rebuild_places(connection: Connection, store: Store, namespace: int) -> None:
+    places = sorted(_true_places(store, namespace))
+    connection.execute("DELETE FROM item_places WHERE namespace = ?", (namespace,))
+    connection.executemany("INSERT INTO item_places VALUES (?, ?, ?, ?)", [(namespace, *place) for place in places])
+
+
+Rebuilder = Callable[[Connection, Store, int], None]
+_REBUILDERS: dict[str, Rebuilder] = {
+    "states text index": _rebuild_states_text,
+    "items text index": _rebuild_items_text,
+    "states vectors": _drop_vectors("states"),
+    "items vectors": _drop_vectors("items"),
+    "words": _rebuild_words,
+    "segments": _rebuild_segments,
+    "attempts": tiers.rebuild,
+    "item places": _rebuild_places,
+}

@@ -112,7 +112,8 @@ def write_trajectory(
     _write_steps(connection, namespace, trajectory, key_ids, shared)
     if attempts is None:
         shared.write()
-    write_segments(connection, namespace, segments_of(trajectory.id, trajectory.steps))
+    cuts = segments_of(trajectory.id, trajectory.steps)
+    write_segments(connection, namespace, (replace(cut, location=plain(cut.location)) for cut in cuts))
     if not excluded:
         _count_words(connection, namespace, trajectory)
     log_change(connection, namespace, "trajectory", trajectory.id, "recorded")

@@ -20,7 +20,7 @@ from sqlite3 import Connection
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from . import catalogue, credit, extraction, inspection, recall, transfer
+from . import catalogue, clusters, credit, extraction, inspection, recall, tiers, transfer
 from .bank import Bank
 from .curator import Curator, Gate, expire
 from .derived import Derived
@@ -39,9 +39,12 @@ from .records import (
     Operation,
     Problem,
     Recollection,
+    Segment,
     State,
     Step,
+    Summary,
     Trajectory,
+    Trust,
     Verdict,
 )
 from .redaction import redact, redact_item, redact_names, redact_state, redact_trajectory, redact_values
@@ -89,6 +92,7 @@ class ExperienceLibrary:
         """
         store = Store(path, read_only=read_only)
         try:
+            inspection.rebuild_tiers(store)
             return cls(store, _agree_on_embedder(store, embedder), namespace)
         except BaseException:
             store.close()
@@ -308,7 +312,7 @@ class ExperienceLibrary:
                 budget_tokens=budget_tokens,
                 actions=known,
                 by_text=by_text,
-                after=after,
+                after=after if after is None else redact(after),
             )
             return _as_asked(found, asked, known)
 
@@ -359,12 +363,34 @@ class ExperienceLibrary:
         kinds: Sequence[Kind] | None = None,
         *,
         status: str | None = "active",
-        sort: Literal["score", "confidence", "new", "old"] = "score",
+        sort: Literal["score", "confidence", "new", "old", "used"] = "score",
         limit: int | None = None,
         offset: int = 0,
+        signature: str | None = None,
+        location: str | None = None,
+        tag: str | None = None,
+        trust: Trust | None = None,
+        source: str | None = None,
+        writer: str | None = None,
+        text: str | None = None,
     ) -> list[Item]:
-        """Items, filtered and sorted."""
-        return inspection.items(self._store, self._number, kinds, status, sort, limit, offset)
+        """Items, filtered and sorted; `text` finds those that have all its words."""
+        return inspection.items(
+            self._store,
+            self._number,
+            kinds,
+            status,
+            sort,
+            limit,
+            offset,
+            text=text,
+            trust=trust,
+            source=source,
+            writer=writer,
+            signature=signature,
+            location=location,
+            tag=tag,
+        )
 
     def get(self, item_id: str) -> Item:
         """An item of this namespace by its id; raises UnknownName."""
@@ -396,6 +422,23 @@ class ExperienceLibrary:
         where = "namespace = ? AND id IN (SELECT value FROM json_each(?))"
         found = {step.id: step for step in read_steps(self._store, where, (self._number, dumps(list(ids))))}
         return [found[ref] for ref in ids if ref in found]
+
+    def summaries(self, signature: str | None = None, *, limit: int | None = None, offset: int = 0) -> list[Summary]:
+        """What came of every kind of action, in one kind of situation or in all; the most tried first."""
+        return list(tiers.summaries(self._store, self._number, signature, limit, offset))
+
+    def evidence(self, summary_id: int, failure: str | None = None) -> list[int]:
+        """The ids of the steps behind a count of a summary: all of them, or those with a failure ("none": without)."""
+        return tiers.evidence(self._store, self._number, summary_id, failure)
+
+    def segments(self, trajectory_id: str) -> list[Segment]:
+        """The stretches of an episode between its gains; an unambiguous beginning of the id is enough."""
+        ref = inspection.trajectory_id(self._store, self._number, trajectory_id)
+        return tiers.segments(self._store, self._number, ref)
+
+    def clusters(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
+        """Situations that share a signature, the most frequent first: how often they were met, and what pays there."""
+        return clusters.listed(self._store, self._number, limit, offset)
 
     def stats(self) -> dict[str, Any]:
         """Counts, sizes and ages."""

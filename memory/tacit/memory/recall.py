@@ -12,6 +12,7 @@ from .derived import Derived
 from .embed import Vectors
 from .guardrails import forbids, holds
 from .ledger import plain, read_best_steps, read_steps
+from .ranking import POOL, by_support
 from .records import Hit, Item, Kind, Recollection, State, Step
 from .search import How, Search
 from .situation import Situation, content_words
@@ -36,6 +37,7 @@ def by_step(
     budget_tokens: int | None,
     actions: Mapping[str, str],
     by_text: bool,
+    after: str | None = None,
 ) -> Recollection:
     """What is known of this state, for one step."""
     situation = derived.situation(state)
@@ -57,7 +59,7 @@ def by_step(
             if not by_text:
                 derived.bound[state.signature] = items
         if not cluster:
-            cluster = _found_steps(store, derived, search, state, vector, k)
+            cluster = _found_steps(store, derived, search, state, vector, k, after)
     offered = (hit for hit in items or () if _offered(hit.what, kinds, situation, actions))
     shown, steps, tokens = within_budget(clusters.distinct(offered, k), cluster[:k], budget_tokens)
     if not (shown or steps or guardrails or estimates):
@@ -87,10 +89,11 @@ def _query(state: State) -> str:
 
 
 def _found_steps(
-    store: Store, derived: Derived, search: Search, state: State, vector: Vectors, k: int
+    store: Store, derived: Derived, search: Search, state: State, vector: Vectors, k: int, after: str | None
 ) -> tuple[Hit, ...]:
-    found = search.find("states", _query(state), k, frequencies=derived.words, vector=vector)
-    return step_hits(store, [(ref, cosine, why) for ref, cosine, why in found if cosine >= clusters.MIN_COSINE])
+    found = search.find("states", _query(state), POOL, frequencies=derived.words, vector=vector)
+    near = [one for one in found if one[1] >= clusters.MIN_COSINE]
+    return step_hits(store, by_support(store, near, _COUNTS, after)[:k])
 
 
 def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
