@@ -11,16 +11,26 @@ import pytest
 
 from tacit.memory import ExperienceLibrary, Item
 from tacit.memory.index import TrainedIndex, VectorIndex
-from tacit.memory.sidecar import SAVE_AFTER, Sidecar, due
+from tacit.memory.sidecar import SAVE_AFTER, Arrays, Sidecar, due
 from tacit.memory.store import Store
 
-ARRAYS = {"numbers": np.arange(5, dtype=np.int64), "bytes": np.frombuffer(b"tacit", dtype=np.uint8)}
+ARRAYS: Arrays = {"numbers": np.arange(5, dtype=np.int64), "bytes": np.frombuffer(b"tacit", dtype=np.uint8)}
+
+
+def opened(path):
+    """The library, for tests that look inside."""
+    return ExperienceLibrary.open(path)
 
 
 @pytest.fixture
 def sidecar(library):
     """The files of a library's first namespace."""
     return Sidecar(library._store, 1)
+
+
+def files(store):
+    """Those of a store's first namespace, for tests that look inside."""
+    return Sidecar(store, 1)
 
 
 def plain(saved):
@@ -98,8 +108,8 @@ def test_a_file_of_another_format_is_passed_over(sidecar, caplog, monkeypatch):
 
 def test_a_file_of_another_library_is_passed_over(tmp_path, sidecar, caplog):
     """Though it is whole and of the same making."""
-    with ExperienceLibrary.open(tmp_path / "other.db") as other:
-        theirs = Sidecar(other._store, 1)
+    with opened(tmp_path / "other.db") as other:
+        theirs = files(other._store)
         theirs.save("a", "made", 7, 5, ARRAYS)
         sidecar.folder.mkdir()
         shutil.copy(theirs.path("a"), sidecar.path("a"))
@@ -134,7 +144,7 @@ def test_a_library_in_memory_has_no_files(tmp_path, monkeypatch, episode):
     monkeypatch.chdir(tmp_path)
     with ExperienceLibrary.open(":memory:") as library:
         library.record(episode())
-        sidecar = Sidecar(library._store, 1)
+        sidecar = files(library._store)
         assert not sidecar.save("a", "made", 7, 5, ARRAYS)
         assert sidecar.load("a", "made") is sidecar.problem("a", "made") is None
         sidecar.drop()
@@ -154,7 +164,7 @@ def test_a_reader_writes_no_file(path, library):
     Sidecar(library._store, 1).save("a", "made", 7, 5, ARRAYS)
     store = Store(path, read_only=True)
     try:
-        reader = Sidecar(store, 1)
+        reader = files(store)
         assert not reader.save("b", "made", 7, 5, ARRAYS)
         assert plain(reader.load("a", "made"))["numbers"] == [0, 1, 2, 3, 4]
         flip(reader.path("a"), -1)
@@ -226,7 +236,7 @@ def many(path, monkeypatch):
     """A library with so many items, for its index, that they are in a trained one; and their texts."""
     monkeypatch.setattr(VectorIndex, "LIMIT", 100)
     texts = [f"{'abcdefgh'[n % 8]}{n % 40} kettle of sort {n}" for n in range(150)]
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         library.add_many(Item("insight", text) for text in texts)
         library.index()
         assert isinstance(library._search.index("items"), TrainedIndex)
@@ -235,7 +245,7 @@ def many(path, monkeypatch):
 
 def found(path, text):
     """The title of the nearest item, by a library opened anew."""
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         return library.search(text, 1, how="dense")[0].what.title
 
 
@@ -245,36 +255,34 @@ def test_a_large_index_is_opened_from_its_file(path, many, monkeypatch):
     assert found(path, many[7]) == many[7]
 
 
-@pytest.mark.parametrize(
-    "harm", [lambda p: p.unlink(), lambda p: p.write_bytes(p.read_bytes()[:-9]), lambda p: flip(p, 999)]
-)
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-9]), flip_late])
 def test_a_large_index_is_rebuilt_when_its_file_is_lost_or_damaged(path, many, harm):
     """From the truth, and its file as well."""
     file = path.with_name(path.name + ".index") / "1-items"
     harm(file)
     assert found(path, many[7]) == many[7]
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         assert library._search._sidecar.load("items", library._search._made()) is not None
 
 
 def test_what_was_written_after_the_file_is_found(path, many):
     """The file is brought up to the truth when it is loaded."""
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         library.add(Item("insight", "a zebra grazes"))
     assert found(path, "a zebra grazes") == "a zebra grazes"
 
 
 def test_what_was_retired_after_the_file_is_not_found(path, many):
     """However fresh the file looks."""
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         library.retire(library.search(many[7], 1, how="dense")[0].what.id, "wrong")
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         assert many[7] not in [hit.what.title for hit in library.search(many[7], 20, how="dense")]
 
 
 def test_a_file_of_other_vectors_is_passed_over(path, many, caplog):
     """A vector was lost behind the library's back: it is made again, and the index with it."""
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         library._store.connection.execute("DELETE FROM vectors WHERE ref = 8")
     assert found(path, many[7]) == many[7]
     assert "has other vectors than the library" in caplog.text
@@ -282,7 +290,7 @@ def test_a_file_of_other_vectors_is_passed_over(path, many, caplog):
 
 def test_an_index_that_outgrew_its_training_is_trained_anew(path, many):
     """When it has doubled."""
-    with ExperienceLibrary.open(path) as library:
+    with opened(path) as library:
         before = library._search.index("items")
         library.add_many(Item("insight", f"zebra {n} of stripe {n}") for n in range(200))
         library._search._indices["items"] = before

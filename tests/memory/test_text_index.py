@@ -35,7 +35,13 @@ def test_a_long_text_has_few_terms(shown):
     words = [f"word{n}" for n in range(3000)]
     index = shown(*words[:300])
     asked = []
-    rows, index._rows = index._rows, lambda *query: asked.append(query) or rows(*query)
+    rows = index._rows
+
+    def count(*query):
+        asked.append(query)
+        return rows(*query)
+
+    index._rows = count
     assert len(" ".join(words)) > 20_000
     assert len(index.choose(" ".join(words), {}).words) == QUERY_TERMS
     assert len(asked) <= CONSIDERED + 1

@@ -1,8 +1,17 @@
-import pytest
+import zlib
 
-from tacit.memory import ExperienceLibrary, Failure
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tacit.memory import ExperienceLibrary, Failure, State
+from tacit.memory.derived import Derived
 from tacit.memory.situation import CONTEXT_KEY
-from tacit.memory.values import GENERALITY, MEMORY, SAMPLES, SPREAD, Cell, ValueTable
+from tacit.memory.values import GENERALITY, MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells, ValueTable
+
+
+def opened(path):
+    """The library, for tests that look inside."""
+    return ExperienceLibrary.open(path)
 
 
 def table(*steps):
@@ -117,3 +126,120 @@ def test_a_rebuilt_table_equals_the_grown_one(path, library, episode):
     with ExperienceLibrary.open(path) as again:
         rebuilt = again._caught_up().values
         assert rebuilt.cells == grown.cells
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.text(max_size=3), max_size=4, unique=True),
+        st.floats(-1e6, 1e6),
+        st.sampled_from(["", "open", "éat"]),
+        st.sampled_from([(False, False), (True, False), (True, True)]),
+    ),
+    max_size=40,
+)
+
+
+def filed(values, steps, first=1):
+    """The table with these steps filed in it."""
+    for number, (keys, value, action, (bad, lost)) in enumerate(steps, first):
+        values.add(keys, value, number, action=action, bad=bad, lost=lost)
+    return values
+
+
+@given(STEPS, STEPS)
+def test_a_stored_table_is_the_same_bit_by_bit(before, after):
+    """Stored, opened and gone on with: every cell equals that of a table which was never stored."""
+    grown = filed(filed(ValueTable(), before), after, 1000)
+    stored = StoredCells.arrays(filed(ValueTable(), before).cells)
+    opened = filed(ValueTable(StoredCells(stored)), after, 1000)
+    for key in grown.cells:
+        assert opened.cell(key) == grown.cell(key)
+    assert opened.cell("no such key") is None
+    assert opened.cells == grown.cells
+    assert set(opened.touched) == set(grown.touched)
+
+
+@given(STEPS)
+def test_a_cell_is_made_when_it_is_asked_for(steps):
+    """One by one or all at once."""
+    table = filed(ValueTable(), steps)
+    stored = StoredCells(StoredCells.arrays(table.cells))
+    assert stored.all() == {key: stored.find(key) for key in table.cells} == table.cells
+    assert len(stored) == len(table.cells)
+
+
+def test_keys_of_one_checksum_are_told_apart():
+    """crc32 of these two words is the same."""
+    assert zlib.crc32(b"plumless") == zlib.crc32(b"buckeroo")
+    cells = table((["plumless"], 1.0), (["buckeroo"], 0.0)).cells
+    stored = StoredCells(StoredCells.arrays(cells))
+    assert stored.find("plumless") == cells["plumless"] != stored.find("buckeroo") == cells["buckeroo"]
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])  # it only makes values
+@given(data=st.data())
+def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factory, episode):
+    """Random episodes in three sittings; the file is written after each, and equals a rebuild from the truth."""
+    path = tmp_path_factory.mktemp("values") / "experience.db"
+    with pytest.MonkeyPatch.context() as always:
+        always.setattr("tacit.memory.derived.due", lambda behind, covered: behind > 0)
+        for _ in range(3):
+            with opened(path) as library:
+                for reward in data.draw(st.lists(st.floats(-1, 1), max_size=3)):
+                    failure = data.draw(st.sampled_from([Failure.NONE, Failure.PENALTY, Failure.TASK_LOST]))
+                    actions = data.draw(st.lists(st.sampled_from(["open drawer", "wait", "eat"]), min_size=1))
+                    library.record(episode(*actions, reward=reward, failure=failure, library=library))
+                assert library._caught_up().values.cells is not None
+    with opened(path) as library:
+        from_file = library._caught_up().values
+        rebuilt = Derived(library._store, 1)
+        rebuilt._sidecar.folder = None
+        rebuilt.catch_up()
+        assert from_file.cells == rebuilt.values.cells
+
+
+@pytest.fixture
+def large(path, library, episode, monkeypatch):
+    """A library whose values are in a file."""
+    monkeypatch.setattr("tacit.memory.derived.due", lambda behind, covered: behind > 0)
+    for number in range(5):
+        library.record(episode("open drawer", "wait", reward=number / 7))
+    assert library._caught_up().values.cells["*"].n == 10
+    return path
+
+
+def test_values_are_read_when_they_are_asked_for(large):
+    """A recall without actions needs none."""
+    with opened(large) as library:
+        library.recall(State("You see a wooden drawer. It is closed."), k=3)
+        assert library._derived._values is None
+        assert library.recall(State("x"), k=0, actions={"wait": ""}).estimates["wait"].n == 5
+
+
+def test_values_come_from_their_file(large, monkeypatch):
+    """No step that the file covers is read again."""
+    monkeypatch.setattr("tacit.memory.values.Cell.add", None)
+    with opened(large) as library:
+        assert library._caught_up().values.cell("*").n == 10
+
+
+def test_steps_after_the_file_are_read_from_the_library(large, episode, monkeypatch):
+    """The file is behind; the values are not."""
+    monkeypatch.setattr("tacit.memory.derived.due", lambda behind, covered: False)
+    with opened(large) as library:
+        library.record(episode("wait"))
+    with opened(large) as library:
+        assert library._caught_up().values.cell("*").n == 11
+        library.record(episode("wait"))
+        assert library._caught_up().values.cell("*").n == 12
+
+
+def test_a_damaged_file_of_values_is_said_and_rebuilt(large, caplog):
+    """The estimates are those of the truth."""
+    file = large.with_name(large.name + ".index") / "1-values"
+    file.write_bytes(file.read_bytes()[:-3])
+    with opened(large) as library:
+        assert library._caught_up().values.cells["*"].n == 10
+        assert "its checksum is wrong" in caplog.text
+        assert library._derived._sidecar.problem("values", MADE) is None
+    assert file.exists()

@@ -1,7 +1,8 @@
 """What a process keeps in memory of one namespace: derived from SQLite, rebuilt from it at any time.
 
 Values of actions, words and their frequencies, active items and their guard. `catch_up` reads what
-was written since, by this process or another, in the order in which it was written.
+was written since, by this process or another, in the order in which it was written. The values are
+read when they are first asked for, from their file where there is one (see `sidecar`).
 """
 
 import json
@@ -9,14 +10,17 @@ import json
 from .catalogue import item_of
 from .guardrails import Guard
 from .records import Failure, Hit, Item, State, Step
+from .sidecar import Sidecar, due
 from .situation import Situation
 from .store import Store
-from .values import ValueTable
+from .values import MADE, StoredCells, ValueTable
 
 STRUCTURAL_SHARE = 0.15
 """A word that occurs in this share of the episodes belongs to the structure of the environment."""
 STRUCTURAL_AFTER = 15
 """Episodes before any word is called structural."""
+_READ = 8192
+_KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
 
 
@@ -27,11 +31,13 @@ class Derived:
         self._store = store
         self._namespace = namespace
         self._seq = 0
+        self._sidecar = Sidecar(store, namespace)
+        self._values: ValueTable | None = None
+        self._steps_unread = True
         self._last_step = 0
-        self._key_texts: dict[int, str] = {}
-        self._last_key = 0
+        self._filed = 0
+        self._saved = 0
         self._situation: Situation | None = None
-        self.values = ValueTable()
         self.words: dict[str, int] = {}
         self.episodes = 0
         self.structural: frozenset[str] = frozenset()
@@ -50,15 +56,16 @@ class Derived:
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call; returns what kinds of things changed."""
         rows = self._store.rows(
-            "SELECT seq, what FROM changes WHERE seq > ? AND namespace = ? ORDER BY seq", (self._seq, self._namespace)
+            "SELECT what, max(seq) FROM changes WHERE seq > ? AND namespace = ? GROUP BY what",
+            (self._seq, self._namespace),
         )
         if not rows:
             return frozenset()
-        self._seq = rows[-1][0]
-        changed = frozenset(row[1] for row in rows)
+        self._seq = max(row[1] for row in rows)
+        changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
             self._read_words()
-            self._read_steps()
+            self._steps_unread = True
             self.reached.clear()
         if "item" in changed:
             self._read_items()
@@ -81,20 +88,46 @@ class Derived:
             enough = STRUCTURAL_SHARE * self.episodes
             self.structural = frozenset(word for word, episodes in self.words.items() if episodes >= enough)
 
-    def _read_steps(self) -> None:
-        rows = self._store.rows(
-            "SELECT id, keys, return_to_go, failure, action FROM steps WHERE namespace = ? AND id > ? ORDER BY id",
-            (self._namespace, self._last_step),
+    @property
+    def values(self) -> ValueTable:
+        """What past steps say about an action, brought up to the truth."""
+        if self._values is None:
+            saved = self._sidecar.load("values", MADE)
+            self._values = ValueTable(StoredCells(saved.arrays) if saved else None)
+            if saved is not None:
+                self._last_step, self._filed, self._saved = saved.last, saved.count, saved.count
+        if self._steps_unread:
+            self._steps_unread = False
+            with self._store.snapshot():
+                self._read_steps(self._values)
+            self.save()
+        return self._values
+
+    def save(self) -> None:
+        """Write the values that this process read to their file, where that is much behind."""
+        if self._values is not None and due(self._filed - self._saved, self._saved):
+            arrays = StoredCells.arrays(self._values.cells)
+            self._sidecar.save("values", MADE, self._last_step, self._filed, arrays)
+            self._saved = self._filed
+
+    def _read_steps(self, values: ValueTable) -> None:
+        # few steps among many of others are found by the namespace's index, all others in the order of their ids
+        few = "SELECT count(*) FROM (SELECT 1 FROM steps WHERE namespace = ? LIMIT ?)"
+        plus = "" if not self._last_step and self._store.rows(few, (self._namespace, _READ))[0][0] < _READ else "+"
+        query = (
+            "SELECT id, keys, return_to_go, failure, action FROM steps "
+            f"WHERE {plus}namespace = ? AND id > ? ORDER BY id LIMIT ?"
         )
-        # keys after steps: another process may write both in between, and a step must find its keys
-        keys = self._store.rows("SELECT id, text FROM keys WHERE id > ? ORDER BY id", (self._last_key,))
-        self._key_texts.update(keys)
-        self._last_key = keys[-1][0] if keys else self._last_key
-        for step_id, filed, value, failure, action in rows:
-            texts = [self._key_texts[number] for number in json.loads(filed)]
-            bad, lost = failure not in _GOOD, failure == Failure.TASK_LOST
-            self.values.add(texts, value, step_id, action=action, bad=bad, lost=lost)
-            self._last_step = step_id
+        texts: dict[int, str] = {}
+        while rows := self._store.rows(query, (self._namespace, self._last_step, _READ)):
+            filed = json.loads(f"[{','.join(row[1] for row in rows)}]")
+            unknown = sorted({number for numbers in filed for number in numbers if number not in texts})
+            texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
+            for numbers, (step_id, _, value, failure, action) in zip(filed, rows, strict=True):
+                bad, lost = failure not in _GOOD, failure == Failure.TASK_LOST
+                values.add([texts[number] for number in numbers], value, step_id, action=action, bad=bad, lost=lost)
+            self._last_step = rows[-1][0]
+            self._filed += len(rows)
 
     def _read_items(self) -> None:
         rows = self._store.rows(
