@@ -344,19 +344,13 @@ _NO_WORDS: Patch = (Search, "by_words", lambda *_: [])
 
 
 def for_people(rows: Sequence[Row]) -> list[Row]:
-    """The same with fewer columns and intervals as words."""
-
-    def words(row: Row, name: str) -> str:
-        low, high = row[f"{name}_ci95"] or (None, None)
-        return "-" if low is None else f"{row[name]:.3f} ({low:.2f} to {high:.2f})"
-
+    """The same with fewer columns, and the interval as words."""
     return [
         {
             "method": row["method"],
             "level": row["level"],
-            **{f"{name} (95%)": words(row, name) for name in ("agreement", "tuning", "held_out")},
-            "any": row["any"],
-            "answered": row["answered"],
+            "agreement": "{:.3f} ({:.2f} to {:.2f})".format(row["agreement"], *row["agreement_ci95"]),
+            **{name: row[name] for name in ("tuning", "held_out", "any", "answered")},
         }
         for row in rows
     ]

@@ -24,6 +24,10 @@ SAME_BEFORE = 5.0
 """How much more a state counts that was reached by the same kind of action as this one."""
 FRUITLESS = 0.25
 """What a state counts from whose best step on no reward came: it shows what is done, not what is good."""
+_BEFORE = (
+    "(SELECT action FROM steps AS last WHERE last.namespace = steps.namespace "
+    "AND last.trajectory_id = steps.trajectory_id AND last.t = steps.t - 1)"
+)
 
 Found = tuple[int, float, str]
 """A state: its id, its cosine to the query, why it was found."""
@@ -48,7 +52,7 @@ def by_support(store: Store, found: Sequence[Found], where: str, after: str | No
         where: which steps count, as a condition on the steps table.
         after: the action just taken in this episode; "" at its beginning, None when not known.
     """
-    done = _done(store, [ref for ref, _, _ in found], where)
+    done = _done(store, [ref for ref, _, _ in found], where, _BEFORE if after is not None else "NULL")
     here = None if after is None else kind_of(after)
     taken = [one for one in found if one[0] in done]
     weights = {ref: _weight(cosine, done[ref], here) for ref, cosine, _ in taken}
@@ -83,11 +87,10 @@ def kind_of(action: str) -> str:
     return parse_action(action).verb
 
 
-def _done(store: Store, states: Sequence[int], where: str) -> dict[int, _Done]:
+def _done(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, _Done]:
     """By state: its best step."""
     rows = store.rows(
-        "SELECT pre, action, (SELECT action FROM steps AS last WHERE last.namespace = steps.namespace "
-        "AND last.trajectory_id = steps.trajectory_id AND last.t = steps.t - 1), max(return_to_go) "
+        f"SELECT pre, action, {before}, max(return_to_go) "
         f"FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
         (json.dumps(states),),

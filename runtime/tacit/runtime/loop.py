@@ -186,6 +186,7 @@ class Nodes:
             budget_tokens=GUIDANCE_TOKENS,
             level=self.settings.level,
             actions=counts,
+            after=episode["steps"][-1].action if episode["steps"] else "",
         )
         return {"recollection": recollection}
 
