@@ -31,7 +31,9 @@ CARD = 13
 MORE_TIMES = 8
 """How often a text that had secrets is read again at most."""
 REMEMBERED = 2048
-"""Texts whose redaction is remembered."""
+"""Texts whose redaction is remembered, and eight times as many short ones: actions, facts, keys."""
+SHORT = 200
+"""Characters of a short text."""
 
 _VENDORS = {
     "sk-": r"(?=[A-Za-z_-]*+[0-9])[\w-]{20,}+",
@@ -48,8 +50,10 @@ _VENDORS = {
     "AGE-SECRET-KEY-1": r"\w{40,}+",
 }
 """How the tokens of vendors begin, and how they go on."""
-_BEGINNINGS = (*" ".join(_VENDORS).split(), "eyJ", "AA")
+_BEGINNINGS = tuple(beginning.encode() for beginning in (*" ".join(_VENDORS).split(), "eyJ", "AA"))
 """The same, with JWTs and the second half of Telegram's tokens."""
+_BEFORE = (b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/")
+"""What stands before the long part of a token that has two, or of a webhook."""
 
 _START = r"(?:(?<![\w-])|(?<=\\[nrt]))"
 """Where a token begins: not amid one, or after a line break as JSON writes it."""
@@ -114,7 +118,6 @@ _LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16, 19), "5": (16, 18, 19),
 _RUNS = bytes(97 if chr(code).isalnum() or code in b"_-" else 32 for code in range(128)) + b" " * 128
 _DIGITS = bytes(48 if 48 <= code <= 57 else 32 for code in range(256))
 _RUN, _CARD_RUN = b"a" * RUN, b"0" * CARD
-_BEGINNING_BYTES = tuple(beginning.encode() for beginning in _BEGINNINGS)
 
 Span = tuple[int, int, str]
 """From, to, and what is put there instead."""
@@ -126,13 +129,13 @@ Record = TypeVar("Record", State, Diagnosis, Step, Trajectory, Item)
 
 def redact(text: str) -> str:
     """The text with each secret in it as `[redacted:KIND]`; the same object when it holds none."""
-    if len(text) < SHORTEST:
+    length = len(text)
+    if length < SHORTEST:
         return text
-    changed = _redacted(text)
+    changed = _redacted_short(text) if length <= SHORT else _redacted_long(text)
     return text if changed is None else changed
 
 
-@lru_cache(maxsize=REMEMBERED)
 def _redacted(text: str) -> str | None:
     """The text without its secrets; None when it has none."""
     told = _once(text)
@@ -143,6 +146,10 @@ def _redacted(text: str) -> str | None:
         if told == before:
             break
     return told
+
+
+_redacted_short = lru_cache(maxsize=8 * REMEMBERED)(_redacted)
+_redacted_long = lru_cache(maxsize=REMEMBERED)(_redacted)
 
 
 def _once(text: str) -> str:
@@ -157,10 +164,7 @@ def _once(text: str) -> str:
     raw = text.encode("ascii", "replace")
     if _begins_a_token(raw):
         told = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", told))
-    if "SG." in text or "ya29." in text or "hvs." in text or "hvb." in text:
-        told = _DOTTED.sub("[redacted:api_key]", told)
-    if "hooks.slack.com" in text:
-        told = _WEBHOOK.sub("[redacted:token]", told)
+        told = _WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", told))
     if _CARD_RUN in raw.translate(_DIGITS, b" -"):
         told = _replaced(told, _CARD, _card)
     return told
@@ -172,7 +176,7 @@ def _begins_a_token(raw: bytes) -> bool:
     at = runs.find(_RUN)
     while at >= 0:
         start = at + 1 if at and raw[at - 1] == 92 else at  # the n of \n belongs to the break
-        if raw.startswith(_BEGINNING_BYTES, start):
+        if raw.startswith(_BEGINNINGS, start) or raw.endswith(_BEFORE, 0, start):
             return True
         end = runs.find(b" ", at)
         at = runs.find(_RUN, end) if end >= 0 else -1
@@ -324,44 +328,48 @@ def redact_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return told
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _all(texts: tuple[str, ...]) -> tuple[str, ...] | None:
-    told = tuple(map(redact, texts))
-    return None if told == texts else told
-
-
 def redact_all(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Each of the texts without secrets; the same object when none holds one."""
-    return (_all(texts) or texts) if texts else texts
+    told = tuple(map(redact, texts))
+    return texts if all(map(is_, told, texts)) else told
 
 
 def redact_names(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The values under names without secrets; the same object when no name holds one."""
-    names = tuple(values)
+    told = _names(tuple(values))
+    return values if told is None else dict(zip(told, values.values(), strict=True))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _names(names: tuple[str, ...]) -> tuple[str, ...] | None:
     told = redact_all(names)
-    return values if told is names else dict(zip(told, values.values(), strict=True))
+    return None if told is names else told
 
 
 def _step(step: Step, states: dict[int, State]) -> Step:
-    pre, post = (states.get(id(state)) or states.setdefault(id(state), _redacted_state(state)) for state in _ends(step))
     judged = step.diagnosis
     return _with(
         step,
-        pre=pre,
+        pre=_shared(step.pre, states),
         action=redact(step.action),
-        post=post,
+        post=_shared(step.post, states),
         diagnosis=_with(judged, diff=_value_of(judged.diff), evidence=redact(judged.evidence)),
         keys=redact_all(step.keys),
         why=_value_of(step.why),
     )
 
 
-def _ends(step: Step) -> tuple[State, State]:
-    return step.pre, step.post
+def _shared(state: State, states: dict[int, State]) -> State:
+    told = states.get(id(state))
+    if told is None:
+        told = states[id(state)] = _redacted_state(state)
+    return told
 
 
 def _value_of(value: Any, name: str = "") -> Any:
     """A plain value, of whatever depth, without secrets; one that has a secret's name is one."""
+    if not value:
+        return value
     if isinstance(value, str):
         known = name and _name_of(name)
         return f"[redacted:{_kind(known)}]" if known and _is_secret(known, value) else redact(value)
@@ -384,5 +392,8 @@ def _name_of(name: str) -> str:
 
 def _with(record: Record, **values: Any) -> Record:
     """The record with these values; itself when they are what it has."""
-    changed = {name: value for name, value in values.items() if value is not getattr(record, name)}
-    return replace(record, **changed) if changed else record
+    for name, value in values.items():
+        if value is not getattr(record, name):
+            changed: Record = replace(record, **values)
+            return changed
+    return record
