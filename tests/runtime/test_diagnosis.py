@@ -55,7 +55,7 @@ NO_KEY, NOTHING = "You need a key.", "Nothing happens."
     ],
 )
 def test_each_failure_has_its_trace(failure, case):
-    """One crafted step for every label the rules can give."""
+    """systems.md §3: enumerated diagnosis: one crafted trace per failure type yields that label."""
     judged = judge(**case)
     assert judged.failure is failure
     assert judged.success is (failure is Failure.NONE)
@@ -98,7 +98,7 @@ def test_a_first_answer_is_no_failure():
 
 
 def test_diagnosis_is_deterministic():
-    """No model, no chance."""
+    """systems.md §3: deterministic: no model, no chance."""
     assert judge(post=ROOM, reward=0.5) == judge(post=ROOM, reward=0.5)
 
 
@@ -120,14 +120,14 @@ facts = st.dictionaries(st.sampled_from("abc"), st.integers(0, 3))
 
 @given(sentences, sentences, facts, facts, st.floats(-10, 10))
 def test_progress_lies_between_0_and_1(one, other, had, has, reward):
-    """Whatever changed."""
+    """systems.md §3: continuous p in [0,1], whatever changed."""
     pre, post = State(". ".join(one), had), State(". ".join(other), has)
     assert 0.0 <= judge(pre, post, reward).progress <= 1.0
 
 
 @given(sentences, facts, facts, st.floats(0, 1), st.floats(0, 1))
 def test_progress_grows_with_the_reward(shown, had, has, less, more):
-    """All else equal."""
+    """systems.md §3: monotone in each term: the reward, all else equal."""
     pre, post = State(". ".join(shown), had), State("", has)
     less, more = sorted((less, more))
     assert judge(pre, post, less).progress <= judge(pre, post, more).progress
@@ -135,7 +135,7 @@ def test_progress_grows_with_the_reward(shown, had, has, less, more):
 
 @given(sentences, facts)
 def test_progress_grows_with_what_is_shown(shown, known):
-    """One more changed sentence is never less progress."""
+    """systems.md §3: monotone in each term: one more changed sentence is never less progress."""
     pre = State("It is dark", known)
     steps = [judge(pre, State(". ".join(["It is dark", *shown[:n]]), known)).progress for n in range(len(shown) + 1)]
     assert steps == sorted(steps)
@@ -143,7 +143,7 @@ def test_progress_grows_with_what_is_shown(shown, known):
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 3)))
 def test_progress_grows_with_the_facts(changes):
-    """One more changed fact is never less progress."""
+    """systems.md §3: monotone in each term: one more changed fact is never less progress."""
     names = sorted(changes)
     posts = [State("x", {name: changes[name] for name in names[:n]}) for n in range(len(names) + 1)]
     steps = [judge(State("x"), post).progress for post in posts]
@@ -163,7 +163,7 @@ states = st.builds(
 
 @given(states, states)
 def test_the_difference_makes_the_one_state_the_other(pre, post):
-    """Applied to the state before, it gives the state after; texts kept with both states are left out."""
+    """systems.md §3: apply(diff(pre,post),pre)=post on random states; texts kept with both states are left out."""
     assert replace(pre, **difference(pre, post), observation=post.observation, notes=post.notes) == post
 
 
@@ -186,12 +186,12 @@ def test_going_in_circles_is_a_loop(text):
 
 @pytest.mark.parametrize("text", ["A", "AB", "ABA", "ABAB", "ABABCB"[:5], "ABCDEFGHIJKL", "AABBCCDDEE"])
 def test_getting_on_is_no_loop(text):
-    """A progressing walk, whatever its length, and a step back."""
+    """systems.md §3: a progressing walk is not flagged, whatever its length, nor is a step back."""
     assert not in_loop(walk(text))
 
 
 def test_going_to_and_fro_is_flagged_by_the_sixth_step():
-    """A-B-A-B-A-B: at the third visit, not before."""
+    """systems.md §3: A-B-A-B-A-B flagged by step 6: at the third visit, not before."""
     flags = [in_loop(walk("ABABAB"[:n])) for n in range(1, 7)]
     assert flags == [False] * 4 + [True] * 2
 
@@ -255,14 +255,14 @@ def test_trouble_asks_for_another_plan(steps, reason):
 
 
 def test_one_trigger_asks_once():
-    """While the same trouble lasts, no second time; after it was over, again."""
+    """systems.md §3: one replan per trigger: while the same trouble lasts, no second time; after it was over, again."""
     steps = went(GOOD, STUCK, STUCK, STUCK, GOOD, GOOD, GOOD, GOOD, STUCK)
     asked = [why_replan(steps[: n + 1]) is not None for n in range(len(steps))]
     assert asked == [False, True, False, False, False, False, False, False, True]
 
 
 def test_every_label_can_be_reached():
-    """By a rule here, by the loop, or as the end of an episode; see test_loop and test_agent."""
+    """systems.md §3: every label reachable: by a rule, by the loop (test_loop), or as an ending (test_agent)."""
     by_rule = {"none", "task_lost", "invalid_action", "tool_error", "penalty", "precondition", "no_effect"}
     by_loop = {"policy_error", "blocked"}
     as_ending = {"environment_crash", "environment_hang", "step_limit"}

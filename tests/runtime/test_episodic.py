@@ -7,7 +7,8 @@ import pytest
 
 from tacit.memory import Estimate, Recollection, State
 from tacit.memory.errors import PolicyFailure
-from tacit.runtime.episodic import EXPLORE, EpisodicPolicy, RandomPolicy, exploration
+from tacit.runtime.episodic import CLEARLY, EXPLORE, EpisodicPolicy, RandomPolicy, exploration
+from tacit.runtime.plan import Plan, PlannedStep
 from tacit.runtime.protocols import Context, Policy
 from tacit.runtime.working import WorkingMemory
 
@@ -133,3 +134,40 @@ def test_random_takes_anything_that_is_allowed():
     assert all(150 < count < 250 for count in taken.values())
     assert {RandomPolicy().decide(asked(seed=n, forbidden={"go": "no"})).action for n in range(20)} == {"stay"}
     assert RandomPolicy().decide(asked(forbidden={"go": "", "stay": ""})).action in ("go", "stay")
+
+
+def planned(*actions):
+    """A plan to take these actions."""
+    return Plan("g", tuple(PlannedStep(n, action) for n, action in enumerate(actions)))
+
+
+def test_it_does_what_is_planned():
+    """Though another action is somewhat better; and it says so."""
+    margin, _ = CLEARLY
+    values = {"go": 0.1 + margin, "stay": 0.1}
+    assert choose(values=values) == "go"
+    decision = EpisodicPolicy().decide(asked(values, plan=planned("stay", "go")))
+    assert (decision.action, decision.why["planned"], decision.why["value"]) == ("stay", True, 0.1)
+
+
+def test_what_is_clearly_better_comes_before_the_plan():
+    """By CLEARLY's margin, on evidence of so many steps."""
+    margin, evidence = CLEARLY
+    values = {"go": 0.11 + margin, "stay": 0.1}
+    assert choose(values=values, plan=planned("stay")) == "go"
+    little = {"go": Estimate(0.9, n=evidence - 1), "stay": Estimate(0.1)}
+    assert choose(values=values, recollection=Recollection(estimates=little), plan=planned("stay")) == "stay"
+
+
+def test_what_is_forbidden_is_not_done_though_it_is_planned():
+    """Nor what failed here before, nor what cannot be done."""
+    assert choose(forbidden={"stay": "no"}, plan=planned("stay")) == "go"
+    assert choose(plan=planned("fly")) == "go"
+
+
+def test_it_does_not_explore_within_a_plan():
+    """A skill is judged as a whole."""
+    even = {"go": 0.5, "stay": 0.5}
+    plan = planned("stay")
+    runs = [EpisodicPolicy().decide(asked(even, seed=n, learning=True, episode=0, plan=plan)) for n in range(20)]
+    assert {run.action for run in runs} == {"stay"}

@@ -2,7 +2,7 @@ import pytest
 
 from tacit.memory import Diagnosis, Failure, Item, Recollection, State, Step
 from tacit.memory.records import Hit
-from tacit.runtime.guidance import RetrievalGuidance
+from tacit.runtime.guidance import RetrievalGuidance, WarmUpGuidance
 
 HALL = State("You are in the hall.")
 
@@ -75,3 +75,48 @@ def test_a_hint_names_the_steps_it_speaks_of():
     hint = RetrievalGuidance().propose(Recollection(steps=(Hit(step, 1.0, "near"),)))
     assert hint is not None
     assert hint.step_ids == (7,)
+
+
+def test_a_skill_that_begins_with_what_is_forbidden_is_not_recommended():
+    """systems.md §7.8: guidance that recommends a forbidden action is dropped; nobody is credited for it."""
+    said = hint([item("dine", "skill", steps=("eat cake", "rest"))], guardrails=[NO_EATING])
+    assert said.item_ids == ("gu",)
+    assert "dine" not in said.text
+
+
+def test_when_not_to_use_an_item_is_said():
+    """With the item itself."""
+    assert hint([item("push doors", when_not_to_use="they are locked")]).text.endswith("Not when: they are locked.")
+
+
+def warm(library, items, iteration):
+    """Whether guidance speaks with so many items, after so many iterations."""
+    for n in range(len(library.items()), items):
+        library.add(Item("insight", f"fact number {'abcdefghijkl'[n]}"))
+    guidance = WarmUpGuidance(RetrievalGuidance(), library)
+    guidance.iteration = iteration
+    return guidance.propose(Recollection((item("doors stick"),))) is not None
+
+
+def test_guidance_waits_until_it_is_warm(library):
+    """systems.md §1: warm-up gates: no injection at iteration < 5 or size < 10."""
+    assert [warm(library, 9, iteration) for iteration in (4, 5, 50)] == [False] * 3
+    assert [warm(library, 10, iteration) for iteration in (0, 4, 5)] == [False, False, True]
+
+
+def test_items_that_were_retired_do_not_count(library):
+    """Only active ones do."""
+    assert warm(library, 10, 5)
+    library.retire(library.items()[0].id, "wrong")
+    assert WarmUpGuidance(RetrievalGuidance(), library).is_warm is False
+
+
+def test_without_a_trainer_episodes_are_counted(library, episode):
+    """An agent that learns evolves the library after each."""
+    warm(library, 10, 0)
+    guidance = WarmUpGuidance(RetrievalGuidance(), library, iterations=2)
+    seen = []
+    for _ in range(3):
+        seen.append(guidance.is_warm)
+        library.record(episode())
+    assert seen == [False, False, True]

@@ -55,15 +55,20 @@ def _failure(pre: State, post: State, reward: float, info: Info, working: Workin
     if info.get("lost"):
         return Failure.TASK_LOST, post.feedback
     if info.get("invalid"):
-        unmet = _UNMET.search(info["invalid"])
+        unmet = speaks_of_unmet(info["invalid"])
         return (Failure.PRECONDITION if unmet else Failure.INVALID_ACTION), info["invalid"]
     if info.get("error"):
         return Failure.TOOL_ERROR, info["error"]
     if reward < 0:
         return Failure.PENALTY, post.feedback
     if place(pre) == place(post) and working.heard(post.feedback):
-        return (Failure.PRECONDITION if _UNMET.search(post.feedback) else Failure.NO_EFFECT), post.feedback
+        return (Failure.PRECONDITION if speaks_of_unmet(post.feedback) else Failure.NO_EFFECT), post.feedback
     return Failure.NONE, ""
+
+
+def speaks_of_unmet(told: str) -> bool:
+    """Whether an answer says that something else must be so first: closed, locked, missing, needed."""
+    return _UNMET.search(told) is not None
 
 
 def _progress(pre: State, post: State, reward: float) -> float:

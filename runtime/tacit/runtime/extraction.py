@@ -10,12 +10,12 @@ what to avoid and repair, successes what to do.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tacit.memory import Failure, Item, Step, Trajectory
 from tacit.memory.errors import ConfigError, PolicyFailure
-from tacit.memory.extraction import FROM_FAILURE, FROM_SUCCESS, MAX_OPERATIONS, Extractor
+from tacit.memory.extraction import FROM_FAILURE, FROM_SUCCESS, MAX_OPERATIONS
 from tacit.memory.guardrails import holds, matches, validate
 from tacit.memory.records import Add, Kind, Operation, Return, Trust, Update
 from tacit.memory.situation import Situation
@@ -103,48 +103,6 @@ class ChatExtractor:
         if wrong := [i for i in indices if not 1 <= i <= shown]:
             raise ConfigError(f"it updates item {wrong[0]} of {shown} that were shown")
         return Update(tuple(i - 1 for i in indices), item)
-
-
-# ---- in the loop
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What an extractor made of an episode that is not written yet."""
-
-    operations: tuple[Operation, ...] = ()
-    usage: Usage = field(default_factory=Usage)
-    told: Mapping[str, Any] | None = None
-    """For the episode's record."""
-
-
-def read_episode(extractor: Extractor, trajectory: Trajectory, shown: Sequence[Item]) -> Reading:
-    """Ask before the episode is written, so that what it cost, and how it failed, is on record with it.
-
-    Until it is written its steps have no ids: they get their numbers, which `with_ids` replaces.
-    """
-    numbered = replace(trajectory, steps=tuple(replace(step, id=n) for n, step in enumerate(trajectory.steps)))
-    try:
-        found = extractor.extract(numbered, shown)
-    except PolicyFailure as error:
-        return Reading(usage=getattr(error, "usage", Usage()), told={"failed": str(error)})
-    told: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in found]}
-    if rejected := getattr(found, "rejected", ()):
-        told["rejected"] = list(rejected)
-    return Reading(tuple(found), getattr(found, "usage", Usage()), told)
-
-
-def with_ids(operations: Sequence[Operation], recorded: Trajectory) -> list[Operation]:
-    """The operations with the ids that the steps got; what is no step of the episode gets an id that no step has."""
-    ids = {n: step.id for n, step in enumerate(recorded.steps) if step.id is not None}
-
-    def renamed(operation: Operation) -> Operation:
-        if isinstance(operation, Return):
-            return operation
-        evidence = tuple(ids.get(number, -1) for number in operation.item.provenance)
-        return replace(operation, item=replace(operation.item, provenance=evidence))
-
-    return [renamed(operation) for operation in operations]
 
 
 # ---- what is asked

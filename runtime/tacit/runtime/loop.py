@@ -11,7 +11,6 @@ imports it.
 """
 
 import asyncio
-import contextlib
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -29,17 +28,17 @@ from tacit.memory import (
     Trajectory,
     Verdict,
 )
-from tacit.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure, UnknownName
+from tacit.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure
 from tacit.memory.extraction import Extractor
-from tacit.memory.guardrails import holds, matches
 from tacit.memory.records import Kind
-from tacit.memory.situation import Situation
 
 from .diagnosis import diagnose, why_replan
-from .extraction import read_episode, with_ids
+from .following import advanced, cannot_go_on, followed, verdicts
 from .guidance import Guidance, Hint
-from .plan import Plan, PlannedStep, Planner, realise
+from .plan import Plan, PlannedStep, Planner
 from .protocols import Context, Decision, Described, Environment, Info, Policy, Usage
+from .reading import carry_out, read_episode
+from .trials import is_forced, is_withheld, without
 from .working import WorkingMemory
 
 MAX_REPLANS = 2
@@ -47,10 +46,6 @@ MAX_REPLANS = 2
 MAX_POLICY_FAILURES = 3
 """Policy failures in a row that end an episode."""
 GUIDANCE_TOKENS = 512
-OVERRIDE = 0.02
-"""Chance, while learning, that what a guardrail forbids is run all the same: its precision is told by such tries."""
-WITHHOLD = 0.1
-"""Chance, while learning, that an item is held back for an episode: its use is told by such episodes."""
 
 
 class EpisodeState(TypedDict, total=False):
@@ -197,7 +192,7 @@ class Nodes:
         hints, here = episode["hints"], episode["state"].signature
         if not (episode["new_situation"] or episode.get("replan") or here not in hints):
             return {"hint": hints[here]}
-        recollection, withheld = self._withhold(episode)
+        recollection, withheld = without(episode["recollection"], lambda ref: self._held_back(episode, ref))
         hint = self.guidance.propose(recollection)
         return {
             "hint": hint,
@@ -205,24 +200,9 @@ class Nodes:
             "withheld": {**episode["withheld"], here: withheld},
         }
 
-    def _withhold(self, episode: EpisodeState) -> tuple[Recollection, tuple[str, ...]]:
-        """The recollection without what is held back in this episode, and the ids of that."""
-        recollection = episode["recollection"]
-        in_force = {item.id for item in recollection.guardrails}
-        fitting = [hit.what.id for hit in recollection.items if isinstance(hit.what, Item)]
-        withheld = tuple(ref for ref in fitting if ref not in in_force and self._held_back(episode, ref))
-        if not withheld:
-            return recollection, ()
-        shown = tuple(
-            hit for hit in recollection.items if not isinstance(hit.what, Item) or hit.what.id not in withheld
-        )
-        return replace(recollection, items=shown), withheld
-
     def _held_back(self, episode: EpisodeState, item_id: str) -> bool:
-        """Drawn once for an item and an episode, whose outcome is what the two are compared by."""
-        if not self.settings.learn or self.settings.arm == "control":
-            return False
-        return random.Random(f"{self._asked(episode)}:withhold:{item_id}").random() < WITHHOLD
+        trying = self.settings.learn and self.settings.arm != "control"
+        return trying and is_withheld(self._asked(episode), item_id)
 
     def _asked(self, episode: EpisodeState) -> str:
         return f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{episode['episode']}"
@@ -232,7 +212,7 @@ class Nodes:
         if self.planner is None:
             return {}
         context, plan = self.context(episode), episode["plan"]
-        trouble = episode.get("replan") or _cannot_go_on(context)
+        trouble = episode.get("replan") or cannot_go_on(context)
         if not trouble and (plan.next is not None if plan else not episode["new_situation"]):
             return {}
         items, withheld = self._offered(episode, ("skill", "remedy") if trouble else ("skill",))
@@ -242,7 +222,7 @@ class Nodes:
             made = self.planner.plan(context, items)
         update: Update = {"plan": made if made and made.steps else None}
         if plan:
-            update["skills"] = self._settled(episode, plan, episode["state"], going_on=made)
+            update["skills"] = verdicts(plan, episode["state"], episode["skills"], going_on=made)
         if made and made.usage.calls:
             update["usage"] = episode["usage"] + made.usage
         if withheld:
@@ -265,25 +245,6 @@ class Nodes:
         fitting = tuple(item for item in fitting if episode["skills"].get(item.id, True))
         withheld = tuple(item.id for item in fitting if self._held_back(episode, item.id))
         return tuple(item for item in fitting if item.id not in withheld), withheld
-
-    def _settled(
-        self, episode: EpisodeState, plan: Plan, state: State, *, going_on: Plan | None = None
-    ) -> dict[str, bool]:
-        """With the verdict on every skill of the plan that was begun and is not gone on with.
-
-        It is verified when its last step was done, that is with its criterion met, or the criterion
-        holds in the end. What the policy says counts for nothing; one failure outweighs successes.
-        """
-        skills = dict(episode["skills"])
-        numbers = {step.number for step in going_on.open} if going_on else set()
-        for item_id in plan.item_ids:
-            steps = [step for step in plan.steps if step.item_id == item_id]
-            last = steps[-1]
-            if last.number in numbers or not any(step.tries for step in steps):
-                continue
-            met = last.done or (last.check is not None and holds(last.check, Situation(state), last.action))
-            skills[item_id] = skills.get(item_id, True) and met
-        return skills
 
     def context(self, episode: EpisodeState) -> Context:
         """What the policy may look at."""
@@ -351,7 +312,8 @@ class Nodes:
             verdict = Verdict(True)
         if verdict.allowed:
             return {"forbidden": {}} if forbidden else {}
-        if verdict.item_id and self._forces(episode):
+        trying = self.settings.learn and verdict.item_id is not None
+        if trying and is_forced(self._asked(episode), len(episode["steps"]), episode["replans"]):
             return {"forbidden": {}, "overrode": (verdict.item_id,)}
         refused = {**forbidden, action: verdict.cause}
         if self.settings.guardrails and episode["replans"] + 1 >= MAX_REPLANS:
@@ -362,13 +324,6 @@ class Nodes:
     def _overridden(self, episode: EpisodeState, action: str) -> Update:
         verdict = self.library.check(episode["state"], action) if self.settings.guardrails else Verdict(True)
         return {"overrode": (verdict.item_id,)} if verdict.item_id else {}
-
-    def _forces(self, episode: EpisodeState) -> bool:
-        """Whether chance lets a forbidden action through, once, to learn whether it still fails."""
-        if not self.settings.learn:
-            return False
-        drawn = f"{self._asked(episode)}:{len(episode['steps'])}:{episode['replans']}:override"
-        return random.Random(drawn).random() < OVERRIDE
 
     def _all_forbidden(self, episode: EpisodeState) -> dict[str, str]:
         verdicts = {action: self.library.check(episode["state"], action) for action in episode["actions"]}
@@ -392,9 +347,9 @@ class Nodes:
         if not step.diagnosis.success and step.action:
             working.fail(step.action, self.library.context(step.pre, step.action), step.diagnosis.failure.value)
         step = replace(step, post=working.annotate(step.post))
-        followed = self._followed(episode)
-        if followed is not None and followed.item_id:
-            step = replace(step, why={**step.why, "skill": followed.item_id})
+        planned = followed(episode.get("plan"), step.action) if episode["outcome"] is not None else None
+        if planned is not None and planned.item_id:
+            step = replace(step, why={**step.why, "skill": planned.item_id})
         steps = (*episode["steps"], step)
         ending = self._ending(steps, done, info)
         update = {
@@ -405,29 +360,19 @@ class Nodes:
             "success": bool(info.get("success", False)),
             "ending": ending,
         }
-        return update if episode.get("plan") is None else {**update, **self._advanced(episode, followed, update)}
+        return update if episode.get("plan") is None else {**update, **self._advanced(episode, planned, update)}
 
-    def _followed(self, episode: EpisodeState) -> PlannedStep | None:
-        """The planned step that was run, whoever chose it."""
-        plan, decision = episode.get("plan"), episode["decision"]
-        following = plan.next if plan else None
-        if following is None or decision is None or episode["outcome"] is None:
-            return None
-        return following if matches(following.action, decision.action) else None
-
-    def _advanced(self, episode: EpisodeState, followed: PlannedStep | None, update: Update) -> Update:
-        """The plan after a step; at the end of the plan, or of the episode, the verdict on its skills."""
-        plan, state, step = episode["plan"], update["state"], update["steps"][-1]
+    def _advanced(self, episode: EpisodeState, planned: PlannedStep | None, update: Update) -> Update:
+        """The plan after a step; at its end, or the episode's, the verdict on its skills."""
+        plan, changed = episode["plan"], Update()
         assert plan is not None
-        changed: Update = {}
-        if followed is not None:
-            met = followed.check is None or holds(followed.check, Situation(state), step.action)
-            plan = changed["plan"] = plan.tried(step.action, done=step.diagnosis.success and met)
-            fresh = not update["replan"] and not episode.get("replan")  # asked once, not while the trouble lasts
-            if not met and step.diagnosis.success and fresh:
-                changed["replan"] = f"`{step.action}` did not bring about what was planned"
+        if planned is not None:
+            plan, missed = advanced(plan, planned, update["steps"][-1])
+            changed["plan"] = plan
+            if missed and not update["replan"] and not episode.get("replan"):  # once, not while the trouble lasts
+                changed["replan"] = missed
         if plan.next is None or update["ending"]:
-            changed["skills"] = self._settled(episode, plan, state)
+            changed["skills"] = verdicts(plan, update["state"], episode["skills"])
         return changed
 
     def _step(self, episode: EpisodeState, working: WorkingMemory) -> tuple[Step, bool, Info]:
@@ -493,34 +438,21 @@ class Nodes:
         trajectory = episode["trajectory"]
         if not self.settings.learn:
             return {"trajectory": trajectory}
-        if self.extractor is None or trajectory.success is None:
-            self.library.record(trajectory)
-            if trajectory.success is not None:
-                self.library.evolve()
-            return {"trajectory": trajectory}
-        shown = self._shown(trajectory)
-        reading = read_episode(self.extractor, trajectory, shown)
-        usage = episode["usage"] + reading.usage
-        trajectory = replace(trajectory, meta={**trajectory.meta, **_spent(usage), "extraction": reading.told})
+        reading, usage = None, episode.get("usage", Usage())
+        if self.extractor is not None and trajectory.success is not None:
+            reading = read_episode(self.extractor, trajectory, self.library)
+            usage += reading.usage
+            trajectory = replace(trajectory, meta={**trajectory.meta, **_spent(usage), "extraction": reading.told})
         self.library.record(trajectory)
-        if reading.operations:
-            recorded = self.library.trajectory(trajectory.id)
-            self.library.apply(with_ids(reading.operations, recorded), recorded, [item.id for item in shown])
-        self.library.evolve()
+        if reading is not None:
+            carry_out(reading, trajectory.id, self.library)
+        if trajectory.success is not None:
+            self.library.evolve()
         return {"trajectory": trajectory, "usage": usage}
 
     async def afinish(self, episode: EpisodeState) -> Update:
         """The same; an extractor is left to a thread, for it may wait for a model."""
         return self.finish(episode) if self.extractor is None else await asyncio.to_thread(self.finish, episode)
-
-    def _shown(self, trajectory: Trajectory) -> list[Item]:
-        """The items that the episode was shown, each once, in the order of their first showing."""
-        named = dict.fromkeys(ref for step in trajectory.steps for ref in step.why.get("recalled", ()))
-        shown = []
-        for ref in named:
-            with contextlib.suppress(UnknownName):
-                shown.append(self.library.get(ref))
-        return shown
 
 
 def _excluded(error: EnvironmentFailure) -> Update:
@@ -545,14 +477,6 @@ def _after_guard(episode: EpisodeState) -> str:
     if not episode["forbidden"]:
         return "act"
     return "decide" if episode["replans"] <= MAX_REPLANS else "diagnose"
-
-
-def _cannot_go_on(context: Context) -> str | None:
-    """Why the next step of the plan cannot be taken here, or None."""
-    following = context.plan.next if context.plan else None
-    if following is None or not context.actions or realise(following.action, context) is not None:
-        return None
-    return f"`{following.action}`, which was planned, cannot be done here"
 
 
 def _unless_failed(following: str) -> Callable[[EpisodeState], str]:
