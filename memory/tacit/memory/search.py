@@ -108,13 +108,13 @@ class Search:
     def index(self, kind: Kind) -> VectorIndex | TrainedIndex:
         """The vector index, brought up to the truth."""
         with self._lock:
+            self._refuse_other_vectors()
             index = self._indices.get(kind)
             newest = self._newest(kind)
             if index is None:
                 index = self._indices[kind] = self._opened(kind, newest)
                 self.save()
             if self._last[kind] < newest:
-                self._refuse_other_vectors()
                 self._embed_missing(kind, self._last[kind], newest)
                 for refs, vectors in self._vectors(kind, self._last[kind], newest):
                     index.add(refs, vectors)
@@ -167,6 +167,8 @@ class Search:
             with suppress(RuntimeError, KeyError):
                 return TrainedIndex.restored(saved.arrays, self._exact(kind), int(saved.arrays["trained"][0]))
         logger.warning("the saved index of %s has other vectors than the library. It is rebuilt.", kind)
+        if not self._store.read_only:
+            self._sidecar.drop(kind)  # before the vectors that it lacks are made: they would make it pass for right
         return None
 
     def _trained(self, kind: Kind, newest: int) -> TrainedIndex:
