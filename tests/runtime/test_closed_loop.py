@@ -1,5 +1,7 @@
 """The closed loop on a tree of techniques: what is learnt in an episode serves the next, and nothing is trained."""
 
+from typing import Any
+
 import pytest
 
 from tacit.memory import ExperienceLibrary
@@ -11,7 +13,7 @@ STEPS = 25
 """Of an episode; the shortest way takes 7, and needs an order that nobody tells."""
 
 
-def successes(workshop, seed, *, frozen_after=40, level="step", planner="skills"):
+def successes(workshop, seed, *, frozen_after=40, level: Any = "step", planner: Any = "skills"):
     """Of forty episodes with one agent; after so many the library is read and not written any more."""
     with ExperienceLibrary.open(":memory:") as library:
 
@@ -28,7 +30,7 @@ def successes(workshop, seed, *, frozen_after=40, level="step", planner="skills"
             )
 
         learning, reading = agent(True), agent(False)
-        return [(learning if n < frozen_after else reading).run(seed=n).success for n in range(40)]
+        return [(learning if n < frozen_after else reading).run(seed=n).success is True for n in range(40)]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 import asyncio
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -25,7 +26,8 @@ def skill(*steps, verify=None, condition=NOTHING_YET, title="make tools", **fiel
 class Obedient:
     """Does what the plan has next, else these actions in turn; it claims that all went well."""
 
-    name, reads = "obedient", "values"
+    name = "obedient"
+    reads: Literal["values", "text"] = "values"
 
     def __init__(self, *otherwise):
         self.otherwise, self.seen = otherwise or ("rest",), []

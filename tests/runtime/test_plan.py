@@ -1,5 +1,6 @@
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_a_refused_plan_is_not_made(planner, library):
 
 def test_holes_are_filled_when_a_plan_is_checked(planner, library):
     """A plan to take anything is refused where the thing that would be taken is forbidden."""
-    forbids = {"forbids": "take pie", "granularity": "task", "confidence": 0.9}
+    forbids: Any = {"forbids": "take pie", "granularity": "task", "confidence": 0.9}
     library.add(Item("guardrail", "no pie", condition={"text": "kitchen"}, **forbids))
     take = skill("take", "take {1}")
     assert planner.plan(asked({"take pie": 1.0}), [take]) is None
@@ -139,7 +140,7 @@ def test_what_filled_a_hole_fills_it_in_what_follows():
 def test_a_try_that_failed_leaves_the_step_to_do():
     """It is counted."""
     plan = Plan("g", steps_of(BAKE, 1)).tried("open oven", done=False)
-    assert (plan.next.tries, plan.next.done, plan.done) == (1, False, ())
+    assert (plan.steps[0].tries, plan.steps[0].done, plan.done) == (1, False, ())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How the agent acts: the LangGraph loop, policies, environments, diagnosis and guidance.
+"""How the agent acts: the LangGraph loop, policies, plans, environments, diagnosis, guidance and extraction.
 
 Names are imported when they are first used, so that `import tacit.runtime` costs nothing.
 """
@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .agent import Agent as Agent, Event as Event, Result as Result
     from .chat import ChatPolicy as ChatPolicy
+    from .chat_planner import ChatPlanner as ChatPlanner
     from .environments import open_environment as open_environment
     from .environments.babyai import BabyAI as BabyAI
     from .environments.textworld import TextWorldExpress as TextWorldExpress
     from .environments.tools import ToolEnvironment as ToolEnvironment
     from .episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
-    from .guidance import Guidance as Guidance, Hint as Hint, RetrievalGuidance as RetrievalGuidance
+    from .extraction import ChatExtractor as ChatExtractor
+    from .guidance import (
+        Guidance as Guidance,
+        Hint as Hint,
+        RetrievalGuidance as RetrievalGuidance,
+        WarmUpGuidance as WarmUpGuidance,
+    )
+    from .plan import Plan as Plan, PlannedStep as PlannedStep, Planner as Planner, SkillPlanner as SkillPlanner
     from .protocols import (
         Context as Context,
         Decision as Decision,
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Agent": "agent",
     "BabyAI": "environments.babyai",
+    "ChatExtractor": "extraction",
+    "ChatPlanner": "chat_planner",
     "ChatPolicy": "chat",
     "Context": "protocols",
     "Decision": "protocols",
@@ -35,12 +45,17 @@ _HOMES = {
     "Guidance": "guidance",
     "Hint": "guidance",
     "Info": "protocols",
+    "Plan": "plan",
+    "PlannedStep": "plan",
+    "Planner": "plan",
     "Policy": "protocols",
     "RandomPolicy": "episodic",
     "Result": "agent",
     "RetrievalGuidance": "guidance",
+    "SkillPlanner": "plan",
     "TextWorldExpress": "environments.textworld",
     "ToolEnvironment": "environments.tools",
+    "WarmUpGuidance": "guidance",
     "open_environment": "environments",
 }
 __all__ = list(_HOMES)
