@@ -19,6 +19,7 @@ STRUCTURAL_SHARE = 0.15
 """A word that occurs in this share of the episodes belongs to the structure of the environment."""
 STRUCTURAL_AFTER = 15
 """Episodes before any word is called structural."""
+MAX_ID = 2**63 - 1
 _READ = 8192
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
@@ -91,6 +92,10 @@ class Derived:
     @property
     def values(self) -> ValueTable:
         """What past steps say about an action, brought up to the truth."""
+        return self.read_values()
+
+    def read_values(self) -> ValueTable:
+        """The values, read from their file and the steps where that was not done yet."""
         if self._values is None:
             saved = self._sidecar.load("values", MADE)
             self._values = ValueTable(StoredCells(saved.arrays) if saved else None)
@@ -110,16 +115,16 @@ class Derived:
             self._sidecar.save("values", MADE, self._last_step, self._filed, arrays)
             self._saved = self._filed
 
-    def _read_steps(self, values: ValueTable) -> None:
+    def _read_steps(self, values: ValueTable, newest: int = MAX_ID) -> None:
         # few steps among many of others are found by the namespace's index, all others in the order of their ids
         few = "SELECT count(*) FROM (SELECT 1 FROM steps WHERE namespace = ? LIMIT ?)"
         plus = "" if not self._last_step and self._store.rows(few, (self._namespace, _READ))[0][0] < _READ else "+"
         query = (
             "SELECT id, keys, return_to_go, failure, action FROM steps "
-            f"WHERE {plus}namespace = ? AND id > ? ORDER BY id LIMIT ?"
+            f"WHERE {plus}namespace = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
         )
         texts: dict[int, str] = {}
-        while rows := self._store.rows(query, (self._namespace, self._last_step, _READ)):
+        while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
             filed = json.loads(f"[{','.join(row[1] for row in rows)}]")
             unknown = sorted({number for numbers in filed for number in numbers if number not in texts})
             texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
@@ -141,3 +146,17 @@ class Derived:
             self.numbers[number] = item.id
         self.guard = Guard(self.items.values())
         self.bound.clear()
+
+
+def saved_problem(store: Store, namespace: int) -> str:
+    """How the file of a namespace's values differs from its steps; empty when it does not, or is not there."""
+    sidecar = Sidecar(store, namespace)
+    wrong = sidecar.problem("values", MADE)
+    saved = None if wrong else sidecar.load("values", MADE)
+    if saved is None:
+        return wrong or ""
+    truth, values = Derived(store, namespace), ValueTable()
+    truth._read_steps(values, saved.last)
+    held = StoredCells(saved.arrays).all()
+    other = sum(held.get(key) != cell for key, cell in values.cells.items()) + len(held.keys() - values.cells.keys())
+    return f"{other} keys with other values than their steps" if other else ""

@@ -8,13 +8,14 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
-from . import tiers
+from . import derived, search, tiers
 from .catalogue import item_of, places_of
 from .embed import Embedder
 from .errors import ConfigError, LibraryError, NotALibrary, UnknownName
 from .ledger import episode_words, plain, read_steps, state_text
 from .migrations import SCHEMA_VERSION
 from .records import KINDS, Item, Kind, Problem, Segment, State, Trajectory
+from .sidecar import Sidecar
 from .store import Store
 
 _SORTS = {
@@ -238,6 +239,8 @@ def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
         vectors = {row[0] for row in store.rows(_VECTORS, (namespace, kind))}
         if vectors - wanted:
             yield f"{kind} vectors", f"{len(vectors - wanted)} of nothing that exists"
+        elif wrong := _wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0)):
+            yield f"{kind} vectors", wrong
     words, cuts = _read_again(store, namespace)
     if words != dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,))):
         yield "words", "counts differ from the episodes"
@@ -250,6 +253,11 @@ def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
     wrong = _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
     if wrong:
         yield "item places", wrong
+    if wrong := derived.saved_problem(store, namespace):
+        yield "saved values", wrong
+    for kind in search.KINDS:
+        if wrong := search.saved_problem(store, namespace, kind):
+            yield f"saved index of {kind}", wrong
 
 
 _LIVE = {
@@ -265,6 +273,14 @@ def _apart(wanted: Iterable[tuple[Any, ...]], held: Iterable[tuple[Any, ...]]) -
     """How two sets of rows differ; nothing when they do not."""
     truth, kept = set(wanted), set(held)
     return f"{len(truth - kept)} missing, {len(kept - truth)} too many" if truth != kept else ""
+
+
+def _wrong_vectors(store: Store, namespace: int, kind: str, without: set[int], newest: int) -> str:
+    """Vectors of another length than most, and states passed over: those not yet embedded are newer than the rest."""
+    lengths = "SELECT length(vector), count(*) FROM vectors WHERE namespace = ? AND kind = ? GROUP BY 1 ORDER BY 2 DESC"
+    torn = sum(count for _, count in store.rows(lengths, (namespace, kind))[1:])
+    missing = sum(ref <= newest for ref in without) if kind == "states" else 0
+    return f"{missing} missing, {torn} torn" if missing or torn else ""
 
 
 def _other_words(store: Store, namespace: int) -> int:
@@ -315,6 +331,27 @@ def repair(store: Store, namespace: int) -> list[Problem]:
     return problems
 
 
+def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int], None]) -> None:
+    """Embed what has no vector, in every namespace, each few hundred texts durable before the next.
+
+    `on_embedded` is told how many of how many are embedded.
+    """
+    namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
+    parts = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
+    total = sum(len(store.rows(_LIVE[kind], (namespace,))) for namespace, kind in parts)
+    ((done,),) = store.rows("SELECT count(*) FROM vectors")
+
+    def tell(kind: str, count: int) -> None:
+        nonlocal done
+        done += count
+        on_embedded(done, total)
+
+    for namespace, kind in parts:
+        index = search.Search(store, namespace, embedder)
+        index.on_embedded = tell
+        index.index(kind)
+
+
 def rebuild_tiers(store: Store) -> None:
     """Make the tiers and the places of an older library, which has none, for all its namespaces."""
     if store.read_only or not store.rows("SELECT 1 FROM meta WHERE name = 'rebuild'"):
@@ -345,11 +382,22 @@ def _rebuild_items_text(connection: Connection, store: Store, namespace: int) ->
     connection.execute("DELETE FROM vectors WHERE namespace = ? AND kind = 'items'", (namespace,))
 
 
+def _drop_file(name: str) -> "Rebuilder":
+    """It is written anew when it is next worth it."""
+
+    def drop(connection: Connection, store: Store, namespace: int) -> None:
+        Sidecar(store, namespace).drop(name)
+
+    return drop
+
+
 def _drop_vectors(kind: str) -> "Rebuilder":
     def drop(connection: Connection, store: Store, namespace: int) -> None:
         connection.execute(
-            f"DELETE FROM vectors WHERE namespace = ? AND kind = ? AND ref NOT IN ({_LIVE[kind]})",
-            (namespace, kind, namespace),
+            f"DELETE FROM vectors WHERE namespace = ? AND kind = ? AND (ref NOT IN ({_LIVE[kind]}) "
+            "OR length(vector) != (SELECT length(vector) FROM vectors AS others WHERE others.namespace = ? "
+            "AND others.kind = ? GROUP BY 1 ORDER BY count(*) DESC LIMIT 1))",
+            (namespace, kind, namespace, namespace, kind),
         )
 
     return drop
@@ -383,4 +431,7 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "segments": _rebuild_segments,
     "attempts": tiers.rebuild,
     "item places": _rebuild_places,
+    "saved values": _drop_file("values"),
+    "saved index of states": _drop_file("states"),
+    "saved index of items": _drop_file("items"),
 }

@@ -262,8 +262,32 @@ class Search:
             refuse_other(self._embedder, known["embedder"], known["fingerprint"], self._store.path)
 
     def _made(self) -> str:
-        """What a file of an index depends on."""
-        return f"sq8 {self._embedder.fingerprint}"
+        return _made(self._embedder.fingerprint)
+
+
+def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
+    """How the file of an index differs from the vectors; empty when it does not, or is not there."""
+    known = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
+    sidecar, made = Sidecar(store, namespace), _made(known.get("fingerprint", ""))
+    wrong = sidecar.problem(kind, made)
+    saved = None if wrong else sidecar.load(kind, made)
+    if saved is None:
+        return wrong or ""
+    try:
+        held = TrainedIndex.restored(saved.arrays, _nothing, 1).ids()
+    except (RuntimeError, KeyError) as error:
+        return f"FAISS does not read it ({error})"
+    truth = {row[0] for row in store.rows(_REFS, (namespace, kind, 0, saved.last))}
+    return f"{len(truth - held)} missing, {len(held - truth)} too many" if held != truth else ""
+
+
+def _nothing(refs: Sequence[int]) -> tuple[list[int], Vectors]:
+    return [], np.empty((0, 0), dtype=np.float32)
+
+
+def _made(fingerprint: str) -> str:
+    """What a file of an index depends on."""
+    return f"sq8 1 {fingerprint}"
 
 
 def fuse(*rankings: Sequence[int]) -> list[int]:
