@@ -185,8 +185,7 @@ def test_ids_are_of_a_namespace(neighbours, episode):
 def test_a_namespace_may_be_copied_into_another(tmp_path, neighbours):
     """Exported from one and imported into the other of the same file: both are whole."""
     a, b = neighbours
-    b.export_jsonl(tmp_path / "b.jsonl")
-    assert a.import_jsonl(tmp_path / "b.jsonl") == 3
+    assert b.export_jsonl(tmp_path / "b.jsonl") == a.import_jsonl(tmp_path / "b.jsonl")
     assert [item.id for item in a.items()] == [item.id for item in b.items()]
     assert a.trajectory("theirs").steps[0].action == "open drawer"
     assert a.verify() == b.verify() == []

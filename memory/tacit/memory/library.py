@@ -12,7 +12,7 @@ read and write one library. This file knows nothing of prompts, models or graphs
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from .bank import Bank
 from .curator import Curator, Gate, expire
 from .derived import Derived
 from .embed import Embedder, RememberedEmbedder, open_embedder, refuse_other
-from .errors import LibraryError, UnknownName
+from .errors import UnknownName
 from .evolution import RATE_LIMITS, Evolution
 from .guardrails import holds
 from .induction import Induction
@@ -49,10 +49,8 @@ from .records import (
 )
 from .redaction import redact, redact_item, redact_names, redact_state, redact_trajectory, redact_values
 from .search import How, Search
-from .sidecar import SAVE_AFTER
 from .situation import guard_keys
 from .store import Store
-from .tiers import Attempts
 
 DISCOUNT = 0.95
 """Per step, for the returns of recorded steps."""
@@ -79,8 +77,6 @@ class ExperienceLibrary:
         """A learned judge of candidates, asked after the rules of admission; None admits by rules alone."""
         self._key_ids = KeyIds()
         self._version: tuple[int, int] | None = None
-        self._steps_written = 0
-        self._closed = False
 
     @classmethod
     def open(
@@ -141,29 +137,16 @@ class ExperienceLibrary:
         An episode with the id of one that is there already is not written again, so that a caller
         who does not know whether it was written may repeat the call.
         """
-        return self.record_many([trajectory])[0]
-
-    def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
-        """Write episodes in one transaction, for an import or a group of rollouts; returns their ids."""
-        ids, written = [], []
         with self._transaction() as connection:
-            attempts, clock = Attempts(connection, self._number), self.episodes
-            for given in trajectories:
-                trajectory = redact_trajectory(given)
-                if trajectory.id and is_recorded(connection, self._number, trajectory):
-                    ids.append(trajectory.id)
-                    continue
-                stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT, attempts)
-                credit.settle(connection, self._number, stored, clock)
-                clock += stored.success is not None
-                ids.append(stored.id)
-                written.append(stored)
-            attempts.write()
-        for stored in written[-EPISODES_READ:]:
-            if len(self._just_recorded) < EPISODES_READ:
-                self._just_recorded[stored.id] = stored
-        self._steps_written += sum(len(stored.steps) for stored in written)
-        return ids
+            trajectory = redact_trajectory(trajectory)
+            if is_recorded(connection, self._number, trajectory):
+                return trajectory.id
+            clock = self.episodes
+            stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT)
+            credit.settle(connection, self._number, stored, clock)
+        if len(self._just_recorded) < EPISODES_READ:
+            self._just_recorded[stored.id] = stored
+        return stored.id
 
     def add(self, item: Item) -> Admission:
         """Add one item, or say why not."""
@@ -458,9 +441,8 @@ class ExperienceLibrary:
         return clusters.listed(self._store, self._number, limit, offset)
 
     def stats(self) -> dict[str, Any]:
-        """Counts, sizes and ages; `scans` are the index searches of this process: a known situation adds none."""
-        counted = inspection.stats(self._store, self._number, self.namespace, self._embedder)
-        return {**counted, "scans": self._search.scans}
+        """Counts, sizes and ages."""
+        return inspection.stats(self._store, self._number, self.namespace, self._embedder)
 
     def verify(self) -> list[Problem]:
         """Every derived structure checked against the truth; empty when all agree."""
@@ -471,32 +453,35 @@ class ExperienceLibrary:
         """Rebuild from the truth what `verify` finds wrong; returns what was repaired."""
         with self._lock:
             problems = inspection.repair(self._store, self._number)
-            self._forget()
-            if any(problem.where.endswith("vectors") for problem in problems):
-                self.index()
+            self._derived = Derived(self._store, self._number)
+            self._search = Search(self._store, self._number, self._embedder)
+            self._version = None
             return problems
 
-    def index(self, on_embedded: Callable[[str, int], None] | None = None) -> None:
-        """Embed what has no vector yet and read all values, so that the next recall need not.
-
-        `on_embedded` is told of what, and how many, each time some were embedded and kept.
-        """
+    def index(self) -> None:
+        """Embed what has no vector yet, so that the next search need not."""
         with self._lock:
-            if on_embedded is not None:
-                self._search.on_embedded = on_embedded
+            self._caught_up()
             self._search.index("states")
             self._search.index("items")
-            self._caught_up().read_values()
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes as lines of JSON, all of one moment; returns how many lines."""
         with self._lock, self._store.snapshot():
-            return transfer.export_jsonl(self, path)
+            return transfer.export_jsonl(self._store, self._number, path)
 
-    def import_jsonl(self, path: str | Path) -> int:
-        """Read what `export_jsonl` wrote, in one transaction; returns how many lines were new."""
-        with self._transaction():
-            return transfer.import_jsonl(self, path)
+    def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
+        """Read what `export_jsonl` wrote, in one transaction; returns how many lines were new.
+
+        The items of an untrusted file are quarantined, its usages and histories left out.
+        """
+        with self._transaction() as connection:
+
+            def write(trajectory: Trajectory, at: str) -> Trajectory:
+                trajectory = redact_trajectory(trajectory)
+                return write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT, recorded_at=at)
+
+            return transfer.Import(connection, self._store, self._number, self.record, write, trust).read(path)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -504,21 +489,12 @@ class ExperienceLibrary:
     def _transaction(self) -> Iterator[Connection]:
         """Everything inside becomes durable together; what was remembered of a failed one is forgotten."""
         with self._lock:
-            version = self._version
             try:
                 with self._store.transaction() as connection:
                     yield connection
             except BaseException:
                 self._key_ids.forget()
-                if self._version != version:  # rows were read that are gone
-                    self._forget()
                 raise
-
-    def _forget(self) -> None:
-        """Read anew what is derived."""
-        self._derived = Derived(self._store, self._number)
-        self._search = Search(self._store, self._number, self._embedder)
-        self._version = None
 
     def _caught_up(self) -> Derived:
         version = (self._store.version(), self._store.connection.total_changes)
@@ -531,18 +507,7 @@ class ExperienceLibrary:
         return self._derived
 
     def close(self) -> None:
-        """Close the file, and keep what is derived beside it where that spares the next opening time.
-
-        Closing twice is fine.
-        """
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                with suppress(LibraryError):
-                    if self._steps_written >= SAVE_AFTER:
-                        self._caught_up().read_values()
-                    self._derived.save()
-                    self._search.save()
+        """Close the file. Closing twice is fine."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -569,21 +534,14 @@ def _as_asked(found: Recollection, asked: Mapping[str, str], known: Mapping[str,
     return replace(found, estimates=estimates)
 
 
-def reembed(
-    path: str | Path, embedder: str | Embedder, on_embedded: Callable[[int, int], None] = lambda done, of: None
-) -> Embedder:
-    """Make `embedder` the library's own and embed all of it, in every namespace; goes on where a killed one stopped.
-
-    `on_embedded` is told how many of how many texts are embedded, each time some were written.
-    """
+def reembed(path: str | Path, embedder: str | Embedder) -> Embedder:
+    """Make `embedder` the library's own: old vectors are dropped, new ones made when needed."""
     chosen = open_embedder(embedder)
     store = Store(path)
     try:
         with store.transaction() as connection:
-            if store.rows("SELECT value FROM meta WHERE name = 'fingerprint'") != [(chosen.fingerprint,)]:
-                connection.execute("DELETE FROM vectors")
-                _remember(store, chosen)
-        inspection.embed_all(store, chosen, on_embedded)
+            connection.execute("DELETE FROM vectors")
+            _remember(store, chosen)
     finally:
         store.close()
     return chosen
