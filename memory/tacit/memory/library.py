@@ -12,7 +12,7 @@ read and write one library. This file knows nothing of prompts, models or graphs
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from .bank import Bank
 from .curator import Curator, Gate, expire
 from .derived import Derived
 from .embed import Embedder, RememberedEmbedder, open_embedder, refuse_other
-from .errors import UnknownName
+from .errors import LibraryError, UnknownName
 from .evolution import RATE_LIMITS, Evolution
 from .guardrails import holds
 from .induction import Induction
@@ -49,8 +49,10 @@ from .records import (
 )
 from .redaction import redact, redact_item, redact_names, redact_state, redact_trajectory, redact_values
 from .search import How, Search
+from .sidecar import SAVE_AFTER
 from .situation import guard_keys
 from .store import Store
+from .tiers import Attempts
 
 DISCOUNT = 0.95
 """Per step, for the returns of recorded steps."""
@@ -77,6 +79,8 @@ class ExperienceLibrary:
         """A learned judge of candidates, asked after the rules of admission; None admits by rules alone."""
         self._key_ids = KeyIds()
         self._version: tuple[int, int] | None = None
+        self._steps_written = 0
+        self._closed = False
 
     @classmethod
     def open(
@@ -137,16 +141,29 @@ class ExperienceLibrary:
         An episode with the id of one that is there already is not written again, so that a caller
         who does not know whether it was written may repeat the call.
         """
+        return self.record_many([trajectory])[0]
+
+    def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
+        """Write episodes in one transaction, for an import or a group of rollouts; returns their ids."""
+        ids, written = [], []
         with self._transaction() as connection:
-            trajectory = redact_trajectory(trajectory)
-            if is_recorded(connection, self._number, trajectory):
-                return trajectory.id
-            clock = self.episodes
-            stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT)
-            credit.settle(connection, self._number, stored, clock)
-        if len(self._just_recorded) < EPISODES_READ:
-            self._just_recorded[stored.id] = stored
-        return stored.id
+            attempts, clock = Attempts(connection, self._number), self.episodes
+            for given in trajectories:
+                trajectory = redact_trajectory(given)
+                if trajectory.id and is_recorded(connection, self._number, trajectory):
+                    ids.append(trajectory.id)
+                    continue
+                stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT, attempts)
+                credit.settle(connection, self._number, stored, clock)
+                clock += stored.success is not None
+                ids.append(stored.id)
+                written.append(stored)
+            attempts.write()
+        for stored in written[-EPISODES_READ:]:
+            if len(self._just_recorded) < EPISODES_READ:
+                self._just_recorded[stored.id] = stored
+        self._steps_written += sum(len(stored.steps) for stored in written)
+        return ids
 
     def add(self, item: Item) -> Admission:
         """Add one item, or say why not."""
@@ -441,8 +458,9 @@ class ExperienceLibrary:
         return clusters.listed(self._store, self._number, limit, offset)
 
     def stats(self) -> dict[str, Any]:
-        """Counts, sizes and ages."""
-        return inspection.stats(self._store, self._number, self.namespace, self._embedder)
+        """Counts, sizes and ages; `scans` are the index searches of this process: a known situation adds none."""
+        counted = inspection.stats(self._store, self._number, self.namespace, self._embedder)
+        return {**counted, "scans": self._search.scans}
 
     def verify(self) -> list[Problem]:
         """Every derived structure checked against the truth; empty when all agree."""
@@ -453,17 +471,22 @@ class ExperienceLibrary:
         """Rebuild from the truth what `verify` finds wrong; returns what was repaired."""
         with self._lock:
             problems = inspection.repair(self._store, self._number)
-            self._derived = Derived(self._store, self._number)
-            self._search = Search(self._store, self._number, self._embedder)
-            self._version = None
+            self._forget()
+            if any(problem.where.endswith("vectors") for problem in problems):
+                self.index()
             return problems
 
-    def index(self) -> None:
-        """Embed what has no vector yet, so that the next search need not."""
+    def index(self, on_embedded: Callable[[str, int], None] | None = None) -> None:
+        """Embed what has no vector yet and read all values, so that the next recall need not.
+
+        `on_embedded` is told of what, and how many, each time some were embedded and kept.
+        """
         with self._lock:
-            self._caught_up()
+            if on_embedded is not None:
+                self._search.on_embedded = on_embedded
             self._search.index("states")
             self._search.index("items")
+            self._caught_up().read_values()
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes as lines of JSON, all of one moment; returns how many lines."""
@@ -489,12 +512,21 @@ class ExperienceLibrary:
     def _transaction(self) -> Iterator[Connection]:
         """Everything inside becomes durable together; what was remembered of a failed one is forgotten."""
         with self._lock:
+            version = self._version
             try:
                 with self._store.transaction() as connection:
                     yield connection
             except BaseException:
                 self._key_ids.forget()
+                if self._version != version:  # rows were read that are gone
+                    self._forget()
                 raise
+
+    def _forget(self) -> None:
+        """Read anew what is derived."""
+        self._derived = Derived(self._store, self._number)
+        self._search = Search(self._store, self._number, self._embedder)
+        self._version = None
 
     def _caught_up(self) -> Derived:
         version = (self._store.version(), self._store.connection.total_changes)
@@ -507,7 +539,18 @@ class ExperienceLibrary:
         return self._derived
 
     def close(self) -> None:
-        """Close the file. Closing twice is fine."""
+        """Close the file, and keep what is derived beside it where that spares the next opening time.
+
+        Closing twice is fine.
+        """
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                with suppress(LibraryError):
+                    if self._steps_written >= SAVE_AFTER:
+                        self._caught_up().read_values()
+                    self._derived.save()
+                    self._search.save()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -534,14 +577,21 @@ def _as_asked(found: Recollection, asked: Mapping[str, str], known: Mapping[str,
     return replace(found, estimates=estimates)
 
 
-def reembed(path: str | Path, embedder: str | Embedder) -> Embedder:
-    """Make `embedder` the library's own: old vectors are dropped, new ones made when needed."""
+def reembed(
+    path: str | Path, embedder: str | Embedder, on_embedded: Callable[[int, int], None] = lambda done, of: None
+) -> Embedder:
+    """Make `embedder` the library's own and embed all of it, in every namespace; goes on where a killed one stopped.
+
+    `on_embedded` is told how many of how many texts are embedded, each time some were written.
+    """
     chosen = open_embedder(embedder)
     store = Store(path)
     try:
         with store.transaction() as connection:
-            connection.execute("DELETE FROM vectors")
-            _remember(store, chosen)
+            if store.rows("SELECT value FROM meta WHERE name = 'fingerprint'") != [(chosen.fingerprint,)]:
+                connection.execute("DELETE FROM vectors")
+                _remember(store, chosen)
+        inspection.embed_all(store, chosen, on_embedded)
     finally:
         store.close()
     return chosen
