@@ -1,5 +1,7 @@
 import sqlite3
 
+import pytest
+
 from tacit.apps import doctor
 
 
@@ -41,3 +43,28 @@ def test_a_library_that_is_not_sound_is_an_error(tacit, own):
         connection.execute("DELETE FROM words")
     connection.close()
     assert "is not sound" in tacit("doctor", own, expect=1).stdout
+
+
+def test_the_library_names_its_embedder_and_its_index_files(tacit_json, learnt):
+    library = tacit_json("doctor", learnt)["library"]
+    assert library["embedder"] == "hashing"
+    assert library["namespaces"]["default"]["episodes"] == 40
+    assert library["index"]["valid"] in (True, None)
+
+
+def test_a_damaged_index_file_is_found(tacit_json, own):
+    folder = own.with_name(f"{own.name}.index")
+    folder.mkdir(exist_ok=True)
+    (folder / "1-states").write_bytes(b"not an index")
+    library = tacit_json("doctor", own, expect=1)["library"]
+    assert library["index"]["valid"] is False
+    assert any("states" in problem["where"] for problem in library["problems"])
+
+
+@pytest.mark.parametrize("content", [b"hello", b"SQLite format 3\x00 and then nothing"])
+def test_what_is_no_library_is_a_finding(tacit_json, tmp_path, content):
+    """The rest of the report is still made."""
+    (tmp_path / "a.txt").write_bytes(content)
+    report = tacit_json("doctor", tmp_path / "a.txt", expect=1)
+    assert report["packages"]["core"]["numpy"]
+    assert "a.txt" in report["library"]["problems"][0]["what"]

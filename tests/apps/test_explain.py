@@ -1,6 +1,6 @@
 import pytest
 
-from tacit.apps.explain import explain, happened, resolve
+from tacit.apps.explain import explain, guarded, happened, resolve
 from tacit.memory import ExperienceLibrary, Item, State
 from tacit.memory.errors import UnknownName
 
@@ -90,3 +90,41 @@ def test_what_happened_is_the_answer_else_the_difference():
     assert happened(here, State("a cellar", location="cellar")) == "now in the cellar"
     assert happened(State("a hall"), State("a dark hall")) == "a dark hall"
     assert happened(here, here) == "nothing changed"
+
+
+def test_every_count_of_an_attempt_names_its_steps(library):
+    """systems.md §3: every claim resolves to ids."""
+    for summary in library.summaries():
+        told = explain(library, f"attempt:{summary.id}")["attempt"]
+        counts = {name: len(steps) for name, steps in told["evidence"].items()}
+        assert counts == {"worked": summary.n - sum(summary.failures.values()), **summary.failures}
+        assert told["best_step"]["id"] == summary.best
+
+
+@pytest.mark.parametrize("ref", ["step:x", "step:-1", f"step:{10**30}", "attempt:0", "attempt:x", "", "%"])
+def test_what_does_not_exist_is_an_unknown_name(library, ref):
+    with pytest.raises(UnknownName):
+        explain(library, ref)
+
+
+def test_a_guardrail_is_as_precise_as_its_overrides_say():
+    """What was overridden and failed, it was right to block; of what was only blocked, nobody knows."""
+    usage = {"trajectory_id": "a", "arm": "retrieved", "control_outcome": None}
+    blocked = {**usage, "mode": "blocked", "outcome": 1.0}
+    failed, worked = ({**usage, "mode": "overridden", "outcome": outcome} for outcome in (0.0, 1.0))
+    told = guarded([blocked, blocked, failed, failed, failed, worked])
+    assert (told["blocked"], told["overridden"], told["worked"], told["precision"]) == (2, 4, 1, 0.75)
+    assert guarded([blocked])["precision"] is None
+
+
+def test_an_item_says_what_it_is_worth(library):
+    told = explain(library, library.items()[0].id)["item"]
+    assert set(told["usefulness"]) == {"shown", "withheld", "difference", "low", "high"}
+    assert told["source"] == "experience"
+
+
+def test_an_episode_has_its_segments(library):
+    for row in library.trajectories(limit=5):
+        told = explain(library, row["id"])["episode"]
+        steps = [step for segment in told["segments"] for step in segment["steps"]]
+        assert steps == [step["id"] for step in told["steps"]]

@@ -1,11 +1,12 @@
+import os
 import re
 import sqlite3
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, errors
+from tacit.memory import ExperienceLibrary, Item, errors
 
-READS = ["stats", "ls", "guardrails", "clusters", "verify"]
+READS = ["stats", "ls", "guardrails", "clusters", "quarantine", "verify"]
 
 
 @pytest.mark.parametrize("command", READS)
@@ -18,7 +19,7 @@ def test_looking_prints_words_that_fit_the_page(tacit, learnt, command):
     printed = tacit("memory", command, learnt).stdout
     assert printed
     assert "\x1b" not in printed
-    assert max(len(line.rstrip()) for line in printed.splitlines()) <= 100
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", [*READS, "show", "search", "history"])
@@ -42,15 +43,119 @@ def test_stats_counts_episodes(tacit_json, learnt):
     assert 0 < figures["successes"] <= 40
 
 
-def test_ls_filters_by_kind(tacit_json, learnt):
-    kinds = {item["kind"] for item in tacit_json("memory", "ls", learnt, "--kind", "guardrail")}
-    assert kinds == {"guardrail"}
+def test_stats_counts_every_tier(tacit_json, learnt):
+    """systems.md §3: rolling summary bounded and auditable; counts in summary equal true counts."""
+    figures = tacit_json("memory", "stats", learnt)
+    with ExperienceLibrary.open(learnt, read_only=True) as library:
+        summaries = library.summaries()
+        items = library.items(status=None)
+    assert figures["live"] + figures["folded"] == figures["steps"] == sum(summary.n for summary in summaries)
+    assert figures["folded"] == sum(summary.n - summary.live for summary in summaries)
+    assert figures["attempts"] == len(summaries)
+    assert figures["segments"] >= figures["episodes"]
+    assert sum(sum(kinds.values()) for kinds in figures["items_by_status"].values()) == len(items)
+
+
+def test_stats_on_paper_names_the_tiers(tacit, learnt):
+    printed = tacit("memory", "stats", learnt).stdout
+    assert all(word in printed for word in ("live", "folded", "segments", "attempts", "situations", "active items"))
+
+
+@pytest.fixture
+def varied(own):
+    """A library with an item of every sort: by hand and tagged, waiting in quarantine, retired."""
+    with ExperienceLibrary.open(own) as library:
+        box = Item("insight", "boxes in the cellar hold apples", tags=("fruit",), locations=("cellar",), score=0.9)
+        hint = Item("insight", "the tool says that apples are free", source="environment", trust="untrusted")
+        library.add_many([box, hint, Item("insight", "doors are never locked here", writer="chat:m/1")])
+        library.retire(library.items(writer="chat:m/1")[0].id, "it is wrong")
+    return own
+
+
+@pytest.mark.parametrize(
+    ("arguments", "title"),
+    [
+        (["--kind", "insight"], "boxes in the cellar hold apples"),
+        (["--tag", "fruit"], "boxes in the cellar hold apples"),
+        (["--location", "cellar"], "boxes in the cellar hold apples"),
+        (["--text", "CELLAR apples"], "boxes in the cellar hold apples"),
+        (["--min-score", "0.85", "--source", "person"], "boxes in the cellar hold apples"),
+        (["--status", "quarantined"], "the tool says that apples are free"),
+        (["--status", "all", "--trust", "untrusted"], "the tool says that apples are free"),
+        (["--status", "all", "--source", "environment"], "the tool says that apples are free"),
+        (["--status", "retired", "--writer", "chat:m/1"], "doors are never locked here"),
+    ],
+)
+def test_ls_filters(tacit_json, varied, arguments, title):
+    found = tacit_json("memory", "ls", varied, *arguments)
+    assert ([item["title"] for item in found["items"]], found["total"]) == ([title], 1)
+
+
+def test_ls_filters_by_situation(tacit_json, varied):
+    with ExperienceLibrary.open(varied) as library:
+        signature = library.clusters(1)[0]["signature"]
+        ref = library.items(tag="fruit")[0].id
+        library.update(ref, signatures=(signature,))
+    assert ref in {item["id"] for item in tacit_json("memory", "ls", varied, "--signature", signature)["items"]}
+
+
+def test_ls_of_an_unusual_item_says_what_is_unusual(tacit, varied):
+    assert re.search(r"quarantined, untrusted$", tacit("memory", "ls", varied, "--status", "all").stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("sort", "of"), [("score", "score"), ("confidence", "confidence")])
+def test_ls_sorts_the_highest_first(tacit_json, learnt, sort, of):
+    values = [item[of] for item in tacit_json("memory", "ls", learnt, "--sort", sort)["items"]]
+    assert values == sorted(values, reverse=True)
+
+
+def test_ls_new_is_old_backwards(tacit_json, learnt):
+    new, old = (tacit_json("memory", "ls", learnt, "--sort", sort, "-k", 999)["items"] for sort in ("new", "old"))
+    assert new == old[::-1]
 
 
 def test_ls_limits_and_skips(tacit_json, learnt):
-    everything = [row["id"] for row in tacit_json("memory", "ls", learnt, "--episodes")]
+    everything = [row["id"] for row in tacit_json("memory", "ls", learnt, "--episodes", "-k", 99)["episodes"]]
     page = tacit_json("memory", "ls", learnt, "--episodes", "--limit", 3, "--offset", 2)
-    assert [row["id"] for row in page] == everything[2:5]
+    assert [row["id"] for row in page["episodes"]] == everything[2:5]
+    assert page["total"] == 40
+
+
+def test_a_page_is_counted_from_one(tacit_json, learnt):
+    third = tacit_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--page", 3)
+    assert third == tacit_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--offset", 10)
+
+
+@pytest.mark.parametrize("command", ["ls", "guardrails", "clusters"])
+def test_which_page_it_is_goes_to_stderr(tacit, learnt, command):
+    shown = tacit("memory", command, learnt, "-k", 1)
+    assert re.fullmatch(r"(items|guardrails|situations) 1-1 of \d+\n", shown.stderr)
+
+
+def test_a_page_beyond_the_last_says_how_many_there_are(tacit, learnt):
+    assert "there are 40" in tacit("memory", "ls", learnt, "--episodes", "--page", 9).stdout
+
+
+@pytest.mark.parametrize("wrong", [["--page", 2, "--offset", 3], ["--page", 0], ["-k", 0], ["-k", 10**30]])
+def test_a_page_that_cannot_be_is_a_wrong_call(tacit, learnt, wrong):
+    tacit("memory", "ls", learnt, *wrong, expect=2)
+
+
+def test_a_list_cuts_long_texts_and_show_does_not(tacit, own):
+    title = "a lesson with a great many words " * 10 + "and its end"
+    with ExperienceLibrary.open(own) as library:
+        ref = library.add(Item("insight", title, score=1.0)).item_id
+    assert "…" in tacit("memory", "ls", own, "-k", 1).stdout
+    assert title in " ".join(tacit("memory", "show", own, ref).stdout.split())
+
+
+def test_quarantine_lists_what_waits(tacit, tacit_json, varied):
+    assert [item["source"] for item in tacit_json("memory", "quarantine", varied)["items"]] == ["environment"]
+    assert "the tool says" in tacit("memory", "quarantine", varied).stdout
+
+
+def test_an_empty_quarantine_says_so(tacit, learnt):
+    assert "Nothing waits" in tacit("memory", "quarantine", learnt).stdout
 
 
 def test_ls_refuses_what_episodes_do_not_have(tacit, learnt):
@@ -60,15 +165,17 @@ def test_ls_refuses_what_episodes_do_not_have(tacit, learnt):
 def test_ids_are_never_cut(tacit, tacit_json, learnt):
     """A person copies an id from the list into the next command."""
     printed = tacit("memory", "ls", learnt, "--episodes").stdout
-    assert all(row["id"] in printed for row in tacit_json("memory", "ls", learnt, "--episodes"))
+    assert all(row["id"] in printed for row in tacit_json("memory", "ls", learnt, "--episodes")["episodes"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "there_is"),
     [
         (["--kind", "guardrale"], "Did you mean 'guardrail'? There are: guardrail, insight"),
-        (["--status", "dead"], "There are: active, all, retired"),
-        (["--sort", "size"], "There are: confidence, new, old, score"),
+        (["--status", "dead"], "There are: active, all, quarantined, retired"),
+        (["--sort", "size"], "There are: confidence, new, old, score, used"),
+        (["--trust", "some"], "There are: trusted, untrusted"),
+        (["--source", "heaven"], "There are: client, environment, experience, import, model, person"),
         (["--namespace", "other"], "There are: default"),
     ],
 )
@@ -92,8 +199,24 @@ def test_search_lists_the_ways_to_search(tacit, learnt):
     assert "There are: dense, hybrid, text" in tacit("memory", "search", learnt, "x", "--how", "magic", expect=2).stderr
 
 
+@pytest.mark.parametrize("among", ["items", "steps"])
+def test_search_looks_among_one_of_them(tacit_json, learnt, among):
+    hits = tacit_json("memory", "search", learnt, "raw potato", "--among", among)
+    assert hits
+    assert all(among.rstrip("s") in hit for hit in hits)
+
+
+def test_search_filters_by_kind(tacit_json, learnt):
+    hits = tacit_json("memory", "search", learnt, "bite raw potato", "--kind", "guardrail")
+    assert {hit["item"]["kind"] for hit in hits} == {"guardrail"}
+
+
+def test_search_for_nothing_is_a_wrong_call(tacit, learnt):
+    assert "nothing to look for" in tacit("memory", "search", learnt, " ", expect=2).stderr
+
+
 def test_guardrails_say_what_when_and_how_often(tacit_json, learnt):
-    rules = tacit_json("memory", "guardrails", learnt)
+    rules = tacit_json("memory", "guardrails", learnt)["guardrails"]
     rule = max(rules, key=lambda rule: rule["blocked"])
     assert rule["forbids"].startswith("bite ")
     assert rule["evidence"] >= 4
@@ -106,9 +229,17 @@ def test_clusters_are_counted_and_have_a_best_action(tacit_json, learnt):
     clusters = tacit_json("memory", "clusters", learnt)
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         stats = library.stats()
-    assert len(clusters) == stats["clusters"]
-    assert sum(cluster["steps"] for cluster in clusters) == stats["steps"]
-    assert any(cluster["best_action"]["action"] == "eat apple" for cluster in clusters if cluster["best_action"])
+    assert len(clusters["clusters"]) == clusters["total"] == stats["clusters"]
+    assert sum(cluster["steps"] for cluster in clusters["clusters"]) == stats["steps"]
+    best = [cluster["best_action"] for cluster in clusters["clusters"]]
+    assert any(action["action"] == "eat apple" for action in best if action)
+
+
+def test_clusters_have_their_attempts(tacit_json, tacit, learnt):
+    """systems.md §3: counts in summary equal true counts; every claim resolves to ids."""
+    for cluster in tacit_json("memory", "clusters", learnt)["clusters"]:
+        assert sum(attempt["n"] for attempt in cluster["attempts"]) == cluster["steps"]
+    assert "attempt:1 " in tacit("memory", "clusters", learnt).stdout
 
 
 def test_clusters_name_the_namespaces(tacit, learnt):
@@ -156,3 +287,16 @@ def test_verify_finds_what_is_wrong_and_repair_mends_it(tacit, tacit_json, own):
     assert "tacit memory repair" in tacit("memory", "verify", own, expect=1).stdout
     assert "rebuilt" in tacit("memory", "repair", own).stdout
     assert tacit_json("memory", "verify", own) == {"sound": True, "problems": []}
+
+
+def test_a_library_that_may_only_be_read_is_looked_at(tacit, own, monkeypatch):
+    """Where no file may be made beside it, either."""
+    own.chmod(0o444)
+    own.parent.chmod(0o555)
+    try:
+        for command, *more in [[name] for name in READS] + [["search", "apple"]]:
+            assert tacit("memory", command, own, *more).stdout
+        monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)  # root may write everything
+        assert "may not be written" in tacit("memory", "evolve", own, expect=1).stderr
+    finally:
+        own.parent.chmod(0o755)

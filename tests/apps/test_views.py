@@ -1,7 +1,10 @@
+import re
+
 import pytest
 
 from tacit.apps.doors import excerpt
-from tacit.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from tacit.apps.views import _usefulness
+from tacit.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 
 
 @pytest.fixture
@@ -14,7 +17,7 @@ def test_an_episode_on_paper_tells_value_evidence_and_outcome(tacit, learnt, epi
     printed = tacit("memory", "show", learnt, episode_id).stdout
     for word in ("saw", "expected a return of", "rests on", "step:", "happened", "diagnosis", episode_id):
         assert word in printed
-    assert max(len(line.rstrip()) for line in printed.splitlines()) <= 100
+    assert max(len(line.rstrip()) for line in printed.splitlines()) <= 80
 
 
 def test_brief_is_a_line_a_step(tacit, tacit_json, learnt, episode_id):
@@ -24,9 +27,58 @@ def test_brief_is_a_line_a_step(tacit, tacit_json, learnt, episode_id):
 
 
 def test_an_item_on_paper_tells_why_and_how_it_fared(tacit, tacit_json, learnt):
-    rule = tacit_json("memory", "ls", learnt, "--kind", "guardrail")[0]["id"]
+    rule = tacit_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
     printed = tacit("memory", "show", learnt, rule).stdout
     assert all(part in printed for part in ("Why it exists", "How it fared", "History", "forbids"))
+
+
+def test_evidence_is_state_action_outcome(tacit, tacit_json, learnt):
+    rule = tacit_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
+    printed = tacit("memory", "show", learnt, rule).stdout
+    evidence = printed[printed.index("Why it exists") : printed.index("How it fared")]
+    assert re.findall(r"^  (saw|did|then) ", evidence, re.MULTILINE)[:3] == ["saw", "did", "then"]
+
+
+def test_an_episode_is_told_by_its_segments(tacit, learnt, episode_id):
+    assert re.search(r"^Steps? 0.*: (gained [\d.]+|no gain)$", tacit("memory", "show", learnt, episode_id).stdout, re.M)
+
+
+def test_a_skill_on_paper_has_its_steps_and_its_verification(tacit, own):
+    skill = Item(
+        "skill", "open the box, then eat", when_to_use="hungry", when_not_to_use="full", condition={"text": "a box"},
+        steps=("open box", "eat apple"), verify={"text": "you eat"},
+    )  # fmt: skip
+    with ExperienceLibrary.open(own) as library:
+        ref = library.add(skill).item_id
+    printed = tacit("memory", "show", own, ref).stdout
+    for words in ("hungry", "full", 'the text says "a box"', "1. `open box`", "2. `eat apple`", '"you eat"', "person"):
+        assert words in printed
+
+
+def test_an_attempt_on_paper_names_the_steps_behind_its_counts(tacit, learnt):
+    printed = tacit("memory", "show", learnt, "attempt:1").stdout
+    assert all(part in printed for part in ("attempt:1 `", "What came of it", "The best", "The newest", "step:"))
+
+
+def test_usefulness_is_told_with_its_interval():
+    known = {"shown": 24, "withheld": 11, "difference": 0.125, "low": -0.05, "high": 0.3}
+    assert _usefulness(known).startswith("Useful by +0.12 (95% interval -0.05 to +0.30): 24 episodes")
+
+
+def test_usefulness_that_is_not_known_says_what_it_takes():
+    known = {"shown": 24, "withheld": 0, "difference": None, "low": None, "high": None}
+    assert "is not known" in _usefulness(known)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_nothing_is_wider_than_the_page(tacit, tacit_json, learnt, episode_id, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    rule = tacit_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
+    for shown in (["ls"], ["ls", "--episodes"], ["clusters"], ["guardrails"], ["stats"], ["search", "apple"]):
+        printed = tacit("memory", shown[0], learnt, *shown[1:]).stdout
+        assert max(map(len, printed.splitlines())) <= width
+    for ref in (rule, episode_id, "step:1", "attempt:1"):
+        assert max(map(len, tacit("memory", "show", learnt, ref).stdout.splitlines())) <= width
 
 
 def test_a_step_on_paper_is_told_whole(tacit, tacit_json, learnt, episode_id):
@@ -47,4 +99,4 @@ def test_text_of_a_library_is_printed_as_it_is(tacit, own):
 
 def test_an_excerpt_is_one_line_cut_after_a_word():
     assert excerpt("a\n b\tc") == "a b c"
-    assert excerpt("one two three", 9) == "one two ..."
+    assert excerpt("one two three", 9) == "one two …"

@@ -8,12 +8,14 @@ import re
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from .doors import AsJson, out, say_json, table
 
@@ -123,16 +125,33 @@ def environments(packages: dict[str, dict[str, str | None]]) -> dict[str, str | 
 
 
 def sound(path: Path) -> Report:
-    """Whether everything derived in a library agrees with its truth, in every namespace."""
+    """What is in a library, by what it is embedded, and whether all that is derived agrees with its truth."""
+    from tacit.memory.errors import LibraryError
+
+    report: Report = {"path": str(path), "sound": False, "namespaces": {}, "embedder": None, "index": None}
+    try:
+        problems = _look(path, report)
+    except LibraryError as error:  # not to be opened: that is the finding
+        problems = [{"namespace": "-", "where": "file", "what": str(error), "remedy": "See the message."}]
+    return {**report, "sound": not problems, "problems": problems}
+
+
+def _look(path: Path, report: Report) -> list[Report]:
+    """Fill the report from the library; returns what `verify` finds, namespace by namespace."""
     from tacit.memory import ExperienceLibrary
 
-    from .inside import namespaces
+    from .inside import index_files, namespaces
 
     problems: list[Report] = []
     for name in namespaces(path):
         with ExperienceLibrary.open(path, namespace=name, read_only=True) as library:
+            report["embedder"] = library.embedder.name
+            report["namespaces"][name] = {"episodes": library.episodes, "items": len(library.items())}
             problems += [{"namespace": name, **asdict(problem)} for problem in library.verify()]
-    return {"path": str(path), "sound": not problems, "problems": problems}
+    files = index_files(path)
+    damaged = any(problem["where"].startswith("saved ") for problem in problems)
+    report["index"] = {"files": len(files), "bytes": sum(files.values()), "valid": not damaged if files else None}
+    return problems
 
 
 def _ask(*command: str) -> list[str]:
@@ -178,9 +197,24 @@ def _package_rows(packages: dict[str, dict[str, str | None]]) -> list[tuple[str,
 def _print_library(library: Report) -> None:
     console = out()
     console.print()
-    if library["sound"]:
-        console.print(f"{library['path']} is sound.", soft_wrap=True)
-        return
-    console.print(f"{library['path']} is not sound:", soft_wrap=True)
-    rows = [(p["namespace"], p["where"], p["what"], p["remedy"]) for p in library["problems"]]
-    console.print(table("namespace", "where", "what", "remedy", rows=rows))
+    console.print(table("", "", rows=[(name, said) for name, said in _library_rows(library)]))
+    if library["problems"]:
+        console.print()
+        rows = [(p["namespace"], p["where"], p["what"], p["remedy"]) for p in library["problems"]]
+        console.print(table("namespace", "where", "what", "remedy", rows=rows))
+
+
+def _library_rows(library: Report) -> Iterator[tuple[str, str]]:
+    yield "library", f"{library['path']} is {'sound' if library['sound'] else 'not sound'}"
+    for name, counts in library["namespaces"].items():
+        yield "holds", f"{counts['episodes']} episodes and {counts['items']} items in {name}"
+    if library["embedder"]:
+        yield "embedder", library["embedder"]
+    if library["index"] is not None:
+        yield "index files", _index_words(library["index"])
+
+
+def _index_words(index: Report) -> str:
+    if not index["files"]:
+        return "none: they are made when a library is large"
+    return f"{index['files']}, {decimal(index['bytes'])}, {'valid' if index['valid'] else 'DAMAGED'}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDEST = 120
 """Columns that are used, however wide the terminal."""
-PIPED_WIDTH = 100
+PIPED_WIDTH = 80
 """Columns when stdout is not a terminal and COLUMNS does not say."""
 
 Library = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The library file.", show_default=False)]
@@ -93,11 +93,12 @@ def table(
             column, justify="right" if column in numbers else "left", no_wrap=kept, overflow="fold", vertical="top"
         )
     for row in rows:
-        made.add_row(*(_cell(value) for value in row))
+        made.add_row(*(cell(value) for value in row))
     return made
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as it stands in a table."""
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) >= 100 else f"{value:.2f}"
     return "-" if value is None else str(value)
@@ -109,4 +110,4 @@ def excerpt(text: str, length: int = 160) -> str:
     line = " ".join(line.split())
     if len(line) <= length:
         return line
-    return line[:length].rsplit(" ", 1)[0] + " ..."
+    return line[:length].rsplit(" ", 1)[0] + " …"

@@ -1,8 +1,8 @@
 """Why the agent did what it did, and why the library says what it says: plain values, no printing.
 
-A step rests on an estimate, which rests on earlier steps; an item rests on the steps that are its
-evidence. Both are followed to what happened then. The same values are printed, sent as JSON, and
-shown by whatever else wants to explain.
+A step rests on an estimate, which rests on earlier steps; an item, and every count of an attempt,
+rests on the steps that are its evidence. All are followed to what happened then. The same values are
+printed, sent as JSON, and shown by whatever else wants to explain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,18 +13,26 @@ from tacit.memory import ExperienceLibrary, Item, State, Step
 from tacit.memory.errors import UnknownName
 from tacit.memory.wording import condition_words, key_words
 
-What = Literal["item", "episode", "step"]
+What = Literal["item", "episode", "step", "attempt"]
 STEP = "step:"
 """Begins what names a step: `step:1234`."""
+ATTEMPT = "attempt:"
+"""Begins what names an attempt, the sum of one kind of action in one kind of situation: `attempt:17`."""
+NEWEST = 8
+"""Steps of an attempt that are told of; the others are named."""
+_NUMBERED: Mapping[str, What] = {STEP: "step", ATTEMPT: "attempt"}
 _AT_ONCE = 500
 """Steps read by one query."""
+_DIGITS = 18
+"""A number this long is beyond those that a library gives."""
 _KNOWN_WHY = frozenset({"value", "n", "key", "like", "explored", "blocked", "recalled", "trajectory"})
 
 
 def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
     """What an id, or an unambiguous beginning of one, names. Raises UnknownName."""
-    if ref.startswith(STEP) and ref.removeprefix(STEP).isdigit():
-        return "step", ref.removeprefix(STEP)
+    for mark, what in _NUMBERED.items():
+        if ref.startswith(mark):
+            return what, ref.removeprefix(mark)
     items = [item.id for item in library.items(status=None, sort="new")]
     episodes = [row["id"] for row in library.trajectories()]
     known: list[tuple[What, str]] = [*(("item", name) for name in items), *(("episode", name) for name in episodes)]
@@ -39,16 +47,24 @@ def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
 
 
 def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
-    """An item, an episode or a step, whichever `ref` names: {"item": ...}, {"episode": ...} or {"step": ...}."""
+    """What `ref` names: {"item": ...}, {"episode": ...}, {"step": ...} or {"attempt": ...}. Raises UnknownName."""
     what, name = resolve(library, ref)
-    if what == "item":
-        return {"item": explain_item(library, name)}
-    if what == "episode":
-        return {"episode": explain_episode(library, name)}
-    found = library.steps([int(name)])
+    match what:
+        case "item":
+            return {"item": explain_item(library, name)}
+        case "episode":
+            return {"episode": explain_episode(library, name)}
+        case "attempt":
+            return {"attempt": explain_attempt(library, name)}
+    found = library.steps([_number(name)])
     if not found:
         raise UnknownName(f"there is no {STEP}{name} here. Find steps with: tacit memory show {library.path} EPISODE")
     return {"step": explain_steps(library, found)[0]}
+
+
+def _number(text: str) -> int:
+    """The number in words; one that nothing has where it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else -1
 
 
 def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, Any]:
@@ -66,22 +82,50 @@ def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, An
         "seed": episode.seed,
         "recorded_at": recorded[episode.id],
         "meta": dict(episode.meta),
+        "segments": [asdict(segment) for segment in library.segments(episode.id)],
         "steps": explain_steps(library, episode.steps),
     }
 
 
 def explain_item(library: ExperienceLibrary, item_id: str) -> dict[str, Any]:
-    """What an item says, the steps it was made of, how those who got it fared, and its history."""
+    """What an item says, the steps it was made of, how those who got it fared, what it is worth, and its history."""
     item = library.get(item_id)
     usages = library.usages(item.id)
     return {
         **asdict(item),
         "condition_words": condition_words(item.condition, item.forbids or "") if item.condition else None,
+        "verify_words": condition_words(item.verify) if item.verify else None,
         "evidence": past_steps(library, item.provenance),
         "fared": fared(usages),
+        "usefulness": library.usefulness(item.id),
+        **({"guarded": guarded(usages)} if item.kind == "guardrail" else {}),
         "usages": usages,
         "history": library.history(item.id),
     }
+
+
+def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
+    """What came of one kind of action in one kind of situation, and the steps behind every count of it."""
+    known = next((summary for summary in library.summaries() if summary.id == _number(name)), None)
+    if known is None:
+        raise UnknownName(f"there is no {ATTEMPT}{name} here. Find one with: tacit memory clusters {library.path}")
+    every = library.evidence(known.id)
+    failed = {failure: library.evidence(known.id, failure) for failure in known.failures}
+    worked = sorted(set(every).difference(*failed.values()))
+    return {
+        **asdict(known),
+        "evidence": {"worked": worked, **failed},
+        "best_step": past_steps(library, [known.best])[0],
+        "newest": past_steps(library, every[-NEWEST:]),
+    }
+
+
+def clusters(library: ExperienceLibrary, limit: int, offset: int = 0) -> list[dict[str, Any]]:
+    """Situations, the most frequent first, with what came of every kind of action in them."""
+    return [
+        {**cluster, "attempts": [asdict(summary) for summary in library.summaries(cluster["signature"])]}
+        for cluster in library.clusters(limit, offset)
+    ]
 
 
 def explain_steps(library: ExperienceLibrary, steps: Sequence[Step]) -> list[dict[str, Any]]:
@@ -180,6 +224,26 @@ def fared(usages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def guarded(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How often a guardrail blocked and was overridden, and what came of it.
+
+    `precision` is the share of the overridden actions that failed, as the guardrail had said; None
+    where it was never overridden: what was not done cannot be known to fail.
+    """
+    blocked = [usage for usage in usages if usage["mode"] == "blocked"]
+    overridden = [usage for usage in usages if usage["mode"] == "overridden"]
+    worked = sum(bool(usage["outcome"]) for usage in overridden)
+    ended = _outcomes(blocked)
+    return {
+        "blocked": len(blocked),
+        "episodes": ended["episodes"],
+        "succeeded": ended["succeeded"],
+        "overridden": len(overridden),
+        "worked": worked,
+        "precision": 1 - worked / len(overridden) if overridden else None,
+    }
+
+
 def _outcomes(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ended = {usage["trajectory_id"]: usage for usage in group}
     control = [usage["control_outcome"] for usage in ended.values() if usage["control_outcome"] is not None]
@@ -190,8 +254,8 @@ def _outcomes(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def guardrails(library: ExperienceLibrary, status: str | None = "active") -> list[dict[str, Any]]:
-    """Every guardrail: what it forbids, when, on what evidence, and how often it blocked an action."""
+def guardrails(library: ExperienceLibrary, status: str | None, limit: int, offset: int = 0) -> list[dict[str, Any]]:
+    """A page of guardrails: what each forbids, when, on what evidence, and how it proved; see `guarded`."""
     return [
         {
             "id": item.id,
@@ -199,11 +263,12 @@ def guardrails(library: ExperienceLibrary, status: str | None = "active") -> lis
             "when": condition_words(item.condition, item.forbids or ""),
             "condition": item.condition,
             "because": item.body,
+            "granularity": item.granularity,
             "evidence": len(item.provenance),
             "confidence": item.confidence,
-            "blocked": sum(usage["mode"] == "blocked" for usage in library.usages(item.id)),
+            **guarded(library.usages(item.id)),
             "status": item.status,
             "pinned": item.pinned,
         }
-        for item in library.items(["guardrail"], status=status, sort="confidence")
+        for item in library.items(["guardrail"], status=status, sort="confidence", limit=limit, offset=offset)
     ]

@@ -3,10 +3,11 @@
 Everything wraps; ids are never cut. Long episodes are shown whole: a pager is one `| less` away.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,14 @@ from .doors import excerpt, table
 
 SHOWN = 3
 """Earlier steps told of in an episode; all of them in a step of its own."""
+EVIDENCE = 5
+"""Steps of an item's evidence told of, the newest; the others are named."""
+WHOLE = 10_000
+"""Characters of a text that is shown whole, on a page that is about it; `--json` cuts nothing."""
+SITUATION = 150
+"""Characters of what a situation looks like, in a list of situations."""
+NAMED = 40
+"""Steps named behind one count of an attempt; `--json` names all."""
 
 Line = tuple[str, str]
 
@@ -41,8 +50,27 @@ def episode_view(episode: Mapping[str, Any], *, brief: bool = False) -> Renderab
     if meta.get("failed"):
         head.append(Text(f"excluded: {excerpt(meta['failed'], 300)}"))
     if brief:
-        return Group(*head, Text(), _brief(episode["steps"]))
-    return Group(*head, *(_step(step, SHOWN) for step in episode["steps"]))
+        return Group(*head, Text(), _segments(episode["segments"]), Text(), _brief(episode["steps"]))
+    segments = {segment["first_t"]: segment for segment in episode["segments"]}
+    parts: list[RenderableType] = []
+    for step in episode["steps"]:
+        if segment := segments.get(step["t"]):
+            parts.append(Text(f"\n{_segment(segment)}", style="bold"))
+        parts.append(_step(step, SHOWN))
+    return Group(*head, *parts)
+
+
+def _segments(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
+    return Group(*(Text(f"{_segment(segment)}. {excerpt(segment['text'], 300)}") for segment in segments))
+
+
+def _segment(segment: Mapping[str, Any]) -> str:
+    """`Steps 0 to 7, in the kitchen: gained 1.00`."""
+    first, last, gain = segment["first_t"], segment["last_t"], segment["gain"]
+    steps = f"Step {first}" if first == last else f"Steps {first} to {last}"
+    where = f", in the {segment['location']}" if segment["location"] else ""
+    came = f"{'gained' if gain > 0 else 'lost'} {abs(gain):.2f}" if gain else "no gain"
+    return f"{steps}{where}: {came}"
 
 
 def step_view(step: Mapping[str, Any]) -> RenderableType:
@@ -65,7 +93,8 @@ def _in_short(step: Mapping[str, Any]) -> str:
         parts.append("explored")
     elif why["value"] is not None:
         parts.append(f"expected {why['value']:.2f} (n={why['n']})")
-    parts += [f"blocked by {item['id']}" for item in why["blocked"]]
+    if why["blocked"]:
+        parts.append(f"blocked by {', '.join(item['id'] for item in why['blocked'])}")
     if not judged["success"]:
         parts.append(judged["failure"])
     return ", ".join(parts) or "-"
@@ -80,9 +109,9 @@ def _step(step: Mapping[str, Any], shown: int | None) -> RenderableType:
 def _lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
     """What is said of a step, a label and a text each."""
     why = step["why"]
-    yield "saw", excerpt(step["observation"], 200 if shown else 4000)
+    yield "saw", excerpt(step["observation"], 200 if shown else WHOLE)
     if step["notes"] and not shown:
-        yield "was told", excerpt(" ".join(step["notes"]), 2000)
+        yield "was told", excerpt(" ".join(step["notes"]), WHOLE)
     yield from _reasons(step)
     past = why["rests_on"] if shown is None else why["rests_on"][-shown:]
     for number, earlier in enumerate(past):
@@ -94,7 +123,7 @@ def _lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
         yield "was shown", f"{item['kind'] or 'item'} {item['id']}: {excerpt(item['says'], 300)}"
     for item in why["blocked"]:
         yield "blocked", f"by {item['id']}: {excerpt(item['says'], 300)}"
-    yield "happened", f"{excerpt(step['happened'], 300 if shown else 4000)}  {_worth(step)}"
+    yield "happened", f"{excerpt(step['happened'], 300 if shown else WHOLE)}  {_worth(step)}"
     yield "diagnosis", _diagnosis(step["diagnosis"])
 
 
@@ -115,10 +144,9 @@ def _reasons(step: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _earlier(step: Mapping[str, Any]) -> str:
-    where = f" in the {step['location']}" if step["location"] else ""
     ended = {True: "an episode that succeeded", False: "an episode that failed", None: "an excluded episode"}
     return (
-        f"step:{step['id']} `{step['action']}`{where}: {excerpt(step['happened'], 120)}  "
+        f"step:{step['id']} `{step['action']}`{_where(step)}: {excerpt(step['happened'], 120)}  "
         f"return {step['return_to_go'] or 0:.2f}, {ended[step['episode_success']]}"
     )
 
@@ -141,39 +169,74 @@ def _won(success: bool | None) -> str:
 
 
 def item_view(item: Mapping[str, Any]) -> RenderableType:
-    """An item: what it says, why it exists, how it fared, what became of it."""
+    """An item: what it says, why it exists, how it fared and what it is worth, what became of it."""
+    head = Text(f"{item['kind']} {item['id']}", style="bold")
+    head.append(f"  {item['status']}{', pinned' if item['pinned'] else ''}", style="not bold")
     return Group(
-        Text.assemble(
-            (f"{item['kind']} {item['id']}", "bold"), f"  {item['status']}{', pinned' if item['pinned'] else ''}"
-        ),
+        head,
         _grid(_says(item)),
-        *_part("Why it exists", [Text(_earlier(step)) for step in item["evidence"]] or [Text(_no_evidence(item))]),
-        *_part("How it fared", [_fared(item["fared"])] if item["fared"] else [Text("never shown and never blocked")]),
+        *_part("Why it exists", list(_evidence(item))),
+        *_part("How it fared", list(_fared(item))),
         *_part("History", [history_view(item["history"])]),
     )
 
 
 def _says(item: Mapping[str, Any]) -> Iterator[Line]:
-    yield "says", excerpt(item["title"], 1000)
+    yield "says", excerpt(item["title"], WHOLE)
     for label, name in (("", "body"), ("use when", "when_to_use"), ("not when", "when_not_to_use")):
         if item[name]:
-            yield label, excerpt(item[name], 2000)
+            yield label, excerpt(item[name], WHOLE)
     if item["forbids"]:
-        yield "forbids", f"`{item['forbids']}`"
+        yield "forbids", f"`{item['forbids']}`{', to a whole plan' if item['granularity'] == 'task' else ''}"
     if item["condition_words"]:
-        yield "when", item["condition_words"]
-    if item["signatures"]:
-        yield "in", "situation " + ", ".join(item["signatures"])
-    yield "trust", f"score {item['score']:.2f}, confidence {item['confidence']:.2f}, version {item['version']}"
-    yield "written by", item["writer"]
+        yield "condition", item["condition_words"]
+    for number, step in enumerate(item["steps"], 1):
+        yield "" if number > 1 else "steps", f"{number}. `{step}`"
+    if item["verify_words"]:
+        yield "verified", f"when it is done: {item['verify_words']}"
+    if item["repairs"]:
+        yield "repairs", f"{item['repairs']}, in place of the {item['scope']}"
+    for label, name in (("situations", "signatures"), ("places", "locations"), ("tags", "tags")):
+        if item[name]:
+            yield label, ", ".join(item[name])
+    yield "worth", f"score {item['score']:.2f}, confidence {item['confidence']:.2f}, version {item['version']}"
+    life = f"; lives {item['ttl']} episodes without new evidence" if item["ttl"] is not None else ""
+    yield "source", f"{item['source']} ({item['trust']}), written by {item['writer']}{life}"
 
 
-def _no_evidence(item: Mapping[str, Any]) -> str:
-    return f"written by {item['writer']}, without steps as evidence"
+def _evidence(item: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """The newest steps that an item was made of: what was seen, what was done, what came of it."""
+    steps = item["evidence"]
+    if not steps:
+        yield Text(f"written by {item['writer']}, without steps as evidence")
+    for step in steps[-EVIDENCE:]:
+        yield Text(f"step:{step['id']}{_where(step)}, episode {step['episode']}")
+        yield Padding(_grid(_transition(step)), (0, 0, 0, 2))
+    if rest := steps[:-EVIDENCE]:
+        yield Text(f"and {_names(step['id'] for step in rest)}")
 
 
-def _fared(rows: Sequence[Mapping[str, Any]]) -> Table:
-    return table(
+def _transition(step: Mapping[str, Any]) -> Iterator[Line]:
+    yield "saw", excerpt(step["observation"], WHOLE)
+    yield "did", f"`{step['action']}`"
+    failure = "" if step["failure"] == "none" else f"{step['failure']}, "
+    yield "then", f"{excerpt(step['happened'], WHOLE)}  ({failure}return {step['return_to_go'] or 0:.2f})"
+
+
+def _where(step: Mapping[str, Any]) -> str:
+    return f" in the {step['location']}" if step["location"] else ""
+
+
+def _names(ids: Iterable[int]) -> str:
+    return ", ".join(f"step:{ref}" for ref in ids)
+
+
+def _fared(item: Mapping[str, Any]) -> Iterator[RenderableType]:
+    rows = item["fared"]
+    if not rows:
+        yield Text("Never shown, never followed, and it never blocked anything.")
+        return
+    yield table(
         "use",
         "arm",
         "steps",
@@ -183,6 +246,130 @@ def _fared(rows: Sequence[Mapping[str, Any]]) -> Table:
         rows=[(r["mode"], r["arm"], r["steps"], r["episodes"], r["succeeded"], r["control_mean"]) for r in rows],
         numbers=("steps", "episodes", "succeeded", "control mean"),
     )
+    if "guarded" in item:
+        yield Text(_guarded(item["guarded"]))
+    yield Text(_usefulness(item["usefulness"]))
+
+
+def _guarded(counts: Mapping[str, Any]) -> str:
+    """`Blocked 12 times, in 4 episodes of which 3 succeeded. Overridden twice: 1 worked, precision 0.50.`"""
+    episodes = f"in {counts['episodes']} episodes of which {counts['succeeded']} succeeded"
+    said = f"Blocked {_times(counts['blocked'])}, {episodes}."
+    if not counts["overridden"]:
+        return f"{said} Never overridden, so whether it was right is not known."
+    worked, precision = counts["worked"], counts["precision"]
+    return f"{said} Overridden {_times(counts['overridden'])}: {worked} worked, precision {precision:.2f}."
+
+
+def _times(n: int) -> str:
+    return {1: "once", 2: "twice"}.get(n, f"{n} times")
+
+
+def _usefulness(known: Mapping[str, Any]) -> str:
+    """`Useful by +0.12 (95% interval -0.05 to +0.29): 24 episodes with it, 11 with it withheld.`"""
+    if known["difference"] is None:
+        return (
+            f"How useful it is, is not known: that takes episodes with it (there are {known['shown']}) "
+            f"and episodes from which it was withheld at random ({known['withheld']})."
+        )
+    return (
+        f"Useful by {known['difference']:+.2f} (95% interval {known['low']:+.2f} to {known['high']:+.2f}): "
+        f"{known['shown']} episodes with it, {known['withheld']} with it withheld."
+    )
+
+
+def attempt_view(attempt: Mapping[str, Any]) -> RenderableType:
+    """An attempt: its counts, each with the steps behind it, its best step and its newest."""
+    rows = [(name, len(ids), _some(ids)) for name, ids in attempt["evidence"].items() if ids]
+    return Group(
+        Text(f"attempt:{attempt['id']} `{attempt['pattern']}` in situation {attempt['signature']}", style="bold"),
+        Text(
+            f"tried {_times(attempt['n'])}, mean return {attempt['mean_return']:.2f}; "
+            f"{attempt['live']} steps live, {attempt['n'] - attempt['live']} folded"
+        ),
+        *_part("What came of it", [table("", "times", "steps", rows=rows, numbers=("times",))]),
+        *_part("The best", [Text(_earlier(attempt["best_step"]))]),
+        *_part("The newest", [Text(_earlier(step)) for step in attempt["newest"]]),
+    )
+
+
+def _some(ids: Sequence[int]) -> str:
+    """The newest of the steps, by name."""
+    rest = len(ids) - NAMED
+    return _names(ids[-NAMED:]) + (f" and {rest} earlier" if rest > 0 else "")
+
+
+def clusters_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """A block a situation: what it looks like, and a row for every kind of action tried there."""
+    parts: list[RenderableType] = []
+    for cluster in found:
+        facts = [
+            _several(cluster["states"], "state"),
+            _several(cluster["steps"], "step"),
+            f"{cluster['failed']} failed",
+        ]
+        if cluster["mean_return"] is not None:
+            facts.append(f"mean return {cluster['mean_return']:.2f}")
+        parts += [
+            Text.assemble((cluster["signature"], "bold"), f"  {', '.join(facts)}"),
+            Padding(Text(excerpt(cluster["example"], SITUATION), style="dim"), (0, 0, 0, 2)),
+            *([Padding(_attempts(cluster["attempts"]), (0, 0, 0, 2))] if cluster["attempts"] else []),
+            Text(),
+        ]
+    return Group(*parts[:-1])
+
+
+def _several(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            f"attempt:{one['id']}",
+            one["n"],
+            one["live"],
+            one["mean_return"],
+            f"step:{one['best']}",
+            f"`{one['pattern']}`{_failures(one['failures'])}",
+        )
+        for one in attempts
+    ]
+    return table(
+        "id", "tried", "live", "return", "best", "action and failures",
+        rows=rows, numbers=("tried", "live", "return"), whole=("id", "best"),
+    )  # fmt: skip
+
+
+def _failures(counts: Mapping[str, int]) -> str:
+    return ": " + ", ".join(f"{name} {n}" for name, n in counts.items()) if counts else ""
+
+
+def stats_view(figures: Mapping[str, Any]) -> Table:
+    """What a library holds, tier by tier."""
+    return table("", "", rows=list(_figures(figures)))
+
+
+def _figures(figures: Mapping[str, Any]) -> Iterator[Line]:
+    yield "library", figures["path"]
+    yield "namespace", f"{figures['namespace']}, of {', '.join(figures['namespaces'])}"
+    files = f"file {decimal(figures['size_bytes'])}, index files {decimal(figures['index_bytes'])}"
+    yield "size", f"{files}; schema {figures['schema']}"
+    yield "embedder", f"{figures['embedder']}: {_counts(figures['vectors']) or 'nothing embedded yet'}"
+    won = f"{figures['successes']} succeeded, {figures['excluded']} excluded"
+    yield "episodes", f"{figures['episodes']}: {won}; in {figures['segments']} segments"
+    yield "steps", f"{figures['steps']}: {figures['live']} live, {figures['folded']} folded"
+    yield "failures", _counts(figures["failures"]) or "none"
+    yield "situations", f"{figures['clusters']} in {figures['states']} states, with {figures['attempts']} attempts"
+    for status, kinds in figures["items_by_status"].items():
+        yield f"{status} items", f"{sum(kinds.values())}: {_counts(kinds)}"
+    if not figures["items_by_status"]:
+        yield "items", "none"
+    yield "recorded", f"{figures['first']} to {figures['last']}" if figures["first"] else "never"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
 
 
 def history_view(changes: Sequence[Mapping[str, Any]]) -> Table:

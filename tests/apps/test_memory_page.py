@@ -1,0 +1,36 @@
+"""docs/memory.md is so: it makes its library, its commands run, and they print what it shows."""
+
+import re
+import shlex
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"^\$ tacit (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+
+
+def in_a_line(text: str) -> str:
+    """Without line ends and columns, which belong to the width of a page."""
+    return " ".join(text.split())
+
+
+def test_every_block_of_the_page_runs_and_prints_what_it_shows(tacit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for language, block in FENCE.findall(PAGE):
+        if language == "python":
+            exec(compile(block, "docs/memory.md", "exec"), {"__name__": "page"})
+            continue
+        for call, shown in CALL.findall(block):
+            printed = in_a_line(tacit(*shlex.split(call)).stdout)
+            for line in shown.splitlines():
+                assert in_a_line(line) in printed, f"tacit {call}"
+
+
+def test_every_command_of_the_family_is_on_the_page():
+    from tacit.apps import memory
+
+    named = set(re.findall(r"tacit memory (\w+)", PAGE))
+    commands = {command.name or command.callback.__name__ for command in memory.app.registered_commands}
+    for group in memory.app.registered_groups:
+        commands |= {command.name or command.callback.__name__ for command in group.typer_instance.registered_commands}
+    assert {name.rstrip("_") for name in commands} <= named
