@@ -1,0 +1,67 @@
+"""Tiny language models made here: a word tokenizer of the texts given, a Qwen2 of a few million weights.
+
+No download. They are what the proofs on CPU train, and what tests run instead of a real model.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SPECIAL = ("<pad>", "<unk>", "<end>", "<task>", "<memory>", "<see>", "<act>", "<item>", "<keep>", "<skip>")
+_PIECE = r"[a-z0-9'_-]+|[^\sa-z0-9]"
+
+
+@dataclass(frozen=True, slots=True)
+class TinyConfig:
+    """The shape of a tiny model."""
+
+    hidden: int = 128
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    intermediate: int = 384
+    context: int = 2048
+    seed: int = 0
+
+
+def build_tokenizer(texts: Iterable[str], special: Sequence[str] = SPECIAL) -> Any:
+    """A transformers tokenizer that knows every word of the texts, lower-cased, and nothing else."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = sorted({word for text in texts for word in re.findall(_PIECE, text.lower())})
+    vocabulary = {word: number for number, word in enumerate([*special, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), behavior="removed", invert=True)
+    tokenizer.add_special_tokens(list(special))
+    made: Any = PreTrainedTokenizerFast
+    return made(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<end>", bos_token=None)
+
+
+def build_model(vocabulary: int, config: TinyConfig | None = None) -> Any:
+    """A Qwen2ForCausalLM of this shape with random weights, in float32, the same for the same seed."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    shape = config or TinyConfig()
+    state = torch.random.get_rng_state()
+    torch.manual_seed(shape.seed)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=vocabulary,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.intermediate,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            max_position_embeddings=shape.context,
+            tie_word_embeddings=True,
+            pad_token_id=SPECIAL.index("<pad>"),
+            eos_token_id=SPECIAL.index("<end>"),
+        )
+    )
+    torch.random.set_rng_state(state)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
