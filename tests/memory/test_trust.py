@@ -105,10 +105,12 @@ def test_an_export_holds_no_secret_and_an_import_brings_none_in(library, tmp_pat
     library.record(secretive())
     library.export_jsonl(tmp_path / "out.jsonl")
     assert not any(secret in (tmp_path / "out.jsonl").read_text() for secret in SECRETS)
-    raw = {"item": {"kind": "insight", "title": f"from outside: {MAIL}", "provenance": []}}
-    (tmp_path / "in.jsonl").write_text(json.dumps(raw) + "\n")
+    raw = {"item": {"kind": "insight", "title": f"from outside: {MAIL}", "provenance": [], "id": "in-1"}}
+    change = {"change": {"at": "now", "ref": "in-1", "op": f"released: {MAIL}", "detail": {"why": MAIL}}}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (raw, change)))
     library.import_jsonl(tmp_path / "in.jsonl")
     assert MAIL not in repr(library.items(status=None))
+    assert MAIL not in repr(library.history("in-1"))
 
 
 def test_recording_an_episode_with_secrets_twice_is_once(library):
@@ -238,6 +240,30 @@ def test_the_curator_counts_no_quarantined_item_as_an_incumbent(library):
     """A stranger's sure opposite does not keep a trusted finding out."""
     library.add(Item("insight", "never open the oven door in the kitchen", confidence=1.0, **FROM_OUTSIDE))
     assert library.add(Item("insight", "open the oven door in the kitchen")).status == "added"
+
+
+def test_the_episodes_of_an_untrusted_file_teach_nothing(library, tmp_path):
+    """They are kept and can be looked at, but the rules would take them for this library's own experience."""
+    for run in injected(library, False):
+        library.record(run)
+    library.export_jsonl(tmp_path / "theirs.jsonl")
+    with ExperienceLibrary.open(tmp_path / "ours.db") as ours:
+        ours.import_jsonl(tmp_path / "theirs.jsonl", trust="untrusted")
+        ours.evolve()
+        state = injected(ours, False, 1)[0].steps[0].pre
+        assert len(ours.trajectories()) == 20
+        assert ours.items(status=None) == []
+        assert ours.check(state, "eat meat").allowed
+        assert not ours.recall(state, actions={"eat meat": ""}).estimates["eat meat"].n
+        assert ours.verify() == []
+
+
+def test_what_an_untrusted_file_calls_retired_is_not_kept_out(library, tmp_path):
+    library.retire(library.add(GUARD).item_id, "we do not want you to know")
+    library.export_jsonl(tmp_path / "theirs.jsonl")
+    with ExperienceLibrary.open(tmp_path / "ours.db") as ours:
+        ours.import_jsonl(tmp_path / "theirs.jsonl", trust="untrusted")
+        assert ours.add(GUARD).status == "added"
 
 
 # ---- injection

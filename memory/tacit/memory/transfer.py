@@ -17,7 +17,7 @@ from . import catalogue, inspection
 from .errors import ConfigError
 from .ledger import dumps, now
 from .records import Diagnosis, Failure, Item, State, Step, Trajectory, Trust
-from .redaction import redact_item
+from .redaction import redact, redact_item, redact_values
 from .store import Store
 
 _USAGE = ("item_id", "trajectory_id", "t", "mode", "arm", "outcome", "control_outcome")
@@ -145,6 +145,8 @@ class Import:
         steps = tuple(self._step(step) for step in value.pop("steps"))
         episode = Trajectory(steps=steps, **value)
         self._clock += episode.success is not None
+        if self._trust == "untrusted":
+            episode = replace(episode, success=None)  # kept, but no evidence: nothing is learnt of it
         new = not self._connection.execute(
             "SELECT 1 FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, ref)
         ).fetchone()
@@ -177,8 +179,9 @@ class Import:
         if catalogue.read_item(self._connection, self._namespace, item.id) is not None:
             return False
         if self._trust == "untrusted":
-            status = "quarantined" if item.status == "active" else item.status
-            item = replace(item, status=status, source="import", trust="untrusted", pinned=False)
+            if item.status == "retired":  # a stranger's verdict would keep this library's own finding out
+                return False
+            item = replace(item, status="quarantined", source="import", trust="untrusted", pinned=False)
         catalogue.restore(self._connection, self._namespace, item)
         ((self._restored[item.id],),) = self._connection.execute("SELECT max(seq) FROM changes")
         self._date(item, columns)
@@ -215,12 +218,12 @@ class Import:
     def _change(self, value: dict[str, Any]) -> bool:
         if self._trust == "untrusted" or value["ref"] not in self._restored:
             return False
-        detail = value["detail"]
+        detail = redact_values(value["detail"])
         if "provenance" in detail:
             detail = {**detail, "provenance": self._evidence(detail["provenance"])}
         self._connection.execute(
             "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, 'item', ?, ?, ?)",
-            (value["at"], self._namespace, value["ref"], value["op"], dumps(detail)),
+            (value["at"], self._namespace, value["ref"], redact(value["op"]), dumps(detail)),
         )
         self._connection.execute("DELETE FROM changes WHERE seq = ?", (self._restored[value["ref"]],))
         return True
