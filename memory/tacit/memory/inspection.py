@@ -353,7 +353,7 @@ def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int]
 
 
 def rebuild_tiers(store: Store) -> None:
-    """Make the tiers and the places of an older library, which has none, for all its namespaces."""
+    """Make the tiers, the places and the use of items for an older library, which has none, in all its namespaces."""
     if store.read_only or not store.rows("SELECT 1 FROM meta WHERE name = 'rebuild'"):
         return
     with store.transaction() as connection:
@@ -362,6 +362,16 @@ def rebuild_tiers(store: Store) -> None:
         for namespace in namespaces:
             for where in ("attempts", "segments", "item places"):
                 _REBUILDERS[where](connection, store, namespace)
+        if marked:
+            connection.execute(_AGE)
+
+
+_AGE = """
+UPDATE items SET
+    uses = (SELECT count(DISTINCT trajectory_id) FROM usages
+            WHERE usages.namespace = items.namespace AND item_id = items.id AND mode = 'recalled'),
+    fresh = (SELECT count(*) FROM trajectories WHERE trajectories.namespace = items.namespace AND success IS NOT NULL)
+"""
 
 
 def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
