@@ -36,7 +36,8 @@ WRITES = 80
 SLICE = 20
 """Single adds that a system does before the plain parts do theirs."""
 BATCH = 100
-KILLS = 5
+KILLS = 10
+"""Whether one loses something is chance: it must meet a write."""
 KILL_AFTER = (50, 250)
 """Writes acknowledged before the process is killed: at least, at most."""
 TERMS = 4
@@ -222,13 +223,14 @@ class Measured:
 
     def kill(self) -> Row:
         """kill -9 while adding, several times: how many acknowledged writes a search no longer finds."""
-        added, lost, errors = 0, 0, []
+        added, lost, lossy, errors = 0, 0, 0, []
         for nth in range(KILLS):
             rows = self._added_until_killed(f"kill{nth}")
             missing, why = self._lost(f"kill{nth}", rows)
-            added, lost = added + len(rows), lost + missing
+            added, lost, lossy = added + len(rows), lost + missing, lossy + bool(missing)
             errors += [f"after kill -9, {why}"] if why else []
-        return {"kill_added": added, "kill_lost": lost} | _noted("kill", errors)
+        figures = {"kill_added": added, "kill_lost": lost, "kills": KILLS, "kills_with_loss": lossy}
+        return figures | _noted("kill", errors)
 
     def _added_until_killed(self, where: str) -> list[int]:
         wanted, added = self._random.randint(*KILL_AFTER), []

@@ -75,9 +75,13 @@ def _cell(row: Row, name: str) -> str:
     if name not in row:
         return "-"
     value = row[name]
-    words = f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    words = _words(value)
     ratio = row.get("ratios", {}).get(name)
     return words if ratio is None else f"{words} ({ratio:.2g}x)" if ratio < 100 else f"{words} ({ratio:.0f}x)"
+
+
+def _words(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _has_faults(row: Row) -> bool:
@@ -89,9 +93,10 @@ def _faults(row: Row) -> Row:
     errors = dict.fromkeys(row[name] for name in ("error", "kill_error", "writers_error") if name in row)
     return {
         "system": row["system"],
-        "tenants: short, foreign": _of(row, "tenant_short", "tenant_foreign", "tenant_queries"),
+        "short, foreign": _of(row, "tenant_short", "tenant_foreign", "tenant_queries"),
         "kill -9: lost": _of(row, "kill_lost", "kill_added"),
-        "two writers: kept": _of(row, "writers_kept", "writers_added"),
+        "by": _of(row, "kills_with_loss", "kills"),
+        "two kept": _of(row, "writers_kept", "writers_added"),
         "noted": excerpt("; ".join(errors)),
     }
 
@@ -120,7 +125,7 @@ def targets(rows: Sequence[Row]) -> list[Row]:
             {
                 "what": what,
                 "to reach": f"{bound} {value:,}",
-                "measured": f"{figure(measured):,}",
+                "measured": _words(figure(measured)),
                 "reached": "yes" if reached else "no",
             }
         )
