@@ -7,8 +7,10 @@ from tacit.memory.embed import HashingEmbedder
 
 def test_recall_rows(tacit_json):
     rows = tacit_json("bench", "recall", "--sizes", "100", "--queries", "10")["rows"]
-    assert [row["path"] for row in rows] == ["cluster", "dense", "hybrid"]
-    assert set(rows[0]) == {"n", "path", "p50_ms", "p99_ms", "parts_p50_ms", "ratio", "embedding_p50_ms"}
+    assert [row["path"] for row in rows] == ["cluster", "dense", "hybrid", "random"]
+    figures = {"p50_ms", "p99_ms", "parts_p50_ms", "ratio", "agreement", "embedding_p50_ms"}
+    assert all(set(row) == {"n", "path"} | figures for row in rows)
+    assert [row["agreement"] for row in rows] == [None, 1.0, 1.0, 1.0]
     assert all(row["p50_ms"] > 0 and row["parts_p50_ms"] > 0 for row in rows)
 
 

@@ -6,6 +6,7 @@ visit to visit, as in the text worlds, so that states are many and their signatu
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
@@ -13,6 +14,10 @@ from tacit.memory.embed import Embedder, Vectors, open_embedder
 
 EPISODE = 50
 """Steps of one recorded episode."""
+TOGETHER = 100
+"""Episodes recorded in one transaction."""
+TELL_EVERY = 100_000
+"""Steps after which progress is told."""
 SITUATIONS = 400
 ITEMS = 200
 
@@ -119,12 +124,27 @@ class Rooms:
         ]
 
 
-def build(path: Path, steps: int, seed: int = 0) -> tuple[ExperienceLibrary, Rooms, CachedEmbedder]:
-    """A new library of so many steps and its items, embedded, through the public calls alone."""
+def build(
+    path: Path,
+    steps: int,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda words: None,
+    *,
+    embedded: bool = True,
+) -> tuple[ExperienceLibrary, Rooms, CachedEmbedder]:
+    """A new library of so many steps and its items, embedded or not, through the public calls alone."""
     rooms, embedder = Rooms(seed), CachedEmbedder(open_embedder())
     library = ExperienceLibrary.open(path, embedder=embedder)
-    for episode in rooms.episodes(steps, library.keys):
-        library.record(episode)
-    library.add_many(rooms.items())
-    library.index()
+    episodes = rooms.episodes(steps, library.keys)
+    told = recorded = 0
+    while group := list(islice(episodes, TOGETHER)):
+        library.record_many(group)
+        recorded += sum(len(episode.steps) for episode in group)
+        if recorded - told >= TELL_EVERY:
+            tell(f"  {recorded:,} of {steps:,} steps recorded")
+            told = recorded
+    if embedded:
+        library.add_many(rooms.items())
+        tell("  embedding ...")
+        library.index()
     return library, rooms, embedder

@@ -7,12 +7,15 @@ apart. One thread.
     cluster   recall of a state whose situation is known        parts: the rows of k steps
     dense     search by meaning                                 parts: + exact FAISS over states and items
     hybrid    recall of a state whose situation is unknown      parts: + an FTS5 query over each as well
+    random    an index alone, of vectors that are near nothing  parts: exact FAISS
+
+Agreement is the share of the five nearest states found that are as near as the exact five.
 """
 
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,13 +24,19 @@ import numpy as np
 
 from tacit.memory import ExperienceLibrary, Hit, State, Step
 from tacit.memory.embed import Vectors
+from tacit.memory.index import TrainedIndex, VectorIndex
 from tacit.memory.ledger import state_text
-from tacit.memory.search import DEPTH
+from tacit.memory.search import DEPTH, Search
+from tacit.memory.store import Store
 from tacit.memory.text_index import TextIndex
 
 from .bench_library import CachedEmbedder, Rooms, build
 
 K = 5
+AGREEMENT_QUERIES = 100
+"""Queries over which agreement is counted."""
+ALIKE = 1e-5
+"""Cosines that differ by no more are equal: which of two such states is found is chance."""
 _ROWS = """
 SELECT steps.*, pre.*, post.* FROM steps
 JOIN states AS pre ON pre.id = steps.pre JOIN states AS post ON post.id = steps.post
@@ -53,13 +62,15 @@ def measure(sizes: Sequence[int], queries: int, tell: Callable[[str], None]) -> 
     for n in sizes:
         with TemporaryDirectory(prefix="tacit-bench-") as folder:
             tell(f"building a library of {n} steps ...")
-            library, rooms, embedder = build(Path(folder) / "library.db", n)
+            library, rooms, embedder = build(Path(folder) / "library.db", n, tell=tell)
             with library:
                 parts = Parts(library)
                 for path in ("cluster", "dense", "hybrid"):
                     tell(f"measuring {path} on {n} steps ...")
                     rows.append({"n": n, "path": path, **_path(path, library, parts, rooms, embedder, queries)})
                 parts.close()
+        tell(f"measuring {n} random vectors ...")
+        rows.append({"n": n, "path": "random", **_random(n, embedder.dim, queries)})
     return rows
 
 
@@ -69,6 +80,7 @@ class Parts:
     def __init__(self, library: ExperienceLibrary) -> None:
         self._connection = sqlite3.connect(f"{Path(library.path).absolute().as_uri()}?mode=ro", uri=True)
         self._words = dict(self._connection.execute("SELECT word, episodes FROM words"))
+        self._texts = {kind: TextIndex(self._fetch, kind, 1) for kind in ("states", "items")}
         self.signatures = {row[0] for row in self._connection.execute(_SIGNATURES)}
         self._indices = {kind: self._index(kind, library.embedder.dim) for kind in ("states", "items")}
 
@@ -93,17 +105,24 @@ class Parts:
         for index in self._indices.values():
             index.search(vector, k)
 
-    def terms(self, text: str) -> str:
-        """The words that the library's own query would look up."""
-        chosen = TextIndex(lambda *query: self._connection.execute(*query).fetchall(), "states", 1)
-        return " OR ".join(f'"{word}"' for word in chosen.choose(text, self._words).words)
+    def fifth(self, vector: Any) -> float:
+        """The cosine of the exact fifth of the states."""
+        return float(self._indices["states"].search(vector, K)[0][0][-1])
 
-    def words(self, terms: str) -> None:
-        """One full-text query over states and one over items."""
-        for kind in self._indices:
+    def terms(self, text: str) -> dict[str, str]:
+        """The words that the library's own queries look up in states and in items."""
+        chosen = {kind: index.choose(text, self._words).words for kind, index in self._texts.items()}
+        return {kind: " OR ".join(f'"{word}"' for word in words) for kind, words in chosen.items()}
+
+    def words(self, terms: Mapping[str, str]) -> None:
+        """One full-text query over states and one over items, each row with one of the words ranked."""
+        for kind, query in terms.items():
             table = f"{kind}_text_1"
-            query = f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?"
-            self._connection.execute(query, (terms, DEPTH)).fetchall()
+            if query:
+                self._fetch(f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (query, DEPTH))
+
+    def _fetch(self, query: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query, parameters).fetchall()
 
     def close(self) -> None:
         """Close the connection."""
@@ -120,7 +139,7 @@ def _path(
     if path == "cluster":
         for state in states:  # binds items to its situation, so that the timed visit is not the first
             library.recall(state, k=K)
-    scans = library._search.scans
+    scans = library.stats()["scans"]
     ours, plain = [], []
     for state in states:
         text = state_text(state)
@@ -129,14 +148,65 @@ def _path(
         ours.append(took)
         plain.append(_timed(needs)[0])
         ids = _step_ids(hits) or ids  # the parts fetch what the query before found: as many rows, as cold
-    assert path != "cluster" or library._search.scans == scans, "a recall on a known cluster searched an index"
+    assert path != "cluster" or library.stats()["scans"] == scans, "a recall on a known cluster searched an index"
     p50, plain_p50 = statistics.median(ours), statistics.median(plain)
     return {
         "p50_ms": round(p50, 4),
         "p99_ms": round(float(np.percentile(ours, 99)), 4),
         "parts_p50_ms": round(plain_p50, 4),
         "ratio": round(p50 / plain_p50, 2),
+        "agreement": None if path == "cluster" else _agreement(library, parts, states, embedder),
         "embedding_p50_ms": round(statistics.median(embedding), 4),
+    }
+
+
+def _agreement(library: ExperienceLibrary, parts: Parts, states: Sequence[State], embedder: CachedEmbedder) -> float:
+    """Of the library's own index of states, read by a second reader."""
+    store = Store(library.path, read_only=True)
+    try:
+        index = Search(store, 1, embedder).index("states")
+        found = 0
+        for state in states[:AGREEMENT_QUERIES]:
+            (vector,) = embedder.embed([state_text(state)])
+            fifth = parts.fifth(vector.reshape(1, -1))
+            found += sum(cosine >= fifth - ALIKE for _, cosine in index.search(vector, K))
+    finally:
+        store.close()
+    return round(found / (K * len(states[:AGREEMENT_QUERIES])), 4)
+
+
+def _random(n: int, dim: int, queries: int) -> Row:
+    """An index of isotropic vectors: the worst case, for no list of near ones is nearer than another."""
+    import faiss
+
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((n, dim), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    plain = faiss.IndexFlatIP(dim)
+    plain.add(vectors)
+    index: VectorIndex | TrainedIndex = VectorIndex(dim)
+    if n > VectorIndex.LIMIT:
+        sample = vectors[rng.choice(n, TrainedIndex.sample_size(n), replace=False)]
+        index = TrainedIndex(dim, lambda refs: (list(refs), vectors[list(refs)]), sample)
+    index.add(range(n), vectors)
+    if isinstance(index, TrainedIndex):
+        index.choose_probe(sample)
+    ours, parts, found = [], [], 0
+    for _ in range(min(queries, AGREEMENT_QUERIES)):
+        query = rng.standard_normal((1, dim), dtype=np.float32)
+        query /= np.linalg.norm(query)
+        took, hits = _timed(index.search, query[0], K)
+        ours.append(took)
+        took, (cosines, _) = _timed(plain.search, query, K)
+        parts.append(took)
+        found += sum(cosine >= cosines[0][-1] - ALIKE for _, cosine in hits)
+    return {
+        "p50_ms": round(statistics.median(ours), 4),
+        "p99_ms": round(float(np.percentile(ours, 99)), 4),
+        "parts_p50_ms": round(statistics.median(parts), 4),
+        "ratio": round(statistics.median(ours) / statistics.median(parts), 2),
+        "agreement": round(found / (K * len(ours)), 4),
+        "embedding_p50_ms": None,
     }
 
 
@@ -155,7 +225,7 @@ def _ours(path: str, library: ExperienceLibrary, state: State, text: str) -> Seq
 
 
 def _needs(
-    path: str, parts: Parts, signature: str, vector: Vectors, terms: str, ids: Sequence[int]
+    path: str, parts: Parts, signature: str, vector: Vectors, terms: Mapping[str, str], ids: Sequence[int]
 ) -> Callable[[], None]:
     """The plain calls of a path, with all that they take made ready."""
 
