@@ -124,9 +124,8 @@ def _scores(
     """Free tokens against the whole vocabulary, bound ones against their allowed."""
     if not len(given.bound):
         return _in_pieces(_free, head, hidden, targets, temperature, entropy_gradient)
-    bound = _in_pieces(
-        _bound, head, hidden[given.bound], targets[given.bound], temperature, entropy_gradient, given.allowed, given.width
-    )
+    sets = (given.allowed, given.width)
+    bound = _in_pieces(_bound, head, hidden[given.bound], targets[given.bound], temperature, entropy_gradient, *sets)
     if len(given.bound) == len(targets):
         return bound
     unbound = torch.ones(len(targets), dtype=torch.bool, device=targets.device)
@@ -141,12 +140,12 @@ def _in_pieces(
     score: Any, head: Any, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool, *sets: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The scores of all, so many places at a time that the logits fit; recomputed for the gradient."""
-    size = max(1, MAX_LOGITS // _vocabulary(head))
+    size = max(1, MAX_LOGITS // int(head.out_features))
     if len(hidden) <= size:
         return score(head, temperature, entropy_gradient, hidden, targets, *sets)  # type: ignore[no-any-return]
     pieces = [
         checkpoint(score, head, temperature, entropy_gradient, *parts, use_reentrant=False)
-        for parts in zip(*(tensor.split(size) for tensor in (hidden, targets, *sets)), strict=True)
+        for parts in zip(*(torch.split(tensor, size) for tensor in (hidden, targets, *sets)), strict=True)
     ]
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 
@@ -168,7 +167,7 @@ def _bound(
     width: Tensor,
 ) -> tuple[Tensor, Tensor]:
     if type(head) is nn.Linear and allowed.shape[1] * MAX_NARROW < head.out_features:
-        logits = torch.bmm(functional.embedding(allowed, head.weight).to(hidden.dtype), hidden[:, :, None]).squeeze(2)
+        logits = torch.bmm(functional.embedding(allowed, head.weight), hidden[:, :, None]).squeeze(2)
         if head.bias is not None:
             logits = logits + head.bias[allowed]
     else:
@@ -189,15 +188,19 @@ def _entropy(log_p: Tensor, gradient: bool) -> Tensor:
     return -(log_p.exp() * log_p).sum(-1)
 
 
+def cut(values: Tensor, streams: Sequence[Stream]) -> Iterator[Tensor]:
+    """What was computed of a batch's tokens, stream by stream."""
+    yield from torch.split(values, [len(trained(stream)) for stream in streams])
+
+
 def logprobs(model: Any, streams: Sequence[Stream], *, budget: int, temperature: float = 1.0) -> list[Tensor]:
-    """For each stream the log-probabilities of the tokens it is trained on, without a gradient, on the model's device."""
+    """For each stream the log-probabilities of the tokens it is trained on, without a gradient."""
     device, dtype = place_of(model)
     found: dict[int, Tensor] = {}
     with torch.no_grad():
         for parts in micro_batches([stream for stream in streams if any(stream.mask)], budget):
             values, _ = forward(model, batch(parts, device, dtype), temperature=temperature)
-            for part, value in zip(parts, values.split([len(trained(part)) for part in parts]), strict=True):
-                found[id(part)] = value
+            found.update(zip(map(id, parts), cut(values, parts), strict=True))
     return [found.get(id(stream), torch.zeros(0, device=device, dtype=dtype)) for stream in streams]
 
 
@@ -232,12 +235,3 @@ def recompute_layers(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):
             layer.training = True
-
-
-def _vocabulary(head: Any) -> int:
-    return int(head.out_features)
-
-
-def cut(values: Tensor, streams: Sequence[Stream]) -> Iterator[Tensor]:
-    """What was computed of a batch's tokens, stream by stream."""
-    yield from values.split([len(trained(stream)) for stream in streams])

@@ -1,0 +1,403 @@
+"""The training step: streams in, parameters moved, metrics out.
+
+    learner = Learner(model, parameters_of(model, "policy"), LearnerSettings(lr=3e-4), role="policy")
+    metrics = learner.step(streams, LossSettings(kl=0.01))
+
+Denominators are counted over a whole update before the first token is read, so however it is cut
+into micro-batches, the gradient is the same. A call makes epochs x minibatches updates, one unless
+told. What it holds beside the parameters is in `state_dict`: a learner that goes on from there makes
+the same updates bit for bit on a CPU. It knows no environment, no rollout and no file.
+"""
+
+import copy
+import math
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tacit.memory.errors import ConfigError
+
+from .adapters import activate, has_adapters
+from .forward import Batch, batch, forward, logprobs, place_of, recompute_layers, trained
+from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
+from .rows import Stream, micro_batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """What is minimised."""
+
+    kind: Literal["ppo", "gspo", "cispo", "imitation"] = "ppo"
+    """See losses.policy_loss; imitation is -A log p: cross-entropy where the advantages are 1."""
+    low: float = 0.2
+    """The ratio to the old policy is clipped below 1 - low."""
+    high: float = 0.28
+    """And above 1 + high."""
+    dual: float | None = None
+    """A token with a negative advantage costs at most this times it; None for no bound."""
+    old: Literal["sampled", "trainer"] = "sampled"
+    """Whose log-probabilities the old policy's are: the engine's, or the trainer's own, read before the
+    update; the engine's then weigh the tokens, see `cap`."""
+    cap: float = 2.0
+    """Tokens sampled by another program weigh at most this."""
+    kl: float = 0.0
+    """Weight of the divergence from the reference, in nats a token."""
+    kl_kind: Literal["k1", "k2", "k3"] = "k3"
+    """Which estimate of it is differentiated."""
+    entropy: float = 0.0
+    """Weight of the entropy, in nats a token: a bonus."""
+    max_kl: float | None = None
+    """No more updates in this step once the policy is so far from the old one, in nats a token; None for all."""
+    temperature: float = 1.0
+    """At which the tokens were sampled."""
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature is {self.temperature}; log-probabilities need one above 0: use 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings:
+    """How it is minimised."""
+
+    lr: float = 3e-4
+    """Learning rate of AdamW, at its highest."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of AdamW's two averages."""
+    weight_decay: float = 0.0
+    """Of every parameter, by update and learning rate."""
+    warmup: int = 0
+    """Updates over which the learning rate rises to its highest."""
+    decay: int | None = None
+    """Updates after which the learning rate, falling linearly, is 0; None: it does not fall."""
+    clip: float = 1.0
+    """The gradient's norm is cut to this."""
+    budget: int = 4096
+    """Tokens of a micro-batch, padding included: as many as fit the memory."""
+    epochs: int = 1
+    """Times that the same streams are gone through in a step."""
+    minibatches: int = 1
+    """Updates of an epoch; each trace is in one of them, drawn anew every epoch."""
+    denominator: Literal["tokens", "traces", "constant"] = "tokens"
+    """The loss is a mean over all the update's tokens, or over traces of their means over tokens, or a sum
+    over tokens divided by traces x `constant` (Dr. GRPO)."""
+    constant: int = 1024
+    """Tokens that a trace counts for with the denominator `constant`."""
+    recompute: bool = False
+    """Gradient checkpointing: less memory, a third more time."""
+    seed: int = 0
+    """Of the draw of minibatches."""
+
+    def __post_init__(self) -> None:
+        for name in ("budget", "epochs", "minibatches", "constant"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What was known of a stream before the step, for the tokens it is trained on."""
+
+    old: Tensor | None
+    """The trainer's own log-probabilities; None: take those of sampling."""
+    reference: Tensor | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was done in a step, and sums over tokens, from which the metrics are made."""
+
+    updates: int = 0
+    skipped: int = 0
+    stopped: int = 0
+    tokens: int = 0
+    trained: int = 0
+    norms: list[float] = field(default_factory=list)
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, other: "_Tally") -> None:
+        """Count what was read in an update."""
+        self.tokens += other.tokens
+        self.trained += other.trained
+        for name, value in other.sums.items():
+            self.sums[name] += value
+
+
+class Learner:
+    """Moves the parameters of one role; see the module's docstring."""
+
+    def __init__(
+        self,
+        model: Any,
+        parameters: Mapping[str, nn.Parameter] | Iterable[nn.Parameter],
+        settings: LearnerSettings | None = None,
+        *,
+        role: str = "",
+    ) -> None:
+        """`role` names the adapter of the model that the parameters are of, if it has adapters."""
+        self.model, self.role = model, role
+        self.settings = settings or LearnerSettings()
+        self.parameters = list(parameters.values() if isinstance(parameters, Mapping) else parameters)
+        if not self.parameters:
+            raise ConfigError("there are no parameters to train; see adapters.parameters_of.")
+        self.updates = 0
+        """Made so far, those without a signal among them: where the learning rate's schedule stands."""
+        self._adam = torch.optim.AdamW(
+            self.parameters,
+            lr=self.settings.lr,
+            betas=self.settings.betas,
+            weight_decay=self.settings.weight_decay,
+            fused=True,
+        )
+        if self.settings.recompute:
+            recompute_layers(model)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next update."""
+        settings, n = self.settings, self.updates
+        rising = min(1.0, (n + 1) / settings.warmup) if settings.warmup else 1.0
+        falling = max(0.0, 1 - n / settings.decay) if settings.decay else 1.0
+        return settings.lr * rising * falling
+
+    def step(
+        self, streams: Sequence[Stream], loss: LossSettings | None = None, *, reference: Any = None
+    ) -> dict[str, float]:
+        """Train on the streams and say what came of it.
+
+        `reference` is a frozen model that the policy should stay near; without one, and with adapters, it
+        is the base. Streams whose advantages are all 0 are counted in the denominator and not read where
+        nothing else than the policy's loss asks for them; a step with no signal at all moves nothing.
+        """
+        began, loss, tally = time.perf_counter(), loss or LossSettings(), _Tally()
+        if self.role:
+            activate(self.model, self.role)
+        before = self._before([stream for stream in streams if _speaks(stream, loss)], loss, reference)
+        for part in self._parts(streams):
+            self._update(part, before, loss, tally)
+            if tally.stopped:
+                break
+        return _metrics(tally, time.perf_counter() - began)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a learner of the same parameters needs to go on exactly."""
+        return {"adam": self._adam.state_dict(), "updates": self.updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. The parameters are the caller's to restore."""
+        self._adam.load_state_dict(copy.deepcopy(state["adam"]))
+        self.updates = int(state["updates"])
+
+    def _parts(self, streams: Sequence[Stream]) -> list[list[Stream]]:
+        """The streams of each update: all of them, or traces drawn into minibatches, every epoch anew."""
+        settings = self.settings
+        if settings.minibatches == 1:
+            return [list(streams)] * settings.epochs
+        parts = []
+        traces: dict[tuple[str, str], list[Stream]] = {}
+        for stream in streams:
+            traces.setdefault((stream.role, stream.trace), []).append(stream)
+        chance = random.Random(f"{settings.seed} {self.updates}")
+        for _ in range(settings.epochs):
+            order = chance.sample(list(traces.values()), len(traces))
+            dealt = (order[n :: settings.minibatches] for n in range(settings.minibatches))
+            parts += [[stream for trace in hand for stream in trace] for hand in dealt if hand]
+        return parts
+
+    def _before(self, streams: Sequence[Stream], loss: LossSettings, reference: Any) -> dict[int, _Before]:
+        """By id of stream, what must be read before anything moves."""
+        old: Sequence[Tensor | None] = [None] * len(streams)
+        near: Sequence[Tensor | None] = [None] * len(streams)
+        if loss.old == "trainer" and not self._moves_once:
+            old = self._read(self.model, streams, loss)
+        if loss.kl:
+            with self._as_reference(reference) as model:
+                near = self._read(model, streams, loss)
+        return {id(stream): _Before(*values) for stream, *values in zip(streams, old, near, strict=True)}
+
+    def _read(self, model: Any, streams: Sequence[Stream], loss: LossSettings) -> list[Tensor]:
+        return logprobs(model, streams, budget=self.settings.budget, temperature=loss.temperature)
+
+    def _as_reference(self, reference: Any) -> AbstractContextManager[Any]:
+        if reference is not None:
+            return nullcontext(reference)
+        if has_adapters(self.model):
+            return _Base(self.model)
+        raise ConfigError("a divergence is asked for and there is no reference: give reference=frozen(model).")
+
+    @property
+    def _moves_once(self) -> bool:
+        return self.settings.epochs * self.settings.minibatches == 1
+
+    def _update(
+        self, streams: Sequence[Stream], before: Mapping[int, _Before], loss: LossSettings, tally: _Tally
+    ) -> None:
+        """One update of the optimiser over these streams, or none where there is no usable gradient."""
+        denominator, weights = _denominator(streams, self.settings)
+        told = _Tally()
+        for micro in micro_batches([stream for stream in streams if id(stream) in before], self.settings.budget):
+            self._accumulate(micro, before, weights, denominator, loss, told)
+        tally.add(told)
+        if loss.max_kl is not None and told.sums["kl_old"] > loss.max_kl * told.trained:
+            tally.stopped = 1
+        else:
+            self._move(tally, signal=told.trained > 0)
+        self._adam.zero_grad(set_to_none=True)
+
+    def _accumulate(
+        self,
+        micro: Sequence[Stream],
+        before: Mapping[int, _Before],
+        weights: Mapping[tuple[str, str], float],
+        denominator: float,
+        loss: LossSettings,
+        tally: _Tally,
+    ) -> None:
+        """Add a micro-batch's gradient."""
+        device, dtype = place_of(self.model)
+        given = batch(micro, device, dtype)
+        new, entropies = forward(self.model, given, temperature=loss.temperature, entropy_gradient=bool(loss.entropy))
+        weight = torch.tensor([weights[part.role, part.trace] for part in micro], dtype=dtype).to(device)[
+            given.sequence
+        ]
+        old = _joined(before[id(part)].old for part in micro)
+        if old is None:
+            old = new.detach() if loss.old == "trainer" else given.old
+        value, values = _objective(new, old, given, weight, denominator, loss)
+        near = _joined(before[id(part)].reference for part in micro)
+        if near is not None:
+            value = value + loss.kl * kl(new, near, weight, denominator=denominator, kind=loss.kl_kind)
+            values["kl"] = _sum_kl(new, near)
+        if loss.entropy:
+            value = value - loss.entropy * masked_mean(entropies, weight, denominator)
+        value.backward()  # type: ignore[no-untyped-call]
+        tally.tokens += sum(map(len, micro))
+        tally.trained += len(given)
+        for name, summed in {**values, "entropy": entropies, "loss": value}.items():
+            tally.sums[name] += float(summed.detach().sum())
+
+    def _move(self, tally: _Tally, signal: bool) -> None:
+        """Let the optimiser act on the gradient; one that is not finite is dropped and counted."""
+        for group in self._adam.param_groups:
+            group["lr"] = self.lr
+        self.updates += 1
+        if not signal:
+            return
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip))
+        if not math.isfinite(norm):
+            tally.skipped += 1
+            return
+        tally.norms.append(norm)
+        tally.updates += 1
+        self._adam.step()
+
+
+class _Base(AbstractContextManager[Any]):
+    """The model with its adapters off, in its own context."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._off = model, model.disable_adapter()
+
+    def __enter__(self) -> Any:
+        self._off.__enter__()
+        return self._model
+
+    def __exit__(self, *error: Any) -> None:
+        self._off.__exit__(*error)
+
+
+def frozen(model: Any) -> Any:
+    """A copy that never changes: the reference of a model that is trained in full."""
+    return copy.deepcopy(model).requires_grad_(False).eval()
+
+
+def _speaks(stream: Stream, loss: LossSettings) -> bool:
+    """Whether reading the stream can change the gradient."""
+    if loss.kl or loss.entropy:
+        return any(stream.mask)
+    return any(counts and advantage for counts, advantage in zip(stream.mask, stream.advantages, strict=True))
+
+
+def _denominator(streams: Sequence[Stream], settings: LearnerSettings) -> tuple[float, dict[tuple[str, str], float]]:
+    """By what the sum over tokens is divided, and what a token of each trace weighs in it."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for stream in streams:
+        counts[stream.role, stream.trace] += len(trained(stream))
+    filled = sum(count > 0 for count in counts.values())
+    if settings.denominator == "traces":
+        return max(1.0, filled), {trace: 1 / max(1, count) for trace, count in counts.items()}
+    even = dict.fromkeys(counts, 1.0)
+    if settings.denominator == "constant":
+        return max(1.0, filled) * settings.constant, even
+    return max(1.0, sum(counts.values())), even
+
+
+def _objective(
+    new: Tensor, old: Tensor, given: Batch, weight: Tensor, denominator: float, loss: LossSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy's loss, and what to sum for the log. Every kind is linear in |A|, so weights go there."""
+    advantages = given.advantages * weight
+    if loss.kind == "imitation":
+        return -(advantages * new).sum() / denominator, {}
+    found = policy_loss(
+        new,
+        old,
+        advantages,
+        torch.ones_like(new),
+        denominator=denominator,
+        kind=loss.kind,
+        low=loss.low,
+        high=loss.high,
+        dual=loss.dual,
+        sequence=given.sequence,
+        rollout=given.old if loss.old == "trainer" else None,
+        cap=loss.cap,
+    )
+    with torch.no_grad():
+        ours = old if loss.old == "trainer" else new
+        worth = (ours - given.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=loss.cap)
+        return found.value, {
+            "clip_fraction": torch.tensor(found.metrics["clip_fraction"] * len(given)),
+            "kl_old": _sum_kl(new, old),
+            "weight": worth,
+            "weight_squared": worth.square(),
+        }
+
+
+def _sum_kl(new: Tensor, other: Tensor) -> Tensor:
+    """KL(new || other) in nats, by k3, over all the tokens, without a gradient."""
+    return kl(new.detach(), other, torch.ones_like(other), denominator=1)
+
+
+def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
+
+
+def _metrics(tally: _Tally, seconds: float) -> dict[str, float]:
+    """Means over the tokens of all the step's updates; `ess` is the share of them that they are worth as samples."""
+    n = max(1, tally.trained)
+    sums = dict(tally.sums)
+    loss = sums.pop("loss", 0.0) / max(1, tally.updates + tally.skipped + tally.stopped)
+    weight, squared = sums.pop("weight", 0.0), sums.pop("weight_squared", 0.0)
+    norms = tally.norms or [0.0]
+    return {
+        "loss": loss,
+        **{name: total / n for name, total in sums.items()},
+        **({"ess": weight**2 / (squared * n)} if squared else {}),
+        "grad_norm": sum(norms) / len(norms),
+        "grad_norm_max": max(norms),
+        "updates": tally.updates,
+        "skipped": tally.skipped,
+        "stopped": tally.stopped,
+        "tokens": tally.tokens,
+        "tokens_trained": tally.trained,
+        "tokens_per_second": tally.tokens / max(seconds, 1e-9),
+    }
