@@ -145,7 +145,9 @@ def test_logprobs_of_a_rollout_are_those_of_its_stream(collected):
     for rollout in rollouts:
         made = streams(rollout.rows, {rollout.trajectory.id: [0.0] * len(rollout.rows)})
         (values,) = asyncio.run(engine.logprobs(made, "policy"))
-        assert values == pytest.approx([p if m else 0.0 for p, m in zip(made[0].logprobs, made[0].mask)], abs=1e-4)
+        assert values == pytest.approx(
+            [p if m else 0.0 for p, m in zip(made[0].logprobs, made[0].mask, strict=True)], abs=1e-4
+        )
 
 
 def test_a_broken_environment_is_excluded_and_typed(collected):
