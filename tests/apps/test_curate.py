@@ -58,6 +58,8 @@ def test_edit_refuses_a_value_that_cannot_be_and_changes_nothing(tacit, own, ite
         ('{"status": "active"}', "'status' of an item cannot be edited"),
         ("[1]", "write a JSON object"),
         ("{", "is not JSON"),
+        pytest.param("[" * 200_000, "is not JSON", id="deep"),
+        pytest.param('{"condition":' + '{"not":' * 900 + "{}" + "}" * 901, "condition", id="nested"),
     ],
 )
 def test_edit_names_the_field_that_is_wrong(tacit, own, item, tmp_path, fields, said):
@@ -179,6 +181,11 @@ def test_import_names_the_line_that_is_not_of_the_form(tacit, own, tmp_path):
     assert "bad.jsonl, line 1" in tacit("memory", "import", own, tmp_path / "bad.jsonl", expect=2).stderr
 
 
+def test_import_of_endless_brackets_is_refused(tacit, own, tmp_path):
+    (tmp_path / "deep.jsonl").write_text("[" * 200_000)
+    assert "is not what" in tacit("memory", "import", own, tmp_path / "deep.jsonl", expect=2).stderr
+
+
 def test_reembed_makes_the_embedder_the_librarys_own(tacit_json, own):
     assert tacit_json("memory", "reembed", own, "--embedder", "hashing:64")["embedder"] == "hashing:64"
     assert tacit_json("memory", "stats", own)["embedder"] == "hashing:64"
@@ -189,9 +196,19 @@ def test_reembed_tells_how_far_it_is_on_stderr(tacit, own):
     assert re.search(r"embedding (\d+)/\1\n$", shown.stderr)
 
 
-def test_reembed_goes_on_where_it_was_stopped(tacit, own):
-    """What has a vector of the embedder already is not embedded again."""
-    tacit("memory", "reembed", own, "--embedder", "hashing:64")
+def test_reembed_goes_on_where_it_was_stopped(tacit, own, monkeypatch):
+    """What was embedded before is not embedded again."""
+
+    def stop(message):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tacit.memory.search._EMBED", 2)
+    with monkeypatch.context() as stopped:
+        stopped.setattr("tacit.apps.curate.tell", stop)
+        tacit("memory", "reembed", own, "--embedder", "hashing:64", expect=130)
+    first = re.search(r"embedding (\d+)/", tacit("memory", "reembed", own, "--embedder", "hashing:64").stderr)
+    assert first
+    assert int(first[1]) > 2
     assert "embedding" not in tacit("memory", "reembed", own, "--embedder", "hashing:64").stderr
 
 

@@ -253,10 +253,21 @@ def test_what_is_no_library_is_refused(tacit, tmp_path):
         connection.execute("CREATE TABLE other (x)")
     connection.close()
     assert "not a tacit library" in tacit("memory", "ls", tmp_path / "a.txt", expect=1).stderr
+    assert "is empty, not a tacit library" in tacit("memory", "ls", tmp_path / "b.db", expect=1).stderr
     assert "not a tacit library" in tacit("memory", "ls", tmp_path / "c.db", expect=1).stderr
     assert "there is no library at" in tacit("memory", "ls", tmp_path / "missing.db", expect=1).stderr
     assert "is a folder" in tacit("memory", "ls", tmp_path, expect=1).stderr
     assert not (tmp_path / "missing.db").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--writer", "\udcff"], ["--tag", "\udcff"], ["--text", "\udcff"]])
+def test_bytes_that_are_no_text_find_nothing(tacit, learnt, arguments):
+    assert "No such items" in tacit("memory", "ls", learnt, *arguments).stdout
+
+
+@pytest.mark.parametrize("command", ["ls", "clusters", "stats"])
+def test_a_namespace_of_bytes_that_are_no_text_is_unknown(tacit, learnt, command):
+    assert "There are: default" in tacit("memory", command, learnt, "-n", "\udcff", expect=2).stderr
 
 
 def test_a_newer_schema_names_the_upgrade(tacit, own):

@@ -186,9 +186,13 @@ def import_(
 ) -> None:
     """Read what export wrote, all or nothing; what is there already is left as it is."""
     from tacit.memory import ExperienceLibrary
+    from tacit.memory.errors import ConfigError
 
     with ExperienceLibrary.open(path, namespace=namespace) as library:
-        lines = library.import_jsonl(source, trust="untrusted" if untrusted else "trusted")
+        try:
+            lines = library.import_jsonl(source, trust="untrusted" if untrusted else "trusted")
+        except RecursionError as error:
+            raise ConfigError(f"{source} is not what `tacit memory export` wrote: {error}.") from error
     _done(as_json, {"lines": lines, "library": str(path)}, f"{lines} new lines from {source}.")
 
 

@@ -28,7 +28,16 @@ Library = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The library fi
 ItemId = Annotated[
     str, typer.Argument(metavar="ID", help="An item's id, or an unambiguous beginning of it.", show_default=False)
 ]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="The part of the library to look at.")]
+
+
+def as_text(typed: str) -> str:
+    """What was typed, with bytes that are no text as `?`."""
+    return typed.encode(errors="replace").decode()
+
+
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="The part of the library to look at.", callback=as_text)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 
 
@@ -36,7 +45,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "Iterator[ExperienceLibrary]":
     """The library at `path`, which must exist, as its namespace; an interruption says where it is."""
     from tacit.memory import ExperienceLibrary
+    from tacit.memory.errors import NotALibrary
 
+    if path.exists() and not path.is_dir() and not path.stat().st_size:
+        raise NotALibrary(f"{path} is empty, not a tacit library. Make one with: tacit run textworld --library {path}")
     if write:
         must_exist(path, namespace)
     try:

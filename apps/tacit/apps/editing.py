@@ -38,7 +38,10 @@ def checked(item: Item, changes: Mapping[str, Any]) -> dict[str, Any]:
         except ValidationError as error:
             said = error.errors()[0]["msg"]
             raise ConfigError(f"{name} is {json.dumps(value)[:80]}: {said}.") from error
-    check_conditions(replace(item, **good))
+    try:
+        check_conditions(replace(item, **good))
+    except RecursionError as error:
+        raise ConfigError("a condition has too many conditions inside one another. Write a flatter one.") from error
     return good
 
 
@@ -46,7 +49,7 @@ def parsed(text: str, where: str) -> dict[str, Any]:
     """The fields in a JSON object. Raises ConfigError that says where it is not one."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{where} is {text.strip()[:40]!r}; write a JSON object of fields and values.")

@@ -15,7 +15,7 @@ from tacit.memory import ExperienceLibrary, Hit, Item, Step
 from tacit.memory.errors import UnknownName
 from tacit.memory.records import KINDS, SOURCES, Kind
 
-from .doors import WIDEST, cell, excerpt
+from .doors import WIDEST, as_text, cell, excerpt
 
 SEARCHED = 400
 """Hits that are looked through where a filter leaves some out."""
@@ -62,7 +62,8 @@ def items(
         _known("trust", trust, _TRUST)
     if source is not None:
         _known("source", source, SOURCES)
-    filters = {"status": known_status(status), "trust": trust, "source": source, **among}
+    filters = {"status": known_status(status), "trust": trust, "source": source}
+    filters |= {name: value if value is None else as_text(value) for name, value in among.items()}
     found = library.items(cast("Sequence[Kind] | None", kinds or None), sort=cast(Any, sort), **cast(Any, filters))
     found = [item for item in found if item.score >= min_score]
     return found[offset : offset + limit], len(found)
