@@ -60,6 +60,7 @@ class Search:
         self._sidecar = Sidecar(store, namespace)
         self._indices: dict[Kind, VectorIndex | TrainedIndex] = {}
         self._last: dict[Kind, int] = {}
+        self._version: dict[Kind, tuple[int, int]] = {}
         self._saved: dict[Kind, int] = {}
         self._unkept: dict[Kind, dict[int, Vectors]] = {kind: {} for kind in KINDS}
         self._lock = threading.RLock()
@@ -108,8 +109,11 @@ class Search:
     def index(self, kind: Kind) -> VectorIndex | TrainedIndex:
         """The vector index, brought up to the truth."""
         with self._lock:
-            self._refuse_other_vectors()
             index = self._indices.get(kind)
+            version = (self._store.version(), self._store.connection.total_changes)
+            if index is not None and self._version.get(kind) == version:
+                return index
+            self._refuse_other_vectors()
             newest = self._newest(kind)
             if index is None:
                 index = self._indices[kind] = self._opened(kind, newest)
@@ -122,6 +126,7 @@ class Search:
                 if index.outgrown:
                     index = self._indices[kind] = self._trained(kind, newest)
                 self.save()
+            self._version[kind] = version  # of before: what was written meanwhile is read the next time
             return index
 
     def forget(self, kind: Kind) -> None:
