@@ -303,3 +303,10 @@ def test_indices_agree_and_removal_clears_all(library):
     library.retire(ref, "cold")
     assert [library.items(**by) for by in where] == [[]] * len(where)
     assert library.verify() == []
+
+
+def test_a_stranger_cannot_flood_the_quarantine(library, monkeypatch):
+    monkeypatch.setattr("tacit.memory.curator.QUARANTINE", 2)
+    said = ["spoons in drawers", "forks on shelves", "knives in boxes"]
+    statuses = [library.add(Item("insight", title, trust="untrusted")).status for title in said]
+    assert statuses == ["added", "added", "rejected"]

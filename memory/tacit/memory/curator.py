@@ -22,6 +22,8 @@ from .situation import content_words, parse_action, words
 T = TypeVar("T")
 CAPACITY = 2000
 """Active items of one kind in one namespace."""
+QUARANTINE = 500
+"""Items of one kind that may wait in quarantine: a stranger must not flood the library."""
 HALF_LIFE = 400
 """Episodes without use after which an item counts half when the weakest is looked for."""
 MAX_EVIDENCE = 64
@@ -158,20 +160,28 @@ class Curator:
 
     def _place(self, item: Item) -> Admission:
         if item.trust == "untrusted":
+            if self._held(item.kind, "quarantined") >= QUARANTINE:
+                return Admission(
+                    "rejected", f"{QUARANTINE} items of its kind wait in quarantine: release or retire some"
+                )
             self._write(replace(item, status="quarantined"), "added")
             return Admission("added", f"quarantined: its source ({item.source}) is not trusted", item.id)
-        weakest = self._weakest(item.kind) if self._held(item.kind) >= CAPACITY else None
-        if weakest is not None:
-            loser, score, strength = weakest
-            if loser == "":
-                return Admission("rejected", f"{item.kind} is full of pinned items")
-            if item.score <= strength:
-                return Admission("rejected", f"{item.kind} is full and its weakest scores {score:.2f}")
-            catalogue.retire(self.connection, self.namespace, loser, f"replaced by {item.id}")
+        if self._held(item.kind, "active") >= CAPACITY:
+            return self._replace_weakest(item)
         self._write(item, "added")
         self._harden(item)
+        return Admission("added", "new", item.id)
+
+    def _replace_weakest(self, item: Item) -> Admission:
+        weakest = self._weakest(item.kind)
         if weakest is None:
-            return Admission("added", "new", item.id)
+            return Admission("rejected", f"{item.kind} is full of pinned items")
+        loser, score, strength = weakest
+        if item.score <= strength:
+            return Admission("rejected", f"{item.kind} is full and its weakest scores {score:.2f}")
+        catalogue.retire(self.connection, self.namespace, loser, f"replaced by {item.id}")
+        self._write(item, "added")
+        self._harden(item)
         return Admission("replaced", f"scores {item.score:.2f}, above {loser} with {score:.2f}", item.id)
 
     def _used(self, item: Item) -> bool:
@@ -231,19 +241,19 @@ class Curator:
         )
         return [catalogue.item_of(row[0]) for row in rows]
 
-    def _held(self, kind: str) -> int:
-        where = "namespace = ? AND status = 'active' AND kind = ?"
-        row = self.connection.execute(f"SELECT count(*) FROM items WHERE {where}", (self.namespace, kind)).fetchone()
-        return int(row[0])
+    def _held(self, kind: str, status: str) -> int:
+        where = "namespace = ? AND status = ? AND kind = ?"
+        row = self.connection.execute(f"SELECT count(*) FROM items WHERE {where}", (self.namespace, status, kind))
+        return int(row.fetchone()[0])
 
-    def _weakest(self, kind: str) -> tuple[str, float, float]:
-        """(id, score, strength) of the unpinned item to go first; an empty id when all are pinned."""
+    def _weakest(self, kind: str) -> tuple[str, float, float] | None:
+        """(id, score, strength) of the unpinned item to go first; None when all are pinned."""
         row = self.connection.execute(
             f"SELECT id, score, {STRENGTH} AS strength FROM items "
             "WHERE namespace = ? AND status = 'active' AND kind = ? AND pinned = 0 ORDER BY strength, number LIMIT 1",
             (self.clock, self.namespace, kind),
         ).fetchone()
-        return (str(row[0]), float(row[1]), float(row[2])) if row else ("", 1.0, 1.0)
+        return (str(row[0]), float(row[1]), float(row[2])) if row else None
 
 
 STRENGTH = f"score / (1.0 + max(0, ? - fresh) / {float(HALF_LIFE)})"
