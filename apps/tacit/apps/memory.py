@@ -50,14 +50,14 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Counts of every tier, sizes and ages."""
-    from . import inside, views
+    from . import inside, tier_views
 
     with opened(path, namespace, write=migrate) as library:
         figures = {**library.stats(), **inside.tiers(path, namespace)}
     if as_json:
         say_json(figures)
         return
-    out().print(views.stats_view(figures))
+    out().print(tier_views.stats_view(figures))
     if not figures["episodes"]:
         _say_bare(path)
 
@@ -202,7 +202,7 @@ def show(
     it expected, the earlier steps that this rests on, and what a guardrail kept it from. An attempt:
     what came of one kind of action in one kind of situation, with the steps behind every count.
     """
-    from . import explain, views
+    from . import explain, tier_views, views
 
     with opened(path, namespace) as library:
         told = explain.explain(library, ref)
@@ -214,7 +214,7 @@ def show(
         "item": views.item_view,
         "episode": lambda episode: views.episode_view(episode, brief=brief),
         "step": views.step_view,
-        "attempt": views.attempt_view,
+        "attempt": tier_views.attempt_view,
     }
     out().print(layouts[what](value))
 
@@ -300,7 +300,7 @@ def clusters(
 
     The steps behind each count are named by `tacit memory show LIBRARY attempt:17`.
     """
-    from . import explain, views
+    from . import explain, tier_views
 
     offset = _skipped(limit, offset, page)
     with opened(path, namespace) as library:
@@ -309,7 +309,7 @@ def clusters(
     if as_json:
         say_json({"clusters": found, "total": total})
     else:
-        _print_page(found, views.clusters_view, "situations", offset, total, path)
+        _print_page(found, tier_views.clusters_view, "situations", offset, total, path)
 
 
 @app.command()

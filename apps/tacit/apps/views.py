@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.filesize import decimal
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -20,10 +19,6 @@ EVIDENCE = 5
 """Steps of an item's evidence told of, the newest; the others are named."""
 WHOLE = 10_000
 """Characters of a text that is shown whole, on a page that is about it; `--json` cuts nothing."""
-SITUATION = 150
-"""Characters of what a situation looks like, in a list of situations."""
-NAMED = 40
-"""Steps named behind one count of an attempt; `--json` names all."""
 
 Line = tuple[str, str]
 
@@ -115,7 +110,7 @@ def _lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
     yield from _reasons(step)
     past = why["rests_on"] if shown is None else why["rests_on"][-shown:]
     for number, earlier in enumerate(past):
-        yield "" if number else "rests on", _earlier(earlier)
+        yield "" if number else "rests on", earlier_step(earlier)
     rest = [f"step:{earlier['id']}" for earlier in why["rests_on"] if earlier not in past]
     if rest:
         yield "", f"and {', '.join(rest)}"
@@ -143,7 +138,8 @@ def _reasons(step: Mapping[str, Any]) -> Iterator[Line]:
             yield name.replace("_", " "), excerpt(str(value), 600)
 
 
-def _earlier(step: Mapping[str, Any]) -> str:
+def earlier_step(step: Mapping[str, Any]) -> str:
+    """A step in a sentence: what was done, where, what happened, and what it led to."""
     ended = {True: "an episode that succeeded", False: "an episode that failed", None: "an excluded episode"}
     return (
         f"step:{step['id']} `{step['action']}`{_where(step)}: {excerpt(step['happened'], 120)}  "
@@ -175,9 +171,9 @@ def item_view(item: Mapping[str, Any]) -> RenderableType:
     return Group(
         head,
         _grid(_says(item)),
-        *_part("Why it exists", list(_evidence(item))),
-        *_part("How it fared", list(_fared(item))),
-        *_part("History", [history_view(item["history"])]),
+        *part("Why it exists", list(_evidence(item))),
+        *part("How it fared", list(_fared(item))),
+        *part("History", [history_view(item["history"])]),
     )
 
 
@@ -213,7 +209,7 @@ def _evidence(item: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"step:{step['id']}{_where(step)}, episode {step['episode']}")
         yield Padding(_grid(_transition(step)), (0, 0, 0, 2))
     if rest := steps[:-EVIDENCE]:
-        yield Text(f"and {_names(step['id'] for step in rest)}")
+        yield Text(f"and {step_names(step['id'] for step in rest)}")
 
 
 def _transition(step: Mapping[str, Any]) -> Iterator[Line]:
@@ -227,7 +223,8 @@ def _where(step: Mapping[str, Any]) -> str:
     return f" in the {step['location']}" if step["location"] else ""
 
 
-def _names(ids: Iterable[int]) -> str:
+def step_names(ids: Iterable[int]) -> str:
+    """`step:1, step:5`: as one types them."""
     return ", ".join(f"step:{ref}" for ref in ids)
 
 
@@ -254,14 +251,15 @@ def _fared(item: Mapping[str, Any]) -> Iterator[RenderableType]:
 def _guarded(counts: Mapping[str, Any]) -> str:
     """`Blocked 12 times, in 4 episodes of which 3 succeeded. Overridden twice: 1 worked, precision 0.50.`"""
     episodes = f"in {counts['episodes']} episodes of which {counts['succeeded']} succeeded"
-    said = f"Blocked {_times(counts['blocked'])}, {episodes}."
+    said = f"Blocked {times(counts['blocked'])}, {episodes}."
     if not counts["overridden"]:
         return f"{said} Never overridden, so whether it was right is not known."
     worked, precision = counts["worked"], counts["precision"]
-    return f"{said} Overridden {_times(counts['overridden'])}: {worked} worked, precision {precision:.2f}."
+    return f"{said} Overridden {times(counts['overridden'])}: {worked} worked, precision {precision:.2f}."
 
 
-def _times(n: int) -> str:
+def times(n: int) -> str:
+    """`once`, `twice`, `12 times`."""
     return {1: "once", 2: "twice"}.get(n, f"{n} times")
 
 
@@ -276,100 +274,6 @@ def _usefulness(known: Mapping[str, Any]) -> str:
         f"Useful by {known['difference']:+.2f} (95% interval {known['low']:+.2f} to {known['high']:+.2f}): "
         f"{known['shown']} episodes with it, {known['withheld']} with it withheld."
     )
-
-
-def attempt_view(attempt: Mapping[str, Any]) -> RenderableType:
-    """An attempt: its counts, each with the steps behind it, its best step and its newest."""
-    rows = [(name, len(ids), _some(ids)) for name, ids in attempt["evidence"].items() if ids]
-    return Group(
-        Text(f"attempt:{attempt['id']} `{attempt['pattern']}` in situation {attempt['signature']}", style="bold"),
-        Text(
-            f"tried {_times(attempt['n'])}, mean return {attempt['mean_return']:.2f}; "
-            f"{attempt['live']} steps live, {attempt['n'] - attempt['live']} folded"
-        ),
-        *_part("What came of it", [table("", "times", "steps", rows=rows, numbers=("times",))]),
-        *_part("The best", [Text(_earlier(attempt["best_step"]))]),
-        *_part("The newest", [Text(_earlier(step)) for step in attempt["newest"]]),
-    )
-
-
-def _some(ids: Sequence[int]) -> str:
-    """The newest of the steps, by name."""
-    rest = len(ids) - NAMED
-    return _names(ids[-NAMED:]) + (f" and {rest} earlier" if rest > 0 else "")
-
-
-def clusters_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """A block a situation: what it looks like, and a row for every kind of action tried there."""
-    parts: list[RenderableType] = []
-    for cluster in found:
-        facts = [
-            _several(cluster["states"], "state"),
-            _several(cluster["steps"], "step"),
-            f"{cluster['failed']} failed",
-        ]
-        if cluster["mean_return"] is not None:
-            facts.append(f"mean return {cluster['mean_return']:.2f}")
-        parts += [
-            Text.assemble((cluster["signature"], "bold"), f"  {', '.join(facts)}"),
-            Padding(Text(excerpt(cluster["example"], SITUATION), style="dim"), (0, 0, 0, 2)),
-            *([Padding(_attempts(cluster["attempts"]), (0, 0, 0, 2))] if cluster["attempts"] else []),
-            Text(),
-        ]
-    return Group(*parts[:-1])
-
-
-def _several(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:
-    rows = [
-        (
-            f"attempt:{one['id']}",
-            one["n"],
-            one["live"],
-            one["mean_return"],
-            f"step:{one['best']}",
-            f"`{one['pattern']}`{_failures(one['failures'])}",
-        )
-        for one in attempts
-    ]
-    return table(
-        "id", "tried", "live", "return", "best", "action and failures",
-        rows=rows, numbers=("tried", "live", "return"), whole=("id", "best"),
-    )  # fmt: skip
-
-
-def _failures(counts: Mapping[str, int]) -> str:
-    return ": " + ", ".join(f"{name} {n}" for name, n in counts.items()) if counts else ""
-
-
-def stats_view(figures: Mapping[str, Any]) -> Table:
-    """What a library holds, tier by tier."""
-    return table("", "", rows=list(_figures(figures)))
-
-
-def _figures(figures: Mapping[str, Any]) -> Iterator[Line]:
-    yield "library", figures["path"]
-    yield "namespace", f"{figures['namespace']}, of {', '.join(figures['namespaces'])}"
-    files = f"file {decimal(figures['size_bytes'])}, index files {decimal(figures['index_bytes'])}"
-    yield "size", f"{files}; schema {figures['schema']}"
-    yield "embedder", f"{figures['embedder']}: {_counts(figures['vectors']) or 'nothing embedded yet'}"
-    won = f"{figures['successes']} succeeded, {figures['excluded']} excluded"
-    yield "episodes", f"{figures['episodes']}: {won}; in {figures['segments']} segments"
-    yield "steps", f"{figures['steps']}: {figures['live']} live, {figures['folded']} folded"
-    yield "failures", _counts(figures["failures"]) or "none"
-    yield "situations", f"{figures['clusters']} in {figures['states']} states, with {figures['attempts']} attempts"
-    for status, kinds in figures["items_by_status"].items():
-        yield f"{status} items", f"{sum(kinds.values())}: {_counts(kinds)}"
-    if not figures["items_by_status"]:
-        yield "items", "none"
-    yield "recorded", f"{figures['first']} to {figures['last']}" if figures["first"] else "never"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
 
 
 def history_view(changes: Sequence[Mapping[str, Any]]) -> Table:
@@ -411,5 +315,6 @@ def _grid(lines: Iterator[Line]) -> Table:
     return grid
 
 
-def _part(title: str, contents: Sequence[RenderableType]) -> list[RenderableType]:
+def part(title: str, contents: Sequence[RenderableType]) -> list[RenderableType]:
+    """A title, and what stands under it."""
     return [Text(f"\n{title}", style="bold"), *contents]
