@@ -1,11 +1,16 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, Failure, Item, State, Step, Trajectory
-from tacit.memory.clusters import MIN_COSINE
-from tacit.memory.recall import tokens_of, within_budget
-from tacit.memory.records import Hit
+from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from tacit.memory.catalogue import record_of
+from tacit.memory.clusters import BOUND, MIN_COSINE
+from tacit.memory.ledger import log_change
+from tacit.memory.recall import RECALL_FLOOR, tokens_of, within_budget
+from tacit.memory.records import Hit, Kind
+from tacit.memory.tiers import WINDOW
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -59,7 +64,7 @@ def test_the_best_steps_of_a_situation_come_first(library, episode):
 
 
 def test_a_known_situation_needs_no_scan(library, episode):
-    """The first visit searches and binds what it finds; the second one looks up."""
+    """systems.md §1: cluster-first, library fallback, fallback binds: a second visit performs 0 library scans."""
     library.record(episode())
     library.add(Item("insight", "a wooden drawer may be closed"))
     library.recall(DRAWER)
@@ -92,6 +97,170 @@ def test_an_item_bound_to_a_situation_is_recalled_in_it(library):
     library.add(Item("strategy", "zzz", signatures=(DRAWER.signature,)))
     assert items(library.recall(DRAWER)) == ["zzz"]
     assert items(library.recall(State("A red door.", task="leave"))) == []
+
+
+def test_every_step_recalls_for_its_own_observation(library, episode):
+    """systems.md §1: retrieval happens each step on o_t: other clusters, other items; as many recalls as steps."""
+    walk = [State(f"You are in the {room}. It is quiet.", task="leave") for room in ("hall", "yard", "barn")]
+    for number, state in enumerate(walk):
+        library.add(Item("insight", f"zzz {'abc'[number]}", signatures=(state.signature,)))
+    recalled = [items(library.recall(state)) for state in walk]
+    assert recalled == [["zzz a"], ["zzz b"], ["zzz c"]]
+    assert library._search.scans == 2 * len(walk)  # items and states, once for each new situation
+    assert [items(library.recall(state)) for state in walk] == recalled
+
+
+def test_a_lookup_compares_with_few_of_many_items(library, episode):
+    """systems.md §1: lookup is sublinear: 10k items, 200 clusters: ten times fewer comparisons than a full scan."""
+    signatures = [State(f"room {'x' * n}").signature for n in range(200)]
+    with library._transaction() as connection:
+        for number in range(10_000):
+            item = Item("insight", f"advice {number}", signatures=(signatures[number % 200],), id=f"in-{number}")
+            connection.execute(
+                "INSERT INTO items(id, namespace, number, kind, status, score, pinned, created_at, updated_at, record) "
+                "VALUES (?, 1, ?, 'insight', 'active', 0.5, 0, '', '', ?)",
+                (item.id, number + 1, record_of(item)),
+            )
+            connection.execute(
+                "INSERT INTO item_places VALUES (1, 'signature', ?, ?)", (item.signatures[0], number + 1)
+            )
+        log_change(connection, 1, "item", "in-0", "restored")
+    library.record(episode(see="room xxx"))
+    state = State("room xxx", task="find the spoon")
+    first = library.recall(state)
+    assert {hit.why for hit in first.items} == {"its own situation"}
+    counted = [0]
+
+    def count():
+        counted[0] += 1
+
+    def comparisons(call):
+        counted[0] = 0
+        library._store.connection.set_progress_handler(count, 1)
+        call()
+        library._store.connection.set_progress_handler(None, 1)
+        return counted[0]
+
+    lookup = comparisons(lambda: library.recall(state))
+    indexed = comparisons(lambda: library.items(signature=state.signature))
+    scan = comparisons(lambda: library.items(signature=state.signature, status=None))
+    assert scan >= 10_000
+    assert 10 * lookup <= scan
+    assert 10 * indexed <= scan
+    assert len(library._derived.bound[state.signature]) <= BOUND
+
+
+def test_folded_steps_are_recalled_in_sum_but_for_the_best(library, episode):
+    """systems.md §3: only the newest steps of an attempt, and its best, are recalled one by one."""
+    library.record(episode("open drawer 0", reward=0.9))
+    for number in range(1, WINDOW + 1):
+        library.record(episode(f"open drawer {number}", reward=0.5 if number < 17 else 0.1))
+    recollection = library.recall(DRAWER, k=20)
+    assert actions(recollection)[0] == "open drawer 0"
+    assert set(actions(recollection)[1:]) <= {f"open drawer {number}" for number in range(16, WINDOW + 1)}
+    (summary,) = recollection.summaries
+    assert (summary.n, summary.live) == (WINDOW + 1, 17)
+
+
+def test_a_recollection_sums_up_the_situation(library, episode):
+    """What was tried most, with its failures; nothing of other situations, nor for a text."""
+    for verb, times in zip("abcdefghij", range(10, 0, -1), strict=True):
+        library.record(episode(*[f"{verb} drawer"] * times, failure=Failure.NO_EFFECT))
+    library.record(episode("wait", see="elsewhere"))
+    summaries = library.recall(DRAWER).summaries
+    assert [(one.pattern, one.n, one.failures) for one in summaries] == [
+        (f"{verb} {{1}}", 10 - at, {"no_effect": 10 - at}) for at, verb in enumerate("abcdefgh")
+    ]
+    assert library.recall(State("You see a wooden drawer. It is stuck.", task="find the spoon")).summaries == ()
+    assert library.recall(DRAWER.observation).summaries == ()
+
+
+def test_the_same_action_is_not_shown_twice(library, episode):
+    """Of many equal steps the best; others make room for what was done otherwise."""
+    for _ in range(8):
+        library.record(episode("open drawer", reward=1.0))
+    library.record(episode("kick drawer", reward=0.1))
+    assert actions(library.recall(DRAWER, k=3)) == ["open drawer", "kick drawer"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("xyz"), st.sampled_from([0.0, 0.1, 0.5, 1.0]))))
+def test_the_best_steps_are_recalled_as_a_full_sort_would(tried):
+    """The index gives what sorting all live and best steps of the situation gives, no action twice."""
+    with ExperienceLibrary.open(":memory:") as library:
+        judged = Diagnosis(True)
+        for verb, thing, reward in tried:
+            library.record(Trajectory("t", (Step(DRAWER, f"{verb} {thing}", DRAWER, judged, reward),), True))
+        rows = library._store.rows(
+            "SELECT action FROM steps WHERE folded = 0 OR id IN (SELECT best FROM attempts) "
+            "ORDER BY return_to_go DESC, id DESC"
+        )
+        best = list(dict.fromkeys(row[0] for row in rows))
+        assert actions(library.recall(DRAWER, k=12)) == best[:12]
+
+
+def test_items_of_a_place_are_recalled_there_and_next_door(library, episode):
+    """systems.md §3: the location is the cell; its neighbours are where recorded steps led."""
+    kitchen, yard = (State(f"{name}.", location=name) for name in ("kitchen", "yard"))
+    judged = Diagnosis(True)
+    library.record(Trajectory("t", (Step(kitchen, "go out", yard, judged),), True))
+    for place in ("kitchen", "yard", "attic"):
+        library.add(Item("insight", f"zzz {place} zzz", locations=(place,)))
+
+    def found(location):
+        state = State("qqq", task="rrr", location=location, signature=f"s {location}")
+        return [(hit.what.locations[0], hit.why) for hit in library.recall(state).items]
+
+    assert found("kitchen") == [("kitchen", "its own place"), ("yard", "a place that is near")]
+    assert found("yard") == [("yard", "its own place")]
+    assert found("cellar") == []
+
+
+def test_where_there_is_no_place_none_is_asked(library, monkeypatch):
+    """An environment without locations pays nothing for them."""
+    library.add(Item("insight", "zzz", locations=("kitchen",)))
+    monkeypatch.setattr("tacit.memory.clusters.reached", None)
+    assert library.recall(DRAWER).items == ()
+
+
+def test_items_are_recalled_by_what_they_are_tagged_with(library):
+    """systems.md §3: semantic tags: two that the state shows; one is not enough."""
+    library.add(Item("insight", "zzz", tags=("wooden", "drawer")))
+    library.add(Item("insight", "yyy", tags=("drawer", "velvet")))
+    assert [(hit.what.title, hit.why) for hit in library.recall(DRAWER).items] == [("zzz", "its tags")]
+
+
+def test_a_discredited_item_is_not_recalled(library):
+    """systems.md §7.8: below the floor it falls out, however near; a pin keeps it."""
+    for title, score in (("closed drawer one", 0.39), ("closed drawer two", RECALL_FLOOR)):
+        library.add(Item("insight", title, score=score, signatures=(DRAWER.signature,)))
+    assert items(library.recall(DRAWER)) == ["closed drawer two"]
+    library.pin(library.items(text="one")[0].id)
+    assert items(library.recall(DRAWER)) == ["closed drawer two", "closed drawer one"]
+
+
+def test_a_quarantined_item_is_neither_recalled_nor_enforced(library):
+    """systems.md §7.2: until a person or evidence releases it."""
+    here: dict[str, Any] = {"signatures": (DRAWER.signature,), "trust": "untrusted", "source": "environment"}
+    hint = library.add(Item("insight", "a wooden drawer may be closed", **here))
+    stop = library.add(
+        Item("guardrail", "no", condition={"text": "closed"}, forbids="take {1}", confidence=0.9, **here)
+    )
+    assert not library.recall(DRAWER, actions={"take spoon": ""}, k=5).items
+    assert library.check(DRAWER, "take spoon").allowed
+    for admission in (hint, stop):
+        library.release(admission.item_id, "looked at")
+    assert library.recall(DRAWER).items
+    assert not library.check(DRAWER, "take spoon").allowed
+
+
+def test_the_same_words_are_not_recalled_twice(library):
+    """Two kinds of item that say the same take one place; the better one speaks."""
+    scores: dict[Kind, float] = {"insight": 0.6, "strategy": 0.8}
+    for kind, score in scores.items():
+        library.add(Item(kind, "a closed drawer sticks", score=score, signatures=(DRAWER.signature,)))
+    library.add(Item("insight", "spoons are long", signatures=(DRAWER.signature,)))
+    kinds = [(hit.what.kind, hit.what.title) for hit in library.recall(DRAWER, k=2).items]
+    assert kinds == [("strategy", "a closed drawer sticks"), ("insight", "spoons are long")]
 
 
 def test_situations_get_their_own_items(library):

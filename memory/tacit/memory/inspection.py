@@ -57,13 +57,15 @@ def items(
             raise UnknownName.of("kind of item", kind, KINDS)
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")
-    where = ["namespace = ?"]
+    # the plus leaves the choice of items to the index that is asked for
+    plus = "+" if status == "active" and any(value is not None for value in filed.values()) else ""
+    where = [f"{plus}namespace = ?"]
     parameters: list[int | str] = [namespace]
     if status is not None:
-        where.append("status = ?")
+        where.append(f"{plus}status = ?")
         parameters.append(status)
     if kinds is not None:
-        where.append(f"kind IN ({','.join('?' * len(kinds))})")
+        where.append(f"{plus}kind IN ({','.join('?' * len(kinds))})")
         parameters.extend(kinds)
     for by, value in filed.items():
         if value is not None:

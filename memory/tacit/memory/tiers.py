@@ -310,6 +310,12 @@ def _count_again(store: Store, namespace: int, ids: Mapping[Key, int]) -> tuple[
 def rebuild(connection: Connection, store: Store, namespace: int) -> None:
     """Make the attempts anew from the steps; one that is there keeps its number."""
     ids = {row[1:]: row[0] for row in store.rows(_KEYS, (namespace,))}
+    taken = set(ids.values())
+    for _, signature, action, _, _, attempt, _ in store.rows(_TRUTH, (namespace,)):  # a lost one by what its steps say
+        key = key_of(signature, action)
+        if key not in ids and attempt is not None and attempt not in taken:
+            ids[key] = attempt
+            taken.add(attempt)
     connection.execute("UPDATE steps SET attempt = NULL, folded = 0 WHERE namespace = ?", (namespace,))
     connection.execute("DELETE FROM attempts WHERE namespace = ?", (namespace,))
     truth, _ = _count_again(store, namespace, {})
