@@ -40,11 +40,11 @@ class Ours:
 
     def add(self, tenant: str, text: str) -> None:
         """Record an episode of one step."""
-        self._of(tenant).record(_episode([text]))
+        self._of(tenant).record(_episode(text))
 
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
-        """Record the texts as one episode."""
-        self._of(tenant).record(_episode(texts))
+        """Record as many episodes of one step by one call."""
+        self._of(tenant).record_many([_episode(text) for text in texts])
 
     def search(self, tenant: str, text: str, k: int) -> list[str]:
         """By meaning alone."""
@@ -60,11 +60,10 @@ class Ours:
             library.close()
 
 
-def _episode(texts: Sequence[str]) -> Trajectory:
-    """Steps that change nothing: every text is one state."""
-    states = [State(text) for text in texts]
-    steps = [Step(state, "look", state, Diagnosis(True), t=t) for t, state in enumerate(states)]
-    return Trajectory("", tuple(steps), True, ending="success")
+def _episode(text: str) -> Trajectory:
+    """A step that changes nothing: the text is its one state."""
+    state = State(text)
+    return Trajectory("", (Step(state, "look", state, Diagnosis(True)),), True, ending="success")
 
 
 def open_memory(folder: Path, look_up: LookUp, variant: str) -> Ours:
