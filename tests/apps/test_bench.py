@@ -14,6 +14,15 @@ def test_recall_rows(tacit_json):
     assert all(row["p50_ms"] > 0 and row["parts_p50_ms"] > 0 for row in rows)
 
 
+def test_store_rows(tacit_json, monkeypatch):
+    """Every tenant finds its own, whatever the size."""
+    monkeypatch.setattr("tacit.apps.bench_store.SINGLES", 5)
+    monkeypatch.setattr("tacit.apps.bench_store.TENANTS", 3)
+    rows = tacit_json("bench", "store", "--steps", "1000", "--large", "1000")["rows"]
+    assert all(row["value"] > 0 and row["unit"] for row in rows)
+    assert [row["value"] for row in rows if row["what"].startswith("tenants")] == [5, 5]
+
+
 def test_loop_rows(tacit_json):
     rows = tacit_json("bench", "loop", "--steps", "100", "--episodes", "1")["rows"]
     assert {row["mode"] for row in rows} == {"fused", "stages", "learning"}

@@ -58,6 +58,18 @@ def start(
 
 
 @app.command()
+def store(
+    steps: Annotated[int, typer.Option(min=1000, help="Steps of the library that is written and weighed.")] = 10_000,
+    large: Annotated[int, typer.Option(min=1000, help="Steps of the library that is opened.")] = 100_000,
+    as_json: AsJson = False,
+) -> None:
+    """Writing, memory, disk, opening and tenants of a library."""
+    from . import bench_store
+
+    _show(bench_store.measure(steps, large, tell), as_json)
+
+
+@app.command()
 def peers(
     n: Annotated[int, typer.Option(min=10, help="Texts that each memory holds.")] = 10_000,
     queries: Annotated[int, typer.Option(min=10, help="Searches of each kind.")] = 200,
@@ -104,6 +116,17 @@ def retrieval(
     _show(rows if as_json else bench_retrieval.for_people(rows), as_json)
 
 
+@app.command()
+def train(
+    rounds: Annotated[int, typer.Option(min=1, help="Passes of every system over the batch.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Training tokens by CPU-second: our step beside a raw forward and backward pass of the same model."""
+    from . import bench_train
+
+    _show(bench_train.measure(rounds, tell), as_json)
+
+
 app.command()(learn)
 
 
@@ -117,4 +140,6 @@ def _show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def _words(value: Any) -> str:
+    if value is None:
+        return "-"
     return (", ".join(value) or "none") if isinstance(value, list) else str(value)

@@ -50,7 +50,9 @@ def by_step(
         return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
     known = "" if by_text else plain(state.signature)
     cluster = clusters.steps_of(store, search.namespace, known, k) if known else ()
-    items = derived.bound.get(state.signature)
+    items: Sequence[Hit] | None = (
+        derived.bound.get(state.signature) if derived.items else ()
+    )  # of none, none are sought
     hybrid = not cluster or items is None
     if hybrid:
         vector = search.embed(_query(state))
