@@ -151,11 +151,10 @@ def _weight(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
 
 def weigh(path: str, text: str) -> Row:
     """Recalls by situation and by words; the process's largest memory."""
-    rooms = Rooms(0)
     with ExperienceLibrary.open(path) as library:
-        for _ in range(20):
-            assert library.recall(rooms.state(), k=5).path == "cluster"
-            assert library.search(text, 5, how="text")
+        for step in library.trajectory(library.trajectories(limit=1)[0]["id"]).steps:
+            assert library.recall(step.pre, k=5).path == "cluster"
+        assert library.search(text, 5, how="text")
     assert "faiss" not in sys.modules
     return {"mb": _largest_mb()}
 

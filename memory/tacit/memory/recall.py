@@ -57,12 +57,12 @@ def by_step(
     if hybrid:
         vector = search.embed(_query(state))
         if items is None:
-            items = _rank(clusters.items_of(store, derived, search, state, _query(state), vector, k))
+            items = clusters.items_of(store, derived, search, state, _query(state), vector, k)
             if not by_text:
                 derived.bound[state.signature] = items
         if not cluster:
             cluster = _found_steps(store, derived, search, state, vector, k, after)
-    offered = (hit for hit in items or () if _offered(hit.what, kinds, situation, actions))
+    offered = (hit for hit in _rank(items or ()) if _offered(hit.what, kinds, situation, actions))
     shown, steps, tokens = within_budget(clusters.distinct(offered, k), cluster[:k], budget_tokens)
     if not (shown or steps or guardrails or estimates):
         return Recollection()
@@ -104,7 +104,7 @@ def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hi
     return tuple(Hit(best[ref], cosine, why) for ref, cosine, why in found if ref in best)
 
 
-def _rank(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+def _rank(hits: Iterable[Hit]) -> list[Hit]:
     """Nearness times utility; ties by id, so that any process gives the same order."""
 
     def worth(hit: Hit) -> tuple[float, str]:
@@ -112,7 +112,7 @@ def _rank(hits: Iterable[Hit]) -> tuple[Hit, ...]:
         assert isinstance(item, Item)
         return (-hit.similarity * (0.5 + item.score), item.id)
 
-    return tuple(sorted(hits, key=worth))
+    return sorted(hits, key=worth)
 
 
 def tokens_of(text: str) -> int:
