@@ -186,7 +186,7 @@ def _opening(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]
         for name in ("recall", "estimates"):
             seconds = statistics.median(one[name] for one in found)
             rows.append(_row(f"open to first {name}, {what}", steps, seconds, "s", f"<= {promise:g}"))
-        shutil.rmtree(f"{path}.index")
+        shutil.rmtree(f"{path}.index", ignore_errors=True)
     return rows
 
 
