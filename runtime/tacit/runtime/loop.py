@@ -67,11 +67,9 @@ class EpisodeState(TypedDict, total=False):
     """What was proposed in each situation of the episode."""
     withheld: dict[str, tuple[str, ...]]
     """The items held back in each situation."""
-    planning: bool
-    """Whether there is a planner."""
     plan: Plan | None
-    skills: dict[str, bool]
-    """The skills and remedies whose run is over, and whether it was verified."""
+    skills: dict[str, bool] | None
+    """The skills and remedies whose run is over, and whether it was verified; None without a planner."""
     forbidden: dict[str, str]
     blocked: tuple[str, ...]
     overrode: tuple[str, ...]
@@ -133,9 +131,8 @@ class Nodes:
             "usage": Usage(),
             "hints": {},
             "withheld": {},
-            "planning": self.planner is not None,
             "plan": None,
-            "skills": {},
+            "skills": None if self.planner is None else {},
             "replan": None,
             "score": 0.0,
             "success": False,
@@ -155,15 +152,8 @@ class Nodes:
             actions = tuple(self.live[episode["thread"]].environment.admissible(episode["state"]))
         except EnvironmentFailure as error:
             return _excluded(error)
-        return {
-            "actions": actions,
-            "forbidden": {},
-            "blocked": (),
-            "overrode": (),
-            "replans": 0,
-            "outcome": None,
-            "decision": None,
-        }
+        begun = {"actions": actions, "forbidden": {}, "blocked": (), "replans": 0, "outcome": None, "decision": None}
+        return {**begun, "overrode": ()} if episode.get("overrode") else begun
 
     def signature(self, episode: EpisodeState) -> Update:
         """Whether this kind of situation is new in the episode."""
@@ -222,7 +212,7 @@ class Nodes:
             made = self.planner.plan(context, items)
         update: Update = {"plan": made if made and made.steps else None}
         if plan:
-            update["skills"] = verdicts(plan, episode["state"], episode["skills"], going_on=made)
+            update["skills"] = verdicts(plan, episode["state"], episode["skills"] or {}, going_on=made)
         if made and made.usage.calls:
             update["usage"] = episode["usage"] + made.usage
         if withheld:
@@ -241,8 +231,8 @@ class Nodes:
         """Skills and remedies that fit here and did not fail in this episode; and the ids of those held back."""
         if self.settings.arm == "control":
             return (), ()
-        fitting = self.library.offered(episode["state"], kinds=kinds)
-        fitting = tuple(item for item in fitting if episode["skills"].get(item.id, True))
+        known = episode["skills"] or {}
+        fitting = [item for item in self.library.offered(episode["state"], kinds=kinds) if known.get(item.id, True)]
         withheld = tuple(item.id for item in fitting if self._held_back(episode, item.id))
         return tuple(item for item in fitting if item.id not in withheld), withheld
 
@@ -372,7 +362,7 @@ class Nodes:
             if missed and not update["replan"] and not episode.get("replan"):  # once, not while the trouble lasts
                 changed["replan"] = missed
         if plan.next is None or update["ending"]:
-            changed["skills"] = verdicts(plan, update["state"], episode["skills"])
+            changed["skills"] = verdicts(plan, update["state"], episode["skills"] or {})
         return changed
 
     def _step(self, episode: EpisodeState, working: WorkingMemory) -> tuple[Step, bool, Info]:
@@ -488,7 +478,7 @@ ROUTES: Mapping[str, Callable[[EpisodeState], str]] = {
     "observe": _unless_failed("signature"),
     "signature": lambda _: "recall",
     "recall": lambda _: "guide",
-    "guide": lambda episode: "plan" if episode.get("planning") else "decide",
+    "guide": lambda episode: "decide" if episode.get("skills") is None else "plan",
     "plan": lambda _: "decide",
     "decide": lambda _: "guard",
     "guard": _after_guard,
