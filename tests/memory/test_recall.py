@@ -25,6 +25,12 @@ def actions(recollection):
     return [hit.what.action for hit in recollection.steps]
 
 
+def used(episode, ref, *, success):
+    """An episode that was shown an item."""
+    made = episode("open drawer", success=success)
+    return replace(made, steps=tuple(replace(step, why={"recalled": [ref]}) for step in made.steps))
+
+
 def test_an_empty_library_recalls_nothing(library):
     """Empty is a valid answer, and says so."""
     recollection = library.recall(DRAWER)
@@ -90,6 +96,27 @@ def test_what_was_added_since_is_searched_for(library, episode):
     library.recall(DRAWER)
     library.add(Item("insight", "a wooden drawer may be closed"))
     assert items(library.recall(DRAWER)) == ["a wooden drawer may be closed"]
+
+
+def test_a_score_that_moved_asks_for_no_new_search(library, episode):
+    """What was found for a situation stays found; it is ranked, and dropped, by its score of now."""
+    one, two = (
+        str(library.add(Item("insight", f"a wooden drawer closed {name}", score=score)).item_id)
+        for name, score in (("one", 0.9), ("two", 0.8))
+    )
+    library.record(episode())
+    assert items(library.recall(DRAWER)) == ["a wooden drawer closed one", "a wooden drawer closed two"]
+    scans = library._search.scans
+    for _ in range(4):
+        library.record(used(episode, one, success=False))
+        library.record(used(episode, two, success=True))
+    recollection = library.recall(DRAWER)
+    assert items(recollection)[0] == "a wooden drawer closed two"
+    assert [hit.what.score for hit in recollection.items] == [
+        library.get(hit.what.id).score for hit in recollection.items
+    ]
+    assert recollection.path == "cluster"
+    assert library._search.scans == scans
 
 
 def test_an_item_bound_to_a_situation_is_recalled_in_it(library):

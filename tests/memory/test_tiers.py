@@ -20,7 +20,7 @@ def attempt(action="open drawer", reward=0.0, failure=Failure.NONE, see=DRAWER, 
     return Step(pre, action, State("It is open."), Diagnosis(failure is Failure.NONE, failure), reward)
 
 
-def run(*steps, success=True, task="find the spoon"):
+def run(*steps: Step, success: bool | None = True, task: str = "find the spoon") -> Trajectory:
     """An episode of these steps."""
     return Trajectory(task, steps, success)
 

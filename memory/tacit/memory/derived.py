@@ -6,6 +6,8 @@ read when they are first asked for, from their file where there is one (see `sid
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 
 from .catalogue import item_of
 from .guardrails import Guard
@@ -39,9 +41,12 @@ class Derived:
         self._filed = 0
         self._saved = 0
         self._situation: Situation | None = None
-        self.words: dict[str, int] = {}
+        self._words_unread = False
+        self._words: dict[str, int] = {}
+        self._structural: frozenset[str] = frozenset()
+        self._last_episode = 0
         self.episodes = 0
-        self.structural: frozenset[str] = frozenset()
+        """Recorded in this namespace, excluded ones apart."""
         self.items: dict[str, Item] = {}
         self.numbers: dict[int, str] = {}
         self.guard = Guard()
@@ -56,20 +61,24 @@ class Derived:
 
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call; returns what kinds of things changed."""
+        before = self._seq
         rows = self._store.rows(
-            "SELECT what, max(seq) FROM changes WHERE seq > ? AND namespace = ? GROUP BY what",
-            (self._seq, self._namespace),
+            "SELECT iif(op = 'scored', 'score', what), max(seq) FROM changes "
+            "WHERE seq > ? AND namespace = ? GROUP BY 1",
+            (before, self._namespace),
         )
         if not rows:
             return frozenset()
         self._seq = max(row[1] for row in rows)
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
-            self._read_words()
-            self._steps_unread = True
+            self._count_episodes()
+            self._words_unread = self._steps_unread = True
             self.reached.clear()
         if "item" in changed:
             self._read_items()
+        elif "score" in changed:
+            self._read_scores(before)
         self._situation = None
         self.task_episodes.clear()
         return changed
@@ -80,14 +89,36 @@ class Derived:
             self._situation = Situation(state, self.structural)
         return self._situation
 
+    @property
+    def words(self) -> dict[str, int]:
+        """How many episodes showed each word."""
+        self._read_words()
+        return self._words
+
+    @property
+    def structural(self) -> frozenset[str]:
+        """The words that belong to the structure of the environment."""
+        self._read_words()
+        return self._structural
+
+    def _count_episodes(self) -> None:
+        ((new, last),) = self._store.rows(
+            "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
+            "WHERE rowid > ? AND +namespace = ?",
+            (self._last_episode, self._namespace),
+        )
+        self.episodes += new
+        self._last_episode = last or self._last_episode
+
     def _read_words(self) -> None:
-        (self.episodes,) = self._store.rows(
-            "SELECT count(*) FROM trajectories WHERE namespace = ? AND success IS NOT NULL", (self._namespace,)
-        )[0]
-        self.words = dict(self._store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (self._namespace,)))
+        if not self._words_unread:
+            return
+        self._words_unread = False
+        rows = self._store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (self._namespace,))
+        self._words = dict(rows)
         if self.episodes >= STRUCTURAL_AFTER:
             enough = STRUCTURAL_SHARE * self.episodes
-            self.structural = frozenset(word for word, episodes in self.words.items() if episodes >= enough)
+            self._structural = frozenset(word for word, episodes in self._words.items() if episodes >= enough)
 
     @property
     def values(self) -> ValueTable:
@@ -146,6 +177,26 @@ class Derived:
             self.numbers[number] = item.id
         self.guard = Guard(self.items.values())
         self.bound.clear()
+
+    def _read_scores(self, after: int) -> None:
+        """Items whose score alone changed stay found where they were found."""
+        rows = self._store.rows(
+            "SELECT record FROM items WHERE namespace = ? AND status = 'active' AND id IN "
+            "(SELECT ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'item')",
+            (self._namespace, after, self._namespace),
+        )
+        moved = {item.id: item for item in (item_of(row[0]) for row in rows)}
+        self.items.update(moved)
+        if any(item.kind == "guardrail" for item in moved.values()):
+            self.guard = Guard(self.items.values())
+        for signature, hits in self.bound.items():
+            if any(hit.what.id in moved for hit in hits):
+                self.bound[signature] = tuple(_with_new(hit, moved) for hit in hits)
+
+
+def _with_new(hit: Hit, moved: Mapping[str, Item]) -> Hit:
+    item = moved.get(hit.what.id) if isinstance(hit.what, Item) else None
+    return hit if item is None else replace(hit, what=item)
 
 
 def saved_problem(store: Store, namespace: int) -> str:

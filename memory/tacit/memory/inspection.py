@@ -339,7 +339,7 @@ def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int]
     `on_embedded` is told how many of how many are embedded.
     """
     namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
-    parts = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
+    parts: list[tuple[int, search.Kind]] = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
     total = sum(len(store.rows(_LIVE[kind], (namespace,))) for namespace, kind in parts)
     ((done,),) = store.rows("SELECT count(*) FROM vectors")
 
