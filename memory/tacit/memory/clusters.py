@@ -13,7 +13,7 @@ import numpy as np
 from .derived import Derived
 from .embed import Vectors
 from .errors import ConfigError
-from .ledger import plain, read_steps
+from .ledger import plain, read_distinct_steps
 from .records import Hit, Item, State, Summary
 from .search import DEPTH, Search, fuse
 from .situation import content_words, words
@@ -47,30 +47,20 @@ def steps_of(store: Store, namespace: int, signature: str, k: int) -> tuple[Hit,
 
     Only k attempts are looked at, those with the best best: no other one has a step among the k best.
     """
-    attempts = store.rows(
-        "SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY best_return DESC LIMIT ?",
-        (namespace, signature, k),
-    )
-    if not attempts:
-        return ()
-    live = store.rows(
-        f"SELECT id FROM steps WHERE attempt IN ({','.join('?' * len(attempts))}) AND folded = 0 "
-        "ORDER BY return_to_go DESC, id DESC LIMIT ?",
-        (*(row[0] for row in attempts), POOL * k),
-    )
-    candidates = sorted({row[1] for row in attempts} | {row[0] for row in live})
-    rows = store.rows(
-        f"SELECT id, action FROM steps WHERE id IN ({','.join('?' * len(candidates))}) "
-        "ORDER BY return_to_go DESC, id DESC",
-        tuple(candidates),
-    )
-    chosen: dict[str, int] = {}
-    for ref, action in rows:
-        chosen.setdefault(action.lower(), ref)
-    best = list(chosen.values())[:k]
-    where = f"id IN ({','.join('?' * len(best))}) ORDER BY return_to_go DESC, id DESC"
+    steps = read_distinct_steps(store, _BEST_OF_CLUSTER, (namespace, signature, k, POOL * k), k)
     why = f"same situation {signature}"
-    return tuple(Hit(step, 1.0, why) for step in read_steps(store, where, tuple(best), brief=True))
+    return tuple(Hit(step, 1.0, why) for step in steps)
+
+
+_BEST_OF_CLUSTER = """id IN (
+    WITH tried AS MATERIALIZED (
+        SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY best_return DESC LIMIT ?)
+    SELECT best FROM tried UNION ALL
+    SELECT id FROM (
+        SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) AND folded = 0
+        ORDER BY return_to_go DESC, id DESC LIMIT ?))
+ORDER BY return_to_go DESC, id DESC
+"""
 
 
 def summaries_of(store: Store, namespace: int, signature: str) -> tuple[Summary, ...]:

@@ -23,6 +23,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 _JUDGED = tuple(field.name for field in fields(Diagnosis))
 _STATE = "observation, facts, location, task, feedback, notes, signature"
 _STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id"
+_BRIEF = _STEP.replace("keys, why", "'', ''")
 
 
 def now() -> str:
@@ -246,6 +247,14 @@ def read_steps(store: Store, where: str, parameters: tuple[Any, ...], *, brief: 
     Ids are passed as one JSON list, `id IN (SELECT value FROM json_each(?))`: SQLite limits parameters.
     """
     return _steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters), brief)
+
+
+def read_distinct_steps(store: Store, where: str, parameters: tuple[Any, ...], k: int) -> list[Step]:
+    """The first k steps of a WHERE ... ORDER BY clause of which none does what an earlier one did; in brief."""
+    chosen: dict[str, tuple[Any, ...]] = {}
+    for row in store.rows(f"SELECT {_BRIEF} FROM steps WHERE {where}", parameters):
+        chosen.setdefault(row[3].lower(), row)
+    return _steps(store, list(chosen.values())[:k], brief=True)
 
 
 def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:
