@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SPECIAL = ("<pad>", "<unk>", "<end>", "<task>", "<memory>", "<see>", "<act>", "<item>", "<keep>", "<skip>")
+SPECIAL = ("<pad>", "<unk>", "<end>", "<task>", "<memory>", "<see>", "<at>", "<act>", "<item>", "<keep>", "<skip>")
 _PIECE = r"[a-z0-9'_-]+|[^\sa-z0-9]"
 
 

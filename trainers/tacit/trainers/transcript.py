@@ -1,6 +1,6 @@
 """Episodes as tokens: the one place where text becomes ids, for a policy that reads a transcript.
 
-    <task> find the coin <memory> kitchen : move east . <see> kitchen . fridge closed . <act> move east <end> <see> ...
+    <task> find coin . <memory> kitchen : move east . <see> kitchen . fridge closed . <at> kitchen <act> move east <end>
 
 Append-only: every turn's prompt begins with the prompt before it and the completion as it was
 sampled, so that a whole episode is one stream and nothing is tokenised twice. Observations are
@@ -53,8 +53,11 @@ class Transcript:
             ids += (*self._ids("<task>"), *self._ids(compact(state.task)))
         if memory:
             ids += (*self._ids("<memory>"), *self._ids(memory))
-        seen = state.observation if first or not state.feedback else f"{state.feedback} {state.observation}"
-        return (*ids, *self._ids("<see>"), *self._ids(compact(seen)), *self._ids("<act>"))
+        told = "" if first or state.feedback in state.observation else f"{state.feedback} "
+        ids += (*self._ids("<see>"), *self._ids(compact(told + state.observation)))
+        if state.location:  # last, so that what is known of the place is looked up from right before the action
+            ids += (*self._ids("<at>"), *self._ids(state.location.lower()))
+        return (*ids, *self._ids("<act>"))
 
     def action(self, action: str) -> Ids:
         """An action as it is said, with its end."""
