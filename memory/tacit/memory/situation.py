@@ -167,7 +167,12 @@ def pattern_of(action: str, *, keep_first: bool = False) -> str:
 @lru_cache(maxsize=8192)
 def words(text: str) -> tuple[str, ...]:
     """Lower-case words of a text, in order."""
-    return tuple((_WORD if text.isascii() else _WORD_OF_ANY_SCRIPT).findall(text.lower()))
+    return tuple(_split(text))
+
+
+def _split(text: str) -> list[str]:
+    found: list[str] = (_WORD if text.isascii() else _WORD_OF_ANY_SCRIPT).findall(text.lower())
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -206,10 +211,9 @@ def _text(text: str) -> _Text:
     return _Text(text)
 
 
-@lru_cache(maxsize=4096)
-def vocabulary(observation: str) -> frozenset[str]:
-    """The distinct words of an observation, for document frequencies."""
-    return frozenset(words(observation))
+def vocabulary(text: str) -> frozenset[str]:
+    """The distinct words of a text, for document frequencies."""
+    return frozenset(_split(text))
 
 
 class Situation:
