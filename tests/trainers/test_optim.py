@@ -12,7 +12,7 @@ import torch
 from tacit.memory.errors import ConfigError
 from tacit.trainers import forward as forward_module
 from tacit.trainers.adapters import activate, add_adapter, parameters_of
-from tacit.trainers.forward import batch, forward, logprobs, recompute_layers
+from tacit.trainers.forward import batch, forward, logprobs, recomputed
 from tacit.trainers.optim import Learner, LearnerSettings, LossSettings, frozen
 from tacit.trainers.rows import Stream
 from tacit.trainers.tiny import TinyConfig, build_model
@@ -63,7 +63,7 @@ def learner(model, role="", **settings):
 def gradient(model, given, loss, **settings):
     """What a step adds up before the optimiser acts, by keeping it from acting."""
     made = learner(copy.deepcopy(model), **settings)
-    kept = []
+    kept: list[torch.Tensor] = []
     made._move = lambda *_, **__: kept.extend(parameter.grad.clone() for parameter in made.parameters)
     made.step(given, loss, reference=frozen(model))
     return torch.cat([grad.flatten() for grad in kept])
@@ -147,10 +147,36 @@ def test_gradient_checkpointing_does_not_change_the_gradient(model):
     )
 
 
-def test_gradient_checkpointing_leaves_dropout_off(model):
-    recompute_layers(model)
-    assert not any(module.training for module in model.modules() if isinstance(module, torch.nn.Dropout))
-    assert not model.training
+def test_gradient_checkpointing_leaves_dropout_off_and_ends(model):
+    """Layers that train without end would lose the engine's key-value cache."""
+    with recomputed(model):
+        assert sum(module.training for module in model.modules()) == SHAPE.layers
+    assert not any(module.training for module in model.modules())
+    ids = torch.tensor([[1, 2]])
+    assert model(input_ids=ids, use_cache=True).past_key_values.get_seq_length() == 2
+
+
+def test_a_head_with_a_bias_is_scored_with_it(model):
+    model.lm_head.bias = torch.nn.Parameter(torch.randn(WORDS, dtype=torch.float64))
+    found, _ = forward(model, batch(streams(), dtype=torch.float64))
+    assert torch.allclose(found, by_hand(model, streams())[0], atol=1e-9)
+
+
+def test_a_model_that_bends_its_logits_is_refused(model):
+    model.config.final_logit_softcapping = 30.0
+    with pytest.raises(ConfigError, match="final_logit_softcapping"):
+        forward(model, batch(streams(), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_bfloat16_is_near(monkeypatch, half):
+    """Under autocast, as on a GPU, or with weights in half precision: float32 scores, within a few hundredths."""
+    model, given = build_model(WORDS, SHAPE), streams()
+    exact, _ = forward(model, batch(given))
+    monkeypatch.setattr(forward_module, "autocast", lambda _: torch.autocast("cpu", torch.bfloat16, enabled=not half))
+    found, entropies = forward(model.bfloat16() if half else model, batch(given))
+    assert found.dtype == entropies.dtype == torch.float32
+    assert torch.allclose(found, exact, atol=0.05)
 
 
 def test_pieces_of_the_head_do_not_change_the_gradient(model, monkeypatch):
@@ -370,6 +396,35 @@ def test_an_adapter_is_resumed_bit_for_bit():
     for one in (first, second):
         one.step(streams(1), LossSettings(kl=0.1))
     assert torch.equal(weights(made[0]), weights(made[1]))
+
+
+def test_an_adapter_learns_under_gradient_checkpointing(adapted):
+    """Its layers' inputs need no gradient of their own."""
+    activate(adapted, "policy")
+    given = streams(advantage=1.0)
+    before = torch.cat(logprobs(adapted, given, budget=100)).mean()
+    learner(adapted, "policy", lr=1e-2, recompute=True).step(given, LossSettings(kind="imitation"))
+    learner(adapted, "policy", lr=1e-2, recompute=True).step(given, LossSettings(kind="imitation"))
+    assert torch.cat(logprobs(adapted, given, budget=100)).mean() > before
+
+
+def test_a_step_that_broke_leaves_no_gradient(model):
+    """Out of memory, say: the next step begins clean."""
+    made, given = learner(model, budget=1), streams()
+    broken = [
+        *given,
+        replace(
+            given[0],
+            tokens=(WORDS + 5,) * 3,
+            mask=(False, False, True),
+            logprobs=(0.0,) * 3,
+            advantages=(1.0,) * 3,
+            allowed=(None,) * 3,
+        ),
+    ]
+    with pytest.raises(IndexError):
+        made.step(broken, LossSettings())
+    assert all(parameter.grad is None for parameter in made.parameters)
 
 
 def test_a_role_without_an_adapter_is_refused(adapted):

@@ -147,7 +147,7 @@ def model():
 def test_what_is_imitated_is_learnt(restricted):
     """The way through the places: its loss falls by far, and progress is told."""
     given = examples([walk(1, 2, 3, 4, 5), walk(6, 3, 7, 5)], render, Examples(restricted=restricted))
-    told = []
+    told: list[str] = []
     report = warm_start(model(), given, WarmStart(updates=60, lr=1e-2, batch=2), told.append)
     assert report.last < report.first / 5
     assert len(report.curve) == 60

@@ -8,7 +8,7 @@ This file knows no loss and no optimiser.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,15 +223,22 @@ def autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
 
 
-def recompute_layers(model: nn.Module) -> None:
-    """Gradient checkpointing: layers keep their inputs only, and are run again in the backward pass.
+@contextmanager
+def recomputed(model: nn.Module) -> Iterator[None]:
+    """Gradient checkpointing here: layers keep their inputs only, and are run again in the backward pass.
 
-    transformers does so in layers that are in training mode; their parts stay as they are, so dropout
-    stays off and log-probabilities are those of sampling.
+    transformers does so in layers that are in training mode. Their parts stay as they are, so dropout
+    stays off; and outside of here the layers use their key-value cache, which the engine needs.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     causal_of(model).gradient_checkpointing_enable({"use_reentrant": False})
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    before = [layer.training for layer in layers]
+    try:
+        for layer in layers:
             layer.training = True
+        yield
+    finally:
+        for layer, training in zip(layers, before, strict=True):
+            layer.training = training

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tacit.memory.errors import ConfigError
 
 from .adapters import activate, has_adapters
-from .forward import Batch, batch, forward, logprobs, place_of, recompute_layers, trained
+from .forward import Batch, batch, forward, logprobs, place_of, recomputed, trained
 from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
 from .rows import Stream, micro_batches
 
@@ -156,8 +156,7 @@ class Learner:
             weight_decay=self.settings.weight_decay,
             fused=True,
         )
-        if self.settings.recompute:
-            recompute_layers(model)
+        model.eval()  # the log-probabilities must be those of sampling: no dropout
 
     @property
     def lr(self) -> float:
@@ -180,10 +179,11 @@ class Learner:
         if self.role:
             activate(self.model, self.role)
         before = self._before([stream for stream in streams if _speaks(stream, loss)], loss, reference)
-        for part in self._parts(streams):
-            self._update(part, before, loss, tally)
-            if tally.stopped:
-                break
+        with recomputed(self.model) if self.settings.recompute else nullcontext():
+            for part in self._parts(streams):
+                self._update(part, before, loss, tally)
+                if tally.stopped:
+                    break
         return _metrics(tally, time.perf_counter() - began)
 
     def state_dict(self) -> dict[str, Any]:
@@ -242,14 +242,16 @@ class Learner:
         """One update of the optimiser over these streams, or none where there is no usable gradient."""
         denominator, weights = _denominator(streams, self.settings)
         told = _Tally()
-        for micro in micro_batches([stream for stream in streams if id(stream) in before], self.settings.budget):
-            self._accumulate(micro, before, weights, denominator, loss, told)
-        tally.add(told)
-        if loss.max_kl is not None and told.sums["kl_old"] > loss.max_kl * told.trained:
-            tally.stopped = 1
-        else:
-            self._move(tally, signal=told.trained > 0)
-        self._adam.zero_grad(set_to_none=True)
+        try:
+            for micro in micro_batches([stream for stream in streams if id(stream) in before], self.settings.budget):
+                self._accumulate(micro, before, weights, denominator, loss, told)
+            tally.add(told)
+            if loss.max_kl is not None and told.sums["kl_old"] > loss.max_kl * told.trained:
+                tally.stopped = 1
+            else:
+                self._move(tally, signal=told.trained > 0)
+        finally:
+            self._adam.zero_grad(set_to_none=True)
 
     def _accumulate(
         self,
