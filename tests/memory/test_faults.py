@@ -285,8 +285,8 @@ def crowd(path, writing, most, reading):
     writers.opened(path).close()
     stop = path.with_suffix(".stop")
     began = time.monotonic()
-    readers = [started("read", path, f"r{number}", stop) for number in range(reading)]
     busy = [started("write", path, f"w{number}", most) for number in range(writing)]
+    readers = [started("read", path, f"r{number}", stop) for number in range(reading)]
     outputs = [process.communicate() for process in busy]
     took = time.monotonic() - began
     stop.touch()
@@ -546,6 +546,28 @@ def check_whole(library, held):
     assert {row["id"] for row in library.trajectories()} == set(held)
     assert all(writers.says(ref, library.trajectory(ref)) for ref in held)
     assert library.verify() == []
+
+
+def test_an_evolution_that_could_not_be_written_is_proposed_again(path):
+    """What was found is not forgotten because the disk was full."""
+    with writers.opened(path) as library:
+        for number in range(40):
+            library.record(writers.episode_of(f"e{number}"))
+        connection = library._store.connection
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(LibraryUnwritable, match="is full"):
+            library.evolve()
+        assert library.items() == []
+        connection.execute("PRAGMA max_page_count = 1000000")
+        late = library.evolve()
+    shutil.copy(path, path.with_suffix(".copy"))
+    with writers.opened(path.with_suffix(".copy")) as copy:
+        for item in copy.items():
+            copy.retire(item.id, "to compare")
+        wanted = copy.evolve()
+    assert late.candidates == wanted.candidates >= 2
+    assert late.count("added") == late.candidates
 
 
 @pytest.fixture

@@ -206,11 +206,16 @@ class ExperienceLibrary:
             aging = any(item.ttl is not None for item in unpinned)
             if not (proposals or released or aging):
                 return EvolutionReport()
-            with self._transaction() as connection:
-                admissions = self._admit_within_limits(self._curator(connection), proposals)
-                for item, why in released:
-                    catalogue.retire(connection, self._number, item.id, why)
-                expired = expire(connection, self._number, derived.episodes) if aging else []
+            try:
+                with self._transaction() as connection:
+                    admissions = self._admit_within_limits(self._curator(connection), proposals)
+                    for item, why in released:
+                        catalogue.retire(connection, self._number, item.id, why)
+                    expired = expire(connection, self._number, derived.episodes) if aging else []
+            except BaseException:  # what was proposed was not written: propose it again
+                self._evolution, self._induction, self._read_up_to = Evolution(), Induction(), 0
+                self._forget()
+                raise
             retired = (*(item.id for item, _ in released), *expired)
             return EvolutionReport(tuple(admissions), retired, len(proposals))
 
