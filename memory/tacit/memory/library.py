@@ -49,7 +49,7 @@ from .records import (
 )
 from .redaction import redact, redact_item, redact_names, redact_state, redact_trajectory, redact_values
 from .search import How, Search
-from .sidecar import SAVE_AFTER
+from .sidecar import SAVE_AFTER, drop_indices
 from .situation import guard_keys
 from .store import Store
 from .tiers import Attempts
@@ -481,14 +481,9 @@ class ExperienceLibrary:
                 self.index()
             return problems
 
-    def index(self, on_embedded: Callable[[str, int], None] | None = None) -> None:
-        """Embed what has no vector yet and read all values, so that the next recall need not.
-
-        `on_embedded` is told of what, and how many, each time some were embedded and kept.
-        """
+    def index(self) -> None:
+        """Embed what has no vector yet and read all values, so that the next recall need not."""
         with self._lock:
-            if on_embedded is not None:
-                self._search.on_embedded = on_embedded
             self._search.index("states")
             self._search.index("items")
             self._caught_up().read_values()
@@ -596,6 +591,7 @@ def reembed(
             if store.rows("SELECT value FROM meta WHERE name = 'fingerprint'") != [(chosen.fingerprint,)]:
                 connection.execute("DELETE FROM vectors")
                 _remember(store, chosen)
+                drop_indices(store)
         inspection.embed_all(store, chosen, on_embedded)
     finally:
         store.close()

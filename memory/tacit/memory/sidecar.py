@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Mapping
@@ -155,10 +154,12 @@ def due(behind: int, covered: int) -> bool:
     return behind >= max(SAVE_AFTER, SAVE_SHARE * covered)
 
 
-def drop_all(store: Store) -> None:
-    """Delete the files of every namespace."""
+def drop_indices(store: Store) -> None:
+    """Delete the indices of every namespace; values, which depend on no embedder, stay."""
     if store.path != ":memory:":
-        shutil.rmtree(f"{store.path}.index", ignore_errors=True)
+        for path in Path(f"{store.path}.index").glob("*-*"):
+            if not path.name.endswith("-values"):
+                path.unlink(missing_ok=True)
 
 
 def library_id(store: Store) -> str:
