@@ -160,3 +160,17 @@ def test_another_process_gives_the_same_keys():
 def test_a_long_text_takes_no_time(text):
     """An observation of 20,000 characters is read in one pass."""
     assert Situation(State(text, task="lamp", signature="-")).keys("open lamp")
+
+
+def test_a_listing_that_the_text_does_not_show_is_part_of_the_context():
+    """What an agent holds decides what it can make, and only the facts tell it."""
+    bare = Situation(State("You are in a workshop.", {"has": []}))
+    with_wood = Situation(State("You are in a workshop.", {"has": ["wood"]}))
+    assert (bare.context("craft table"), with_wood.context("craft table")) == ("1: -", "1: -; has wood")
+
+
+@pytest.mark.parametrize("facts", [{"has": ["wood"]}, {"seen": ["tree: 2 ahead"]}])
+def test_a_listing_that_the_text_shows_or_that_has_values_is_not(facts):
+    """The text around the argument says it better; a view changes with every step."""
+    state = State("You are in a workshop. You carry some wood.", facts)
+    assert Situation(state).context("craft table") == "1: -"

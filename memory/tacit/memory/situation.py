@@ -7,7 +7,7 @@ used where the environment gives them, text otherwise; nothing here knows any on
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -101,6 +101,8 @@ _FUNCTION_WORDS = frozenset(
 )
 WINDOW = 4
 """Words to either side of an argument that count as its context."""
+MAX_LISTED = 12
+"""Elements of a listing that are looked at where the text does not show it."""
 CONTEXT_KEY = 4
 """Which of an action's keys is its template in its context, arguments left open."""
 GUARD_MARK = "! "
@@ -227,9 +229,8 @@ class Situation:
         self._notes = _text("\n".join(state.notes))
         self._contexts: dict[str, tuple[str, str]] = {}
         self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list | tuple)}
-        self._scalars = "; ".join(
-            f"{name} {value}" for name, value in sorted(state.facts.items()) if not isinstance(value, list | tuple)
-        )
+        told = [f"{name} {value}" for name, value in sorted(state.facts.items()) if not isinstance(value, list | tuple)]
+        self._scalars = "; ".join([*told, *self._untold()])
         self._listed = "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
 
     def keys(self, action: str, counts: str = "") -> tuple[str, ...]:
@@ -293,7 +294,7 @@ class Situation:
         return tuple(f"{part[0]} {word}" for part in told for word in part[3:].split() if word != "-")
 
     def _context(self, action: str) -> tuple[str, str]:
-        """What is shown around each argument (and the scalar facts), and what was told of it."""
+        """What is shown around each argument (and the facts that only facts tell), and what was told of it."""
         if action not in self._contexts:
             parsed = parse_action(action)
             slots = [tuple(slot.split()) for slot in parsed.slots]
@@ -324,6 +325,17 @@ class Situation:
 
     def _keeps(self, word: str) -> bool:
         return word in self._task or (word in self._structural and word not in _FUNCTION_WORDS)
+
+    def _untold(self) -> Iterator[str]:
+        """Listings that the text does not show, `has stone wood`: what holds there is to be had from them alone.
+
+        Listings with values (`key: 2 ahead`) are views, not holdings, and change with every step.
+        """
+        shown = vocabulary(self.state.observation) if self._lists else frozenset()
+        for name in sorted(self._lists):
+            elements = self._lists[name][:MAX_LISTED]
+            if elements and not any(":" in element or shown.issuperset(words(element)) for element in elements):
+                yield f"{name} {' '.join(sorted(elements))}"
 
     def _listed_fact(self, name: str, elements: Sequence[str]) -> str:
         """A listing reduced to what the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
