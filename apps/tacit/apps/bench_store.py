@@ -209,11 +209,12 @@ def first_recalls(path: str, asked: str) -> Row:
 
     observation, task, actions = json.loads(asked)
     state, known = State(observation, task=task), _Known(Path(path).with_name("query.npy"))
+    asks: dict[str, dict[str, Any]] = {
+        "recall": {"k": 5},
+        "estimates": {"k": 0, "actions": dict.fromkeys(actions[:ACTIONS], "")},
+    }
     took = {}
-    for name, arguments in (
-        ("recall", {"k": 5}),
-        ("estimates", {"k": 0, "actions": dict.fromkeys(actions[:ACTIONS], "")}),
-    ):
+    for name, arguments in asks.items():
         began = time.perf_counter()
         with ExperienceLibrary.open(path, embedder=known) as library:
             assert library.recall(state, **arguments)
