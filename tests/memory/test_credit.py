@@ -127,19 +127,25 @@ def test_an_item_of_failures_ranks_below_one_of_successes(library, episode):
     assert library.get(bad).score < 0.4 < 0.6 < library.get(good).score
 
 
-@pytest.mark.parametrize("companions", [0, 2])
-def test_a_poisoned_item_falls_below_recall_within_ten_uses(library, episode, companions):
-    """systems.md §7.8: one false high-score item decays below retrieval after at most 10 uses; the innocent stay."""
+def test_a_poisoned_item_falls_below_recall_within_ten_uses(library, episode):
+    """systems.md §7.8: one false high-score item decays below retrieval after at most 10 uses."""
     for success in (True, True, False):
         library.record(used(episode, [], success))
     poison = add(library, "leave the drawer closed", score=1.0, confidence=1.0)
-    innocent = [add(library, f"the drawer holds thing {n}") for n in range(companions)]
+    assert titles(library) == ["leave the drawer closed"]
     for _ in range(10):
-        assert "leave the drawer closed" in titles(library) or library.get(poison).score < 0.4
+        library.record(used(episode, [poison], False))
+    assert titles(library) == []
+
+
+def test_those_recalled_beside_a_poisoned_item_stay(library, episode):
+    """systems.md §7 decision 8: shown and withheld at random, the one that does harm is told from bystanders."""
+    poison = add(library, "leave the drawer closed", score=1.0, confidence=1.0)
+    innocent = [add(library, f"the drawer holds {thing}") for thing in ("a spoon", "two forks")]
+    for _ in range(10):
         library.record(used(episode, [poison, *innocent], False))
-    assert "leave the drawer closed" not in titles(library)
-    library.record(used(episode, innocent, True))
-    assert len(titles(library)) == companions
+        library.record(used(episode, innocent, True, withheld=[poison]))
+    assert sorted(titles(library)) == ["the drawer holds a spoon", "the drawer holds two forks"]
 
 
 def test_an_excluded_episode_moves_no_score(library, episode):

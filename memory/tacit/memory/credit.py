@@ -8,13 +8,14 @@ item gains nothing once that item explains the outcome:
     u_i    += alpha_i w_i error_i,    alpha_i = max(SCORE_RATE, 1 / (uses_i + 2))
 
 (Rescorla and Wagner 1972.) A surprise for the better is shared equally, w_i = 1 / n; one for the
-worse is charged by promise, w_i = (max(u_i, 0) + CAUTION) / sum_j. Shared error, and not each item's
-own difference, because episodes show several items at once; the random withholding of the runtime
-gives the counterfactual, which is used as the baseline where it exists (`usefulness`).
+worse is charged by promise, w_i = (max(u_i, 0) + CAUTION) / sum_j. Episodes show several items at
+once, so an item's own difference would pay all of them for what one did.
 
-baseline_i is the mean outcome of, in this order: the control arm on this task and seed; the control
-arm on this task; episodes of this task that withheld the item; episodes of this task without it;
-all episodes of the task, smoothed towards one half.
+baseline_i is the mean outcome of, in this order: episodes of this task that withheld the item; the
+control arm on this task and seed; the control arm on this task; episodes of this task without the
+item; all episodes of the task, smoothed towards one half. The runtime withholds items at random:
+what else was shown in those episodes is in their mean already, so there the credit is counterfactual
+and the item's alone, error_i = R - clip(baseline_i + u_i, 0, 1) and w_i = 1.
 """
 
 import math
@@ -47,9 +48,11 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     control = _control(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
     shown = _items(connection, namespace, _named(trajectory, "recalled"))
+    without = {item.id: _withheld(connection, namespace, trajectory, item.id) for item in shown}
+    alone = {item_id: mean for item_id, mean in without.items() if mean is not None}
     baselines = {item.id: _baseline(connection, namespace, trajectory, item.id, control) for item in shown}
     uses = _touch(connection, namespace, shown, clock)
-    for item, score in shared_error(shown, uses, baselines, outcome):
+    for item, score in shared_error(shown, uses, {**baselines, **alone}, outcome, frozenset(alone)):
         if score != item.score:
             catalogue.set_score(connection, namespace, item, score)
     _judge_guardrails(connection, namespace, trajectory, clock)
@@ -57,19 +60,25 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
 
 
 def shared_error(
-    shown: Iterable[Item], uses: Mapping[str, int], baselines: Mapping[str, float], outcome: float
+    shown: Iterable[Item],
+    uses: Mapping[str, int],
+    baselines: Mapping[str, float],
+    outcome: float,
+    alone: frozenset[str] = frozenset(),
 ) -> list[tuple[Item, float]]:
-    """Each item shown with its new score, in [0, 1]; see the module's docstring."""
+    """Each item shown with its new score, in [0, 1]; `alone` are those with a counterfactual baseline."""
     items = list(shown)
     utility = {item.id: 2.0 * item.score - 1.0 for item in items}
     promised = sum(utility.values())
     blame = sum(max(0.0, u) + CAUTION for u in utility.values())
     moved = []
     for item in items:
-        error = outcome - min(1.0, max(0.0, baselines[item.id] + promised))
+        own = item.id in alone
+        claim = utility[item.id] if own else promised
+        error = outcome - min(1.0, max(0.0, baselines[item.id] + claim))
         share = 1.0 / len(items) if error > 0 else (max(0.0, utility[item.id]) + CAUTION) / blame
-        rate = max(SCORE_RATE, 1.0 / (uses[item.id] + 2))
-        moved.append((item, min(1.0, max(0.0, 0.5 + 0.5 * (utility[item.id] + rate * share * error)))))
+        rate = max(SCORE_RATE, 1.0 / (uses[item.id] + 2)) * (1.0 if own else share)
+        moved.append((item, min(1.0, max(0.0, 0.5 + 0.5 * (utility[item.id] + rate * error)))))
     return moved
 
 
@@ -148,27 +157,38 @@ def _control(connection: Connection, namespace: int, trajectory: Trajectory) -> 
     return None
 
 
+def _withheld(connection: Connection, namespace: int, trajectory: Trajectory, item_id: str) -> float | None:
+    """Mean outcome of the episodes of this task in which the item was held back at random; None without any."""
+    return _mean_where(connection, namespace, trajectory, item_id, "EXISTS ({used} = 'withheld')")
+
+
 def _baseline(
     connection: Connection, namespace: int, trajectory: Trajectory, item_id: str, control: float | None
 ) -> float:
-    """What such an episode reaches without the item."""
+    """What such an episode reaches without any of the items, as far as can be told."""
     if control is not None:
         return control
-    used = "SELECT 1 FROM usages WHERE usages.namespace = ? AND trajectory_id = episode.id AND item_id = ? AND mode"
-    for which in (f"EXISTS ({used} = 'withheld')", f"NOT EXISTS ({used} IN ('recalled', 'followed'))"):
-        (mean,) = connection.execute(
-            "SELECT avg(success) FROM (SELECT success FROM trajectories AS episode WHERE namespace = ? AND task = ? "
-            f"AND success IS NOT NULL AND id != ? AND {which} ORDER BY rowid DESC LIMIT {RECENT})",
-            (namespace, trajectory.task, trajectory.id, namespace, item_id),
-        ).fetchone()
-        if mean is not None:
-            return float(mean)
+    mean = _mean_where(connection, namespace, trajectory, item_id, "NOT EXISTS ({used} IN ('recalled', 'followed'))")
+    if mean is not None:
+        return mean
     won, n = connection.execute(
         "SELECT coalesce(sum(success), 0), count(*) FROM trajectories "
         "WHERE namespace = ? AND task = ? AND success IS NOT NULL",
         (namespace, trajectory.task),
     ).fetchone()
     return float((won + 1) / (n + 2))
+
+
+def _mean_where(
+    connection: Connection, namespace: int, trajectory: Trajectory, item_id: str, which: str
+) -> float | None:
+    used = "SELECT 1 FROM usages WHERE usages.namespace = ? AND trajectory_id = episode.id AND item_id = ? AND mode"
+    (mean,) = connection.execute(
+        "SELECT avg(success) FROM (SELECT success FROM trajectories AS episode WHERE namespace = ? AND task = ? "
+        f"AND success IS NOT NULL AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {RECENT})",
+        (namespace, trajectory.task, trajectory.id, namespace, item_id),
+    ).fetchone()
+    return None if mean is None else float(mean)
 
 
 def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
@@ -200,7 +220,7 @@ def _judge_skills(connection: Connection, namespace: int, trajectory: Trajectory
 def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str, Any]:
     """u = E[R | shown] - E[R | withheld] over episodes, with a 95% interval (normal approximation).
 
-    Only randomised withholding identifies it (systems of experience: never from co-occurrence), so
+    Only randomised withholding identifies it, co-occurrence never does; so
     `difference` is None until the item was both shown and withheld.
     """
     arms = {}
