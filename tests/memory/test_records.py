@@ -166,3 +166,13 @@ def test_a_number_beyond_64_bits_is_refused_clearly(library):
         library.record(Trajectory("x", (), True, seed=2**80))
     assert isinstance(library, ExperienceLibrary)
     assert library.episodes == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"body": 3}, {"granularity": "plan"}, {"scope": "all"}, {"source": "rumour"}, {"trust": "some"}, {"ttl": 0}],
+)
+def test_an_item_refuses_what_no_field_of_it_can_be(fields):
+    """The message names the value seen."""
+    with pytest.raises(ConfigError, match=str(next(iter(fields.values())))):
+        Item("insight", "x", **fields)

@@ -25,7 +25,22 @@ _AT_ONCE = 500
 """Steps read by one query."""
 _DIGITS = 18
 """A number this long is beyond those that a library gives."""
-_KNOWN_WHY = frozenset({"value", "n", "key", "like", "explored", "blocked", "recalled", "trajectory"})
+_KNOWN_WHY = frozenset(
+    {
+        "value",
+        "n",
+        "key",
+        "like",
+        "explored",
+        "blocked",
+        "recalled",
+        "withheld",
+        "overrode",
+        "skill",
+        "planned",
+        "trajectory",
+    }
+)
 
 
 def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:

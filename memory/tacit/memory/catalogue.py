@@ -97,7 +97,7 @@ def undo(connection: Connection, namespace: int, item: Item) -> Item:
         elif op not in _LOGGED_BESIDE:
             versions.append(json.loads(text))
     if len(versions) < 2:
-        raise ConfigError(f"{item.id} has no earlier version. To be rid of it: tacit memory retire {item.id}")
+        raise ConfigError(f"{item.id} has no earlier version. Retire it to be rid of it.")
     earlier: Item = replace(item_of(dumps(versions[-2])), score=item.score, version=item.version + 1)
     write(connection, namespace, earlier, "undone")
     return earlier

@@ -218,7 +218,7 @@ def _remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
         when_to_use=f"after `{shape[-1]}` failed: {failure.replace('_', ' ')}",
         steps=steps,
         repairs=failure,
-        scope="suffix",
+        scope="step",
         **_filed(runs, candidate.n, "remedy", (failure, *shape)),
     )
 

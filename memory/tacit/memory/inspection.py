@@ -74,7 +74,7 @@ def items(
     for name, wanted, otherwise in (("trust", trust, "trusted"), ("source", source, "person"), ("writer", writer, "")):
         if wanted is not None:
             where.append(f"coalesce(json_extract(record, '$.{name}'), '{otherwise}') = ?")
-            parameters.append(wanted)
+            parameters.append(plain(wanted))
     for word in plain(text or "").lower().split():
         where.append(f"instr(lower({_SAID}), ?)")
         parameters.append(word)

@@ -201,6 +201,13 @@ class Item:
             raise ConfigError("an item needs a title: one sentence that says what it is about.")
         if self.kind == "guardrail" and (self.condition is None or not self.forbids):
             raise ConfigError(f"guardrail {self.title!r} needs a condition and the action it forbids.")
+        for name in ("body", "when_to_use", "when_not_to_use", "repairs", "writer", "id"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"item {name} is {getattr(self, name)!r}; it is text.")
+        if self.granularity not in ("step", "task"):
+            raise ConfigError(f"guardrail granularity is {self.granularity!r}; use step or task.")
+        if self.scope not in ("step", "suffix", "task"):
+            raise ConfigError(f"remedy scope is {self.scope!r}; use step, suffix or task.")
         if self.source not in SOURCES:
             raise ConfigError(f"item source is {self.source!r}; use one of {', '.join(SOURCES)}.")
         if self.trust not in ("trusted", "untrusted"):
