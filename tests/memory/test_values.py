@@ -202,6 +202,7 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
 def large(path, library, episode, monkeypatch):
     """A library whose values are in a file."""
     monkeypatch.setattr("tacit.memory.derived.due", lambda behind, covered: behind > 0)
+    monkeypatch.setattr("tacit.memory.derived.SAVE_AFTER", 1)
     for number in range(5):
         library.record(episode("open drawer", "wait", reward=number / 7))
     assert library._caught_up().values.cells["*"].n == 10

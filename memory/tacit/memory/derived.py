@@ -12,7 +12,7 @@ from dataclasses import replace
 from .catalogue import item_of
 from .guardrails import Guard
 from .records import Failure, Hit, Item, State, Step
-from .sidecar import Sidecar, due
+from .sidecar import SAVE_AFTER, Sidecar, due
 from .situation import Situation
 from .store import Store
 from .values import MADE, StoredCells, ValueTable
@@ -134,14 +134,16 @@ class Derived:
                 self._last_step, self._filed, self._saved = saved.last, saved.count, saved.count
         if self._steps_unread:
             self._steps_unread = False
+            before = self._filed
             with self._store.snapshot():
                 self._read_steps(self._values)
-            self.save()
+            if self._filed - before >= SAVE_AFTER or self._filed - self._saved >= max(SAVE_AFTER, self._saved):
+                self.save()  # what took long to read, or has doubled; the rest at closing
         return self._values
 
     def save(self) -> None:
         """Write the values that this process read to their file, where that is much behind."""
-        if self._values is not None and due(self._filed - self._saved, self._saved):
+        if self._values is not None and self._sidecar.writable and due(self._filed - self._saved, self._saved):
             arrays = StoredCells.arrays(self._values.cells)
             self._sidecar.save("values", MADE, self._last_step, self._filed, arrays)
             self._saved = self._filed

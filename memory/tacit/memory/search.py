@@ -36,7 +36,7 @@ _EMBED = 512
 _ROWS: Mapping[Kind, tuple[str, str]] = {"states": ("states", "id"), "items": ("items", "number")}
 _LIVE: Mapping[Kind, str] = {"states": "", "items": "AND status = 'active'"}
 _TEXTS: Mapping[Kind, str] = {
-    "states": "task || char(10) || observation || char(10) || feedback",
+    "states": "observation || char(10) || feedback",
     "items": "coalesce((SELECT text FROM items_text_{} WHERE rowid = number), '')",
 }
 _REFS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ? AND ref > ? AND ref <= ? ORDER BY ref"
@@ -117,7 +117,7 @@ class Search:
             newest = self._newest(kind)
             if index is None:
                 index = self._indices[kind] = self._opened(kind, newest)
-                self.save()
+                self.save(trained_only=True)
             if self._last[kind] < newest:
                 self._embed_missing(kind, self._last[kind], newest)
                 for refs, vectors in self._vectors(kind, self._last[kind], newest):
@@ -125,7 +125,7 @@ class Search:
                 self._last[kind] = newest
                 if index.outgrown:
                     index = self._indices[kind] = self._trained(kind, newest)
-                self.save()
+                self.save(trained_only=True)
             self._version[kind] = version  # of before: what was written meanwhile is read the next time
             return index
 
@@ -137,12 +137,14 @@ class Search:
             self._unkept[kind].clear()
             self._texts[kind].forget()
 
-    def save(self) -> None:
-        """Write the large indices of this process to their files, where those are much behind."""
+    def save(self, *, trained_only: bool = False) -> None:
+        """Write the large indices of this process to their files: newly trained ones, and those much behind."""
         with self._lock:
             for kind, index in self._indices.items():
+                if not isinstance(index, TrainedIndex) or not self._sidecar.writable:
+                    continue
                 covered = self._saved.get(kind, 0)
-                if isinstance(index, TrainedIndex) and (not covered or due(len(index) - covered, covered)):
+                if not covered or (not trained_only and due(len(index) - covered, covered)):
                     arrays: dict[str, Any] = {**index.arrays(), "trained": np.array([index.trained])}
                     self._sidecar.save(kind, self._made(), self._last[kind], len(index), arrays)
                     self._saved[kind] = len(index)

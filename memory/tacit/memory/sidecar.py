@@ -59,6 +59,11 @@ class Sidecar:
         self._namespace = namespace
         self.folder = None if store.path == ":memory:" else Path(f"{store.path}.index")
 
+    @property
+    def writable(self) -> bool:
+        """Whether a file may be written now: not of what a transaction has written and may take back."""
+        return self.folder is not None and not self._store.read_only and not self._store.connection.in_transaction
+
     def path(self, name: str) -> Path | None:
         """Where a file is, or would be."""
         return self.folder and self.folder / f"{self._namespace}-{name}"
@@ -86,7 +91,7 @@ class Sidecar:
     def save(self, name: str, made: str, last: int, count: int, arrays: Arrays) -> bool:
         """Write a file whole or not at all; whether it was. What cannot be written is done without."""
         path = self.path(name)
-        if path is None or self._store.read_only or self._store.connection.in_transaction:
+        if path is None or not self.writable:
             return False
         seq, change = _moment(self._store)
         header = {
