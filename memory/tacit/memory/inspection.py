@@ -378,8 +378,8 @@ UPDATE items SET
 
 def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
     connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
-    for row in store.rows("SELECT id, observation, task, feedback FROM states WHERE namespace = ?", (namespace,)):
-        text = state_text(State(row[1], task=row[2], feedback=row[3], signature="-"))
+    for row in store.rows("SELECT id, observation, feedback FROM states WHERE namespace = ?", (namespace,)):
+        text = state_text(State(row[1], feedback=row[2], signature="-"))
         connection.execute(f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (row[0], text))
 
 

@@ -208,8 +208,8 @@ def _strings(texts: Iterable[str]) -> str:
 
 
 def state_text(state: State) -> str:
-    """The words by which a state is found."""
-    return f"{state.task}\n{state.observation}\n{state.feedback}"
+    """The words by which a state is found: what is seen, not the task, which all states of an episode share."""
+    return f"{state.observation}\n{state.feedback}"
 
 
 def episode_words(trajectory: Trajectory) -> frozenset[str]:

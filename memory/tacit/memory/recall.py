@@ -11,7 +11,7 @@ from . import clusters
 from .derived import Derived
 from .embed import Vectors
 from .guardrails import forbids, holds
-from .ledger import plain, read_best_steps, read_steps
+from .ledger import plain, read_best_steps, read_steps, state_text
 from .ranking import POOL, by_support
 from .records import Hit, Item, Kind, Recollection, State, Step
 from .search import How, Search
@@ -55,9 +55,9 @@ def by_step(
     )  # of none, none are sought
     hybrid = not cluster or items is None
     if hybrid:
-        vector = search.embed(_query(state))
+        vector = search.embed(state_text(state))
         if items is None:
-            items = clusters.items_of(store, derived, search, state, _query(state), vector, k)
+            items = clusters.items_of(store, derived, search, state, f"{state.task}\n{state_text(state)}", vector, k)
             if not by_text:
                 derived.bound[state.signature] = items
         if not cluster:
@@ -86,14 +86,10 @@ def _offered(item: Item | Step, kinds: Sequence[Kind] | None, situation: Situati
     return not actions or any(forbids(item, situation, action) for action in actions)
 
 
-def _query(state: State) -> str:
-    return f"{state.task}\n{state.observation}\n{state.feedback}"
-
-
 def _found_steps(
     store: Store, derived: Derived, search: Search, state: State, vector: Vectors, k: int, after: str | None
 ) -> tuple[Hit, ...]:
-    found = search.find("states", _query(state), POOL, frequencies=derived.words, vector=vector)
+    found = search.find("states", state_text(state), POOL, frequencies=derived.words, vector=vector)
     near = [one for one in found if one[1] >= clusters.MIN_COSINE]
     return step_hits(store, by_support(store, near, _COUNTS, after)[:k])
 
