@@ -26,6 +26,7 @@ import pytest
 
 from tacit.memory import ExperienceLibrary, State
 from tacit.memory.errors import EmbedderMismatch, LibraryUnwritable
+from tacit.memory.ledger import read_states, state_text
 from tacit.memory.records import Item
 
 SCRIPT = Path(__file__).with_name("writers.py")
@@ -107,20 +108,19 @@ class Told:
             self.embedder = words[0]
 
 
-def killed(path, who, seed, delay):
-    """The lines of a writer that was killed so many seconds after it began.
+def killed(path, who, seed, draw):
+    """The lines of a writer that was killed at a random moment: after some of its lines, and some milliseconds.
 
     It may say that a saved index is rebuilt; any other word on its standard error is a fault.
     """
     process = started("mixed", path, who, seed)
-    try:
-        process.communicate(timeout=delay)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    lines, errors = process.communicate()
+    heard = [process.stdout.readline() for _ in range(draw.choice((0, draw.randrange(100), draw.randrange(100))))]
+    time.sleep(draw.random() * 0.03)
+    process.kill()
+    rest, errors = process.communicate()
     assert process.returncode == -signal.SIGKILL, errors.decode()
     assert all("rebuilt" in line for line in errors.decode().splitlines()), errors.decode()
-    return lines.decode().splitlines()
+    return (b"".join(heard) + rest).decode().splitlines()
 
 
 def survived(path, told, begun):
@@ -143,9 +143,8 @@ def survived(path, told, begun):
         rows += check_nearest(library)
         assert library.verify() == []
     where = f"in {begun[0] if begun else 'between writes'}"
-    return Counter(
-        {"repaired": bool(problems), "finished": done, "half-written indices": halves, "rows": rows, where: 1}
-    )
+    found = {"repaired": bool(problems), "finished": done, "half-written indices": halves, "rows": rows}
+    return Counter({**found, where: 1, **Counter(f"repaired {problem.where}: {problem.what}" for problem in problems)})
 
 
 def check_episodes(library, told, begun):
@@ -194,8 +193,8 @@ def check_items(library, told, begun):
 
 def texts(library):
     """By kind and number, the text of which a vector must be."""
-    rows = library._store.rows("SELECT id, task, observation, feedback FROM states")
-    found = {("states", ref): f"{task}\n{seen}\n{feedback}" for ref, task, seen, feedback in rows}
+    numbers = [row[0] for row in library._store.rows("SELECT id FROM states")]
+    found = {("states", ref): state_text(state) for ref, state in read_states(library._store, numbers).items()}
     for number, record in library._store.rows("SELECT number, record FROM items WHERE status = 'active'"):
         found["items", number] = Item(**json.loads(record)).text
     return found
@@ -228,7 +227,7 @@ def kill_often(folder, kills, lives, seed=0):
     for number in range(kills):
         if number % lives == 0:
             path, told = folder / f"{number}.db", Told()
-        begun = told.hear(killed(path, f"w{number}", seed + number, draw.random() * draw.choice((0.05, 1.0, 1.0))))
+        begun = told.hear(killed(path, f"w{number}", seed + number, draw))
         counted += survived(path, told, begun) if path.exists() else Counter({"in opening": 1})
         if number % lives == lives - 1 or number == kills - 1:
             counted["acknowledged"] += told.acknowledged
@@ -237,7 +236,7 @@ def kill_often(folder, kills, lives, seed=0):
 
 def test_a_killed_writer_loses_nothing(tmp_path, small, figures):
     """kill -9 at random moments of mixed writes: nothing acknowledged is lost, no row is wrong."""
-    figures("kill -9", **kill_often(tmp_path, 3, 3))
+    figures("kill -9", **kill_often(tmp_path, 2, 2))
 
 
 @pytest.mark.slow
@@ -318,8 +317,8 @@ def crowd(path, writing, most, reading):
 
 def test_processes_write_while_others_recall(path, small, figures):
     """All writes are there, nobody is turned away, readers see them come, and never a torn episode."""
-    counted = crowd(path, writing=4, most=25, reading=1)
-    assert counted["held"] == counted["acknowledged"] == counted["of"] == 100
+    counted = crowd(path, writing=3, most=25, reading=1)
+    assert counted["held"] == counted["acknowledged"] == counted["of"] == 75
     figures("crowd", **counted)
 
 
@@ -330,6 +329,17 @@ def test_eight_processes_write_four_thousand_while_four_recall(path, small, figu
     counted = crowd(path, writing=8, most=500, reading=4)
     assert counted["held"] == counted["acknowledged"] == counted["of"] == 4000
     figures("crowd", shown=True, **counted)
+
+
+def test_the_change_log_only_grows(path):
+    """Two writers, one sequence without a step back."""
+    with ExperienceLibrary.open(path) as one, ExperienceLibrary.open(path) as other:
+        for number in range(5):
+            one.add(Item("insight", f"one {number}"))
+            other.add(Item("insight", f"other {number}"))
+        numbers = [seq for (seq,) in one._store.rows("SELECT seq FROM changes ORDER BY rowid")]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 10
 
 
 # -- the files beside a library -------------------------------------------------------------------
@@ -343,7 +353,7 @@ def fill(path, episodes=60, items=80, namespace="default", who="x"):
                 library.record(writers.episode_of(f"{who}{number}"))
         library.add_many([writers.item_of(f"{who}-i{number}") for number in range(items)])
         answers(library)
-        return sorted(file.name for file in Path(f"{path}.index").iterdir())
+    return sorted(file.name for file in Path(f"{path}.index").glob("*"))
 
 
 def answers(library):
@@ -377,12 +387,11 @@ def harms(content, draw, often=0):
     regions = {"magic": (0, 8), "checksum": (8, 40), "header length": (40, 48), "header": (48, 300)}
     regions |= {"payload": (300, len(content)), "last byte": (len(content) - 1, len(content))}
     yield "emptied", b""
-    yield "zeroed", bytes(len(content))
     yield "grown", content + b"more"
-    yield "doubled", content + content
     for name, (start, end) in regions.items():
         yield f"flipped in {name}", flipped(content, draw.randrange(start, end))
-        yield f"cut in {name}", content[: draw.randrange(start, end)]
+        if often or name in ("header", "payload"):
+            yield f"cut in {name}", content[: draw.randrange(start, end)]
     for _ in range(often):
         yield "flipped anywhere", flipped(content, draw.randrange(len(content)))
         yield "cut anywhere", content[: draw.randrange(len(content))]
@@ -400,7 +409,8 @@ def damage_all(path, caplog, often=0):
         for kind, harmed in harms(content, random.Random(name), often):
             (folder / name).write_bytes(harmed)
             caplog.clear()
-            assert answers_of(path) == before, (name, kind)
+            with writers.opened(path) as library:
+                assert answers(library) == before, (name, kind)
             assert "is passed over" in caplog.text, (name, kind)
             counted[kind.split()[0]] += 1
         caplog.clear()
@@ -497,6 +507,27 @@ def test_a_changed_item_is_found_whatever_became_of_the_file(path, small, monkey
         assert (hit.what.id, round(hit.similarity, 4)) == ("x-i3", 1.0)
 
 
+def test_an_index_behind_a_retired_item_is_no_problem(path, small):
+    """It is made anew when it is opened: nothing is wrong that a person should repair."""
+    fill(path)
+    with writers.opened(path) as library:
+        library.retire("x-i3", "no")
+        assert library.verify() == []
+
+
+def test_a_torn_vector_of_nothing_does_not_hold_up_a_search(path):
+    """No text is there to make it again: it is left out."""
+    fill(path)
+    with writers.opened(path) as library:
+        library.retire("x-i3", "no")
+        before = answers(library)
+        ((number,),) = library._store.rows("SELECT number FROM items WHERE id = 'x-i3'")
+        library._store.connection.execute("INSERT INTO vectors VALUES ('items', ?, 1, x'00')", (number,))
+    with writers.opened(path) as library:
+        assert answers(library) == before
+        assert [problem.where for problem in library.verify()] == ["items vectors"]
+
+
 def test_a_library_embedded_anew_by_another_process_is_not_misread(path, small):
     """Who has it open is refused or answers by one embedder alone, never by a mixture of two."""
     fill(path)
@@ -524,7 +555,7 @@ def full(path, limited):
             held.extend(library.record(padded(f"f{number}")) for number in range(500))
         late = f"f{len(held) - 1}"
         with pytest.raises(LibraryUnwritable):
-            library.add_many([replace(writers.item_of(f"i{number}"), body="dust" * 25_000) for number in range(8)])
+            library.add_many([replace(writers.item_of(f"i{number}"), body="dust" * 15_000) for number in range(4)])
         answers(library)
         relieve(library)
         check_whole(library, held)

@@ -566,7 +566,7 @@ def small(monkeypatch):
 
 def test_the_library_does_what_the_model_does(tmp_path, small, record_property):
     """Random sequences of records, changes, copies, evolutions and look-ups, in two namespaces at once."""
-    for name, value in run(tmp_path, 40, 30).items():
+    for name, value in run(tmp_path, 30, 30).items():
         record_property(name, str(value))
 
 

@@ -127,7 +127,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize("connections", [1, 8])
 def test_threads_write_while_others_search_and_evolve(path, small, record_property, connections):
     """Eight threads, over one connection or one each: no crash, no wrong id, every write is there."""
-    for name, value in crew(path, connections, 1.0).items():
+    for name, value in crew(path, connections, 0.7).items():
         record_property(name, str(value))
 
 
@@ -139,3 +139,30 @@ def test_threads_write_for_long(path, small, capsys, connections):
     counted = crew(path, connections, 30.0)
     with capsys.disabled():
         print("\nthreads: " + ", ".join(f"{name} {value}" for name, value in counted.items()))
+
+
+@pytest.mark.parametrize("change", ["retired", "reworded"])
+def test_a_text_that_changes_while_it_is_embedded_gets_no_old_vector(path, change):
+    """Another process retires or rewords the item between the reading of its words and the writing of its vector."""
+    embedder = writers.EMBEDDERS[0]
+
+    class Slow:
+        name, fingerprint, dim = embedder.name, embedder.fingerprint, embedder.dim
+        meanwhile: Any = None
+
+        def embed(self, texts):
+            if self.meanwhile:
+                self.meanwhile()
+            return embedder.embed(texts)
+
+    slow = Slow()
+    with ExperienceLibrary.open(path, embedder=slow) as library, writers.opened(path) as other:
+        library.add_many([writers.item_of(f"i{number}") for number in range(3)])
+        act = {"retired": lambda: other.retire("i1", "no"), "reworded": lambda: other.update("i1", body="zebras")}
+        slow.meanwhile = act[change]
+        library.index()
+        slow.meanwhile = None
+        assert library.verify() == []
+        assert [ref for (ref,) in library._store.rows("SELECT ref FROM vectors WHERE kind = 'items'")] == [1, 3]
+        (hit, *_) = library.search(other.get("i1").text, how="dense")
+        assert (hit.what.id == "i1", hit.similarity > 0.99) == ((change == "reworded"),) * 2

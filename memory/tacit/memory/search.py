@@ -198,13 +198,16 @@ class Search:
     def _vectors(self, kind: Kind, after: int, newest: int) -> Iterator[tuple[list[int], Vectors]]:
         """The vectors of what came after an id, in the order of the ids; a torn vector is made again."""
         here, length, began = self._unkept[kind], 4 * self._embedder.dim, after
+        made_again: set[int] = set()
         while rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, _READ)):
-            torn = [row[0] for row in rows if len(row[1]) != length and row[0] not in here]
+            torn = [row[0] for row in rows if len(row[1]) != length and row[0] not in here and row[0] not in made_again]
             if torn:
                 self._embed_missing(kind, torn[0] - 1, torn[-1])
+                made_again.update(torn)
                 continue
-            whole = [row for row in rows if row[0] not in here]
-            yield [row[0] for row in whole], _unpack([row[1] for row in whole], self._embedder.dim)
+            whole = [row for row in rows if row[0] not in here and len(row[1]) == length]
+            if whole:
+                yield [row[0] for row in whole], _unpack([row[1] for row in whole], self._embedder.dim)
             after = rows[-1][0]
         fresh = [ref for ref in here if began < ref <= newest]
         if fresh:
@@ -248,19 +251,34 @@ class Search:
         length = 4 * self._embedder.dim
         while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, _EMBED)):
             vectors = self._embedder.embed([text for _, text in rows])
-            self._keep(kind, [row[0] for row in rows], vectors)
+            self._keep(kind, dict(rows), vectors)
             self.on_embedded(kind, len(rows))
             after = rows[-1][0]
 
-    def _keep(self, kind: Kind, refs: Sequence[int], vectors: Vectors) -> None:
-        """Write vectors to the library; where it may not be written, in memory."""
-        made = [(kind, ref, self.namespace, vector.tobytes()) for ref, vector in zip(refs, vectors, strict=True)]
+    def _keep(self, kind: Kind, texts: Mapping[int, str], vectors: Vectors) -> None:
+        """Write the vectors of texts to the library; where it may not be written, in memory.
+
+        A text that another process changed or retired while it was embedded gets none.
+        """
+        table, ref = _ROWS[kind]
+        read = (
+            f"SELECT {ref}, {_TEXTS[kind].format(self.namespace)} FROM {table} "
+            f"WHERE {ref} IN (SELECT value FROM json_each(?)) {_LIVE[kind]}"
+        )
         try:
             with self._store.transaction() as connection:
                 self._refuse_other_vectors()
-                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", made)
+                now = dict(self._store.rows(read, (dumps(list(texts)),)))
+                connection.executemany(
+                    "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
+                    [
+                        (kind, number, self.namespace, vector.tobytes())
+                        for (number, text), vector in zip(texts.items(), vectors, strict=True)
+                        if now.get(number) == text
+                    ],
+                )
         except (LibraryReadOnly, LibraryUnwritable):
-            self._unkept[kind].update(zip(refs, vectors, strict=True))
+            self._unkept[kind].update(zip(texts, vectors, strict=True))
 
     def _refuse_other_vectors(self) -> None:
         """Raise EmbedderMismatch when another process has re-embedded the library since it was opened."""
@@ -285,6 +303,8 @@ def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
     except (RuntimeError, KeyError) as error:
         return f"FAISS does not read it ({error})"
     truth = {row[0] for row in store.rows(_REFS, (namespace, kind, 0, saved.last))}
+    if kind == "items" and len(truth) != saved.count:
+        return ""  # items were changed or retired since: no harm, it is made anew when it is opened
     return f"{len(truth - held)} missing, {len(held - truth)} too many" if held != truth else ""
 
 
