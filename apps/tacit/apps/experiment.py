@@ -5,6 +5,7 @@
     task     the learnt library, retrieved once an episode, by task
     step     the learnt library, consulted at every step: the agent that learns
     unguarded   as step, its guardrails switched off
+    skills   as step, following the library's skills and remedies where one is offered
 
 Each agent seed is one process. Every episode becomes a row of `episodes.jsonl`; an experiment that
 was killed goes on from these rows and the library when it is started again in the same folder.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tacit.memory import ExperienceLibrary
     from tacit.runtime.agent import Agent
 
-ARMS = ("random", "empty", "task", "step", "unguarded")
+ARMS = ("random", "empty", "task", "step", "unguarded", "skills")
 MEMORYLESS = frozenset({"random", "empty"})
 Row = dict[str, Any]
 Report = Callable[[Row], None]
@@ -237,6 +238,7 @@ def _test(
         level="task" if arm == "task" else "step",
         learn=False,
         guardrails=arm != "unguarded",
+        planner="skills" if arm == "skills" else None,
         max_steps=plan.max_steps,
         seed=seed,
     )

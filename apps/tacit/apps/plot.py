@@ -4,13 +4,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"random": "#9aa0a6", "empty": "#c98a2b", "task": "#7a5ea8", "step": "#0b6e6e", "unguarded": "#b5546c"}
+COLOURS = {
+    "random": "#9aa0a6",
+    "empty": "#c98a2b",
+    "task": "#7a5ea8",
+    "step": "#0b6e6e",
+    "unguarded": "#b5546c",
+    "skills": "#3f6fb5",
+}
 NAMES = {
     "random": "random",
     "empty": "no library",
     "task": "library, once a task",
     "step": "library, every step",
     "unguarded": "without guardrails",
+    "skills": "with plans of skills",
 }
 
 

@@ -29,7 +29,7 @@ def run(
     eval_every: Annotated[
         str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
     ] = "",
-    arms: Annotated[str, typer.Option(help="What to compare: random,empty,task,step,unguarded.")] = (
+    arms: Annotated[str, typer.Option(help="What to compare: random,empty,task,step,unguarded,skills.")] = (
         "random,empty,task,step"
     ),
     policy: Annotated[str, typer.Option(help="episodic, or a chat model such as openai:gpt-5.")] = "episodic",
