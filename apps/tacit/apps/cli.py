@@ -12,7 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from . import bench, curate, doctor, memory
+from .eval import evaluate
 from .run import run
+from .train import train
 
 __all__ = ["app", "main"]
 
@@ -73,6 +75,8 @@ def tacit(
 
 
 app.command()(run)
+app.command()(train)
+app.command("eval")(evaluate)
 app.command()(doctor.doctor)
 memory.app.add_typer(curate.app)
 app.add_typer(memory.app, name="memory")

@@ -1,1 +1,42 @@
-"""How the agent's parts learn together: not built yet; see CHANGELOG.md for what stands."""
+"""How the agent's parts learn together: rollouts through the runtime, exact credit, roles, checkpoints.
+
+    report = train("examples/train_coin.yaml")
+
+Names are imported when they are first used, so that `import tacit.trainers` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import TrainConfig as TrainConfig
+    from .engine import Engine as Engine
+    from .engine_local import LocalEngine as LocalEngine
+    from .evaluate import evaluate_checkpoint as evaluate_checkpoint, evaluate_policy as evaluate_policy
+    from .roles import PolicyRole as PolicyRole, Role as Role
+    from .rollout import TokenPolicy as TokenPolicy
+    from .run import TrainReport as TrainReport, train as train
+
+_HOMES = {
+    "Engine": "engine",
+    "LocalEngine": "engine_local",
+    "PolicyRole": "roles",
+    "Role": "roles",
+    "TokenPolicy": "rollout",
+    "TrainConfig": "config",
+    "TrainReport": "run",
+    "evaluate_checkpoint": "evaluate",
+    "evaluate_policy": "evaluate",
+    "train": "run",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,105 @@
+"""`tacit train` and `tacit eval`: doors to the trainer, and the settings that the examples bring."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tacit.apps.cli import app
+from tacit.trainers.config import load
+
+ROOT = Path(__file__).parents[2]
+CORRIDOR = ROOT / "tests" / "trainers"
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A file with settings that train in the corridor in a second."""
+    monkeypatch.syspath_prepend(str(CORRIDOR))
+    settings = {
+        "environment": {"name": "corridor:Corridor", "max_steps": 4},
+        "tasks": {"train": {"seeds": "0-5"}, "eval": {"seeds": "100-102"}},
+        "explore": {"worlds": {"seeds": "0-2"}, "steps": 10, "tries": 1},
+        "model": {"tiny": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16}},
+        "arms": {"control": 2, "experience": 2},
+        "eval": {"every": 1, "copies": 1},
+        "run": {"iterations": 1, "groups": 2, "threads": 1, "out": str(tmp_path / "run")},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def tacit(*arguments, code=0):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_a_run_is_trained_evaluated_and_exported(config, tmp_path):
+    """Its report and its evaluation are JSON on stdout, with nothing else there."""
+    report = json.loads(tacit("train", config, "--json", "--export", tmp_path / "export").stdout)
+    assert report["iterations"] == 1
+    assert (tmp_path / "export" / "policy" / "model.safetensors").exists()
+    arms = json.loads(tacit("eval", tmp_path / "run", "--json").stdout)
+    assert {arm: part["success"] for arm, part in arms.items()} == {
+        arm: part["success"] for arm, part in report["final"].items()
+    }
+    only = json.loads(
+        tacit("eval", tmp_path / "run", "--arm", "control", "--seeds", "200-204", "--copies", 2, "--json").stdout
+    )
+    assert {arm: part["episodes"] for arm, part in only.items()} == {"control": 10}
+    assert "holds a run already" in tacit("train", config, code=2).stderr
+    assert "1 iterations" in tacit("train", config, "--resume", "-q").stdout
+    assert "unknown arm 'experiense'" in tacit("eval", tmp_path / "run", "--arm", "experiense", code=2).stderr
+    assert "--game is for a policy" in tacit("eval", tmp_path / "run", "--game", "coin", code=2).stderr
+
+
+def test_any_policy_is_evaluated_with_and_without_a_library(learnt, monkeypatch):
+    monkeypatch.syspath_prepend(str(CORRIDOR))
+    said = ("eval", "random", "--environment", "corridor:Corridor", "--seeds", "0-3", "--max-steps", 5)
+    arms = json.loads(tacit(*said, "--library", learnt, "--json").stdout)
+    assert {arm: part["episodes"] for arm, part in arms.items()} == {"control": 4, "library": 4}
+    assert "minus control" in tacit(*said).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("eval", "episodic"), "there is no folder episodic"),
+        (("eval", "episodick", "--environment", "textworld"), "Did you mean 'episodic'?"),
+        (("eval", ".", "--seeds", "0-3"), "there is no checkpoint in"),
+        (("train", "nowhere.yaml"), "cannot be read"),
+    ],
+)
+def test_a_wrong_call_says_what_to_do(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in tacit(*arguments, code=2).stderr
+
+
+def test_a_setting_that_does_not_exist_is_named(config):
+    assert "run.iteration: did you mean iterations?" in tacit("train", config, "run.iteration=3", code=2).stderr
+
+
+def test_printed_settings_are_settings(config, tmp_path):
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(tacit("train", config, "run.iterations=7", "--print-config").stdout)
+    assert load(printed) == load(config, ["run.iterations=7"])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_settings_of_the_examples_are_valid(example):
+    """And their worlds disjoint, which is checked when they are read."""
+    assert load(example).run.out.startswith("runs/")
+
+
+def test_the_smallest_example_trains(tmp_path):
+    """A few of its episodes in the real game: it reads, plays, learns and saves."""
+    few = ["explore.worlds.seeds=0-3", "warmstart.learning.updates=3", "eval.every=0", "run.iterations=1"]
+    few += ["run.groups=2", "arms.control=2", "arms.experience=2", f"run.out={tmp_path / 'run'}"]
+    few += ["model.tiny.hidden=16", "model.tiny.intermediate=16"]
+    report = json.loads(tacit("train", ROOT / "examples" / "train_coin.yaml", *few, "--json", "-q").stdout)
+    assert Path(report["checkpoint"]).name == "000001"

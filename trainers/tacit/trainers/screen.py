@@ -1,0 +1,90 @@
+"""What is seen of a run: a live table on a terminal, a line an iteration elsewhere, nothing when quiet.
+
+All of it goes to stderr.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+ROWS = 12
+"""Iterations that the table shows."""
+
+
+class Screen:
+    """Shows the metrics of a run as they come."""
+
+    def __init__(self, iterations: int, arms: list[str], *, quiet: bool = False) -> None:
+        self._iterations, self._arms, self._quiet = iterations, arms, quiet
+        self.begin(0)
+        self._rows: list[dict[str, str]] = []
+        self._live: Any = None
+
+    def begin(self, iteration: int) -> None:
+        """The time that is left is told from here."""
+        self._begun, self._start = iteration, time.perf_counter()
+
+    def tell(self, message: str) -> None:
+        """A line about progress."""
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.console.print(message, markup=False, highlight=False)
+        else:
+            print(message, file=sys.stderr, flush=True)
+
+    def show(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """The numbers of an iteration."""
+        if self._quiet:
+            return
+        row = self._row(iteration, metrics)
+        if self._live is None:
+            print("  ".join(f"{name} {value}" for name, value in row.items()), file=sys.stderr, flush=True)
+            return
+        self._rows = [*self._rows, row][-ROWS:]
+        self._live.update(self._table())
+
+    def _row(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, str]:
+        each = (time.perf_counter() - self._start) / max(1, iteration - self._begun)
+        left = each * (self._iterations - iteration)
+        return {
+            "iteration": f"{iteration}/{self._iterations}",
+            **{arm: _number(metrics.get(f"success/{arm}")) for arm in self._arms},
+            "reward": _number(metrics.get("reward")),
+            "kl": _number(metrics.get("policy/kl", metrics.get("policy/kl_old"))),
+            "entropy": _number(metrics.get("policy/entropy")),
+            "tokens/s": _number(metrics.get("tokens_per_second"), 0),
+            "left": f"{int(left // 60)}:{int(left % 60):02}",
+        }
+
+    def _table(self) -> Any:
+        from rich.table import Table
+
+        table = Table(box=None, header_style="bold")
+        for name in self._rows[-1]:
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*row.values())
+        return table
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(stderr=True)
+        if console.is_terminal and not self._quiet:
+            self._live = Live(console=console, auto_refresh=False, transient=False)
+            self._live.auto_refresh = False
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
