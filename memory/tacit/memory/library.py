@@ -187,6 +187,11 @@ class ExperienceLibrary:
             items = [self.get(item_id) for item_id in shown]
             return extraction.apply(self._curator(connection), operations, trajectory, items)
 
+    def rewrite(self, item_ids: Sequence[str], item: Item) -> Admission:
+        """Rewrite items into one with the words of `item`: the first stays, the others retire, evidence is united."""
+        with self._transaction() as connection:
+            return self._curator(connection).rewrite([self.get(item_id) for item_id in item_ids], item)
+
     def restore(self, item: Item) -> None:
         """Write an item exactly as it is, past admission; for imports."""
         with self._transaction() as connection:
