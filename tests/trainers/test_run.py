@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +379,36 @@ def test_excluded_episodes_are_no_failures():
     played = [Played("control", "a", 0, True, 1, 1), Played("control", "b", 0, None, 1, 1)]
     found = summarise(played)["control"]
     assert (found.episodes, found.success, found.excluded) == (1, 1.0, 1)
+
+
+def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):
+    """What it wants to learn from while training, its best in an evaluation, what it was at first where frozen."""
+    from tacit.trainers.roles import ROLES, PolicyRole
+
+    shown = []
+
+    class Guide(PolicyRole):
+        def __init__(self, parts):
+            super().__init__(parts, name="guide")
+
+        def ready(self):
+            return False
+
+        async def prepare(self, specs, *, frozen=False):
+            return self.given(specs, "at first" if frozen else "to learn")
+
+        async def choose(self, specs):
+            return self.given(specs, "best")
+
+        def given(self, specs, text):
+            shown.append((text, {spec.arm for spec in specs}, len(specs)))
+            return [replace(spec, memory=text) for spec in specs]
+
+    monkeypatch.setitem(ROLES, "guide", Guide)
+    settings = corridor(
+        arms={"control": 1, "advice": 2}, guidance={"advice": "role"}, roles={"guide": {}}, warmstart=None
+    )
+    report = train(settings, ["run.iterations=1", "run.rerolls=0", "eval.every=1"])
+    evaluated = [("best", {"advice"}, 4), ("at first", {"advice-frozen"}, 4)]
+    assert shown == [*evaluated, ("to learn", {"advice"}, 6), *evaluated]
+    assert list(report.final) == ["control", "advice", "advice-frozen"]

@@ -62,6 +62,11 @@ class Explorer:
         """The way to success in this world as text, or None where none was found."""
         return way(self.explored(world)[-1])
 
+    def source(self, task: str, seed: int) -> Trajectory | None:
+        """The episode of this world that succeeded, or None."""
+        last = self.explored((task, seed))[-1]
+        return last if last.success else None
+
     def close(self) -> None:
         """Close the environments."""
         for agent in self._agents:

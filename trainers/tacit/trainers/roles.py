@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tacit.memory import ExperienceLibrary
+from tacit.memory import ExperienceLibrary, Trajectory
 
 from .adapters import has_adapters, parameters_of
 from .config import RoleConfig
@@ -34,8 +34,13 @@ class Role(Protocol):
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """The episodes with what this role gives them to be shown; `frozen`: as it was when training began.
 
-        Asked of the arms whose guidance is `role` alone.
+        Asked of the arms whose guidance is `role` alone; groups that are rolled again are asked for by
+        themselves, so that there may be several calls before `collect`.
         """
+        ...
+
+    async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
+        """The same at its best, for an evaluation: nothing is remembered of it."""
         ...
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
@@ -78,6 +83,8 @@ class Parts:
     engine: Engine
     library: ExperienceLibrary
     seed: int = 0
+    source: Callable[[str, int], Trajectory | None] = lambda task, seed: None
+    """An earlier episode of a world that succeeded, by task and seed, if there is one."""
 
 
 class PolicyRole:
@@ -98,6 +105,10 @@ class PolicyRole:
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """As they are: a policy shows nothing."""
+        return specs
+
+    async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
+        """As they are."""
         return specs
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:

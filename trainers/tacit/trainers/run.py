@@ -290,7 +290,9 @@ class _Run:
 
     async def _play(self, worlds: Sequence[Task], salt: str) -> dict[Task, list[Rollout]]:
         """The rollouts of a group for each world."""
-        rollouts = await self.stage.play(worlds, self.config.arms, salt=salt, temperature=self.config.run.temperature)
+        rollouts = await self.stage.play(
+            worlds, self.config.arms, salt=salt, temperature=self.config.run.temperature, learning=True
+        )
         size = sum(self.config.arms.values())
         return {world: rollouts[n * size : (n + 1) * size] for n, world in enumerate(worlds)}
 

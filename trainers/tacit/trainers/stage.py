@@ -30,6 +30,8 @@ from .transcript import Transcript
 
 CONCURRENT = 256
 """Episodes that run at once."""
+RECALL_K = 5
+"""Items and steps that are recalled for an arm that is shown what the library recalls."""
 FROZEN = "-frozen"
 """An arm of this ending is shown what it would have been shown when the run began."""
 LIBRARY, START = "library.db", "library-start.db"
@@ -129,7 +131,7 @@ class Stage:
         if name not in ROLES:
             raise UnknownName.of("role", name, ROLES)
         seed = self.config.run.seed
-        return ROLES[name](Parts(config, model, self.transcript, self.engine, self.library, seed))
+        return ROLES[name](Parts(config, model, self.transcript, self.engine, self.library, seed, self.explorer.source))
 
     @property
     def _model(self) -> Any:
@@ -138,16 +140,25 @@ class Stage:
     # -- playing ------------------------------------------------------------------------------------
 
     async def play(
-        self, worlds: Sequence[Task], arms: Mapping[str, int], *, salt: str, temperature: float = 1.0
+        self,
+        worlds: Sequence[Task],
+        arms: Mapping[str, int],
+        *,
+        salt: str,
+        temperature: float = 1.0,
+        learning: bool = False,
     ) -> list[Rollout]:
-        """So many episodes of every arm in every world, by world, then arm, then copy."""
+        """So many episodes of every arm in every world, by world, then arm, then copy.
+
+        `learning`: roles show what they want to learn from, instead of what they think best.
+        """
         specs = [
             Spec(fold, seed, arm, copy, memory=self._memory((fold, seed), arm, worlds), salt=salt)
             for fold, seed in worlds
             for arm, copies in arms.items()
             for copy in range(copies)
         ]
-        specs = await self._prepared(specs)
+        specs = await self._prepared(specs, learning)
         agents = {arm: self._agent(arm, temperature) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
         rollouts: list[Rollout] = []
@@ -165,7 +176,7 @@ class Stage:
             return self.explorer.experience(others[(others.index(world) + 1) % len(others)])
         return None
 
-    async def _prepared(self, specs: list[Spec]) -> list[Spec]:
+    async def _prepared(self, specs: list[Spec], learning: bool) -> list[Spec]:
         """The roles say what is shown in the arms that are theirs."""
         made = dict(enumerate(specs))
         for frozen in (False, True):
@@ -175,7 +186,9 @@ class Stage:
                 if self.config.shown(spec.arm.removesuffix(FROZEN)) == "role" and spec.arm.endswith(FROZEN) is frozen
             ]
             for role in self.roles.values() if mine else ():
-                made.update(zip(mine, await role.prepare([made[at] for at in mine], frozen=frozen), strict=True))
+                given = [made[at] for at in mine]
+                asked = role.prepare(given, frozen=frozen) if learning or frozen else role.choose(given)
+                made.update(zip(mine, await asked, strict=True))
         return [made[at] for at in range(len(specs))]
 
     def _agent(self, arm: str, temperature: float) -> Agent:
@@ -194,6 +207,7 @@ class Stage:
                 guardrails=recalls,
                 guidance=RetrievalGuidance() if recalls else GivenGuidance(),
                 max_steps=self.config.environment.max_steps,
+                recall_k=RECALL_K if recalls else 0,
                 retries=0,
             )
         return self._agents[arm, temperature]
