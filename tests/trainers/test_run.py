@@ -416,3 +416,25 @@ def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):
     evaluated = [("best", {"advice"}, 4), ("at first", {"advice-frozen"}, 4)]
     assert shown == [*evaluated, ("to learn", {"advice"}, 6), *evaluated]
     assert list(report.final) == ["control", "advice", "advice-frozen"]
+
+
+def test_a_stop_during_the_warm_start_is_heeded_after_it(corridor, monkeypatch, tmp_path):
+    """What was imitated is saved; the run that goes on is the straight run, its log too."""
+    from tacit.trainers import run as module
+
+    imitate = module.warm_start
+
+    def interrupted(*arguments, **settings):
+        report = imitate(*arguments, **settings)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return report
+
+    settings = corridor(eval={"every": 2, "copies": 1}, run={"iterations": 2})
+    monkeypatch.setattr(module, "warm_start", interrupted)
+    report = train(settings)
+    assert (report.iterations, report.stopped) == (0, True)
+    monkeypatch.setattr(module, "warm_start", imitate)
+    train(settings, resume=True)
+    train(settings, [f"run.out={tmp_path / 'straight'}"])
+    assert_same(tmp_path / "straight", tmp_path / "run")
+    assert lines(tmp_path / "straight") == lines(tmp_path / "run")

@@ -215,7 +215,7 @@ class RunConfig:
     temperature: float = 1.0
     """Of the rollouts."""
     save_every: int = 10
-    """Iterations between two checkpoints; there is one at the start and one at the end."""
+    """Iterations between two checkpoints; there is one at the start, at the end and after each evaluation."""
     keep: int = 3
     """Newest checkpoints that are kept, beside the best."""
     seed: int = 0

@@ -139,8 +139,6 @@ class _State:
     """Updates it has made in this turn."""
     evaluated: int = -1
     """The iteration after which the last evaluation was."""
-    score: float = -1.0
-    """The best so far."""
     first_evaluation: dict[str, Any] = field(default_factory=dict)
     last_evaluation: dict[str, Any] = field(default_factory=dict)
 
@@ -174,12 +172,9 @@ class _Run:
         with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=settings.as_dict(config)) as metrics:
             run = cls(stage, out, state, screen, metrics)
             try:
-                if found is None:
-                    run.begin()
-                else:
+                if found is not None:
                     run.saved = state.iteration
                     screen.tell(f"going on from {found}.")
-                screen.begin(state.iteration)
                 yield run
             except KeyboardInterrupt as stop:
                 stop.add_note(f"What was saved is in {out / 'checkpoints'}; --resume goes on from there.")
@@ -229,12 +224,15 @@ class _Run:
 
     async def go(self) -> None:
         """Evaluate and save where it is due, iterate, until the end or until asked to stop."""
+        if self.saved < 0:
+            self.begin()
+        self.screen.begin(self.state.iteration)
         while True:
             here, last = self.state.iteration, self.state.iteration >= self.config.run.iterations
-            better = False
             if not self.stopping and self._is_due(self.config.eval.every, last) and self.state.evaluated != here:
-                better = await self._evaluate()
-            if self.saved != here and (better or self.stopping or self._is_due(self.config.run.save_every, last)):
+                await self._evaluate()
+                self._save()
+            elif self.saved != here and (self.stopping or self._is_due(self.config.run.save_every, last)):
                 self._save()
             if last or self.stopping:
                 break
@@ -325,8 +323,8 @@ class _Run:
                 fresh.evolve()
         return {"library/episodes": library.episodes, "library/items": len(library.items())}
 
-    async def _evaluate(self) -> bool:
-        """Play the held-out worlds in every arm; whether it went better than ever."""
+    async def _evaluate(self) -> None:
+        """Play the held-out worlds in every arm."""
         config, here = self.config.eval, self.state.iteration
         rollouts = await self.stage.play(
             self.config.tasks.eval.all,
@@ -342,10 +340,6 @@ class _Run:
             f"{arm} {part.success:.2f} ({part.low:.2f} to {part.high:.2f})" for arm, part in report.items()
         )
         self.screen.tell(f"held out after {here}: {said}")
-        score = self._score()
-        better = score is not None and score > self.state.score
-        self.state.score = max(score or 0.0, self.state.score)
-        return better
 
     def _score(self) -> float | None:
         """Success with memory, or without where every arm is control; None where it was not evaluated now."""

@@ -87,4 +87,4 @@ class Screen:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
+    return "-" if value is None else f"{round(value, digits) + 0.0:,.{digits}f}"
