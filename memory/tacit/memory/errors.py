@@ -13,7 +13,10 @@
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
     │   ├── EnvironmentCrashed
     │   └── EnvironmentHung
-    └── PolicyFailure (RuntimeError)          no usable action came out of the policy
+    ├── PolicyFailure (RuntimeError)          no usable action came out of the policy
+    └── EngineFailure (RuntimeError)          the engine that generates refused, or answered what cannot be used
+        ├── EngineUnreachable (ConnectionError)
+        └── AdapterRefused
 
 A message names the thing, the value seen, and the next step. What one episode does wrong is
 recorded on its trajectory; only what the caller can act on is raised. To add an error, give it a
@@ -91,3 +94,15 @@ class EnvironmentHung(EnvironmentFailure):
 
 class PolicyFailure(TacitError, RuntimeError):
     """No usable action came out of the policy after its bounded retries."""
+
+
+class EngineFailure(TacitError, RuntimeError):
+    """The engine that generates refused a request, or its answer cannot be used."""
+
+
+class EngineUnreachable(EngineFailure, ConnectionError):
+    """The server of an engine does not answer, after bounded retries."""
+
+
+class AdapterRefused(EngineFailure):
+    """The engine does not take an adapter."""

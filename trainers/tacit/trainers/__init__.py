@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .config import TrainConfig as TrainConfig
     from .engine import Engine as Engine
+    from .engine_chat import EngineChatModel as EngineChatModel
     from .engine_local import LocalEngine as LocalEngine
+    from .engine_server import ServerEngine as ServerEngine
+    from .engine_vllm import VllmEngine as VllmEngine
     from .evaluate import evaluate_checkpoint as evaluate_checkpoint, evaluate_policy as evaluate_policy
     from .roles import PolicyRole as PolicyRole, Role as Role
     from .rollout import TokenPolicy as TokenPolicy
@@ -19,12 +22,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Engine": "engine",
+    "EngineChatModel": "engine_chat",
     "LocalEngine": "engine_local",
     "PolicyRole": "roles",
     "Role": "roles",
+    "ServerEngine": "engine_server",
     "TokenPolicy": "rollout",
     "TrainConfig": "config",
     "TrainReport": "run",
+    "VllmEngine": "engine_vllm",
     "evaluate_checkpoint": "evaluate",
     "evaluate_policy": "evaluate",
     "train": "run",
