@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,14 +28,18 @@ from tacit.trainers.models import load_tokenizer
 from tacit.trainers.run import Drawn
 from tacit.trainers.stage import Stage
 
-TIMES = {"seconds", "tokens_per_second", "policy/tokens_per_second", "cpu_s"}
+TIMES = ("seconds", "tokens_per_second", "cpu_s")
 
 
 def weights(out):
-    """Weights and optimiser of the newest checkpoint, as one flat list of tensors."""
-    saved = torch.load(find(out) / "policy.pt", weights_only=True)
-    moments = [value for part in saved["state"]["learner"]["adam"]["state"].values() for value in part.values()]
-    return saved["version"], [*saved["state"]["weights"].values(), *moments]
+    """Versions, weights and optimisers of all roles of the newest checkpoint, the latter as one list of tensors."""
+    saved = [torch.load(path, weights_only=True) for path in sorted(find(out).glob("*.pt")) if path.stem != "run"]
+    parts = [role["state"]["learner"]["adam"]["state"].values() for role in saved]
+    moments = [value for part in parts for state in part for value in state.values()]
+    return [role["version"] for role in saved], [
+        *(value for role in saved for value in role["state"]["weights"].values()),
+        *moments,
+    ]
 
 
 def assert_same(one, other):
@@ -47,7 +52,7 @@ def assert_same(one, other):
 def lines(out):
     """What was logged, times apart."""
     read = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in read]
+    return [{name: value for name, value in line.items() if not name.endswith(TIMES)} for line in read]
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +238,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "reference": {"roles": {"policy": POLICY}},
     "adapter": {"model": {"adapter": 2}},
     "library": {"arms": {"control": 2, "library": 2}, "warmstart": None},
+    "extractor": {
+        "arms": {"control": 2, "advice": 2},
+        "guidance": {"advice": "role"},
+        "roles": {"extractor": {"settings": {"ready": 4}}},
+        "warmstart": None,
+    },
 }
 
 
@@ -420,9 +431,9 @@ def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):
 
 def test_a_stop_during_the_warm_start_is_heeded_after_it(corridor, monkeypatch, tmp_path):
     """What was imitated is saved; the run that goes on is the straight run, its log too."""
-    from tacit.trainers import run as module
+    from tacit.trainers import run as module, warmstart
 
-    imitate = module.warm_start
+    imitate = warmstart.warm_start
 
     def interrupted(*arguments, **settings):
         report = imitate(*arguments, **settings)
@@ -438,3 +449,32 @@ def test_a_stop_during_the_warm_start_is_heeded_after_it(corridor, monkeypatch, 
     train(settings, [f"run.out={tmp_path / 'straight'}"])
     assert_same(tmp_path / "straight", tmp_path / "run")
     assert lines(tmp_path / "straight") == lines(tmp_path / "run")
+
+
+def test_weights_and_biases_gets_the_numbers_where_it_is_asked_for(corridor, monkeypatch):
+    """The run that goes on goes on under the same id; without the package the call says what to install."""
+    from tacit.memory.errors import MissingExtra
+
+    logged, ids = [], []
+
+    class Run:
+        id = "abc"
+        log = logged.append
+
+        def finish(self):
+            logged.append("finished")
+
+    def init(**settings):
+        ids.append(settings["id"])
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    settings = corridor(run={"iterations": 1, "wandb": "corridors"}, warmstart=None)
+    train(settings)
+    train(settings, ["run.iterations=2"], resume=True)
+    assert ids == [None, "abc"]
+    assert [line["iteration"] for line in logged if line != "finished"] == [1, 2]
+    assert "train/reward" in logged[0]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtra, match="pip install wandb"):
+        train(settings, resume=True)

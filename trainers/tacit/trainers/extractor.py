@@ -362,7 +362,6 @@ class ExtractorRole:
         return await self._prepare(specs, greedy=True)
 
     async def _prepare(self, specs: Sequence[Spec], *, greedy: bool) -> list[Spec]:
-        self._shown, self._pending = {}, {}
         first = {spec.group: spec for spec in specs}
         read = dict(
             zip(first, await asyncio.gather(*(self._read(spec, greedy) for spec in first.values())), strict=True)
@@ -404,6 +403,10 @@ class ExtractorRole:
     def _length(self, text: str) -> int:
         ids: Ids = tuple(self._parts.transcript.tokenizer(text, add_special_tokens=False).input_ids)
         return len(ids)
+
+    def wants(self, rollouts: Sequence[Rollout]) -> bool:
+        """Whether the episodes of a group ended differently: else nothing made a difference."""
+        return len({rollout.trajectory.success for rollout in rollouts if not rollout.failed}) > 1
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """Credit what was shown with how its episodes ended, beside their siblings that were shown nothing.

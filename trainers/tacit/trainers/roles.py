@@ -183,5 +183,11 @@ def load_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> N
             parameter.copy_(weights[name])
 
 
-ROLES: dict[str, Callable[[Parts], Role]] = {"policy": PolicyRole}
+def _extractor(parts: Parts) -> Role:
+    from .extractor import ExtractorRole
+
+    return ExtractorRole(parts, parts.source)
+
+
+ROLES: dict[str, Callable[[Parts], Role]] = {"policy": PolicyRole, "extractor": _extractor}
 """How each role is built, by its name."""
