@@ -234,7 +234,14 @@ def test_said_text_is_read_as_at_most_three_operations():
     assert operations[1].indices == (0, 1)
 
 
-@pytest.mark.parametrize("said", ["", "go east", "add :", "update : red", "add 1 : red", "<end>"])
+def test_what_is_thought_aloud_is_not_asked_for():
+    (one,) = understood("add : no <item> add : red : go east . <end>", episode())
+    assert one.item.title == "red : go east ."
+
+
+@pytest.mark.parametrize(
+    "said", ["", "go east", "<item> add :", "<item> update : red", "<item> add 1 : red", "<end>", "<item> <end>"]
+)
 def test_what_cannot_be_understood_adds_nothing(said):
     assert all(isinstance(one, Return) for one in understood(said, episode()))
 
@@ -247,11 +254,11 @@ def test_an_update_of_what_was_not_shown_is_refused():
     """systems.md §5: add/update/return with index checks: update of a non-retrieved index refused."""
     with ExperienceLibrary.open(":memory:") as library:
         trajectory = recorded(library)
-        (added,) = library.apply(understood("add : red : go east .", trajectory), trajectory, [])
+        (added,) = library.apply(understood("<item> add : red : go east .", trajectory), trajectory, [])
         assert added.status == "added"
-        (beyond,) = library.apply(understood("update 2 : go west .", trajectory), trajectory, [added.item_id])
+        (beyond,) = library.apply(understood("<item> update 2 : go west .", trajectory), trajectory, [added.item_id])
         assert (beyond.status, beyond.reason) == ("rejected", "it updates item 1 of 1 that were shown")
-        (fine,) = library.apply(understood("update 1 : go west .", trajectory), trajectory, [added.item_id])
+        (fine,) = library.apply(understood("<item> update 1 : go west .", trajectory), trajectory, [added.item_id])
         assert fine.status == "merged"
         assert library.get(added.item_id).title == "go west ."
 

@@ -42,7 +42,7 @@ from tacit.trainers.rows import Rollout, Stream, streams
 from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
 from tacit.trainers.transcript import Transcript, compact
 from tacit.trainers.warmstart import Examples, WarmStart, examples, warm_start
-from tacit.trainers.writers import WORDS as SAID, KeepOrSkip, Writes, text_of, ways
+from tacit.trainers.writers import WORDS as SAID, Candidate, KeepOrSkip, Writes, text_of, ways
 
 GAME = ("coin", "numLocations=6, includeDoors=0, numDistractorItems=0")
 LIMIT = 10
@@ -71,8 +71,8 @@ TABLE = 4
 """Episodes that are played of each text in each of the extractor's worlds."""
 EACH, EXTRACTOR_UPDATES, EXTRACTOR_LR = 20, 60, 1e-3
 """Worlds an update of the extractor, its updates, its learning rate."""
-POLICY_LR, TOGETHER_UPDATES = 3e-4, 40
-"""Of the policy's reinforcement, beside the extractor's."""
+BOTH_UPDATES, POLICY_LR, READY = 60, 3e-4, 64
+"""Updates of the policy beside the extractor, its learning rate, and decisions that make the extractor's update."""
 LESSONS, LESSON_UPDATES = 3, 300
 """Walks a world that teach the writer, and updates in which they do."""
 LARGER = 3.0
@@ -341,14 +341,18 @@ class Played:
         return Rollout(Trajectory(spec.task, (), ended, arm=spec.arm, id=spec.session), (), spec.group)
 
 
-def extractor(model: Any, ground: Ground, measure: Measure, seed: int, lr: float, engine: Any = None) -> ExtractorRole:
+def extractor(
+    model: Any, ground: Ground, seed: int, *, measure: Measure = "difference", ready: int = 1, epochs: int = 1
+) -> ExtractorRole:
     """A role that keeps or skips each way that the exploring walk of a world offers."""
     config = RoleConfig(
-        learner=LearnerSettings(lr=lr, warmup=5, decay=EXTRACTOR_UPDATES * 3 // 2, budget=8192),
+        learner=LearnerSettings(
+            lr=EXTRACTOR_LR, epochs=epochs, warmup=5, decay=EXTRACTOR_UPDATES * 3 // 2, budget=8192
+        ),
         loss=LossSettings(kind="cispo", low=0.1, high=0.1, entropy=ENTROPY),
-        settings={"ready": 1, "cooldown": 0, "measure": measure, "cost": COST, "length": LENGTH},
+        settings={"ready": ready, "cooldown": 0, "measure": measure, "cost": COST, "length": LENGTH},
     )
-    serving = engine or LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
+    serving = LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
     parts = Parts(config, model, ground.transcript, serving, ExperienceLibrary.open(":memory:"), seed)
     role = ExtractorRole(parts, lambda task, number: ground.looks.get((task, number)))
     role.begin()
@@ -412,10 +416,15 @@ def choices(role: ExtractorRole, ground: Ground, worlds: Sequence[World]) -> dic
     return dict(zip(worlds, asyncio.run(everything()), strict=True))
 
 
-def oracle(trajectory: Trajectory) -> str:
-    """The way to the place of the coin."""
+def best(trajectory: Trajectory) -> Candidate:
+    """The way to the place of the coin, with that place."""
     place = trajectory.steps[-1].pre.location
-    return next(one.text for one in ways(trajectory) if one.seen.location == place)
+    return next(one for one in ways(trajectory) if one.seen.location == place)
+
+
+def oracle(trajectory: Trajectory) -> str:
+    """The same in words."""
+    return best(trajectory).text
 
 
 def judged(found: Mapping[World, Choice], looks: Mapping[World, Trajectory]) -> dict[str, float]:
@@ -447,7 +456,7 @@ def stage_b(policy: Any, ground: Ground, seed: int) -> dict[str, Any]:
     }
     for name, measure in {**MEASURES, "frozen": "difference"}.items():
         began = time.process_time()
-        role = extractor(copy.deepcopy(policy), ground, measure, seed, EXTRACTOR_LR)
+        role = extractor(copy.deepcopy(policy), ground, seed, measure=measure)
         if name != "frozen":
             learn_to_keep(role, played, worlds, EXTRACTOR_UPDATES, seed, EACH)
         found = choices(role, ground, held_out)
@@ -459,7 +468,7 @@ def stage_b(policy: Any, ground: Ground, seed: int) -> dict[str, Any]:
     return report
 
 
-TOGETHER_RUNS = {"both, grpo": ("grpo", True), "both, slea": ("slea", True), "frozen extractor, grpo": ("grpo", False)}
+TOGETHER_RUNS = {"both": ("slea", True), "frozen extractor": ("slea", False)}
 """Runs of stage C: the policy's credit, and whether the extractor learns."""
 
 
@@ -473,9 +482,9 @@ def stage_c(start: Any, ground: Ground, seed: int, *, credit: str, learns: bool)
     playing = player(policy, ground.transcript, ["control", "memory"], seed)
     config = RoleConfig(learner=LearnerSettings(lr=POLICY_LR, budget=8192), credit=CreditConfig(name=credit))
     acting = PolicyRole(Parts(config, policy, ground.transcript, playing.engine, ExperienceLibrary.open(":memory:")))
-    choosing = extractor(copy.deepcopy(start), ground, "difference", seed, EXTRACTOR_LR)
+    choosing = extractor(copy.deepcopy(start), ground, seed, ready=READY, epochs=2)
     chance, curve = random.Random(f"{seed} both"), []
-    for update in range(1, TOGETHER_UPDATES + 1):
+    for update in range(1, BOTH_UPDATES + 1):
         specs = dealt(choosing, groups(chance.sample(worlds, 8), f"both{seed}/{update}", 4, 4))
         rollouts = playing.play(specs)
         acting.collect(rollouts)
@@ -488,6 +497,7 @@ def stage_c(start: Any, ground: Ground, seed: int, *, credit: str, learns: bool)
         curve.append({**won, **choosing.told})
         if update % 10 == 0:
             last = {key: fmean(one[key] for one in curve[-10:]) for key in curve[-1]}
+            last["oracle"] = judged(choices(choosing, ground, worlds[:40]), ground.looks)["oracle"]
             tell(f"seed {seed} {credit} update {update}: " + ", ".join(f"{k} {v:.2f}" for k, v in last.items()))
     playing.close()
     found, spent = choices(choosing, ground, held_out), time.process_time() - began
@@ -499,9 +509,13 @@ def stage_c(start: Any, ground: Ground, seed: int, *, credit: str, learns: bool)
 
 
 def read_out(trajectory: Trajectory) -> str:
-    """What a writer reads: each place that was come to, what was seen there and the way there."""
-    places = [f"<see> {compact(one.seen.observation)} <memory> {one.text}" for one in ways(trajectory)]
-    return " ".join(places)
+    """What a writer reads: each place that was come to, what was seen there, and the way there."""
+    return " ".join(f"<see> {compact(one.seen.observation)} {answer(one)}" for one in ways(trajectory))
+
+
+def answer(one: Candidate) -> str:
+    """What a writer says: where, then how to get there. Each is found by one look at what it read."""
+    return f"<at> {one.seen.location.lower()} <item> add : {one.text}"
 
 
 def stage_d(policy: Any, ground: Ground, seed: int) -> dict[str, Any]:
@@ -515,7 +529,7 @@ def stage_d(policy: Any, ground: Ground, seed: int) -> dict[str, Any]:
     for number in range(LESSONS):
         for world, look in walks(DEMOS, PATIENCE, seed=number).items():
             if usable({world: look}, [world]):
-                row = writer.lesson(look, f"<item> add : {oracle(look)}", f"{world}/{number}")
+                row = writer.lesson(look, answer(best(look)), f"{world}/{number}")
                 (stream,) = streams([row], {row.trace: [1.0]})
                 lessons.append(turned(stream, ground.transcript, chance))
     warm_start(model, lessons, WarmStart(updates=LESSON_UPDATES, lr=2e-3, seed=seed), tell)
@@ -575,8 +589,8 @@ def run(ground: Ground, seed: int, stages: str) -> Iterator[tuple[str, dict[str,
         yield "B", stage_b(policy, ground, seed)
     if "C" in stages:
         held_out = usable(ground.looks, HELD_OUT)
-        best: dict[World, str | None] = {world: oracle(ground.looks[world]) for world in held_out}
-        figures: dict[str, Any] = {"start": evaluate(policy, ground.transcript, {"oracle": best}, seed)}
+        known: dict[World, str | None] = {world: oracle(ground.looks[world]) for world in held_out}
+        figures: dict[str, Any] = {"start": evaluate(policy, ground.transcript, {"oracle": known}, seed)}
         for name, (credit, learns) in TOGETHER_RUNS.items():
             figures[name] = stage_c(policy, ground, seed, credit=credit, learns=learns)
             tell(f"seed {seed} {name}: {figures[name]['memory']['success']:.3f} with memory")

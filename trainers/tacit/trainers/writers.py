@@ -135,7 +135,10 @@ class KeepOrSkip:
 
 
 class Writes:
-    """Says its own text: up to MAX_OPERATIONS of `<item> add : TEXT`, `<item> update 1 2 : TEXT`, `<item> return`."""
+    """Says its own text: up to MAX_OPERATIONS of `<item> add : TEXT`, `<item> update 1 2 : TEXT`, `<item> return`.
+
+    It may think aloud before the first of them.
+    """
 
     def __init__(
         self,
@@ -212,8 +215,11 @@ class Writes:
 
 
 def understood(text: str, trajectory: Trajectory, role: str = ROLE, version: int = 0) -> list[Operation]:
-    """What was said, as operations; what cannot be understood returns. Indices are checked where they are applied."""
-    parts = [part.strip() for part in text.removesuffix("<end>").split("<item>")]
+    """What was said, as operations; what cannot be understood returns. Indices are checked where they are applied.
+
+    What comes before the first `<item>` was thought aloud and is not asked for.
+    """
+    _, *parts = (part.strip() for part in text.removesuffix("<end>").split("<item>"))
     operations = [_understood(part, trajectory, role, version) for part in parts if part]
     return operations[:MAX_OPERATIONS] or [Return("nothing was said")]
 
