@@ -1,7 +1,7 @@
 """The engines over a real vLLM, a server and in process: what the trainer changes, they sample.
 
 They run in an environment of their own, made by `bash tests/vllm/setup.sh`; then
-`python -m pytest -m vllm tests/trainers/test_engine_vllm.py`. No GPU, no network, two minutes.
+`python -m pytest -m vllm tests/trainers/test_engine_vllm.py`. No GPU, no network, a minute or two.
 """
 
 import asyncio
@@ -230,13 +230,15 @@ def test_logprobs_of_streams_are_the_local_engines(engine, trained):
 def test_requests_that_run_during_an_update_keep_their_version(engine, trained):
     """Their answers are the old weights', later ones the new ones'; then the old adapter is gone."""
     engine.load_adapter("policy", 1, trained.folders[0])
-    long = [Request(trained.prompt, max_tokens=200, temperature=0.0) for _ in range(4)]
+    long = [Request(trained.prompt, max_tokens=500, temperature=0.0) for _ in range(4)]
 
     async def swap() -> list[Completion]:
         running = [asyncio.create_task(engine.generate(request)) for request in long]
         await asyncio.sleep(0.05)
         await asyncio.to_thread(engine.load_adapter, "policy", 2, trained.weights)  # tensors, as a role has them
-        return [*await asyncio.gather(*running), await engine.generate(greedy(trained)[0])]
+        assert not any(task.done() for task in running)
+        new = await engine.generate(greedy(trained)[0])
+        return [*await asyncio.gather(*running), new]
 
     *old, new = asyncio.run(swap())
     assert {(said.version, said.tokens[:4]) for said in old} == {(1, trained.taught[0])}

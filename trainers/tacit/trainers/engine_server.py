@@ -3,10 +3,10 @@
     engine = ServerEngine("http://127.0.0.1:8000/v1", tokenizer, roles=("policy", "extractor"))
     engine.load_adapter("policy", 3, "runs/coin/export/policy")
 
-The server is started by whoever owns it, with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True
-where adapters are to be swapped; it must see their folders under the same path. A version is served
-under a name of its own, `policy-v3-1f0a77c2`, until its last request is done. Text never travels:
-nothing is tokenised twice.
+The server is started by whoever owns it; where adapters are to be swapped with `--enable-lora`,
+`--max-loras` of one more than there are roles, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and it must
+see their folders under the same path. A version is served under a name of its own,
+`policy-v3-1f0a77c2`, until its last request is done. Text never travels: nothing is tokenised twice.
 """
 
 import asyncio

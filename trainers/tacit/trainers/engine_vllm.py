@@ -33,25 +33,25 @@ class VllmEngine(RemoteEngine):
         folder: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        """model: a folder or the hub's name. tokenizer: None takes the model's.
+        """model: a folder or the hub's name. tokenizer: None takes the model's, as the trainer does.
 
         max_rank: the largest rank of an adapter; vLLM knows 1, 8, 16, 32, 64, 128, 256, 320, 512.
         folder: where adapters that come as tensors are written; None: a temporary one.
         settings: vLLM's engine arguments, such as dtype, max_model_len, gpu_memory_utilization.
         """
         vllm = _vllm()
-        super().__init__(tokenizer, roles, folder)
+        from .models import load_tokenizer
+
+        super().__init__(load_tokenizer(model) if tokenizer is None else tokenizer, roles, folder)
         given = {
             "model": str(model),
             "enable_lora": True,
             "max_lora_rank": max_rank,
-            "max_loras": len(roles),
+            "max_loras": len(roles) + 1,  # while a role's weights are swapped, both are in use
             "logprobs_mode": "processed_logprobs",  # at the temperature that was sampled at
             **settings,
         }
         self._engine: Any = in_own_loop(_start(vllm, given)).result()
-        if tokenizer is None:
-            self.tokenizer = self._engine.get_tokenizer()
         self._vllm = vllm
         self._ids, self._adapters = itertools.count(1), dict[str, Any]()
         self._requests = itertools.count()
@@ -91,8 +91,10 @@ class VllmEngine(RemoteEngine):
         )
         try:
             return [said async for said in answers][-1]
-        except ValueError as error:  # a prompt that is too long, among others
-            raise EngineFailure(f"vLLM refused a request of {len(prompt)} tokens: {error}") from error
+        except Exception as error:  # vLLM's own kinds: a prompt that is too long, a process that died
+            raise EngineFailure(
+                f"vLLM did not answer a request of {len(prompt)} tokens: {error} Look also at what its process printed."
+            ) from error
 
     async def _install(self, serving: Serving) -> None:
         number = next(self._ids)
@@ -110,7 +112,12 @@ class VllmEngine(RemoteEngine):
         await self._engine.remove_lora(self._adapters.pop(serving.name).lora_int_id)
 
     async def _close(self) -> None:
-        self._engine.shutdown()
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        if (reading := getattr(engine, "output_handler", None)) is not None:
+            reading.cancel()  # else it takes the end for a failure, and says so
+        engine.shutdown()
 
 
 async def _start(vllm: Any, given: Mapping[str, Any]) -> Any:
