@@ -309,8 +309,8 @@ def four(looks: Mapping[World, Trajectory], worlds: Sequence[World], seed: int) 
 
 # -- B: what is worth keeping ---------------------------------------------------------------------
 
-MEASURES: Mapping[str, Measure] = {"difference": "difference", "outcome": "outcome"}
-"""Extractors that are trained, and what each is paid."""
+MEASURES: Mapping[str, Measure] = {"difference": "difference", "outcome": "outcome", "frozen": "difference"}
+"""Extractors, and what each is paid; the frozen one learns nothing from it."""
 
 
 class Played:
@@ -454,7 +454,7 @@ def stage_b(policy: Any, ground: Ground, seed: int) -> dict[str, Any]:
         "oracle": {world: oracle(ground.looks[world]) for world in held_out},
         "at random": {world: chance.choice(ways(ground.looks[world])).text for world in held_out},
     }
-    for name, measure in {**MEASURES, "frozen": "difference"}.items():
+    for name, measure in MEASURES.items():
         began = time.process_time()
         role = extractor(copy.deepcopy(policy), ground, seed, measure=measure)
         if name != "frozen":

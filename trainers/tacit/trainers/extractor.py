@@ -338,7 +338,7 @@ class ExtractorRole:
 
     def begin(self) -> None:
         """What it is now is what `frozen` means."""
-        self._first = {name: value.detach().clone() for name, value in dict(self.weights()).items()}  # type: ignore[arg-type]
+        self._first = _copied(self.weights())
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """The episodes with what is to be shown: every item that was kept of their world, dealt in turn.
@@ -350,7 +350,7 @@ class ExtractorRole:
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
         if self._first is None:
             raise ConfigError("begin was not called: there is nothing to be frozen at.")
-        now = {name: value.detach().clone() for name, value in dict(self.weights()).items()}  # type: ignore[arg-type]
+        now = _copied(self.weights())
         engine.load_adapter(self.name, 0, self._first)
         try:
             return await self._prepare(specs, greedy=True)
@@ -479,6 +479,11 @@ class ExtractorRole:
 
     def _last(self, task: str, seed: int) -> Trajectory | None:
         return self._known.get((task, seed))
+
+
+def _copied(weights: Weights) -> dict[str, Any]:
+    assert isinstance(weights, Mapping)
+    return {name: value.detach().clone() for name, value in weights.items()}
 
 
 def _surest(read: Sequence[Written]) -> list[tuple[str, str]]:
