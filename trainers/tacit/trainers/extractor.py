@@ -318,18 +318,17 @@ class ExtractorRole:
         gate: Gated | None = None,
         name: str = "extractor",
     ) -> None:
-        """source: else the last successful training episode of the world. writer: else a token each way.
+        """source: else the run's. writer: else a token each way.
 
         gate: asked before each episode that is to be shown something; else all is shown.
         """
         self.name, self.model = name, parts.model
-        self._parts, self._source, self._gate = parts, source or self._last, gate
+        self._parts, self._source, self._gate = parts, source or parts.source, gate
         self._writer = writer or KeepOrSkip(parts.engine, parts.transcript, role=name)
         self.settings = parse(ExtractorSettings, parts.config.settings, f"roles.{name}.settings")
         self.buffer = Buffer(**asdict(self.settings))
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
-        self._known: dict[tuple[str, int], Trajectory] = {}
         self._shown: dict[str, str] = {}
         self._pending: dict[str, list[tuple[Row, dict[str, int]]]] = {}
         self._first: Weights | None = None
@@ -421,9 +420,6 @@ class ExtractorRole:
             for item in consumed(trajectory, self._shown):
                 ended = groups.setdefault(rollout.group, {})
                 ended.setdefault(item, []).append(float(trajectory.success))
-            if trajectory.success:
-                task, _, seed = rollout.group.rpartition("#")
-                self._known[task, int(seed)] = trajectory
         for group, outcomes in groups.items():
             uses = of_group(outcomes)
             for row, items in self._pending.get(group, ()):
@@ -476,9 +472,6 @@ class ExtractorRole:
         self._learner.load_state_dict(state["learner"])
         self.buffer.load_state_dict(state["buffer"])
         self._first = state["first"]
-
-    def _last(self, task: str, seed: int) -> Trajectory | None:
-        return self._known.get((task, seed))
 
 
 def _copied(weights: Weights) -> dict[str, Any]:
