@@ -44,7 +44,7 @@ from .corridor import COLOURS, Corridor
 ROOT = Path(__file__).parents[2]
 TEXTS = [f"you are in the {' '.join(COLOURS)} room find the prize go east go west wait eat the apple system user"]
 TEMPLATE = "{% for message in messages %}<see> {{ message['content'] }} <end> {% endfor %}<act>"
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 """Between vLLM's log-probabilities and the local engine's, both in float32."""
 
 

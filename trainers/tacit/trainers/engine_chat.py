@@ -155,7 +155,14 @@ class EngineChatModel(BaseChatModel):
                 "Give it one (tokenizer.chat_template), or act through tacit.trainers.TokenPolicy."
             )
         spoken = [{"role": _ROLES.get(message.type, "user"), "content": str(message.text)} for message in messages]
-        return tuple(tokenizer.apply_chat_template(spoken, add_generation_prompt=True, return_dict=False))
+        return tuple(
+            tokenizer.apply_chat_template(
+                spoken,
+                add_generation_prompt=True,
+                return_dict=False,
+                sanitize_control_tokens=True,  # no text ends its own message; older transformers pass it by
+            )
+        )
 
     def _ids(self, text: str) -> Ids:
         return tuple(self.engine.tokenizer(text, add_special_tokens=False).input_ids)
