@@ -36,7 +36,7 @@ def kept(path, eager, episode):
 
 def found_again(library):
     """Whether one of its states is found by what it shows."""
-    (hit,) = library.search("find the spoon: you see a kettle 17 and mirror 17", 1, how="dense")
+    (hit,) = library.search("you see a kettle 17 and mirror 17", 1, how="dense")
     return hit.what.pre.observation == "You see a kettle 17 and mirror 17." and hit.similarity > 0.99
 
 

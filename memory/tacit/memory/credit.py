@@ -25,7 +25,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from . import catalogue
-from .records import Item, Trajectory
+from .records import Item, Step, Trajectory
 
 SCORE_RATE = 0.1
 """The least that one episode moves a utility by, of its error: old episodes fade."""
@@ -33,6 +33,8 @@ CAUTION = 0.1
 """The share of a bad surprise of an item that promised nothing."""
 RECENT = 200
 """Episodes of a task that a baseline looks at."""
+_BOOKED = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
+"""What a step's reasons say of items."""
 OVERRIDES = 2
 """Successes of what a guardrail blocked, under override, that retire it."""
 
@@ -42,7 +44,8 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
 
     `clock` is the number of episodes recorded before, by which the age of items is told.
     """
-    if trajectory.success is None:
+    booked = trajectory.meta.get("skills") or any(map(_names_items, trajectory.steps))
+    if trajectory.success is None or not booked:
         return
     outcome = float(trajectory.success)
     control = _control(connection, namespace, trajectory)
@@ -80,6 +83,10 @@ def shared_error(
         rate = max(SCORE_RATE, 1.0 / (uses[item.id] + 2)) * (1.0 if own else share)
         moved.append((item, min(1.0, max(0.0, 0.5 + 0.5 * (utility[item.id] + rate * error)))))
     return moved
+
+
+def _names_items(step: Step) -> bool:
+    return bool(step.why) and not _BOOKED.isdisjoint(step.why)
 
 
 def _named(trajectory: Trajectory, mode: str) -> dict[str, int]:

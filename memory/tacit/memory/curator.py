@@ -120,7 +120,7 @@ class Curator:
         reason = f"the same as {known.id}: evidence united"
         if known.status == "quarantined" and item.trust == "trusted":
             # Whoever is not trusted could have known the id in advance: nothing of what it said is released.
-            merged = replace(item, id=known.id, version=known.version + 1)
+            merged = replace(item, id=known.id, pinned=known.pinned, version=known.version + 1)
             reason = f"{known.id} is released from quarantine: {item.source} says the same"
         if replace(merged, version=known.version) != known:
             self._write(merged, "merged")

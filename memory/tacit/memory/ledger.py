@@ -137,6 +137,8 @@ def _write_steps(
 ) -> None:
     states = {id(state): state for step in trajectory.steps for state in (step.pre, step.post)}
     refs = dict(zip(states, _write_states(connection, namespace, list(states.values())), strict=True))
+    if trajectory.success is not None:
+        attempts.read(trajectory.steps)
     rows = [
         (
             step.id,

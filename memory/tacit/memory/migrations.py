@@ -28,7 +28,10 @@ def m002_tiers(connection: Connection) -> None:
 
 
 def m003_vectors_as_rows(connection: Connection) -> None:
-    """Vectors in an ordinary table: without rowids, one of a kilobyte took a page of four for itself."""
+    """Vectors in an ordinary table: without rowids, one of a kilobyte took a page of four for itself.
+
+    Those of states are left behind: they were of a text that had the task in it, and are made anew.
+    """
     for statement in _VECTORS.split(";\n"):
         if statement.strip():
             connection.execute(statement)
@@ -130,7 +133,7 @@ DROP INDEX vectors_by_namespace;
 CREATE TABLE vectors (
     kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
     vector BLOB NOT NULL, PRIMARY KEY (kind, ref));
-INSERT INTO vectors SELECT kind, ref, namespace, vector FROM old_vectors ORDER BY kind, ref;
+INSERT INTO vectors SELECT kind, ref, namespace, vector FROM old_vectors WHERE kind = 'items' ORDER BY ref;
 DROP TABLE old_vectors;
 CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
 """

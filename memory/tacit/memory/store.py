@@ -81,6 +81,7 @@ class Store:
             return
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MiB: a page written often is copied seldom
         self.connection.execute("PRAGMA cache_size = -65536")  # 64 MiB: the rows of 100,000 steps
         if version < SCHEMA_VERSION:
             with self.transaction():

@@ -26,6 +26,9 @@ FOLD = 16
 RUNS = 12
 """Runs of equal actions that a segment's text names; of a longer one the first and the last."""
 
+_ASKED = 200
+"""Attempts asked for in one statement: SQLite takes so many parameters."""
+
 Key = tuple[str, str]
 """Of an attempt: the signature of the state, and the action with its arguments left open."""
 
@@ -77,30 +80,37 @@ class Attempts:
         self._before: dict[Key, int] = {}
         self._next = 0
 
+    def read(self, steps: Iterable[Step]) -> None:
+        """Read what there is of the attempts to which steps belong, in few statements."""
+        keys = {key_of(step.pre.signature, step.action) for step in steps if step.action}
+        missing = sorted(keys - self._tallies.keys())
+        for at in range(0, len(missing), _ASKED):
+            some = missing[at : at + _ASKED]
+            rows = self._connection.execute(
+                f"WITH wanted(s, p) AS (VALUES {','.join(['(?, ?)'] * len(some))}) "
+                "SELECT signature, pattern, id, n, returns, failures, best, best_return, first, last "
+                "FROM wanted CROSS JOIN attempts ON namespace = ? AND signature = s AND pattern = p",
+                (*(part for key in some for part in key), self._namespace),
+            )
+            for signature, pattern, ref, n, returns, failures, *rest in rows:
+                counted = Counter(json.loads(failures)) if failures != "{}" else Counter()
+                self._ids[signature, pattern] = ref
+                self._tallies[signature, pattern] = Tally(n, returns, counted, *rest)
+        for key in missing:
+            if key not in self._tallies:
+                self._ids[key] = self._new_id()
+                self._tallies[key] = Tally()
+            self._before[key] = self._tallies[key].n
+
     def count(self, step: Step) -> int | None:
         """Count a step that has its id; returns the number of its attempt, None where nothing was done."""
         if not step.action:
             return None
         key = key_of(step.pre.signature, step.action)
-        tally = self._tallies.get(key) or self._read(key)
-        tally.add(step.id or 0, step.return_to_go or 0.0, step.diagnosis.failure.value)
+        if key not in self._tallies:
+            self.read([step])
+        self._tallies[key].add(step.id or 0, step.return_to_go or 0.0, step.diagnosis.failure.value)
         return self._ids[key]
-
-    def _read(self, key: Key) -> Tally:
-        row = self._connection.execute(
-            "SELECT id, n, returns, failures, best, best_return, first, last FROM attempts "
-            "WHERE namespace = ? AND signature = ? AND pattern = ?",
-            (self._namespace, *key),
-        ).fetchone()
-        if row is None:
-            tally = Tally()
-            self._ids[key] = self._new_id()
-        else:
-            self._ids[key], n, returns, failures, *rest = row
-            tally = Tally(n, returns, Counter(json.loads(failures)) if failures != "{}" else Counter(), *rest)
-        self._before[key] = tally.n
-        self._tallies[key] = tally
-        return tally
 
     def _new_id(self) -> int:
         if not self._next:
