@@ -164,7 +164,7 @@ class Curator:
                 return Admission(
                     "rejected", f"{QUARANTINE} items of its kind wait in quarantine: release or retire some"
                 )
-            self._write(replace(item, status="quarantined"), "added")
+            self._write(replace(item, status="quarantined", pinned=False), "added")
             return Admission("added", f"quarantined: its source ({item.source}) is not trusted", item.id)
         if self._held(item.kind, "active") >= CAPACITY:
             return self._replace_weakest(item)
