@@ -22,6 +22,7 @@ DEMO_OUT := runs/demo
 DEMO := run textworld --game mapreader \
 	--params "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0" \
 	--episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --jobs 3 --out $(DEMO_OUT)
+TRAIN_OUT := runs/train_coin
 
 # Whether .venv has an extra: the stamp says where it was installed, and from which pyproject.toml.
 stamp = { pwd; cat pyproject.toml; }
@@ -33,7 +34,7 @@ add = $(call has,$(1)) || { echo "Installing $(2) into $(VENV) (a minute or two)
 marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "There is no test marked $(1) yet."; }
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo test check lint types mypy pyright contract format bench clean \
+.PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench clean \
 	test-slow test-vllm test-gpu test-browser
 
 help: ## Show this list
@@ -45,6 +46,11 @@ demo: venv ## Watch an agent learn a text game from its own experience (a minute
 	@$(call has,dev) || { $(call add,demo,what the demo needs); }
 	@$(BIN)/tacit $(DEMO)
 	@echo; echo "\`tacit\` is in $(BIN): run \`. $(BIN)/activate\` first. To run the demo anew: rm -r $(DEMO_OUT)"
+
+train-demo: venv ## Train a tiny policy to use what it is shown (minutes on one core, after installation; goes on where it was)
+	@$(call has,dev) || { { $(call add,demo,what the demo needs); } && { $(call add,train,what training needs); }; }
+	@$(BIN)/tacit train examples/train_coin.yaml --resume run.out=$(TRAIN_OUT)
+	@echo; echo "To evaluate it again: $(BIN)/tacit eval $(TRAIN_OUT). To train anew: rm -r $(TRAIN_OUT)"
 
 test: install ## Lint, types, the import contract, and the default tests
 	@$(MAKE) --no-print-directory -j$(JOBS) $(SYNC) check
@@ -82,7 +88,7 @@ format: install ## Sort imports, reformat, and mend what can be mended
 test-slow: install ## Tests of minutes: the wheel in an empty environment, a planted type error
 	@$(call marked,slow)
 
-test-vllm: install ## The loop against a real vLLM server, on the CPU (sets up .venv-vllm: 5 minutes, 3.5 GB)
+test-vllm: install ## The loop and the trainer's engines against a real vLLM, on the CPU (sets up .venv-vllm: 5 minutes, 3.5 GB)
 	PYTHON=$(PYTHON) bash tests/vllm/setup.sh
 	$(BIN)/python -m pytest -m vllm
 
@@ -98,6 +104,6 @@ bench: install ## Measure learning, recall and the loop; fills in docs/results.m
 	$(BIN)/tacit bench recall
 	$(BIN)/tacit bench loop
 
-clean: ## Remove .venv, caches, built files and the demo's run; other runs stay
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist $(DEMO_OUT)
+clean: ## Remove .venv, caches, built files and the demos' runs; other runs stay
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist $(DEMO_OUT) $(TRAIN_OUT)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
