@@ -65,11 +65,11 @@ COST, LENGTH, ENTROPY = 0.1, 32, 0.1
 """What a text of LENGTH tokens costs, in units of success, and the weight of the extractor's entropy."""
 SHOWN, CONTROLS = 6, 4
 """Episodes of a world that are shown something, and nothing, in an update of the extractor."""
-WARM_UPDATES = 200
+WARM_UPDATES = 280
 """Of the warm start."""
 TABLE = 4
 """Episodes that are played of each text in each of the extractor's worlds."""
-EACH, EXTRACTOR_UPDATES, EXTRACTOR_LR = 20, 60, 1e-3
+EACH, EXTRACTOR_UPDATES, EXTRACTOR_LR = 20, 120, 1e-3
 """Worlds an update of the extractor, its updates, its learning rate."""
 BOTH_UPDATES, POLICY_LR, READY = 60, 3e-4, 64
 """Updates of the policy beside the extractor, its learning rate, and decisions that make the extractor's update."""
