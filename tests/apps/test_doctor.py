@@ -35,7 +35,7 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch):
 
 def test_a_sound_library(tacit, tacit_json, learnt):
     assert tacit_json("doctor", learnt)["library"]["sound"]
-    assert "is sound" in tacit("doctor", learnt).stdout
+    assert "sound: " in tacit("doctor", learnt).stdout
 
 
 def test_a_library_that_is_not_sound_is_an_error(tacit, own):

@@ -35,7 +35,7 @@ def rule(condition, forbids, **fields):
         ({"fact": {"coins": 3}}, True),
         ({"signature": STATE.signature}, True),
         ({"signature": "0" * 16}, False),
-        ({"around": "1: raw; alive True; coins 3; front wall"}, True),
+        ({"around": "1: raw; alive True; coins 3; front wall; has a key a map"}, True),
         ({"around": "1: raw"}, False),
         ({"told": "1 oven"}, True),
         ({"told": "1 grill"}, False),

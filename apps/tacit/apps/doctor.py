@@ -205,7 +205,7 @@ def _print_library(library: Report) -> None:
 
 
 def _library_rows(library: Report) -> Iterator[tuple[str, str]]:
-    yield "library", f"{library['path']} is {'sound' if library['sound'] else 'not sound'}"
+    yield "library", f"{'sound' if library['sound'] else 'not sound'}: {library['path']}"  # a long path is cut
     for name, counts in library["namespaces"].items():
         yield "holds", f"{counts['episodes']} episodes and {counts['items']} items in {name}"
     if library["embedder"]:

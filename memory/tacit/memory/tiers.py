@@ -82,8 +82,8 @@ class Attempts:
 
     def read(self, steps: Iterable[Step]) -> None:
         """Read what there is of the attempts to which steps belong, in few statements."""
-        keys = {key_of(step.pre.signature, step.action) for step in steps if step.action}
-        missing = sorted(keys - self._tallies.keys())
+        keys = dict.fromkeys(key_of(step.pre.signature, step.action) for step in steps if step.action)
+        missing = [key for key in keys if key not in self._tallies]
         for at in range(0, len(missing), _ASKED):
             some = missing[at : at + _ASKED]
             rows = self._connection.execute(
