@@ -104,7 +104,7 @@ def test_every_row_says_where_it_is_from(collected):
 def test_a_group_has_the_same_world_in_every_arm(collected):
     """systems.md §5: each group has both kinds; its control episodes saw no memory."""
     rollouts, _ = collected(specs())
-    groups = {}
+    groups: dict[str, list[str]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.group, []).append(rollout.trajectory.arm)
     assert {group: sorted(arms) for group, arms in groups.items()} == {
