@@ -185,8 +185,8 @@ def _random(n: int, dim: int, queries: int) -> Row:
     plain = faiss.IndexFlatIP(dim)
     plain.add(vectors)
     index: VectorIndex | TrainedIndex = VectorIndex(dim)
+    sample = vectors[rng.choice(n, TrainedIndex.sample_size(n), replace=False)]
     if n > VectorIndex.LIMIT:
-        sample = vectors[rng.choice(n, TrainedIndex.sample_size(n), replace=False)]
         index = TrainedIndex(dim, lambda refs: (list(refs), vectors[list(refs)]), sample)
     index.add(range(n), vectors)
     if isinstance(index, TrainedIndex):
