@@ -11,6 +11,7 @@ import pytest
 
 import tacit.memory
 import tacit.runtime
+import tacit.trainers
 
 ROOT = Path(__file__).parents[1]
 PORTIONS = ("memory", "runtime", "trainers", "apps")
@@ -41,6 +42,18 @@ PUBLIC = {
         "TextWorldExpress",
         "ToolEnvironment",
         "open_environment",
+    },
+    "tacit.trainers": {
+        "Engine",
+        "EngineChatModel",
+        "LocalEngine",
+        "Role",
+        "ServerEngine",
+        "TokenPolicy",
+        "TrainConfig",
+        "TrainReport",
+        "VllmEngine",
+        "train",
     },
 }
 """Names that applications rely on; taking one away breaks them."""
@@ -95,9 +108,10 @@ def test_public_names_are_there(module):
 
 def test_public_names_are_listed():
     """What a module offers is said in one place, and all of it can be had."""
-    assert PUBLIC["tacit.runtime"] <= set(tacit.runtime.__all__)
-    assert all(getattr(tacit.runtime, name) for name in tacit.runtime.__all__)
-    assert set(tacit.runtime.__all__) <= set(dir(tacit.runtime))
+    for portion in (tacit.runtime, tacit.trainers):
+        assert PUBLIC[portion.__name__] <= set(portion.__all__)
+        assert all(getattr(portion, name) for name in portion.__all__)
+        assert set(portion.__all__) <= set(dir(portion))
     offered = {name for name in vars(tacit.memory) if name[0].isupper()}
     assert offered >= PUBLIC["tacit.memory"]
 
@@ -116,8 +130,10 @@ def test_name_that_does_not_exist_is_an_attribute_error():
     [
         "import tacit.memory",
         "import tacit.runtime",
+        "import tacit.trainers",
         "import tacit.memory; tacit.memory.ExperienceLibrary.open(':memory:').close()",
-        "from typer.testing import CliRunner; from tacit.apps.cli import app; CliRunner().invoke(app, ['--help'])",
+        "from typer.testing import CliRunner as R; from tacit.apps.cli import app; R().invoke(app, ['--help'])",
+        "from typer.testing import CliRunner as R; from tacit.apps.cli import app; R().invoke(app, ['train', '--help'])",
     ],
 )
 def test_light_imports_stay_light(code):

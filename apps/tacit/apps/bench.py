@@ -12,7 +12,7 @@ import typer
 from .doors import AsJson, out, say_json, table, tell
 from .learn import learn
 
-app = typer.Typer(no_args_is_help=True, help="Measure: recall, the loop, start-up, and what is learnt.")
+app = typer.Typer(no_args_is_help=True, help="Measure: speed, other memories, retrieval, training, and what is learnt.")
 
 
 @app.command()

@@ -140,7 +140,7 @@ def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_js
 
 @app.command()
 def evolve(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Distil recorded steps into items: guardrails, warnings, strategies; within the rate limits."""
+    """Distil recorded steps into items of every kind that rules can make; within the rate limits."""
     with opened(path, namespace, write=True) as library:
         report = library.evolve()
     if as_json:
