@@ -1,7 +1,7 @@
 import pytest
 
 from tacit.memory import Item, State
-from tacit.memory.curator import GENERIC, HALF_LIFE, says_the_same, strength
+from tacit.memory.curator import GENERIC, says_the_same
 from tacit.memory.errors import ConfigError
 
 
@@ -192,11 +192,6 @@ def test_a_learned_gate_is_asked_after_the_rules(library):
         == "the gate refused it (0.25): too long"
     )
     assert library.add(Item("insight", "spoons in drawers")).status == "added"
-
-
-def test_an_item_counts_half_after_its_half_life():
-    assert strength(0.8, HALF_LIFE) == pytest.approx(0.4)
-    assert strength(0.8, 0) == strength(0.8, -3) == 0.8
 
 
 def test_the_weakest_by_score_and_recency_goes_first(library, episode, monkeypatch):

@@ -20,7 +20,7 @@ from .situation import parse_action, words
 
 _EDITABLE = frozenset(field.name for field in fields(Item)) - {"id", "kind", "status", "version", "writer"}
 _WORDING = frozenset(["title", "body", "when_to_use", "when_not_to_use", "condition", "forbids", "steps", "verify"])
-_LOGGED_BESIDE = ("retired", "scored", "used")
+_LOGGED_BESIDE = ("retired", "scored")
 """Operations whose detail is not the whole item."""
 _WORDS = re.compile(r"\w+")
 

@@ -260,11 +260,6 @@ STRENGTH = f"score / (1.0 + max(0, ? - fresh) / {float(HALF_LIFE)})"
 """SQL: what an item's score counts after so many episodes without use; takes the clock."""
 
 
-def strength(score: float, idle: int) -> float:
-    """An item's score, halved after HALF_LIFE episodes without use, hyperbolically."""
-    return score / (1.0 + max(0, idle) / HALF_LIFE)
-
-
 def expire(connection: Connection, namespace: int, clock: int) -> list[str]:
     """Retire items that outlived their time to live without new evidence or use; returns their ids."""
     rows = connection.execute(
