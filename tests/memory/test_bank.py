@@ -1,9 +1,9 @@
-import subprocess
-import sys
+import multiprocessing
 
 import pytest
 
 from tacit.memory import ExperienceLibrary, Item
+from tacit.memory.bank import Entry
 from tacit.memory.errors import UnknownName
 
 
@@ -66,22 +66,55 @@ def test_a_task_has_a_bank_of_its_own(library):
             assert other.bank("one").keys() == {}
 
 
-def test_promotion_goes_through_admission(library, bank):
+def test_promotion_goes_through_admission(library, bank, episode):
     """What outlasts the task is an item like any other: admitted, merged, or rejected."""
-    assert bank.promote(Item("insight", "spoons are in drawers")).status == "added"
-    assert bank.promote(Item("insight", "spoons are in drawers")).status == "merged"
+    won = library.record(episode())
+    assert bank.promote(Item("insight", "spoons are in drawers"), won).status == "added"
+    assert bank.promote(Item("insight", "spoons are in drawers"), won).status == "merged"
     library.retire(library.items()[0].id, "no")
-    assert bank.promote(Item("insight", "spoons are in drawers")).status == "rejected"
+    assert bank.promote(Item("insight", "spoons are in drawers"), won).status == "rejected"
 
 
-def test_processes_share_a_bank(path, bank):
-    """Three other processes put at once; no entry is lost, and this one can pull each."""
-    code = (
-        "import sys; from tacit.memory import ExperienceLibrary\n"
-        "bank = ExperienceLibrary.open(sys.argv[1]).bank('find the spoon')\n"
-        "for n in range(20): bank.put(sys.argv[2], f'{sys.argv[2]} {n}', 'value')"
-    )
-    teams = [subprocess.Popen([sys.executable, "-c", code, str(path), team], stderr=subprocess.PIPE) for team in "abc"]
-    assert [team.communicate()[1] for team in teams] == [b""] * 3
-    assert sorted(bank.keys().values()) == sorted(f"{team} {n}" for team in "abc" for n in range(20))
-    assert {bank.pull(entry, "d") for entry, _ in bank.keys().items()} == {"value"}
+@pytest.mark.parametrize("success", [False, None])
+def test_nothing_is_promoted_without_a_verified_outcome(library, bank, episode, success):
+    """systems.md §7.8: task bank vs library: no self-promotion without a verified outcome."""
+    lost = library.record(episode(success=success))
+    for vouching in (lost, "nobody"):
+        refused = bank.promote(Item("insight", "spoons are in drawers", source="experience"), vouching)
+        assert refused.status == "rejected"
+        assert "no verified outcome" in refused.reason
+    assert library.items(limit=None) == []
+
+
+def test_what_is_promoted_has_the_steps_of_who_vouches_for_it_as_evidence(library, bank, episode):
+    won = library.record(episode("open drawer", "take spoon"))
+    promoted = library.get(bank.promote(Item("insight", "spoons are in drawers"), won).item_id)
+    assert promoted.provenance == tuple(step.id for step in library.trajectory(won).steps)
+
+
+def test_entries_tell_who_shared_them_and_only_what_is_new(bank):
+    """systems.md §4: keys only."""
+    first, second = bank.put("red", "a", "1"), bank.put("blue", "b", "2")
+    assert bank.entries() == [Entry(first, "red", "a"), Entry(second, "blue", "b")]
+    assert bank.entries(after=first) == [Entry(second, "blue", "b")]
+
+
+def write_and_read(path, team):
+    """What one process does: it puts twenty entries and pulls each."""
+    bank = ExperienceLibrary.open(path).bank("find the spoon")
+    for n in range(20):
+        bank.pull(bank.put(team, f"{team} {n}", f"value {n}"), team)
+
+
+def test_eight_processes_share_a_bank_and_no_entry_is_lost(path, bank):
+    """systems.md §4: global bank, concurrent: 8 writers, no lost entry. They put and pull at once."""
+    fork = multiprocessing.get_context("fork")
+    teams = [fork.Process(target=write_and_read, args=(path, team)) for team in "abcdefgh"]
+    for team in teams:
+        team.start()
+    for team in teams:
+        team.join()
+    assert [team.exitcode for team in teams] == [0] * 8
+    assert sorted(bank.keys().values()) == sorted(f"{team} {n}" for team in "abcdefgh" for n in range(20))
+    assert all(bank.pull(entry, "z") == f"value {key.split()[1]}" for entry, key in bank.keys().items())
+    assert len(bank.pulls(own=True)) == len(bank.pulls()) == 160

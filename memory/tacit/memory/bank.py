@@ -1,10 +1,12 @@
 """The bank: what parallel teams share during one task, dropped when the task ends.
 
 Readers see keys only and pull values; every pull is logged, a team's pull of its own entry apart.
-It lives in the library's file, so that teams in several processes share it.
+It lives in the library's file, so that teams in several processes share it. It decides nothing:
+what is worth sharing is the runtime's business, what outlasts the task is the curator's.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +14,16 @@ from .errors import UnknownName
 from .records import Admission, Item
 from .redaction import redact
 from .store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What every team sees of something that was shared; the value is pulled."""
+
+    id: int
+    team: str
+    """Who shared it."""
+    key: str
 
 
 class Bank:
@@ -31,14 +43,17 @@ class Bank:
             assert cursor.lastrowid is not None
             return cursor.lastrowid
 
-    def keys(self) -> dict[int, str]:
-        """What there is, without the values: number to key, oldest first."""
-        return dict(
-            self._store.rows(
-                "SELECT id, key FROM bank_entries WHERE namespace = ? AND task = ? ORDER BY id",
-                (self._namespace, self.task),
-            )
+    def entries(self, after: int = 0) -> list[Entry]:
+        """What there is, without the values, oldest first; only what came after the entry of this number."""
+        rows = self._store.rows(
+            "SELECT id, team, key FROM bank_entries WHERE namespace = ? AND task = ? AND id > ? ORDER BY id",
+            (self._namespace, self.task, after),
         )
+        return [Entry(*row) for row in rows]
+
+    def keys(self) -> dict[int, str]:
+        """Number to key, oldest first."""
+        return {entry.id: entry.key for entry in self.entries()}
 
     def pull(self, entry: int, reader: str) -> str:
         """The value of an entry; the pull is logged."""
@@ -63,8 +78,24 @@ class Bank:
         )
         return [(entry, reader) for entry, reader in rows]
 
-    def promote(self, item: Item) -> Admission:
-        """Keep something beyond the task: through the library's admission like any other item."""
+    def promote(self, item: Item, episode: str) -> Admission:
+        """Keep something beyond the task, through the library's admission like any other item.
+
+        `episode` is the id of a recorded episode that vouches for it: one that the environment called a
+        success. Nobody's word will do, and no answer that nothing verified. Its steps are the evidence
+        of an item that names none.
+        """
+        known = self._store.rows(
+            "SELECT success FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, episode)
+        )
+        if known != [(1,)]:
+            ended = "is not recorded" if not known else "did not succeed"
+            return Admission("rejected", f"no verified outcome: episode {episode!r} {ended}")
+        if not item.provenance:
+            steps = self._store.rows(
+                "SELECT id FROM steps WHERE namespace = ? AND trajectory_id = ? ORDER BY t", (self._namespace, episode)
+            )
+            item = replace(item, provenance=tuple(step for (step,) in steps))
         return self._promote(item)
 
     def drop(self) -> None:
