@@ -3,6 +3,7 @@ import pytest
 from tacit.memory import Diagnosis, Failure, Item, Recollection, State, Step
 from tacit.memory.records import Hit
 from tacit.runtime.guidance import RetrievalGuidance, WarmUpGuidance
+from tacit.runtime.protocols import Context
 
 HALL = State("You are in the hall.")
 
@@ -18,9 +19,14 @@ def step(action, failure=Failure.NONE, evidence=""):
     return Hit(Step(HALL, action, HALL, judged, return_to_go=0.5), 0.5, "words")
 
 
+def asked(items=(), steps=(), guardrails=(), **fields):
+    """What guidance looks at in the hall."""
+    return Context(HALL, recollection=Recollection(tuple(items), tuple(steps), tuple(guardrails)), **fields)
+
+
 def hint(items=(), steps=(), guardrails=()):
     """What is said of a recollection."""
-    return RetrievalGuidance().propose(Recollection(tuple(items), tuple(steps), tuple(guardrails)))
+    return RetrievalGuidance().propose(asked(items, steps, guardrails))
 
 
 NO_EATING = Item("guardrail", "do not eat", "it is poison", condition={"text": "x"}, forbids="eat {1}", id="gu")
@@ -72,7 +78,7 @@ def test_a_hint_names_the_steps_it_speaks_of():
     """So that a person can ask later on what experience a choice rested."""
     state = State("a hall")
     step = Step(state, "open door", state, Diagnosis(True), id=7, return_to_go=0.5)
-    hint = RetrievalGuidance().propose(Recollection(steps=(Hit(step, 1.0, "near"),)))
+    hint = RetrievalGuidance().propose(asked(steps=[Hit(step, 1.0, "near")]))
     assert hint is not None
     assert hint.step_ids == (7,)
 
@@ -95,7 +101,7 @@ def warm(library, items, iteration):
         library.add(Item("insight", f"fact number {'abcdefghijkl'[n]}"))
     guidance = WarmUpGuidance(RetrievalGuidance(), library)
     guidance.iteration = iteration
-    return guidance.propose(Recollection((item("doors stick"),))) is not None
+    return guidance.propose(asked([item("doors stick")])) is not None
 
 
 def test_guidance_waits_until_it_is_warm(library):

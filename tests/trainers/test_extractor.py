@@ -15,6 +15,7 @@ from tacit.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajec
 from tacit.memory.errors import ConfigError
 from tacit.memory.records import Add, Admission, Hit, Recollection, Return, Update
 from tacit.runtime.guidance import Hint
+from tacit.runtime.protocols import Context
 from tacit.trainers.config import RoleConfig
 from tacit.trainers.diversity import DiverseGuidance, Diversity, chunks, merge_pass
 from tacit.trainers.engine_local import LocalEngine
@@ -509,12 +510,13 @@ def test_the_order_by_hand():
 
 def test_guidance_shows_what_comes_first_after_reranking():
     class Names:
-        def propose(self, recollection):
-            return Hint(" ".join(hit.what.title for hit in recollection.items))
+        def propose(self, context):
+            return Hint(" ".join(hit.what.title for hit in context.recollection.items))
 
     items = tuple(Hit(Item("insight", f"way {n}", id=f"i{n}"), 0.9 - 0.1 * n, "") for n in range(4))
     guidance = DiverseGuidance(Names(), Diversity(seed=0, demote=0.0), k=1)
-    assert [guidance.propose(Recollection(items)) for _ in range(2)] == [Hint("way 0"), Hint("way 1")]
+    asked = Context(State("a hall"), recollection=Recollection(items))
+    assert [guidance.propose(asked) for _ in range(2)] == [Hint("way 0"), Hint("way 1")]
 
 
 def test_the_same_seed_and_state_give_the_same_order():
@@ -593,12 +595,12 @@ def test_what_was_rejected_counts_as_control_not_as_consumer():
 
 def test_guidance_that_the_gate_rejects_names_no_item():
     class Names:
-        def propose(self, recollection):
+        def propose(self, context):
             return Hint("go east", ("i1",))
 
     guidance = GatedGuidance(Names(), Gated(Says(Judgement("reject"), Judgement("refine", "go west"))))
-    assert guidance.propose(Recollection()) is None
-    assert guidance.propose(Recollection()) == Hint("go west", ("i1",))
+    assert guidance.propose(Context(State("a hall"))) is None
+    assert guidance.propose(Context(State("a hall"))) == Hint("go west", ("i1",))
 
 
 def test_a_gate_by_record_rejects_what_did_harm():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
     from .extraction import ChatExtractor as ChatExtractor
     from .guidance import (
+        AwaitedGuidance as AwaitedGuidance,
         Guidance as Guidance,
         Hint as Hint,
         RetrievalGuidance as RetrievalGuidance,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Agent": "agent",
+    "AwaitedGuidance": "guidance",
     "BabyAI": "environments.babyai",
     "ChatExtractor": "extraction",
     "ChatPlanner": "chat_planner",

@@ -2,7 +2,7 @@
 
 Both run the same functions along the same routes. A checkpointer, a stream and Studio want to see
 the stages; a rollout wants its steps without the two milliseconds that nine nodes cost. What waits
-for a model (`decide`, and where they ask one `plan` and `finish`) is awaited in an asynchronous graph.
+for a model (`decide`, and where they ask one `guide`, `plan` and `finish`) is awaited in an asynchronous graph.
 """
 
 import copy
@@ -30,7 +30,7 @@ STAGES = (
     "record",
     "finish",
 )
-AWAITED = ("plan", "decide")
+AWAITED = ("guide", "plan", "decide")
 """The stages of a step that may wait for a model."""
 LASTING = (
     "state",

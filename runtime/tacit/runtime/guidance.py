@@ -1,41 +1,113 @@
 """Guidance: the text, or nothing, that is put before the policy.
 
-Nothing is a valid answer and costs no token. A hint that recommends what a guardrail forbids here
-is dropped. Text from the library is data: the policy's prompt delimits it.
+Nothing is a valid answer and costs no token of the policy's. It is asked for at the start of an
+episode, in a situation that is new in it, and after trouble; else what was said there before stands.
+A hint that recommends what a guardrail forbids here is dropped. Text from the library is data: the
+policy's prompt delimits it. Back-ends: what was recalled (here), the same through a gate (`gated`), a
+chat model's words (`generated`), and whatever else keeps to the protocol, such as a trained model.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from tacit.memory import ExperienceLibrary, Item, Recollection, Step
 from tacit.memory.guardrails import matches
 
+from .protocols import Context, Usage
+
+Occasion = Literal["start", "situation", "trouble"]
+"""When guidance is asked for: the episode begins, its situation is new, the last step was diagnosed as trouble."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Text for the policy, and the items and past steps it was made of."""
+    """Text for the policy, and the items and past steps it was made of. Without text it is to abstain, at a cost."""
 
     text: str
     item_ids: tuple[str, ...] = ()
     step_ids: tuple[int, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    """What asking for it cost."""
+    written: bool = False
+    """Whether a model wrote it: then it is dropped where it recommends what a guardrail forbids."""
+    why: Mapping[str, Any] = field(default_factory=dict)
+    """What to keep with the step of how it came about: plain values."""
 
 
 class Guidance(Protocol):
     """Decides whether a hint helps here, and what it says."""
 
-    def propose(self, recollection: Recollection) -> Hint | None:
-        """A hint, or None to abstain."""
+    def propose(self, context: Context) -> Hint | None:
+        """A hint, or None to abstain; a hint without text abstains and says what that cost."""
         ...
+
+
+@runtime_checkable
+class AwaitedGuidance(Protocol):
+    """Guidance that waits for a model, and can be awaited in an asynchronous loop."""
+
+    async def apropose(self, context: Context) -> Hint | None:
+        """The same, awaited."""
+        ...
+
+
+async def proposed(guidance: Guidance, context: Context) -> Hint | None:
+    """What a guidance says, awaited where it can be."""
+    if isinstance(guidance, AwaitedGuidance):
+        return await guidance.apropose(context)
+    return guidance.propose(context)
+
+
+def occasion(*, steps: int, new_situation: bool, replan: str | None, known: bool) -> Occasion | None:
+    """Why guidance is to be asked for now, or None.
+
+    `replan`: the trouble that the last step was diagnosed with. `known`: it was asked for in this situation
+    before, so that what was said then stands.
+    """
+    if replan:
+        return "trouble"
+    if not steps:
+        return "start"
+    return "situation" if new_situation or not known else None
+
+
+def forbidden_in(text: str, context: Context) -> str | None:
+    """An action that the text speaks of and a guardrail forbids here, or None.
+
+    To name it is enough: a model's text that warns of it is dropped too, for the guardrail does that already.
+    """
+    patterns = [item.forbids for item in context.recollection.guardrails if item.forbids]
+    if not patterns:
+        return None
+    named = (action for action in _named(text, context) if any(matches(pattern, action) for pattern in patterns))
+    return next(named, None)
+
+
+_PHRASE = re.compile(r"[\n`\"'“”.;:,!?<>]+")
+_MOST_WORDS = 12
+"""Words of a phrase that may be an action."""
+
+
+def _named(text: str, context: Context) -> Iterator[str]:
+    """The admissible actions in the text; then the ends of its phrases, for where no actions are listed."""
+    said = " ".join(text.lower().split())
+    yield from (a for a in context.actions if re.search(rf"(?<!\w){re.escape(a.lower())}(?!\w)", said))
+    for phrase in _PHRASE.split(text.lower()):
+        words = phrase.split()
+        yield from (" ".join(words[n:]) for n in range(max(0, len(words) - _MOST_WORDS), len(words)))
 
 
 class RetrievalGuidance:
     """Says what was recalled: items, then what similar steps did and how they ended."""
 
-    def propose(self, recollection: Recollection) -> Hint | None:
+    def propose(self, context: Context) -> Hint | None:
         """A line per item and step; None when nothing was recalled."""
+        recollection = context.recollection
         found_items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
         items = [item for item in found_items if not (item.steps and _forbidden(item.steps[0], recollection))]
-        lines = [_said(item) for item in items]
+        lines = [told(item) for item in items]
         lines += [f"- guardrail: {item.title}. {item.body}".rstrip() for item in recollection.guardrails]
         found = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
         steps = [step for step in found if not _forbidden(step.action, recollection)]
@@ -60,9 +132,13 @@ class WarmUpGuidance:
         self.iteration: int | None = None
         """Training iterations so far, where there is a trainer that says so."""
 
-    def propose(self, recollection: Recollection) -> Hint | None:
+    def propose(self, context: Context) -> Hint | None:
         """None while it is too early, else what the inner guidance says."""
-        return self.inner.propose(recollection) if self.is_warm else None
+        return self.inner.propose(context) if self.is_warm else None
+
+    async def apropose(self, context: Context) -> Hint | None:
+        """The same, awaited."""
+        return await proposed(self.inner, context) if self.is_warm else None
 
     @property
     def is_warm(self) -> bool:
@@ -71,7 +147,13 @@ class WarmUpGuidance:
         return iteration >= self._iterations and len(self._library.items(limit=self._items)) >= self._items
 
 
-def _said(item: Item) -> str:
+def recalling(context: Context, recollection: Recollection) -> Context:
+    """The same situation with something else recalled."""
+    return replace(context, recollection=recollection)
+
+
+def told(item: Item) -> str:
+    """An item as it is said: one line, with when not to use it."""
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"- {item.kind}: {item.title}. {item.body}".rstrip() + unless
 

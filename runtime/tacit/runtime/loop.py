@@ -12,6 +12,7 @@ imports it.
 
 import asyncio
 import random
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from tacit.memory.records import Kind
 
 from .diagnosis import diagnose, why_replan
 from .following import advanced, cannot_go_on, followed, verdicts
-from .guidance import Guidance, Hint
+from .guidance import Guidance, Hint, Occasion, forbidden_in, occasion, proposed
 from .plan import Plan, PlannedStep, Planner
 from .protocols import Context, Decision, Described, Environment, Info, Policy, Usage
 from .reading import carry_out, read_episode
@@ -65,6 +66,8 @@ class EpisodeState(TypedDict, total=False):
     hint: Hint | None
     hints: dict[str, Hint | None]
     """What was proposed in each situation of the episode."""
+    guided: dict[str, Any] | None
+    """Of guidance asked for in this step: why, what came of it, what it cost."""
     withheld: dict[str, tuple[str, ...]]
     """The items held back in each situation."""
     plan: Plan | None
@@ -176,17 +179,63 @@ class Nodes:
         return {"recollection": recollection}
 
     def guide(self, episode: EpisodeState) -> Update:
-        """The hint, or nothing: asked for in a new situation and after trouble, repeated otherwise."""
+        """The hint, or nothing: asked for at an `occasion`, repeated otherwise."""
+        if (why := self._occasion(episode)) is None:
+            return self._unasked(episode)
+        context, withheld = self._asking(episode)
+        began = time.perf_counter()
+        return self._guided(episode, why, context, withheld, self.guidance.propose(context), began)
+
+    async def aguide(self, episode: EpisodeState) -> Update:
+        """The same, awaiting guidance that waits for a model."""
+        if (why := self._occasion(episode)) is None:
+            return self._unasked(episode)
+        context, withheld = self._asking(episode)
+        began = time.perf_counter()
+        return self._guided(episode, why, context, withheld, await proposed(self.guidance, context), began)
+
+    def _occasion(self, episode: EpisodeState) -> Occasion | None:
         if self.policy.reads == "values" or self.settings.arm == "control":
-            return {"hint": None}
-        hints, here = episode["hints"], episode["state"].signature
-        if not (episode["new_situation"] or episode.get("replan") or here not in hints):
-            return {"hint": hints[here]}
+            return None
+        return occasion(
+            steps=len(episode["steps"]),
+            new_situation=episode["new_situation"],
+            replan=episode.get("replan"),
+            known=episode["state"].signature in episode["hints"],
+        )
+
+    def _unasked(self, episode: EpisodeState) -> Update:
+        return {"hint": episode["hints"].get(episode["state"].signature), "guided": None}
+
+    def _asking(self, episode: EpisodeState) -> tuple[Context, tuple[str, ...]]:
+        """What guidance looks at: without the items that are held back, whose ids come with it."""
         recollection, withheld = without(episode["recollection"], lambda ref: self._held_back(episode, ref))
-        hint = self.guidance.propose(recollection)
+        return self.context({**episode, "hint": None, "recollection": recollection}), withheld
+
+    def _guided(
+        self,
+        episode: EpisodeState,
+        why: Occasion,
+        context: Context,
+        withheld: tuple[str, ...],
+        hint: Hint | None,
+        began: float,
+    ) -> Update:
+        """Keep what was said, or that nothing was, with what it cost."""
+        here, told, spent = episode["state"].signature, dict[str, Any](asked=why), Usage()
+        if hint is not None:
+            told, spent = {**told, **hint.why}, hint.usage
+        if hint is not None and hint.written and (action := forbidden_in(hint.text, context)):
+            hint, told["dropped"] = None, action
+        hint = hint if hint is not None and hint.text else None
+        told["abstained"] = hint is None
+        if spent.calls:
+            told.update(_spent(spent), seconds=time.perf_counter() - began)
         return {
             "hint": hint,
-            "hints": {**hints, here: hint},
+            "guided": told,
+            "usage": episode["usage"] + spent,
+            "hints": {**episode["hints"], here: hint},
             "withheld": {**episode["withheld"], here: withheld},
         }
 
@@ -376,6 +425,8 @@ class Nodes:
         if hint := episode["hint"]:
             why["recalled"] = list(hint.item_ids)
             why["like"] = list(hint.step_ids)
+        if guided := episode.get("guided"):
+            why["guidance"] = guided
         if withheld := episode.get("withheld", {}).get(pre.signature):
             why["withheld"] = list(withheld)
         outcome = episode["outcome"]
@@ -408,6 +459,7 @@ class Nodes:
             "episode": episode["episode"],
             **({"failed": episode["failed"]} if excluded else {}),
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
+            **({"guidance": guidance} if (guidance := _guidance_of(episode["steps"])) else {}),
             **_spent(episode.get("usage", Usage())),
         }
         trajectory = Trajectory(
@@ -459,6 +511,16 @@ def _spent(usage: Usage) -> dict[str, Any]:
         "cost_usd": usage.cost_usd,
         "calls": usage.calls,
     }
+
+
+def _guidance_of(steps: Sequence[Step]) -> dict[str, float]:
+    """How often guidance was asked for in an episode and abstained, and what it cost where a model was asked."""
+    asked = [step.why["guidance"] for step in steps if "guidance" in step.why]
+    sums = {
+        name: sum(one.get(name, 0) for one in asked)
+        for name in ("abstained", "calls", "prompt_tokens", "completion_tokens", "cost_usd", "seconds")
+    }
+    return {"asked": len(asked), **{name: total for name, total in sums.items() if total}} if asked else {}
 
 
 def _after_guard(episode: EpisodeState) -> str:

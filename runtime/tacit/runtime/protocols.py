@@ -101,21 +101,21 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All that a policy may look at to choose the next action."""
+    """All that a policy may look at to choose the next action, and a guidance to say something of it."""
 
     state: State
-    actions: tuple[str, ...]
+    actions: tuple[str, ...] = ()
     """Admissible actions, sorted; empty when any text is an action."""
-    recollection: Recollection
-    guidance: str | None
+    recollection: Recollection = field(default_factory=Recollection)
+    guidance: str | None = None
     """Text to put before the policy; None is to abstain."""
-    forbidden: Mapping[str, str]
+    forbidden: Mapping[str, str] = field(default_factory=dict)
     """Actions refused in this step so far, and why: a guardrail's cause, or not admissible."""
-    history: tuple[Step, ...]
+    history: tuple[Step, ...] = ()
     """The steps of this episode so far; never changed by a replan."""
-    working: WorkingMemory
+    working: WorkingMemory = field(default_factory=WorkingMemory)
     """What this episode has tried and been told."""
-    rng: random.Random
+    rng: random.Random = field(default_factory=random.Random)
     """The episode's own source of chance: the same seed gives the same numbers."""
     learning: bool = False
     """Whether exploration is wanted."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tacit.memory import ExperienceLibrary, Item, Recollection
-from tacit.runtime.guidance import Guidance, Hint
+from tacit.memory import ExperienceLibrary, Item
+from tacit.runtime.guidance import Guidance, Hint, recalling
+from tacit.runtime.protocols import Context
 
 USED = 0.4
 """What a doubling of the times that an item was shown, by e, costs in ranks."""
@@ -80,14 +81,15 @@ class DiverseGuidance:
     def __init__(self, inner: Guidance, diversity: Diversity, *, k: int = 1) -> None:
         self._inner, self._diversity, self._k = inner, diversity, k
 
-    def propose(self, recollection: Recollection) -> Hint | None:
+    def propose(self, context: Context) -> Hint | None:
         """What the inner guidance makes of those."""
+        recollection = context.recollection
         hits = {hit.what.id: hit for hit in recollection.items if isinstance(hit.what, Item)}
         if hits:
             near = {item: hit.similarity for item, hit in hits.items()}
             first = self._diversity.ranked(near, self._k)[: self._k]
             recollection = replace(recollection, items=tuple(hits[item] for item in first))
-        return self._inner.propose(recollection)
+        return self._inner.propose(recalling(context, recollection))
 
 
 def merge_pass(library: ExperienceLibrary) -> int:

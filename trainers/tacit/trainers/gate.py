@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, Protocol
 
-from tacit.memory import Recollection
 from tacit.runtime.guidance import Guidance, Hint
+from tacit.runtime.protocols import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class GatedGuidance:
     def __init__(self, inner: Guidance, gated: Gated, task: str = "") -> None:
         self._inner, self._gated, self._task = inner, gated, task
 
-    def propose(self, recollection: Recollection) -> Hint | None:
+    def propose(self, context: Context) -> Hint | None:
         """The hint as the gate lets it pass."""
-        hint = self._inner.propose(recollection)
-        if hint is None:
-            return None
+        hint = self._inner.propose(context)
+        if hint is None or not hint.text:
+            return hint
         text = self._gated.passed(self._task, hint.text, item=", ".join(hint.item_ids))
         return None if text is None else replace(hint, text=text)

@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tacit.memory import Recollection
 from tacit.memory.errors import PolicyFailure
 from tacit.runtime import Agent
 from tacit.runtime.guidance import Hint
@@ -61,7 +60,7 @@ _EPISODE: ContextVar[_Episode] = ContextVar("tacit_episode")
 class GivenGuidance:
     """Shows the memory that the episode's `Spec` names, at its start; asks no library."""
 
-    def propose(self, recollection: Recollection) -> Hint | None:
+    def propose(self, context: Context) -> Hint | None:
         """The text of the spec, or nothing."""
         memory = _EPISODE.get().spec.memory
         return Hint(memory) if memory else None
