@@ -153,6 +153,42 @@ def test_open_sessions_are_served_together_whoever_asks_first():
     assert not made._sessions
 
 
+def test_caches_that_outgrow_their_room_are_as_if_there_were_none():
+    """Ragged rows, 70 tokens a turn, two turns: more slots than are made at a time, some of them empty."""
+    made = engine()
+
+    async def episode(name, prompt):
+        await made.begin(name)
+        chance, found = random.Random(name), []
+        for _ in range(2):
+            completion = await made.generate(Request(prompt, max_tokens=70, session=name, chance=chance, stop=(2,)))
+            found.append((prompt, completion))
+            prompt = (*prompt, *completion.tokens, 7, 9)
+        await made.end(name)
+        return found
+
+    async def run():
+        return await asyncio.gather(*(episode(f"e{n}", tuple(range(5, 6 + 3 * n))) for n in range(3)))
+
+    for found in asyncio.run(run()):
+        for prompt, completion in found:
+            assert completion.logprobs == pytest.approx(plain(prompt, completion.tokens, completion.allowed), abs=1e-5)
+
+
+def test_free_and_bound_rows_of_any_temperature_share_a_batch():
+    """Each row's numbers are those that it has alone."""
+    heats = (0.0, 0.5, 1.0, 2.0)
+    asked = [(allowed, heat) for allowed in (None, TRIE) for heat in heats]
+
+    def requests():
+        return [Request((5, 6), "policy", only, 4, heat, chance=random.Random(1)) for only, heat in asked]
+
+    for together, request in zip(served(requests()), requests(), strict=True):
+        (alone,) = served([request])
+        assert together.tokens == alone.tokens
+        assert together.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+
+
 def test_runs_with_the_same_seeds_are_the_same_bit_for_bit():
     def once():
         made = engine()

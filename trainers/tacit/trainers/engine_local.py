@@ -19,18 +19,8 @@ from torch import Tensor
 from tacit.memory.errors import ConfigError
 
 from .engine import Completion, Request, Weights
-from .rows import Allowed, Ids, Stream
-
-
-@dataclass(slots=True)
-class Session:
-    """What one episode has read under one role: tokens, and a key and a value for each in every layer."""
-
-    version: int
-    tokens: Ids = ()
-    keys: list[Tensor] = field(default_factory=list)
-    """By layer, (heads, tokens, width)."""
-    values: list[Tensor] = field(default_factory=list)
+from .engine_cache import BatchCache, Session
+from .rows import Allowed, Stream
 
 
 @dataclass(slots=True)
@@ -168,9 +158,7 @@ class LocalEngine:
                 break
             kept += 1
         if kept < len(session.tokens):
-            session.tokens = session.tokens[:kept]
-            session.keys = [layer[:, :kept] for layer in session.keys]
-            session.values = [layer[:, :kept] for layer in session.values]
+            session.cut(kept)
         if request.session:
             self._sessions[request.session, request.role] = session
         future = asyncio.get_running_loop().create_future()
@@ -218,149 +206,97 @@ class LocalEngine:
 
     def _complete(self, model: Any, batch: Sequence[_Running]) -> None:
         """Read what is unread, choose a token for each row, until all are done."""
-        cache = _Cache(batch, model.config, self.device)
-        rows = list(range(len(batch)))
+        cache = BatchCache([running.session for running in batch], model, self.device)
+        rows = list(batch)
         while rows:
-            logits = self._read(model, batch, rows, cache)
-            _choose([batch[row] for row in rows], logits)
-            left = [row for row in rows if not batch[row].done]
+            _choose(rows, self._read(model, rows, cache))
+            left = [at for at, running in enumerate(rows) if not running.done]
             if len(left) < len(rows):
-                cache.keep([at for at, row in enumerate(rows) if not batch[row].done])
-            rows = left
+                cache.keep(left, [bool(running.request.session) for running in rows])
+                rows = [rows[at] for at in left]
         for running in batch:
             if not running.future.done():
                 running.future.set_result(_completion(running))
 
-    def _read(self, model: Any, batch: Sequence[_Running], rows: Sequence[int], cache: "_Cache") -> Tensor:
+    def _read(self, model: Any, rows: Sequence[_Running], cache: BatchCache) -> Tensor:
         """Logits after the last unread token of each row, (rows, V) float32; nothing is unread then."""
-        new = [batch[row].unread for row in rows]
-        longest = max(map(len, new))
+        new = [running.unread for running in rows]
+        lengths = [len(tokens) for tokens in new]
+        longest = max(lengths)
         ids = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens in new])
-        valid = torch.tensor([[True] * len(tokens) + [False] * (longest - len(tokens)) for tokens in new])
-        last = valid.sum(1) - 1
-        kept, place = torch.unique(last, return_inverse=True)  # only these positions need logits
-        positions = cache.lengths[:, None] + torch.arange(longest)[None, :]
-        mask = torch.cat([cache.slots, valid], dim=1)
+        valid = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None] if min(lengths) < longest else None
+        kept, place = torch.unique(torch.tensor(lengths) - 1, return_inverse=True)  # only the last ones need logits
+        mask = cache.mask(valid, longest)
         output = model(
             input_ids=ids.to(self.device),
-            attention_mask=mask.long().to(self.device),
-            position_ids=positions.to(self.device),
+            attention_mask=None if mask is None else mask.to(self.device),
+            position_ids=cache.positions(longest).to(self.device),
             past_key_values=cache.past,
             use_cache=True,
             logits_to_keep=kept.to(self.device),
         )
-        self.tokens_read += int(valid.sum())
-        cache.take(mask, new)
-        for row in rows:
-            batch[row].unread = []
+        self.tokens_read += sum(lengths)
+        cache.take(new, valid, longest)
+        for running in rows:
+            running.unread = []
         logits: Tensor = output.logits[torch.arange(len(rows)), place.to(self.device)].float()
         return logits
 
 
-class _Cache:
-    """The keys and values of a batch: slots in the order of reading, some of them empty.
-
-    `slots` says which are filled, (rows, slots); a row that is done gives its own back to its session.
-    """
-
-    def __init__(self, batch: Sequence[_Running], config: Any, device: torch.device) -> None:
-        from transformers import DynamicCache
-
-        self.past: Any = DynamicCache(config=config)
-        self._rows = list(batch)
-        self._read: list[list[int]] = [[] for _ in batch]
-        sizes = [len(running.session.tokens) for running in batch]
-        most = max(sizes)
-        self.slots = torch.arange(most)[None, :] < torch.tensor(sizes)[:, None]
-        if most:
-            filled = next(running.session for running in batch if running.session.keys)
-            for layer in range(len(filled.keys)):
-                self.past.update(
-                    _stack([running.session.keys for running in batch], layer, filled.keys[layer], most, device),
-                    _stack([running.session.values for running in batch], layer, filled.values[layer], most, device),
-                    layer,
-                )
-
-    @property
-    def lengths(self) -> Tensor:
-        """How many tokens each row has read: the position of its next one."""
-        return self.slots.sum(1)
-
-    def take(self, slots: Tensor, new: Sequence[list[int]]) -> None:
-        """These tokens were read into new slots."""
-        self.slots = slots
-        for read, tokens in zip(self._read, new, strict=True):
-            read.extend(tokens)
-
-    def keep(self, left: Sequence[int]) -> None:
-        """Only these rows go on; the others' keys and values go back to their sessions."""
-        staying = set(left)
-        for at in range(len(self._rows)):
-            if at not in staying:
-                self._give_back(at)
-        chosen = torch.tensor(left, dtype=torch.long)
-        self.slots = self.slots[chosen]
-        self._rows = [self._rows[at] for at in left]
-        self._read = [self._read[at] for at in left]
-        if left:
-            self.past.batch_select_indices(chosen.to(self.past.layers[0].keys.device))
-
-    def _give_back(self, at: int) -> None:
-        running = self._rows[at]
-        if not running.request.session:
-            return
-        filled = self.slots[at].to(self.past.layers[0].keys.device)
-        session = running.session
-        session.keys = [layer.keys[at][:, filled] for layer in self.past.layers]
-        session.values = [layer.values[at][:, filled] for layer in self.past.layers]
-        session.tokens = (*session.tokens, *self._read[at])
-
-
-def _stack(rows: Sequence[list[Tensor]], layer: int, like: Tensor, most: int, device: torch.device) -> Tensor:
-    """One layer of several caches as (rows, heads, most, width), zero where a row is shorter."""
-    stacked = torch.zeros((len(rows), like.shape[0], most, like.shape[2]), dtype=like.dtype, device=device)
-    for at, layers in enumerate(rows):
-        if layers:
-            stacked[at, :, : layers[layer].shape[1]] = layers[layer]
-    return stacked
-
-
-def _choose(batch: Sequence[_Running], logits: Tensor) -> None:
+def _choose(rows: Sequence[_Running], logits: Tensor) -> None:
     """Say one token in every row, and what must follow it."""
-    possible = [running.request.allowed.allowed(running.said) if running.request.allowed else None for running in batch]
-    for running, scores, allowed in zip(batch, _scores(logits, possible), possible, strict=True):
-        temperature = running.request.temperature
-        sharp = torch.log_softmax(scores / temperature, dim=-1) if temperature not in (0.0, 1.0) else scores
-        which = _drawn(sharp, temperature, running.request.chance)
-        token = which if allowed is None else allowed[which]
-        running.say(token, float(sharp[which]), True, allowed)
-        running.follow()
+    sets = [running.request.allowed.allowed(running.said) if running.request.allowed else None for running in rows]
+    free = [at for at, allowed in enumerate(sets) if allowed is None]
+    bound = [at for at, allowed in enumerate(sets) if allowed is not None]
+    for places, score in ((free, _free), (bound, _bound)):
+        if not places:
+            continue
+        running = [rows[at] for at in places]
+        allowed = [sets[at] for at in places]
+        mine = logits if len(places) == len(rows) else logits[torch.tensor(places, device=logits.device)]
+        which, told = _drawn(score(mine, allowed), running)
+        for one, index, logprob, only in zip(running, which, told, allowed, strict=True):
+            one.say(index if only is None else only[index], logprob, True, only)
+            one.follow()
 
 
-def _scores(logits: Tensor, possible: Sequence[Allowed]) -> list[Tensor]:
-    """For each row, the log-probabilities of its possible tokens at temperature 1, on the CPU."""
-    if any(allowed is None for allowed in possible):
-        rows = torch.log_softmax(logits, dim=-1).cpu()
-        return [
-            row if allowed is None else torch.log_softmax(row[list(allowed)], dim=-1)
-            for row, allowed in zip(rows, possible, strict=True)
-        ]
-    sets = [allowed or () for allowed in possible]
-    most = max(map(len, sets))
-    index = torch.tensor([[*allowed, *[0] * (most - len(allowed))] for allowed in sets])
-    empty = torch.arange(most)[None, :] >= torch.tensor([len(allowed) for allowed in sets])[:, None]
+def _free(logits: Tensor, _: Sequence[Allowed]) -> Tensor:
+    return torch.log_softmax(logits, dim=-1)
+
+
+def _bound(logits: Tensor, sets: Sequence[Allowed]) -> Tensor:
+    """Log-probabilities among each row's allowed tokens, in their order; -inf behind them."""
+    given = [allowed or () for allowed in sets]
+    most = max(map(len, given))
+    index = torch.tensor([[*allowed, *[0] * (most - len(allowed))] for allowed in given])
+    empty = torch.arange(most)[None, :] >= torch.tensor([len(allowed) for allowed in given])[:, None]
     scores = logits.gather(1, index.to(logits.device)).masked_fill(empty.to(logits.device), -torch.inf)
-    rows = torch.log_softmax(scores, dim=-1).cpu()
-    return [row[: len(allowed)] for row, allowed in zip(rows, sets, strict=True)]
+    return torch.log_softmax(scores, dim=-1)
 
 
-def _drawn(logprobs: Tensor, temperature: float, chance: random.Random | None) -> int:
-    """An index drawn by inverse transform from one number of `chance`; the most probable at temperature 0."""
-    if temperature == 0.0:
-        return int(logprobs.argmax())
-    point = (chance or random).random()
-    cumulative = logprobs.double().exp().cumsum(0)
-    return min(int(torch.searchsorted(cumulative, point * float(cumulative[-1]), right=True)), len(logprobs) - 1)
+def _drawn(logprobs: Tensor, rows: Sequence[_Running]) -> tuple[list[int], list[float]]:
+    """For each row an index drawn by inverse transform from one number of its chance, and its log-probability.
+
+    At temperature 0 it is the most probable one, with its log-probability at temperature 1.
+    """
+    heats = [running.request.temperature for running in rows]
+    points = [
+        (running.request.chance or random).random() if heat else 0.0 for running, heat in zip(rows, heats, strict=True)
+    ]
+    numbers = torch.tensor([points, heats], dtype=torch.float64).to(logprobs.device)
+    if any(heat not in (0.0, 1.0) for heat in heats):
+        heat = numbers[1].masked_fill(numbers[1] == 0, 1.0).to(logprobs.dtype)
+        logprobs = torch.log_softmax(logprobs / heat[:, None], dim=-1)
+    cumulative = logprobs.double().exp().cumsum(1)
+    total = cumulative[:, -1:]
+    which = torch.searchsorted(cumulative, numbers[0, :, None] * total, right=True)
+    # rounding must not choose what has no probability
+    which = which.minimum((cumulative < total).sum(1, keepdim=True))
+    if 0.0 in heats:
+        which = torch.where(numbers[1, :, None] == 0, logprobs.argmax(1, keepdim=True), which)
+    told = logprobs.gather(1, which)
+    found, values = torch.cat([which.double(), told.double()], dim=1).T.tolist()  # one transfer from a GPU
+    return [int(index) for index in found], values
 
 
 def _logprob(logits: Tensor, token: int, allowed: Allowed) -> float:

@@ -14,27 +14,28 @@ class Trie:
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         """Raises ValueError when there is no sequence, or one begins another."""
-        self._next: dict[Ids, dict[int, None]] = {}
+        following: dict[Ids, set[int]] = {}
         self._ends: set[Ids] = set()
         for sequence in sequences:
             said: Ids = ()
             for token in sequence:
-                self._next.setdefault(said, {})[token] = None
+                following.setdefault(said, set()).add(token)
                 said = (*said, token)
             self._ends.add(said)
         if not self._ends or () in self._ends:
             raise ValueError("a trie needs at least one sequence, and no empty one.")
-        if begun := [end for end in self._ends if end in self._next]:
+        if begun := [end for end in self._ends if end in following]:
             raise ValueError(f"sequence {begun[0]} begins another one: end each with an end token.")
+        self._next = {said: tuple(sorted(tokens)) for said, tokens in following.items()}
 
     def allowed(self, said: Sequence[int]) -> Ids:
         """The tokens that may follow, in a fixed order; none when a sequence is complete."""
-        return tuple(sorted(self._next.get(tuple(said), ())))
+        return self._next.get(tuple(said), ())
 
     def forced(self, said: Sequence[int]) -> Ids:
         """The tokens that must follow, as far as there is only one way to go on."""
         path = tuple(said)
-        while len(following := self._next.get(path, {})) == 1:
+        while len(following := self._next.get(path, ())) == 1:
             path = (*path, *following)
         return path[len(said) :]
 
