@@ -58,6 +58,7 @@ test: install ## Lint, types, the import contract, and the default tests
 
 install: venv ## Make .venv with everything the tests need (nothing to do while pyproject.toml is the same)
 	@$(call add,dev,tacit and what its tests need)
+	@$(BIN)/python -c "import bfcl_eval, mpmath" 2>/dev/null || $(PIP) install --no-deps bfcl-eval mpmath
 
 venv:
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \

@@ -174,3 +174,7 @@ def test_a_listing_that_the_text_shows_or_that_has_values_is_not(facts):
     """The text around the argument says it better; a view changes with every step."""
     state = State("You are in a workshop. You carry some wood.", facts)
     assert Situation(state).context("craft table") == "1: -"
+
+
+def test_an_argument_without_a_word_is_nowhere_shown():
+    assert Situation(State("You are in ..", task="go up")).context("cd(folder='..')") == "1: -"

@@ -47,6 +47,18 @@ def loop(
 
 
 @app.command()
+def bfcl(
+    seeds: Annotated[int, typer.Option(min=1, help="Agent seeds.")] = 3,
+    passes: Annotated[int, typer.Option(min=1, help="Times that every train task is played.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Failing calls in BFCL's multi-turn tasks, with and without guardrails learnt in other tasks."""
+    from . import bench_bfcl
+
+    _show(bench_bfcl.measure(seeds, passes, tell), as_json)
+
+
+@app.command()
 def start(
     repeats: Annotated[int, typer.Option(min=1, help="Fresh Pythons for every start.")] = 5,
     as_json: AsJson = False,

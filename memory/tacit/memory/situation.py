@@ -196,6 +196,8 @@ class _Text:
 
     def find(self, phrase: Words) -> dict[int, list[int]]:
         """Where a phrase starts, by sentence; by its last word in a text that nowhere has all of it."""
+        if not phrase:  # an argument without a word, such as '..'
+            return {}
         found = self._found.get(phrase)
         if found is None:
             found = self._found[phrase] = {}

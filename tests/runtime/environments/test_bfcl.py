@@ -1,0 +1,111 @@
+"""BFCL as an environment; needs the package `bfcl-eval`, without its dependencies."""
+
+import pytest
+
+from tacit.memory.errors import ConfigError, MissingExtra, UnknownName
+from tacit.runtime.environments import bfcl, open_environment
+
+pytest.importorskip("bfcl_eval")
+
+
+def solved(environment, fold, seed):
+    """The last answer after the calls of the solution."""
+    state = environment.reset(fold, seed)
+    for calls in bfcl.tasks(environment.game, fold)[seed].solution:
+        for call in calls:
+            assert not environment.admissible(state) or call in environment.admissible(state)
+            state, *_ = environment.step(call)
+        state, reward, done, info = environment.step("answer()")
+    return reward, done, info
+
+
+@pytest.mark.parametrize("category", bfcl.CATEGORIES)
+def test_the_solutions_calls_are_right_to_the_official_checker(category):
+    reward, done, info = solved(bfcl.Bfcl(category, choices=8), "train", 1)
+    assert (reward, done, info["success"]) == (1.0, True, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("category", bfcl.CATEGORIES)
+def test_every_task_can_be_solved(category):
+    environment = bfcl.Bfcl(category, choices=8)
+    for fold in bfcl.FOLDS:
+        for seed in range(len(bfcl.tasks(category, fold))):
+            assert solved(environment, fold, seed)[2]["success"], (fold, seed)
+
+
+def test_doing_nothing_is_wrong():
+    environment = bfcl.Bfcl()
+    environment.reset("dev", 0)
+    done = False
+    while not done:
+        _, reward, done, info = environment.step("answer()")
+    assert (reward, info["success"]) == (0.0, False)
+
+
+def test_a_failing_call_is_an_error_of_the_step():
+    environment = bfcl.Bfcl()
+    environment.reset("train", 0)
+    state, _, done, info = environment.step("cd(folder='nowhere')")
+    assert "No such file" in info["error"]
+    assert (state.facts["after"], done) == ("cd failed", False)
+
+
+def test_a_function_of_another_service_is_refused():
+    environment = bfcl.Bfcl()
+    environment.reset("train", 0)
+    assert "no function 'startEngine'" in environment.step("startEngine(ignitionMode='START')")[3]["invalid"]
+
+
+def test_a_call_is_never_evaluated_as_code():
+    environment = bfcl.Bfcl()
+    environment.reset("train", 0)
+    assert "not a call" in environment.step("cd(folder=__import__('os').getcwd())")[3]["invalid"]
+
+
+def test_a_function_that_is_not_there_yet_is_hidden_until_it_is():
+    environment = bfcl.Bfcl("miss_func")
+    environment.reset("train", 0)
+    assert "sort(" not in environment.describe()
+    assert "no function 'sort'" in environment.step("sort('a')")[3]["invalid"]
+    for _ in range(3):
+        environment.step("answer()")
+    assert "sort(" in environment.describe()
+
+
+def test_no_story_of_one_fold_is_told_in_another():
+    numbers = [
+        {task.id.rpartition("_")[2] for category in bfcl.CATEGORIES for task in bfcl.tasks(category, fold)}
+        for fold in bfcl.FOLDS
+    ]
+    assert sum(map(len, numbers)) == len(set().union(*numbers)) == 200
+
+
+def test_the_checker_leaves_nothing_behind():
+    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
+
+    before = set(vars(multi_turn_utils))
+    solved(bfcl.Bfcl(), "train", 0)
+    assert set(vars(multi_turn_utils)) == before
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: bfcl.Bfcl("bases"), UnknownName),
+        (lambda: bfcl.Bfcl(choices=-1), ConfigError),
+        (lambda: bfcl.Bfcl().reset("training"), UnknownName),
+        (lambda: bfcl.Bfcl().reset("dev", 50), ConfigError),
+        (lambda: bfcl.Bfcl().step("answer()"), ConfigError),
+        (lambda: open_environment("bfcl", params="choice=3"), ConfigError),
+    ],
+)
+def test_what_cannot_work_is_refused(make, error):
+    with pytest.raises(error):
+        make()
+
+
+def test_without_the_package_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(bfcl, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match="pip install --no-deps bfcl-eval mpmath"):
+        bfcl.Bfcl()
