@@ -7,10 +7,11 @@ With a checkpointer an episode that was killed goes on where it was: `agent.resu
 What the environment breaks is retried on a fresh one, then excluded; it never counts as a zero.
 """
 
+import copy
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tacit.memory import Diagnosis, ExperienceLibrary, Step, Trajectory
@@ -198,6 +199,17 @@ class Agent:
                         live.working.fail(step.action, context, step.diagnosis.failure.value)
                 _bring_back(live.environment, values, acted="diagnose" in snapshot.next)
             yield
+
+    def joined(self, policy: Policy, around: Callable[[Environment], Environment]) -> "Agent":
+        """This agent with another policy and something around its environment: for a team, which sits in between.
+
+        Close it when it is done; this one stays as it is.
+        """
+        twin = copy.copy(self)
+        twin.policy, twin._environment = policy, around(self._environment.clone())
+        twin._idle, twin._live, twin._graphs = [_watched(twin._environment, self._step_timeout_s)], {}, {}
+        twin._nodes = replace(self._nodes, policy=policy, live=twin._live)
+        return twin
 
     def close(self) -> None:
         """Close the environments; the library stays open."""

@@ -6,8 +6,9 @@
 Once it has failed it is abandoned: closed in the background if it can be, and never called again.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from tacit.memory import State
@@ -51,6 +52,25 @@ class Watched:
         outcome = self._watch(f"step({action!r})", lambda: self.inner.step(action))
         return outcome
 
+    @property
+    def waits(self) -> bool:
+        """Whether a step can be awaited: the environment has an `astep`."""
+        return hasattr(self.inner, "astep")
+
+    async def astep(self, action: str) -> tuple[State, float, bool, Info]:
+        """Take an action of an environment that can be awaited, in the caller's thread. Raises as `reset` does."""
+        inner: Any = self.inner
+        limit = asyncio.timeout(self._timeout_s)
+        with self._explained(f"step({action!r})"):
+            try:
+                async with limit:
+                    outcome: tuple[State, float, bool, Info] = await inner.astep(action)
+            except TimeoutError:
+                if limit.expired():
+                    raise NotInTime from None
+                raise
+        return outcome
+
     def admissible(self, state: State) -> list[str]:
         """The actions that make sense here. Raises as `reset` does."""
         actions: list[str] = self._watch("admissible(...)", lambda: self.inner.admissible(state))
@@ -73,10 +93,16 @@ class Watched:
         return call() if self._timeout_s is None else self._worker.run(call, timeout_s)
 
     def _watch(self, what: str, call: Callable[[], Any]) -> Any:
+        with self._explained(what):
+            return self._run(call, self._timeout_s or 0.0)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """What goes wrong inside, as an error the runtime can act on; the environment is given up."""
         if self.broken or self._closed:
             raise EnvironmentCrashed(f"{self.name} was {self.broken or 'closed'}; go on with a clone() of it.")
         try:
-            return self._run(call, self._timeout_s or 0.0)
+            yield
         except NotInTime:
             words = f"{self.name} gave no answer to {what} within {self._timeout_s:g} s."
             raise self._abandon(EnvironmentHung(words)) from None
