@@ -116,7 +116,7 @@ class Bfcl:
         result, failed = self._services.call(call)
         self._made[-1].append(call)
         self._results.append(f"> {call}\n{_clipped(result)}")
-        return self._state(result), 0.0, False, self._info(error=_clipped(result)) if failed else self._info()
+        return self._state(result), 0.0, False, self._info(error=_clipped(result) if failed else "")
 
     def admissible(self, state: State) -> list[str]:
         """The calls on offer and `answer()`, sorted; empty where any call is an action."""
@@ -174,8 +174,13 @@ class Bfcl:
         words = wrong or "All requests are fulfilled."
         return self._state(words), score, True, Info(success=not wrong, lost=False, score=score)
 
-    def _info(self, **told: str) -> Info:
-        return Info(success=False, lost=False, score=0.0, **told)  # type: ignore[typeddict-item]
+    def _info(self, *, invalid: str = "", error: str = "") -> Info:
+        info = Info(success=False, lost=False, score=0.0)
+        if invalid:
+            info["invalid"] = invalid
+        if error:
+            info["error"] = error
+        return info
 
     def _state(self, feedback: str) -> State:
         assert self._task is not None
