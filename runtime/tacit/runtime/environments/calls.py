@@ -7,12 +7,15 @@ words that a model can act on. Pure functions of a tool's schema and a text.
 import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ValidationError
+
+from tacit.memory import State
 
 from ..prompts import call_text
 
@@ -42,6 +45,18 @@ class Call:
     def text(self) -> str:
         """The call as an action."""
         return call_text(self.name, self.arguments)
+
+
+def seen(task: str, calls: Sequence[Call], feedback: str, shown_calls: int = 8, shown_chars: int = 2000) -> State:
+    """The request and the last results; a call repeated at once with the same result is shown once."""
+    entries = [f"> {clipped(call.text, shown_chars)}\n{call.result}" for call in calls]
+    shown = [entry for entry, _ in groupby(entries)][-shown_calls:]
+    return State("\n\n".join([f"Request: {task}", *shown]), task=task, feedback=feedback)
+
+
+def clipped(text: str, limit: int) -> str:
+    """At most so many characters of a text, and how many were left out."""
+    return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit} more characters)"
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]] | None:

@@ -11,7 +11,6 @@ resumed episode does not make them again. How a call is written and read is in `
 
 import difflib
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -23,7 +22,7 @@ from tacit.memory.errors import ConfigError
 from ..protocols import Info
 from ._tool_thread import ToolThread
 from ._worker import NotInTime
-from .calls import Call, call_form, named_arguments, parse_call
+from .calls import Call, call_form, clipped, named_arguments, parse_call, seen
 
 AnyTool = BaseTool | Callable[..., Any]
 Tools = Sequence[AnyTool] | Callable[[str, int], Sequence[AnyTool]]
@@ -110,6 +109,17 @@ class ToolEnvironment:
             state = self._state(step.post.feedback)
         return state
 
+    def changes_nothing(self, action: str) -> bool:
+        """Whether the action calls a tool that says so: `readOnlyHint` in its metadata, as MCP tools have it."""
+        name, _, problem = self._understand(action)
+        return not problem and name != FINISH and bool((self._tools[name].metadata or {}).get("readOnlyHint"))
+
+    def answered(self, action: str, result: str) -> tuple[State, float, bool, Info]:
+        """Take a result that somebody else had of this call, instead of making it."""
+        name, arguments, _ = self._understand(action)
+        self._calls.append(Call(name, arguments, result))
+        return self._state(result), 0.0, False, Info()
+
     def clone(self) -> "ToolEnvironment":
         """Another environment with the same tools, or the same way to make them."""
         return ToolEnvironment(
@@ -164,16 +174,13 @@ class ToolEnvironment:
         except (Exception, SystemExit) as raised:
             error = f"{type(raised).__name__}: {raised}"
         else:
-            text = _clipped(_text(returned), self._shown_chars)
+            text = clipped(_text(returned), self._shown_chars)
             return text, text if getattr(returned, "status", "") == "error" else ""
-        error = _clipped(error, self._shown_chars)
+        error = clipped(error, self._shown_chars)
         return f"error: {error}", error
 
     def _state(self, feedback: str) -> State:
-        """The request and the last results; a call repeated at once with the same result is shown once."""
-        entries = [f"> {_clipped(call.text, self._shown_chars)}\n{call.result}" for call in self._calls]
-        shown = [entry for entry, _ in groupby(entries)][-self._shown_calls :]
-        return State("\n\n".join([f"Request: {self._task}", *shown]), task=self._task, feedback=feedback)
+        return seen(self._task, self._calls, feedback, self._shown_calls, self._shown_chars)
 
 
 def _by_name(tools: Sequence[AnyTool]) -> dict[str, BaseTool]:
@@ -194,7 +201,3 @@ def _text(returned: Any) -> str:
             str(block.get("text", block)) if isinstance(block, dict) else str(block) for block in content
         )
     return str(content).encode(errors="replace").decode()
-
-
-def _clipped(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit} more characters)"
