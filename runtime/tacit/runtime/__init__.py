@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RetrievalGuidance as RetrievalGuidance,
         WarmUpGuidance as WarmUpGuidance,
     )
+    from .middleware import ExperienceMiddleware as ExperienceMiddleware
     from .plan import Plan as Plan, PlannedStep as PlannedStep, Planner as Planner, SkillPlanner as SkillPlanner
     from .protocols import (
         Context as Context,
@@ -44,6 +45,7 @@ _HOMES = {
     "Environment": "protocols",
     "EpisodicPolicy": "episodic",
     "Event": "agent",
+    "ExperienceMiddleware": "middleware",
     "Guidance": "guidance",
     "Hint": "guidance",
     "Info": "protocols",
