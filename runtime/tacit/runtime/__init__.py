@@ -7,6 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .admission import (
+        AdmitAll as AdmitAll,
+        AdmitNone as AdmitNone,
+        LogisticAdmission as LogisticAdmission,
+        RuleAdmission as RuleAdmission,
+    )
     from .agent import Agent as Agent, Event as Event, Result as Result
     from .chat import ChatPolicy as ChatPolicy
     from .chat_planner import ChatPlanner as ChatPlanner
@@ -16,6 +22,8 @@ if TYPE_CHECKING:
     from .environments.tools import ToolEnvironment as ToolEnvironment
     from .episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
     from .extraction import ChatExtractor as ChatExtractor
+    from .gated import GatedRetrieval as GatedRetrieval
+    from .generated import PromptedGuidance as PromptedGuidance
     from .guidance import (
         AwaitedGuidance as AwaitedGuidance,
         Guidance as Guidance,
@@ -32,11 +40,16 @@ if TYPE_CHECKING:
         Info as Info,
         Policy as Policy,
     )
+    from .team import Team as Team, TeamResult as TeamResult
+    from .team_chat import ChatAdmission as ChatAdmission
 
 _HOMES = {
+    "AdmitAll": "admission",
+    "AdmitNone": "admission",
     "Agent": "agent",
     "AwaitedGuidance": "guidance",
     "BabyAI": "environments.babyai",
+    "ChatAdmission": "team_chat",
     "ChatExtractor": "extraction",
     "ChatPlanner": "chat_planner",
     "ChatPolicy": "chat",
@@ -46,17 +59,23 @@ _HOMES = {
     "EpisodicPolicy": "episodic",
     "Event": "agent",
     "ExperienceMiddleware": "middleware",
+    "GatedRetrieval": "gated",
     "Guidance": "guidance",
     "Hint": "guidance",
     "Info": "protocols",
+    "LogisticAdmission": "admission",
     "Plan": "plan",
     "PlannedStep": "plan",
     "Planner": "plan",
     "Policy": "protocols",
+    "PromptedGuidance": "generated",
     "RandomPolicy": "episodic",
     "Result": "agent",
     "RetrievalGuidance": "guidance",
+    "RuleAdmission": "admission",
     "SkillPlanner": "plan",
+    "Team": "team",
+    "TeamResult": "team",
     "TextWorldExpress": "environments.textworld",
     "ToolEnvironment": "environments.tools",
     "WarmUpGuidance": "guidance",

@@ -8,7 +8,7 @@ chat model's words (`generated`), and whatever else keeps to the protocol, such 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -99,24 +99,46 @@ def _named(text: str, context: Context) -> Iterator[str]:
         yield from (" ".join(words[n:]) for n in range(max(0, len(words) - _MOST_WORDS), len(words)))
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that was recalled, as it is said."""
+
+    text: str
+    item_id: str = ""
+    step_id: int | None = None
+
+
+def lines_of(recollection: Recollection) -> list[Line]:
+    """Items, guardrails, then what similar steps did and how they ended; without what is forbidden here."""
+    items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
+    steps = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
+    return [
+        *(Line(_said(one), one.id) for one in items if not (one.steps and _forbidden(one.steps[0], recollection))),
+        *(Line(f"- guardrail: {one.title}. {one.body}".rstrip(), one.id) for one in recollection.guardrails),
+        *(
+            Line(f"- in a similar situation, `{one.action}` {_ending(one)}", step_id=one.id)
+            for one in steps
+            if not _forbidden(one.action, recollection)
+        ),
+    ]
+
+
+def hint_of(lines: Sequence[Line], text: str = "") -> Hint:
+    """A hint made of these lines, in their words or in others."""
+    return Hint(
+        text or "\n".join(dict.fromkeys(line.text for line in lines)),
+        tuple(dict.fromkeys(line.item_id for line in lines if line.item_id)),
+        tuple(line.step_id for line in lines if line.step_id is not None),
+    )
+
+
 class RetrievalGuidance:
-    """Says what was recalled: items, then what similar steps did and how they ended."""
+    """Says what was recalled: a line per item and step."""
 
     def propose(self, context: Context) -> Hint | None:
-        """A line per item and step; None when nothing was recalled."""
-        recollection = context.recollection
-        found_items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
-        items = [item for item in found_items if not (item.steps and _forbidden(item.steps[0], recollection))]
-        lines = [told(item) for item in items]
-        lines += [f"- guardrail: {item.title}. {item.body}".rstrip() for item in recollection.guardrails]
-        found = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
-        steps = [step for step in found if not _forbidden(step.action, recollection)]
-        lines += [f"- in a similar situation, `{step.action}` {_ending(step)}" for step in steps]
-        if not lines:
-            return None
-        shown = (*items, *recollection.guardrails)
-        item_ids = tuple(dict.fromkeys(item.id for item in shown))
-        return Hint("\n".join(dict.fromkeys(lines)), item_ids, tuple(step.id for step in steps if step.id is not None))
+        """Everything that was recalled; None when nothing was."""
+        lines = lines_of(context.recollection)
+        return hint_of(lines) if lines else None
 
 
 class WarmUpGuidance:
@@ -152,8 +174,7 @@ def recalling(context: Context, recollection: Recollection) -> Context:
     return replace(context, recollection=recollection)
 
 
-def told(item: Item) -> str:
-    """An item as it is said: one line, with when not to use it."""
+def _said(item: Item) -> str:
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"- {item.kind}: {item.title}. {item.body}".rstrip() + unless
 
