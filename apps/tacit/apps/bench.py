@@ -131,12 +131,28 @@ def retrieval(
 @app.command()
 def train(
     rounds: Annotated[int, typer.Option(min=1, help="Passes of every system over the batch.")] = 20,
+    trl: Annotated[bool, typer.Option(help="Beside TRL, in a virtual environment of its own (2 GB).")] = True,
+    cache: Annotated[Path, typer.Option(help="Folder for that environment.")] = Path("~/.cache/tacit/peers"),
+    write: Annotated[Path | None, typer.Option(help="A Markdown file whose marked part gets the tables.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Training tokens by CPU-second: our step beside a raw forward and backward pass of the same model."""
+    """Tokens generated and trained by CPU-second, beside TRL and plain transformers."""
     from . import bench_train
 
-    _show(bench_train.measure(rounds, tell), as_json)
+    if write is not None:
+        bench_train.can_be_written(write)
+    found = bench_train.measure(rounds, cache if trl else None, tell)
+    if write is not None:
+        bench_train.write(write, found, f"tacit bench train --rounds {rounds}")
+    if as_json:
+        say_json(found)
+        return
+    _show(found["rows"], False)
+    if found["targets"]:
+        _show(found["targets"], False)
+    _show([{"floor": name, "value": value} for name, value in found["floor"].items()], False)
+    if "trl" in found:
+        tell(f"TRL: {found['trl']}.")
 
 
 app.command()(learn)

@@ -20,6 +20,9 @@ def main() -> None:
     began = time.perf_counter()
     opener = importlib.import_module(f"peers.{script}")
     tell({"import_s": time.perf_counter() - began})
+    if hasattr(opener, "run"):  # no memory
+        opener.run(Path(folder), Path(data), rest, tell)
+        return
     probe = importlib.import_module("peers.probe")
     probe.run(phase, opener.open_memory, variant, Path(folder), Path(data), rest, tell)
 

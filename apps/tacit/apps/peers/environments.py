@@ -23,6 +23,7 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     ),
     "chromadb": ("chromadb==1.5.9", "numpy"),
     "mem0": ("mem0ai==2.2.1", "faiss-cpu==1.15.1", "qdrant-client==1.20.0", "numpy"),
+    "trl": ("torch==2.13.0", "transformers==5.23.0", "trl==1.16.0", "numpy"),
 }
 """What is installed into each environment."""
 INSTALL_S = 900

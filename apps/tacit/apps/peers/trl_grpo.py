@@ -1,0 +1,98 @@
+"""TRL's GRPOTrainer with a `rollout_func` of several turns: CPU seconds of generation and of training, by step.
+
+The folder of data has the model, its tokenizer, and `batch.json`: prompts, and what is observed after
+each turn, as ids. Every turn goes through the trainer's own generation. A step waits for a line on
+stdin. Generation is the `rollout_func` alone, and training what a step takes beside making and scoring
+completions: both are TRL's best.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .probe import Tell
+
+
+def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
+    """Train for as many steps as are asked for and tell what each of them took."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    steps = json.loads(rest[0])
+    torch.set_num_threads(1)
+    batch = json.loads((data / "batch.json").read_text(encoding="utf-8"))
+    prompts, observed, said = batch["prompts"], batch["observed"], batch["said"]
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(data / "model"))
+    spent = {"generation": 0.0, "making": 0.0}
+
+    def rollout(texts: list[str], trainer: Any) -> dict[str, Any]:
+        began = time.process_time()
+        trainer.generation_config.max_new_tokens = said
+        contexts = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+        starts = [len(ids) for ids in contexts]
+        masks: list[list[int]] = [[] for _ in texts]
+        for turn in range(len(observed[0]) + 1):
+            completions, _ = trainer._generate_single_turn(contexts, None, {}, 1)
+            for row, ids in enumerate(completions):
+                seen = observed[row][turn] if turn < len(observed[row]) else []
+                contexts[row] = [*contexts[row], *ids, *seen]
+                masks[row] += [1] * len(ids) + [0] * len(seen)
+        spent["generation"] += time.process_time() - began
+        return {
+            "prompt_ids": [ids[:start] for ids, start in zip(contexts, starts, strict=True)],
+            "completion_ids": [ids[start:] for ids, start in zip(contexts, starts, strict=True)],
+            "logprobs": None,
+            "env_mask": masks,
+        }
+
+    class Timed(GRPOTrainer):  # type: ignore[misc, unused-ignore]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            began = time.process_time()
+            made = super()._generate_and_score_completions(inputs)
+            spent["making"] += time.process_time() - began
+            return made
+
+    class Turns(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            tell({"ready": True})
+            sys.stdin.readline()
+            spent.update(generation=0.0, making=0.0, began=time.process_time())
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            whole = time.process_time() - spent["began"]
+            tell({"step": [spent["generation"], whole - spent["making"]]})
+
+    rows = len(prompts)
+    config = GRPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=rows,
+        num_generations=rows,
+        max_steps=steps,
+        max_completion_length=batch["length"] - len(prompts[0]),
+        temperature=1.0,
+        top_k=0,
+        generation_kwargs={"min_new_tokens": said},
+        learning_rate=1e-5,
+        beta=0.0,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    text = tokenizer.decode(prompts[0])
+    Timed(
+        model=AutoModelForCausalLM.from_pretrained(str(data / "model"), dtype=torch.float32),
+        reward_funcs=lambda completions, **_: [float(row % 2) for row in range(len(completions))],
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": [text] * rows}),
+        processing_class=tokenizer,
+        rollout_func=rollout,
+        callbacks=[Turns()],
+    ).train()
