@@ -108,12 +108,10 @@ def test_public_names_are_there(module):
 
 def test_public_names_are_listed():
     """What a module offers is said in one place, and all of it can be had."""
-    for portion in (tacit.runtime, tacit.trainers):
+    for portion in (tacit.memory, tacit.runtime, tacit.trainers):
         assert PUBLIC[portion.__name__] <= set(portion.__all__)
         assert all(getattr(portion, name) for name in portion.__all__)
         assert set(portion.__all__) <= set(dir(portion))
-    offered = {name for name in vars(tacit.memory) if name[0].isupper()}
-    assert offered >= PUBLIC["tacit.memory"]
 
 
 def test_name_that_does_not_exist_is_an_attribute_error():
