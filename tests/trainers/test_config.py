@@ -9,6 +9,7 @@ import yaml
 from tacit.memory.errors import ConfigError
 from tacit.trainers import config as settings
 from tacit.trainers.config import TrainConfig, Worlds, as_dict, as_yaml, differences, load, of
+from tacit.trainers.settings import documented
 
 LEAST: dict[str, Any] = {"environment": {"name": "textworld"}}
 
@@ -121,7 +122,7 @@ def sections(kind):
 def test_every_setting_says_what_it_means():
     for kind in vars(settings).values():
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == settings.__name__:
-            assert set(settings._documented(kind)) == {one.name for one in fields(kind)}, kind
+            assert set(documented(kind)) == {one.name for one in fields(kind)}, kind
     assert "# Episodes a group in each arm" in as_yaml(of(LEAST))
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import random
-import threading
 from collections import Counter
 from dataclasses import replace
 from statistics import fmean
@@ -11,16 +10,13 @@ from statistics import fmean
 import pytest
 import torch
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
+from tacit.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from tacit.memory.errors import ConfigError
-from tacit.memory.records import Add, Admission, Hit, Recollection, Return, Update
-from tacit.runtime.guidance import Hint
-from tacit.runtime.protocols import Context
+from tacit.memory.records import Add, Admission, Return, Update
 from tacit.trainers.config import RoleConfig
-from tacit.trainers.diversity import DiverseGuidance, Diversity, chunks, merge_pass
 from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.extractor import Background, Buffer, ExtractorRole, Use, of_group, to_streams, worth
-from tacit.trainers.gate import ByRecord, Gated, GatedGuidance, Judgement
+from tacit.trainers.extractor import ExtractorRole
+from tacit.trainers.gate import Gated, Judgement
 from tacit.trainers.optim import LearnerSettings, LossSettings
 from tacit.trainers.roles import Parts
 from tacit.trainers.rollout import Spec
@@ -28,6 +24,7 @@ from tacit.trainers.rows import Rollout, Row, streams
 from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
 from tacit.trainers.transcript import Transcript
 from tacit.trainers.warmstart import WarmStart, warm_start
+from tacit.trainers.worth import Buffer, Use, of_group, to_streams, worth
 from tacit.trainers.writers import WORDS, KeepOrSkip, Writes, understood, ways
 
 TEXTS = ["find the coin . red blue green hall : go east west . take coin . you are in the room", WORDS]
@@ -422,165 +419,12 @@ def test_settings_are_checked():
         role(redy=3)
 
 
-# -- never waited for
-
-
-class Slow:
-    """Reads only when it is allowed to."""
-
-    def __init__(self):
-        self.allowed = threading.Event()
-
-    def extract(self, trajectory, shown):
-        assert self.allowed.wait(10)
-        return [Return()]
-
-
-def test_rollouts_do_not_wait_for_a_slow_extractor():
-    """systems.md §5: non-blocking: as many rollouts with an extractor that takes its time as with none.
-
-    It answers only after the last rollout; were it waited for, this would never end.
-    """
-    slow = Slow()
-    background = Background(slow)
-
-    async def rollouts(read):
-        rounds = 0
-        for n in range(50):
-            await asyncio.sleep(0)
-            if read:
-                background.submit(replace(episode(), id=str(n)))
-                assert background.finished() == []
-            rounds += 1
-        return rounds
-
-    try:
-        assert asyncio.run(rollouts(read=True)) == asyncio.run(rollouts(read=False))
-    finally:
-        slow.allowed.set()
-    assert [reading.trajectory.id for reading in background.wait()] == [str(n) for n in range(50)]
-    background.close()
-
-
-def test_more_than_it_can_read_is_dropped_and_counted():
-    slow = Slow()
-    background = Background(slow, waiting=3)
-    for n in range(10):
-        background.submit(replace(episode(), id=str(n)))
-    slow.allowed.set()
-    read = [reading.trajectory.id for reading in background.wait()]
-    background.close()
-    assert len(read) + background.dropped == 10
-    assert "9" in read
-
-
-def test_an_extractor_that_fails_costs_its_reading_alone():
-    class Broken:
-        def extract(self, trajectory, shown):
-            raise RuntimeError("no model")
-
-    background = Background(Broken())
-    background.submit(episode())
-    (reading,) = background.wait()
-    background.close()
-    assert (reading.operations, reading.problem) == ((), "RuntimeError: no model")
-
-
-# -- diversity
-
-
-def test_near_equal_items_take_turns():
-    """systems.md §5: 100 identical queries do not return the same item > 60% when 5 near-equal items exist."""
-    for seed in range(5):
-        diversity = Diversity(seed=seed)
-        near = {f"item{n}": 0.9 - 0.001 * n for n in range(5)}
-        first = Counter(diversity.ranked(near)[0] for _ in range(100))
-        assert max(first.values()) <= 60
-        assert len(first) == 5
-
-
-def test_the_order_by_hand():
-    """s = -rank - 0.4 log(1 + retrievals) - 1[recent]."""
-    diversity = Diversity(seed=0, demote=0.0)
-    near = {"a": 0.9, "b": 0.8, "c": 0.7}
-    assert diversity.ranked(near) == ["a", "b", "c"]
-    # a: -0 - 0.4 log 2 - 1 = -1.28; b: -1; c: -2
-    assert diversity.ranked(near) == ["b", "a", "c"]
-
-
-def test_guidance_shows_what_comes_first_after_reranking():
-    class Names:
-        def propose(self, context):
-            return Hint(" ".join(hit.what.title for hit in context.recollection.items))
-
-    items = tuple(Hit(Item("insight", f"way {n}", id=f"i{n}"), 0.9 - 0.1 * n, "") for n in range(4))
-    guidance = DiverseGuidance(Names(), Diversity(seed=0, demote=0.0), k=1)
-    asked = Context(State("a hall"), recollection=Recollection(items))
-    assert [guidance.propose(asked) for _ in range(2)] == [Hint("way 0"), Hint("way 1")]
-
-
-def test_the_same_seed_and_state_give_the_same_order():
-    one = Diversity(seed=3)
-    ids = dict.fromkeys("abcde", 0.5)
-    for _ in range(10):
-        one.ranked(ids)
-    other = Diversity(seed=0)
-    other.load_state_dict(one.state_dict())
-    assert [one.ranked(ids) for _ in range(10)] == [other.ranked(ids) for _ in range(10)]
-
-
-# -- merging
-
-
-def near_twins(library, number=3):
-    colours = ("red", "blue", "green")
-    titles = [f"in the {colours[n]} hall go east first and take the coin there" for n in range(number)]
-    return [library.add(Item("insight", title, provenance=(n + 1,))).item_id for n, title in enumerate(titles)]
-
-
-def test_a_merge_pass_reduces_the_count_and_unites_the_evidence():
-    """systems.md §5: merge reduces count and unites evidence."""
-    with ExperienceLibrary.open(":memory:") as library:
-        near_twins(library)
-        other = library.add(Item("insight", "kitchen drawers hold nothing of use", provenance=(9,))).item_id
-        merged = merge_pass(library)
-        left = library.items(limit=None)
-        assert len(left) == 2
-        assert merged == 2
-        (united,) = [item for item in left if item.id != other]
-        assert sorted(united.provenance) == [1, 2, 3]
-
-
-def test_what_a_person_pinned_is_not_merged():
-    with ExperienceLibrary.open(":memory:") as library:
-        for item in near_twins(library):
-            library.pin(item)
-        assert merge_pass(library) == 0
-        assert len(library.items(limit=None)) == 3
-
-
-def test_chunks_hold_the_nearest_together():
-    items = [Item("insight", title) for title in ("a b c d", "x y z w", "a b c e", "x y z v")]
-    assert [[item.title[0] for item in chunk] for chunk in chunks(items, size=2)] == [["a", "a"], ["x", "x"]]
-
-
-# -- the gate
-
-
 class Says:
     def __init__(self, *answers):
         self.answers = list(answers)
 
     def judge(self, task, text, record):
         return self.answers.pop(0)
-
-
-def test_a_gate_accepts_refines_or_rejects_and_every_answer_is_logged():
-    """systems.md §5: gate accept/refine/reject logged."""
-    gate = Gated(Says(Judgement("accept"), Judgement("refine", "go west"), Judgement("reject", why="it misled")))
-    assert [gate.passed("find", "go east") for _ in range(3)] == ["go east", "go west", None]
-    assert [entry["answer"] for entry in gate.answers] == ["accept", "refine", "reject"]
-    assert gate.answers[2]["why"] == "it misled"
 
 
 def test_what_was_rejected_counts_as_control_not_as_consumer():
@@ -591,19 +435,3 @@ def test_what_was_rejected_counts_as_control_not_as_consumer():
     learner.collect([ended(spec, spec.memory is None) for spec in specs])
     for sample, reward, _ in learner.buffer.take():
         assert (reward < 0) == bool(sample.items)
-
-
-def test_guidance_that_the_gate_rejects_names_no_item():
-    class Names:
-        def propose(self, context):
-            return Hint("go east", ("i1",))
-
-    guidance = GatedGuidance(Names(), Gated(Says(Judgement("reject"), Judgement("refine", "go west"))))
-    assert guidance.propose(Context(State("a hall"))) is None
-    assert guidance.propose(Context(State("a hall"))) == Hint("go west", ("i1",))
-
-
-def test_a_gate_by_record_rejects_what_did_harm():
-    gate = ByRecord(least=4)
-    assert gate.judge("find", "go east", [-1.0] * 4).answer == "reject"
-    assert gate.judge("find", "go east", [-1.0]).answer == "accept"

@@ -24,9 +24,9 @@ from tacit.memory.errors import ConfigError
 from tacit.trainers import metrics, train
 from tacit.trainers.checkpoint import find
 from tacit.trainers.config import of
+from tacit.trainers.draw import Drawn
 from tacit.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
 from tacit.trainers.models import load_tokenizer
-from tacit.trainers.run import Drawn
 from tacit.trainers.stage import Stage
 
 TIMES = ("seconds", "tokens_per_second", "cpu_s")
@@ -242,7 +242,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "extractor": {
         "arms": {"control": 2, "advice": 2},
         "guidance": {"advice": "role"},
+        "gate": {"kind": "record", "least": 2},
         "roles": {"extractor": {"settings": {"ready": 4}}},
+        "warmstart": None,
+    },
+    "extractor into the library": {
+        "arms": {"control": 2, "library": 2},
+        "library": {"merge_every": 2},
+        "gate": {"kind": "record", "least": 2},
+        "roles": {"extractor": {"settings": {"reads": "rollouts", "ready": 4}}},
+        "warmstart": None,
+    },
+    "extractor that writes": {
+        "arms": {"control": 2, "library": 2},
+        "roles": {"extractor": {"settings": {"reads": "rollouts", "writes": "text", "ready": 4, "max_tokens": 8}}},
         "warmstart": None,
     },
 }
@@ -276,16 +289,19 @@ def wait_for(path, number, process):
 
 
 def test_a_run_that_was_killed_goes_on_bit_for_bit(corridor, tmp_path):
-    """kill -9 at a random step, in a process of its own: the same weights, and no line twice."""
-    settings = corridor(run={"iterations": 15, "save_every": 3, "threads": 1})
+    """kill -9 at a random step, in a process of its own: the same weights, and no line twice.
+
+    With an extractor whose items are recalled, merged and judged by a gate on the way.
+    """
+    settings = corridor(**VARIANTS["extractor into the library"], run={"iterations": 12, "save_every": 3, "threads": 1})
     train(settings, [f"run.out={tmp_path / 'straight'}"])
     process = start(settings, tmp_path, "--quiet")
-    wait_for(tmp_path / "run" / "metrics.jsonl", random.randrange(2, 12), process)
+    wait_for(tmp_path / "run" / "metrics.jsonl", random.randrange(2, 10), process)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     report = train(settings, resume=True)
-    assert report.iterations == 15
+    assert report.iterations == 12
     assert_same(tmp_path / "straight", tmp_path / "run")
     assert lines(tmp_path / "straight") == lines(tmp_path / "run")
 

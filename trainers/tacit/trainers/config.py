@@ -7,26 +7,20 @@ An unknown key is refused with the nearest name and its path, a value with its t
 file builds nothing: it knows no model, no environment and no library.
 """
 
-import ast
-import difflib
 import inspect
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from tacit.memory.errors import ConfigError, UnknownName
 
 from .credit import ESTIMATORS
 from .optim import LearnerSettings, LossSettings
+from .settings import as_dict as as_dict, as_yaml as as_yaml, differences as differences, nearest, parse as parse
 from .tiny import TinyConfig
 from .warmstart import Examples, WarmStart
-
-T = TypeVar("T")
 
 GUIDANCE = {
     "none": "Nothing is shown.",
@@ -135,9 +129,54 @@ class LibraryConfig:
     """Record the finished rollouts after every iteration."""
     evolve_every: int = 1
     """Iterations between two evolutions: extract, admit, merge, decay, evict. 0 for never."""
+    merge_every: int = 5
+    """Iterations between two passes that rewrite near twins into one. 0 for never."""
+    recall: int = 5
+    """Items, and similar steps, that are shown at most."""
+    diverse: bool = True
+    """While training, what was shown less comes first among what is about as near; never in an evaluation."""
 
     def __post_init__(self) -> None:
-        _at_least(self, evolve_every=0)
+        _at_least(self, evolve_every=0, merge_every=0, recall=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConfig:
+    """Whoever is asked before anything that was learnt is shown: accept, refine or reject; logged in gate.jsonl."""
+
+    kind: str = "none"
+    """none, record (rejects what did harm so far), or MODULE:CLASS with the method judge(task, text, record)."""
+    least: int = 4
+    """Of record: episodes before it rejects."""
+    floor: float = -0.1
+    """Of record: mean difference to the control siblings below which it rejects."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What generates."""
+
+    kind: Literal["local", "vllm", "server"] = "local"
+    """local: the model that is trained, in this process. vllm: vLLM in this process. server: a vLLM server."""
+    url: str | None = None
+    """Of the server, with its /v1; it serves the base, and loads adapters while it runs."""
+    model: str | None = None
+    """The server's name of the base; null takes the first that it has."""
+    key: str | None = None
+    """Name of the environment variable that holds the server's API key."""
+    folder: str | None = None
+    """Where adapters are written for the engine, under a path that the server sees; null is run.out/adapters."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Arguments of vLLM in this process, such as gpu_memory_utilization."""
+
+    def __post_init__(self) -> None:
+        if (self.url is not None) != (self.kind == "server"):
+            raise ConfigError(f"kind is {self.kind} and url {self.url!r}; a server has a url, and nothing else has.")
+        if self.settings and self.kind != "vllm":
+            raise ConfigError(f"settings are vLLM's and kind is {self.kind}; leave them, or use kind: vllm.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +194,7 @@ class CreditConfig:
         known = list(inspect.signature(ESTIMATORS[self.name]).parameters)[1:]
         for name in self.settings:
             if name not in known:
-                raise ConfigError(f"settings.{name}: {_nearest(name, known)}")
+                raise ConfigError(f"settings.{name}: {nearest(name, known)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,12 +284,16 @@ class TrainConfig:
     """Episodes of random actions, before anything is learnt."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """What is trained."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """What generates with it."""
     arms: dict[str, int] = field(default_factory=lambda: {CONTROL: 8})
     """Episodes a group in each arm; one of them is control, which is shown nothing."""
     guidance: dict[str, str] = field(default_factory=dict)
     """What each arm is shown: none, library, experience, another, role. An arm of such a name need not say."""
     library: LibraryConfig = field(default_factory=LibraryConfig)
     """Used where an arm is shown what it recalls, or a role needs it."""
+    gate: GateConfig = field(default_factory=GateConfig)
+    """Who says of what was learnt whether it is shown."""
     roles: dict[str, RoleConfig] = field(default_factory=lambda: {"policy": RoleConfig()})
     """The parts that learn, in the order of their turns."""
     warmstart: WarmStartConfig | None = None
@@ -265,6 +308,36 @@ class TrainConfig:
         self._check_worlds()
         if "policy" not in self.roles:
             raise ConfigError(f"roles has no policy, only {', '.join(self.roles) or 'nothing'}; add roles.policy.")
+        self._check_engine()
+        self._check_extractor()
+
+    def _check_engine(self) -> None:
+        if self.engine.kind != "local" and self.model.adapter is None:
+            raise ConfigError(
+                f"engine.kind is {self.engine.kind}, which swaps LoRA adapters, and model.adapter is null; "
+                "give a rank, such as model.adapter=16, or use engine.kind=local."
+            )
+        if self.engine.kind == "server" and self.model.base == "tiny":
+            raise ConfigError(
+                "a tiny base is made by the run, so no server serves it yet; "
+                "give the folder that the server has as model.base, or use engine.kind=vllm."
+            )
+
+    def _check_extractor(self) -> None:
+        """What an extractor writes must be shown somewhere."""
+        if (extractor := self.roles.get("extractor")) is None:
+            return
+        reads = extractor.settings.get("reads", "explored")
+        needed = "library" if reads == "rollouts" else "role"
+        if needed not in {self.shown(arm) for arm in self.arms}:
+            raise ConfigError(
+                f"roles.extractor reads {reads}, and no arm shows what comes of it; "
+                f"add one whose guidance is {needed}, such as arms.advice=4 guidance.advice={needed}."
+            )
+        if reads == "rollouts" and not self.library.learn:
+            raise ConfigError(
+                "roles.extractor reads rollouts, which library.learn=false does not record; leave it true."
+            )
 
     def _check_arms(self) -> None:
         if CONTROL not in self.arms:
@@ -274,10 +347,10 @@ class TrainConfig:
                 raise ConfigError(f"arms.{arm} is {copies}; use 1 or more, or leave the arm out.")
             if self.shown(arm) not in GUIDANCE:
                 known = [*GUIDANCE]
-                raise ConfigError(f"guidance.{arm} is {self.shown(arm)!r}: {_nearest(self.shown(arm), known)}")
+                raise ConfigError(f"guidance.{arm} is {self.shown(arm)!r}: {nearest(self.shown(arm), known)}")
         for arm in self.guidance:
             if arm not in self.arms:
-                raise ConfigError(f"guidance.{arm}: {_nearest(arm, [*self.arms])} It must be one of the arms.")
+                raise ConfigError(f"guidance.{arm}: {nearest(arm, [*self.arms])} It must be one of the arms.")
         if self.shown(CONTROL) != "none":
             raise ConfigError(f"guidance.{CONTROL} is {self.shown(CONTROL)!r}; {CONTROL} is shown nothing.")
 
@@ -349,140 +422,3 @@ def _override(given: dict[str, Any], override: str) -> None:
             raise ConfigError(f"{'.'.join(sections[: n + 1])} is {inner!r} and has no {name}.")
         place = inner
     place[name] = yaml.safe_load(value)
-
-
-def parse(kind: type[T], given: Any, path: str = "") -> T:
-    """A dataclass of a mapping, its types checked all the way down; raises ConfigError that names the path."""
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{path or 'the settings'} is {given!r}; it is a section: {', '.join(_names(kind))}.")
-    for name in given:
-        if name not in _names(kind):
-            raise ConfigError(f"{_joined(path, str(name))}: {_nearest(str(name), _names(kind))}")
-    for one in fields(kind):  # type: ignore[arg-type]
-        if one.default is MISSING and one.default_factory is MISSING and one.name not in given:
-            raise ConfigError(f"{_joined(path, one.name)} is missing. {_documented(kind).get(one.name, '')}".rstrip())
-    hints = get_type_hints(kind)
-    values = {name: _value(hints[name], value, _joined(path, name)) for name, value in given.items()}
-    try:
-        return kind(**values)
-    except (ConfigError, UnknownName) as error:
-        raise ConfigError(f"{path}: {error}" if path else str(error)) from error
-
-
-def _value(kind: Any, given: Any, path: str) -> Any:
-    """`given` as a value of this type."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        return parse(kind, given, path)
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        if given is None and NoneType in parts:
-            return None
-        (inner,) = [part for part in parts if part is not NoneType]
-        return _value(inner, given, path)
-    if origin is Literal:
-        if given not in parts:
-            raise ConfigError(f"{path} is {given!r}: {_nearest(str(given), list(map(str, parts)))}")
-        return given
-    if origin is dict:
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"{path} is {given!r}; it is a mapping of names to values.")
-        return {str(name): _value(parts[1], value, _joined(path, str(name))) for name, value in given.items()}
-    if origin is tuple:
-        if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(parts):
-            raise ConfigError(f"{path} is {given!r}; it is a list of {len(parts)}.")
-        return tuple(
-            _value(part, value, f"{path}[{n}]") for n, (part, value) in enumerate(zip(parts, given, strict=True))
-        )
-    return given if kind is Any else _plain(kind, given, path)
-
-
-def _plain(kind: type, given: Any, path: str) -> Any:
-    if kind is float and isinstance(given, str):  # YAML reads 1e-4, without a point, as text
-        try:
-            return float(given)
-        except ValueError:
-            pass
-    if kind is float and isinstance(given, int) and not isinstance(given, bool):
-        return float(given)
-    if not isinstance(given, kind) or (kind is int and isinstance(given, bool)):
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        raise ConfigError(f"{path} is {given!r}; it is {words.get(kind, kind.__name__)}.")
-    return given
-
-
-def _names(kind: Any) -> list[str]:
-    return [one.name for one in fields(kind)]
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    """`did you mean lr? There are: lr, betas.`"""
-    near = difflib.get_close_matches(name, known, n=1)
-    return (f"did you mean {near[0]}? " if near else "") + f"There are: {', '.join(known) or 'none'}."
-
-
-# -- writing --------------------------------------------------------------------------------------
-
-
-def as_dict(config: Any) -> dict[str, Any]:
-    """The settings as plain values, all of them; `of` reads them back."""
-    return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
-
-
-def as_yaml(config: Any) -> str:
-    """The settings as YAML, every one under a comment that says what it is."""
-    return "\n".join(_lines(config, "")) + "\n"
-
-
-def _lines(section: Any, indent: str) -> list[str]:
-    lines: list[str] = []
-    documented = _documented(type(section))
-    for one in fields(section):
-        if one.name in documented:
-            lines += textwrap.wrap(
-                documented[one.name], 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
-            )
-        lines += _entry(one.name, getattr(section, one.name), indent)
-    return lines
-
-
-def _entry(name: str, value: Any, indent: str) -> list[str]:
-    if is_dataclass(value):
-        return [f"{indent}{name}:", *_lines(value, f"{indent}  ")]
-    if isinstance(value, Mapping) and any(map(is_dataclass, value.values())):
-        inner = [line for key, part in value.items() for line in _entry(key, part, f"{indent}  ")]
-        return [f"{indent}{name}:", *inner]
-    return [f"{indent}{name}: {json.dumps(value)}"]
-
-
-def _documented(kind: Any) -> dict[str, str]:
-    """The sentence under each field of a dataclass, read from its source."""
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(node, ast.ClassDef)
-    found: dict[str, str] = {}
-    for before, after in pairwise(node.body):
-        said = after.value if isinstance(after, ast.Expr) else None
-        if isinstance(before, ast.AnnAssign) and isinstance(said, ast.Constant):
-            found[ast.unparse(before.target)] = " ".join(str(said.value).split())
-    return found
-
-
-def differences(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """What two runs' settings differ in, by path."""
-    ours, theirs = _flat(as_dict(one)), _flat(as_dict(other))
-    return {
-        path: (ours.get(path), theirs.get(path))
-        for path in sorted({*ours, *theirs})
-        if ours.get(path) != theirs.get(path)
-    }
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        here = _joined(path, name)
-        found.update(_flat(value, here) if isinstance(value, Mapping) and value else {here: value})
-    return found

@@ -7,25 +7,24 @@ theirs together. Outside training recall is left as it is.
 
 import math
 import random
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.runtime.guidance import Guidance, Hint, recalling
-from tacit.runtime.protocols import Context
+from tacit.memory import ExperienceLibrary, Item, Recollection, State
+from tacit.memory.recall import within_budget
+
+from .rollout import playing
 
 USED = 0.4
 """What a doubling of the times that an item was shown, by e, costs in ranks."""
 RECENT = 1.0
-"""What it costs to have been shown just now, in ranks."""
-SPAN = 5
-"""Queries for which an item counts as just shown."""
+"""What it costs to have been shown lately, in ranks."""
 DEMOTE = 0.5
-"""Probability with which a first that was shown at the last query is put last."""
+"""Probability with which a first that was shown lately is put last."""
 TIE = 0.02
-"""Items that are no nearer than this, in cosine, have the same rank."""
+"""Items that are no nearer than this, in cosine, have the same rank; chance orders them."""
 WIDER = 16
 """Candidates that should be recalled for each that is shown."""
 CHUNK = 5
@@ -35,61 +34,75 @@ ALIKE = 0.6
 
 
 class Diversity:
-    """Re-ranks by how often and how recently it was shown: s = -rank - USED log(1 + shown) - RECENT[recent]."""
+    """Re-ranks by how often and how lately it was shown: s = -rank - USED log(1 + shown) - RECENT[lately].
+
+    What is shown counts from the next `settle` on, an iteration's end, and chance is the asker's: so it
+    does not matter in which order the episodes of an iteration ask.
+    """
 
     def __init__(self, *, seed: int = 0, demote: float = DEMOTE) -> None:
-        self._shown: dict[str, int] = {}
-        self._recent: deque[tuple[str, ...]] = deque(maxlen=SPAN)
-        self._demote, self._chance = demote, random.Random(seed)
+        self._seed, self._demote = seed, demote
+        self._shown: Counter[str] = Counter()
+        self._lately: frozenset[str] = frozenset()
+        self._now: Counter[str] = Counter()
+        self._asked: Counter[str] = Counter()
 
-    def ranked(self, items: Mapping[str, float], k: int = 1) -> list[str]:
+    def ranked(self, items: Mapping[str, float], k: int = 1, asker: str = "") -> list[str]:
         """Ids in their new order, from ids with their nearness; the first k count as shown."""
-        recent = {item for query in self._recent for item in query}
+        chance = random.Random(f"{self._seed}:{asker}:{self._asked[asker]}")
+        self._asked[asker] += 1
+        drawn = {item: chance.random() for item in sorted(items)}
 
         def score(item: str) -> float:
             rank = sum(other > items[item] + TIE for other in items.values())
-            return -rank - USED * math.log1p(self._shown.get(item, 0)) - RECENT * (item in recent)
+            return -rank - USED * math.log1p(self._shown[item]) - RECENT * (item in self._lately)
 
-        order = sorted(items, key=lambda item: (-score(item), -items[item], item))
-        last = self._recent[-1] if self._recent else ()
-        if len(order) > 1 and order[0] in last and self._chance.random() < self._demote:
+        order = sorted(items, key=lambda item: (-score(item), drawn[item]))
+        if len(order) > 1 and order[0] in self._lately and chance.random() < self._demote:
             order.append(order.pop(0))
-        self._recent.append(tuple(order[:k]))
-        for item in order[:k]:
-            self._shown[item] = self._shown.get(item, 0) + 1
+        self._now.update(order[:k])
         return order
 
+    def settle(self) -> None:
+        """From now on what was shown counts, and was shown lately."""
+        self._shown.update(self._now)
+        self._lately = frozenset(self._now)
+        self._now.clear()
+        self._asked.clear()
+
     def state_dict(self) -> dict[str, Any]:
-        """All that it needs to go on exactly, as plain values."""
-        return {
-            "shown": dict(self._shown),
-            "recent": [list(query) for query in self._recent],
-            "chance": self._chance.getstate(),
-        }
+        """All that it needs to go on exactly from where it was settled, as plain values."""
+        return {"shown": dict(self._shown), "lately": sorted(self._lately)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self._shown = dict(state["shown"])
-        self._recent = deque((tuple(query) for query in state["recent"]), maxlen=SPAN)
-        version, numbers, gauss = state["chance"]
-        self._chance.setstate((version, tuple(numbers), gauss))
+        self._shown, self._lately = Counter(state["shown"]), frozenset(state["lately"])
 
 
-class DiverseGuidance:
-    """Guidance from the k items that come first after re-ranking; recall WIDER times as many for it."""
+class DiverseLibrary:
+    """A library whose recall gives every item its turn; all else is the library's own.
 
-    def __init__(self, inner: Guidance, diversity: Diversity, *, k: int = 1) -> None:
-        self._inner, self._diversity, self._k = inner, diversity, k
+    WIDER times as many items are recalled, re-ranked, and cut to what was asked for.
+    """
 
-    def propose(self, context: Context) -> Hint | None:
-        """What the inner guidance makes of those."""
-        recollection = context.recollection
-        hits = {hit.what.id: hit for hit in recollection.items if isinstance(hit.what, Item)}
-        if hits:
-            near = {item: hit.similarity for item, hit in hits.items()}
-            first = self._diversity.ranked(near, self._k)[: self._k]
-            recollection = replace(recollection, items=tuple(hits[item] for item in first))
-        return self._inner.propose(recalling(context, recollection))
+    def __init__(self, library: ExperienceLibrary, diversity: Diversity) -> None:
+        self._library, self._diversity = library, diversity
+
+    def recall(
+        self, state_or_text: State | str, *, k: int = 5, budget_tokens: int | None = None, **how: Any
+    ) -> Recollection:
+        """What the library recalls, its items re-ranked."""
+        found = self._library.recall(state_or_text, k=k * WIDER, **how)
+        hits = {hit.what.id: hit for hit in found.items if isinstance(hit.what, Item)}
+        if not hits:
+            return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
+        order = self._diversity.ranked({item: hit.similarity for item, hit in hits.items()}, k, playing())
+        first = tuple(hits[item] for item in order[:k])
+        items, steps, tokens = within_budget(first, found.steps[:k], budget_tokens)
+        return replace(found, items=items, steps=steps, tokens=tokens)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
 
 
 def merge_pass(library: ExperienceLibrary) -> int:

@@ -57,6 +57,8 @@ class RemoteEngine(ABC):
         self._folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._dropping: set[asyncio.Task[None]] = set()
+        self.tokens_read = 0
+        """Tokens of all prompts and completions so far."""
 
     # -- what a program must do ---------------------------------------------------------------------
 
@@ -91,7 +93,9 @@ class RemoteEngine(ABC):
         self._check(request.role)
         if not request.prompt:
             raise ConfigError("a prompt needs at least one token.")
-        return await asyncio.wrap_future(in_own_loop(self._complete(request)))
+        said: Completion = await asyncio.wrap_future(in_own_loop(self._complete(request)))
+        self.tokens_read += len(request.prompt) + len(said.tokens)
+        return said
 
     async def logprobs(self, streams: Sequence[Stream], role: str) -> list[list[float]]:
         """Log-probability of every masked token among its allowed ones, 0 elsewhere."""

@@ -115,11 +115,16 @@ def export(model: Any, tokenizer: Any, role: str, folder: Path, config: ModelCon
         return there
     base = config.base
     if base == "tiny":
-        base = str((folder / BASE).absolute())
-        tokenizer.save_pretrained(base)
-        _plain(model).save_pretrained(base)
+        base = str(save_plain(model, tokenizer, (folder / BASE).absolute()))
     _save_adapter(model, role, there, base)
     return there
+
+
+def save_plain(model: Any, tokenizer: Any, folder: Path) -> Path:
+    """The base under the adapters with the tokenizer, for a program that serves it. Returns the folder."""
+    tokenizer.save_pretrained(str(folder))
+    _plain(model).save_pretrained(str(folder))
+    return folder
 
 
 def _save_adapter(model: Any, role: str, folder: Path, base: str) -> None:

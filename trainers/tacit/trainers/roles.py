@@ -6,7 +6,7 @@ weights. Before the episodes of an arm whose guidance is `role`, roles are asked
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tacit.memory import ExperienceLibrary, Trajectory
 
@@ -14,6 +14,7 @@ from .adapters import has_adapters, parameters_of
 from .config import RoleConfig
 from .credit import ESTIMATORS, spread
 from .engine import Engine, Weights
+from .gate import Gated
 from .optim import Learner, frozen
 from .rollout import Spec
 from .rows import Rollout, streams, to_trace
@@ -72,6 +73,19 @@ class Role(Protocol):
         ...
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """A role that also reads, beside the rollouts: nobody waits for it while they play."""
+
+    def read(self, ahead: Sequence[tuple[str, int]], salt: str) -> None:
+        """Begin to read what waits to be read, the worlds that come next among it; returns at once."""
+        ...
+
+    async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
+        """The iteration is over: take over what was read; `rollouts`, recorded, may be read next. What to log."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a role is built of."""
@@ -85,6 +99,12 @@ class Parts:
     seed: int = 0
     source: Callable[[str, int], Trajectory | None] = lambda task, seed: None
     """An earlier episode of a world that succeeded, by task and seed, if there is one."""
+    gate: Gated | None = None
+    """Asked before anything is shown, where there is one."""
+    explored: Callable[[str, int], Sequence[Trajectory]] = lambda task, seed: ()
+    """All the exploring episodes of a world, by task and seed, however they ended."""
+    episodes: Callable[[], Sequence[Trajectory]] = lambda: ()
+    """Those of the worlds that are explored before anything is learnt."""
 
 
 class PolicyRole:
@@ -189,5 +209,11 @@ def _extractor(parts: Parts) -> Role:
     return ExtractorRole(parts, parts.source)
 
 
-ROLES: dict[str, Callable[[Parts], Role]] = {"policy": PolicyRole, "extractor": _extractor}
+def _guide(parts: Parts) -> Role:
+    from .guide import GuideRole
+
+    return GuideRole(parts)
+
+
+ROLES: dict[str, Callable[[Parts], Role]] = {"policy": PolicyRole, "guide": _guide, "extractor": _extractor}
 """How each role is built, by its name."""

@@ -57,6 +57,12 @@ _EPISODE: ContextVar[_Episode] = ContextVar("tacit_episode")
 """The episode that the running task belongs to."""
 
 
+def playing() -> str:
+    """Name of the episode that the running task belongs to; empty outside of any."""
+    episode = _EPISODE.get(None)
+    return "" if episode is None else episode.spec.session
+
+
 class GivenGuidance:
     """Shows the memory that the episode's `Spec` names, at its start; asks no library."""
 

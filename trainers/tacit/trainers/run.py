@@ -18,12 +18,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tacit.memory import ExperienceLibrary
 from tacit.memory.errors import ConfigError
 
 from . import config as settings, models
 from .checkpoint import Checkpoints, random_states, restore_random_states
 from .config import CONTROL, TrainConfig
+from .draw import Drawn
+from .engines import tokens_read
 from .evaluate import metrics_of, of_rollouts, summarise
 from .explore import Task, way
 from .metrics import Metrics
@@ -33,7 +34,7 @@ from .screen import Screen
 from .stage import FROZEN, Stage, failures, read_config
 from .warmstart import examples, warm_start
 
-MAY_DIFFER = ("eval.", "run.iterations", "run.save_every", "run.keep", "run.out", "run.threads", "run.wandb")
+MAY_DIFFER = ("engine.", "eval.", "run.iterations", "run.save_every", "run.keep", "run.out", "run.threads", "run.wandb")
 """Settings that may be changed when a run goes on."""
 
 
@@ -100,30 +101,6 @@ def _read(config: TrainConfig | str | Path | Mapping[str, Any], overrides: Seque
     if isinstance(config, TrainConfig):
         return settings.of(settings.as_dict(config), overrides) if overrides else config
     return settings.of(config, overrides)
-
-
-class Drawn:
-    """Worlds in a random order, each once before any twice; what was drawn is one number."""
-
-    def __init__(self, worlds: Sequence[Task], seed: int) -> None:
-        self._worlds, self._seed = sorted(worlds), seed
-        self.count = 0
-        """Drawn so far, those that were passed over included."""
-
-    def draw(self, number: int, without: Sequence[Task] = ()) -> list[Task]:
-        """So many different worlds, or as many as there are, none of them in `without`."""
-        taken, found = {*without}, list[Task]()
-        while len(found) < number and len(taken) < len(self._worlds):
-            world = self._next()
-            if world not in taken:
-                found.append(world)
-                taken.add(world)
-        return found
-
-    def _next(self) -> Task:
-        epoch, at = divmod(self.count, len(self._worlds))
-        self.count += 1
-        return random.Random(f"{self._seed}:{epoch}").sample(self._worlds, len(self._worlds))[at]
 
 
 @dataclass(slots=True)
@@ -244,24 +221,34 @@ class _Run:
         return every > 0 and (last or self.state.iteration % every == 0)
 
     async def _iterate(self) -> None:
-        """Play, credit and move one role, serve its new weights, let the library learn."""
+        """Play, credit and move one role, serve its new weights, let the library learn; read meanwhile."""
         began, number = time.perf_counter(), self.state.iteration + 1
         self.stage.snapshot = f"library@{self.state.iteration}" if self.config.uses_library else ""
-        read = self.stage.engine.tokens_read
+        read = tokens_read(self.stage.engine)
+        await self._read_ahead(number)
         first, kept, told = await self._groups(number)
         played = time.perf_counter() - began
-        for role in self.stage.roles.values():
-            role.collect(kept)
-        metrics = {**_counts(first, list(self.config.arms)), **told}
+        self.stage.learned(kept)
+        metrics = {**_counts(first, list(self.config.arms)), **told, **self.stage.gate_told(number)}
+        metrics.update(await self.stage.library_learns(number, first))
         if (mine := self._whose_turn()) is not None:
             metrics.update({f"{mine.name}/{name}": value for name, value in mine.update().items()})
             self.stage.engine.load_adapter(mine.name, self.stage.engine.versions()[mine.name] + 1, mine.weights())
-        metrics.update(self._learn(number, first))
         self.state.iteration, self.state.drawn = number, self.worlds.count
-        metrics["tokens_per_second"] = (self.stage.engine.tokens_read - read) / max(played, 1e-9)
+        metrics["tokens_per_second"] = (tokens_read(self.stage.engine) - read) / max(played, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
         self.metrics.log(number, metrics)
         self.screen.show(number, metrics)
+
+    async def _read_ahead(self, number: int) -> None:
+        """Whoever reads begins to, what comes next included; before the first rollouts it has to be waited for."""
+        config, readers = self.config.run, self.stage.readers
+        most = config.groups * (1 + config.rerolls)
+        for reader in readers:
+            reader.read(self.worlds.ahead(2 * most), f"{config.seed}/{number}")
+            if number == 1:
+                await reader.written()
+                reader.read(self.worlds.ahead(2 * most), f"{config.seed}/{number}'")
 
     async def _groups(self, number: int) -> tuple[list[Rollout], list[Rollout], dict[str, float]]:
         """The groups as they were drawn, those that are learnt from, and counts.
@@ -310,18 +297,6 @@ class _Run:
                 state.in_turn += 1
                 return roles[at]
         return None
-
-    def _learn(self, number: int, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """What was played becomes experience; the weights are left alone."""
-        config, library = self.config.library, self.stage.library
-        if not self.config.uses_library or not config.learn:
-            return {}
-        library.record_many([rollout.trajectory for rollout in rollouts])
-        if config.evolve_every and number % config.evolve_every == 0:
-            # through a fresh handle, so that what comes of it depends on the file alone and a run can go on exactly
-            with ExperienceLibrary.open(library.path, library.embedder, library.namespace) as fresh:
-                fresh.evolve()
-        return {"library/episodes": library.episodes, "library/items": len(library.items())}
 
     async def _evaluate(self) -> None:
         """Play the held-out worlds in every arm."""

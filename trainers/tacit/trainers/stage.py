@@ -15,27 +15,31 @@ from typing import Any
 from tacit.memory import ExperienceLibrary
 from tacit.memory.errors import UnknownName
 from tacit.runtime import Agent, Environment
-from tacit.runtime.guidance import RetrievalGuidance
+from tacit.runtime.guidance import Guidance, RetrievalGuidance
 
 from . import models
 from .checkpoint import copy_library, put_library
 from .config import LEARNS, RoleConfig, TrainConfig, of
-from .engine_local import LocalEngine
+from .diversity import DiverseLibrary, Diversity, merge_pass
+from .engines import open_engine
 from .explore import Explorer, Task, open_world, words
+from .gate import GatedGuidance, open_gate
 from .models import BASE
-from .roles import ROLES, Parts, Role
+from .roles import ROLES, Parts, Reader, Role
 from .rollout import GivenGuidance, Spec, TokenPolicy, collect
 from .rows import Rollout
 from .transcript import Transcript
+from .worth import uses_of
+from .writers import OUTCOMES, WORDS
 
 CONCURRENT = 256
 """Episodes that run at once."""
-RECALL_K = 5
-"""Items and steps that are recalled for an arm that is shown what the library recalls."""
 FROZEN = "-frozen"
 """An arm of this ending is shown what it would have been shown when the run began."""
 LIBRARY, START = "library.db", "library-start.db"
 """Files in a run's folder: the library that learns, and as it was at the start."""
+SHOWN, GATE_LOG = "shown.json", "gate.jsonl"
+"""In a checkpoint: what was shown how often, and what the gate remembers. In a run's folder: its answers."""
 GUIDANCE_WORDS = (
     "- strategy warning skill remedy insight guardrail : ` . ( ) , ; not when in a similar situation failed led to "
     "return of 0 1 2 3 4 5 6 7 8 9 10"
@@ -54,16 +58,19 @@ class Stage:
         base: tuple[Any, Any],
         library: ExperienceLibrary,
         start: ExperienceLibrary | None,
+        out: Path,
     ) -> None:
         """`base`: model and tokenizer; `start`: the library as it was when the run began, if that matters."""
-        self.config, self.environment, self.explorer = config, environment, explorer
+        self.config, self.environment, self.explorer, self._out = config, environment, explorer, out
         self.library, self._start = library, start
         model, self.tokenizer = base
         self.transcript = Transcript(self.tokenizer)
         trained = models.for_roles(model, list(config.roles), config.model, config.run.seed)
-        self.engine = LocalEngine(next(iter(trained.values())), self.tokenizer, roles=list(config.roles))
+        self.engine = open_engine(config, next(iter(trained.values())), self.tokenizer, out)
+        self.gate = open_gate(config.gate.kind, least=config.gate.least, floor=config.gate.floor)
+        self.diversity = Diversity(seed=config.run.seed)
         self.roles = {name: self._role(name, part, trained[name]) for name, part in config.roles.items()}
-        self._agents: dict[tuple[str, float], Agent] = {}
+        self._agents: dict[tuple[str, float, bool], Agent] = {}
         self._policies: dict[float, TokenPolicy] = {}
         self.snapshot = ""
         """Names the library that is consulted, on every row."""
@@ -80,9 +87,8 @@ class Stage:
         texts: Iterable[str] = ()
         if config.model.base == "tiny":
             texts = words(explorer.trajectories(config.explore.worlds), _library_words(library))
-        return cls(
-            config, environment, explorer, models.build_base(config.model, texts, config.run.seed), library, start
-        )
+        base = models.build_base(config.model, texts, config.run.seed)
+        return cls(config, environment, explorer, base, library, start, out)
 
     @classmethod
     def restore(cls, checkpoint: Path, out: Path, config: TrainConfig | None = None) -> "Stage":
@@ -95,7 +101,7 @@ class Stage:
                 put_library(checkpoint / name, out / name)
         library, start = _libraries(config, out)
         base = models.read_base(checkpoint / BASE, config.model)
-        stage = cls(config, environment, Explorer(environment, config.explore), base, library, start)
+        stage = cls(config, environment, Explorer(environment, config.explore), base, library, start, out)
         stage._load_roles(checkpoint)
         return stage
 
@@ -109,6 +115,8 @@ class Stage:
         for name, role in self.roles.items():
             state = {"version": self.engine.versions()[name], "state": role.state_dict()}
             torch.save(state, folder / f"{name}.pt")
+        shown = {"diversity": self.diversity.state_dict(), "gate": self.gate.state_dict() if self.gate else None}
+        (folder / SHOWN).write_text(json.dumps(shown), encoding="utf-8")
         for name, library in ((LIBRARY, self.library), (START, self._start)):
             if library is not None and library.path != ":memory:":
                 copy_library(library.path, folder / name)
@@ -126,12 +134,28 @@ class Stage:
             saved = torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
             role.load_state_dict(saved["state"])
             self.engine.load_adapter(name, saved["version"], role.weights())
+        shown = json.loads((checkpoint / SHOWN).read_text(encoding="utf-8"))
+        self.diversity.load_state_dict(shown["diversity"])
+        if self.gate is not None and shown["gate"] is not None:
+            self.gate.load_state_dict(shown["gate"])
 
     def _role(self, name: str, config: RoleConfig, model: Any) -> Role:
         if name not in ROLES:
             raise UnknownName.of("role", name, ROLES)
-        seed = self.config.run.seed
-        return ROLES[name](Parts(config, model, self.transcript, self.engine, self.library, seed, self.explorer.source))
+        seed, source = self.config.run.seed, self.explorer.source
+        parts = Parts(
+            config,
+            model,
+            self.transcript,
+            self.engine,
+            self.library,
+            seed,
+            source,
+            self.gate,
+            explored=lambda task, number: self.explorer.explored((task, number)),
+            episodes=lambda: self.explorer.trajectories(self.config.explore.worlds),
+        )
+        return ROLES[name](parts)
 
     @property
     def _model(self) -> Any:
@@ -159,7 +183,7 @@ class Stage:
             for copy in range(copies)
         ]
         specs = await self._prepared(specs, learning)
-        agents = {arm: self._agent(arm, temperature) for arm in arms}
+        agents = {arm: self._agent(arm, temperature, learning) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
         rollouts: list[Rollout] = []
         for at in range(0, len(specs), CONCURRENT):
@@ -191,26 +215,80 @@ class Stage:
                 made.update(zip(mine, await asked, strict=True))
         return [made[at] for at in range(len(specs))]
 
-    def _agent(self, arm: str, temperature: float) -> Agent:
+    def _agent(self, arm: str, temperature: float, learning: bool) -> Agent:
         policy = self._policies.setdefault(
             temperature, TokenPolicy(self.engine, self.transcript, temperature=temperature)
         )
-        if (arm, temperature) not in self._agents:
-            recalls = self.config.shown(arm.removesuffix(FROZEN)) == "library"
-            library = self._start if arm.endswith(FROZEN) and self._start is not None else self.library
-            self._agents[arm, temperature] = Agent(
-                policy,
-                library,
-                self.environment.clone(),
-                arm=arm,
-                learn=False,
-                guardrails=recalls,
-                guidance=RetrievalGuidance() if recalls else GivenGuidance(),
-                max_steps=self.config.environment.max_steps,
-                recall_k=RECALL_K if recalls else 0,
-                retries=0,
-            )
-        return self._agents[arm, temperature]
+        if (known := self._agents.get((arm, temperature, learning))) is not None:
+            return known
+        recalls = self.config.shown(arm.removesuffix(FROZEN)) == "library"
+        library: Any = self._start if arm.endswith(FROZEN) and self._start is not None else self.library
+        if learning and recalls and self.config.library.diverse:
+            library = DiverseLibrary(library, self.diversity)
+        retrieval: Guidance = RetrievalGuidance()
+        if self.gate is not None and not arm.endswith(FROZEN):
+            retrieval = GatedGuidance(retrieval, self.gate)
+        made = self._agents[arm, temperature, learning] = Agent(
+            policy,
+            library,
+            self.environment.clone(),
+            arm=arm,
+            learn=False,
+            guardrails=recalls,
+            guidance=retrieval if recalls else GivenGuidance(),
+            max_steps=self.config.environment.max_steps,
+            recall_k=self.config.library.recall if recalls else 0,
+            retries=0,
+        )
+        return made
+
+    # -- learning -----------------------------------------------------------------------------------
+
+    @property
+    def readers(self) -> list[Reader]:
+        """The roles that read beside the rollouts."""
+        return [role for role in self.roles.values() if isinstance(role, Reader)]
+
+    def learned(self, rollouts: Sequence[Rollout]) -> None:
+        """Every role takes what it can learn from, and the gate hears what recalled items were worth."""
+        self.diversity.settle()
+        for role in self.roles.values():
+            role.collect(rollouts)
+        for _, item, use in uses_of(rollouts):
+            if self.gate is not None and use.control:
+                self.gate.learned(item, use.differences)
+
+    def gate_told(self, iteration: int) -> dict[str, float]:
+        """How often the gate gave which answer since the last time; every answer goes to a file."""
+        if self.gate is None:
+            return {}
+        answers = self.gate.drained()
+        with (self._out / GATE_LOG).open("a", encoding="utf-8") as file:
+            file.writelines(sorted(json.dumps({"iteration": iteration, **answer}) + "\n" for answer in answers))
+        told = Counter({"accept": 0, "refine": 0, "reject": 0})
+        for answer in answers:
+            told[answer["answer"]] += answer["times"]
+        return {f"gate/{name}": float(number) for name, number in told.items()}
+
+    async def library_learns(self, iteration: int, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """What was played and read becomes experience; the weights are left alone."""
+        config, told = self.config.library, dict[str, float]()
+        learns = self.config.uses_library and config.learn
+        if learns:
+            self.library.record_many([rollout.trajectory for rollout in rollouts])
+        for name, role in self.roles.items():
+            if isinstance(role, Reader):
+                told.update({f"{name}/{key}": value for key, value in (await role.written(rollouts)).items()})
+        if not learns:
+            return told
+        # through a fresh handle, so that what comes of it depends on the file alone and a run can go on exactly
+        with ExperienceLibrary.open(self.library.path, self.library.embedder, self.library.namespace) as fresh:
+            if config.evolve_every and iteration % config.evolve_every == 0:
+                fresh.evolve()
+            if config.merge_every and iteration % config.merge_every == 0:
+                told["library/merged"] = merge_pass(fresh)
+        self.library._derived.bound.clear()  # what it found earlier, a run that goes on has not seen
+        return {**told, "library/episodes": self.library.episodes, "library/items": len(self.library.items())}
 
     def arms_to_evaluate(self, copies: int) -> dict[str, int]:
         """Every arm, and those that learn also as they were at the start."""
@@ -222,6 +300,8 @@ class Stage:
         """Close environments and libraries."""
         for agent in self._agents.values():
             agent.close()
+        if (close := getattr(self.engine, "close", None)) is not None:
+            close()
         self.explorer.close()
         self.environment.close()
         self.library.close()
@@ -247,7 +327,7 @@ def _libraries(config: TrainConfig, out: Path) -> tuple[ExperienceLibrary, Exper
 def _library_words(library: ExperienceLibrary) -> list[str]:
     items = library.items()
     said = [f"{item.title} {item.body} {item.when_not_to_use}" for item in items]
-    return [GUIDANCE_WORDS, *said]
+    return [GUIDANCE_WORDS, WORDS, OUTCOMES, *said]
 
 
 def failures(rollouts: Sequence[Rollout]) -> Counter[str]:

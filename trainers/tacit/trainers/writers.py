@@ -30,6 +30,8 @@ ROLE = "extractor"
 """The role whose weights write, unless told."""
 WORDS = f"add update return : {' '.join(map(str, range(1, 10)))}"
 """What `Writes` says beside its texts; a word tokenizer must know it."""
+OUTCOMES = "success failure ."
+"""How an episode ended, where whoever writes is told."""
 _OPERATION = re.compile(r"(add|update|return)\s*((?:\d+\s+)*)(?::\s*(.*))?")
 
 
@@ -96,8 +98,11 @@ class KeepOrSkip:
         candidates: Callable[[Trajectory], Sequence[Candidate]] = ways,
         *,
         role: str = ROLE,
+        outcome: bool = False,
     ) -> None:
+        """outcome: it is told how the episode ended."""
         self._engine, self._transcript, self._candidates, self._role = engine, transcript, candidates, role
+        self._outcome = outcome
         (self._keep,), (self._skip,) = (_ids(transcript, word) for word in ("<keep>", "<skip>"))
         self._either = Trie([(self._keep, transcript.end), (self._skip, transcript.end)])
 
@@ -113,8 +118,9 @@ class KeepOrSkip:
         )
 
     async def _judge(self, candidate: Candidate, trajectory: Trajectory, name: str, greedy: bool) -> Written:
+        ended = _ended(trajectory) if self._outcome else ""
         request = Request(
-            self.prompt(candidate),
+            self.prompt(candidate, ended),
             self._role,
             self._either,
             temperature=0.0 if greedy else 1.0,
@@ -127,10 +133,10 @@ class KeepOrSkip:
         item = item_of(candidate.text, trajectory, candidate.steps, self._role, said.version)
         return Written(_row(request, said, name), (Add(item),), keeps)
 
-    def prompt(self, candidate: Candidate) -> Ids:
+    def prompt(self, candidate: Candidate, ended: str = "") -> Ids:
         """`<task> find coin . <memory> kitchen : move east . <see> hall . coin . <at> hall <item>`"""
         seen = candidate.seen
-        text = f"<task> {compact(seen.task)} <memory> {candidate.text} <see> {compact(seen.observation)}"
+        text = f"<task> {compact(seen.task)} <memory> {candidate.text} {ended}<see> {compact(seen.observation)}"
         return _ids(self._transcript, f"{text} <at> {seen.location.lower()} <item>")
 
 
@@ -177,12 +183,13 @@ class Writes:
         return [Written(_row(request, said, name), tuple(understood(text, trajectory, *writer)))]
 
     def prompt(self, trajectory: Trajectory, shown: Sequence[Item] = ()) -> Ids:
-        """The items that were shown, then the episode."""
+        """The items that were shown, then how the episode ended, then the episode."""
         items = "".join(f"<memory> {text_of(item)} " for item in shown)
         if self._reads is not None:
             return _ids(self._transcript, f"{items}{self._reads(trajectory)} <act>")
         last = trajectory.steps[-1]
-        return _ids(self._transcript, items) + self._transcript.prompt(trajectory.steps, last.post, None)
+        begun = _ids(self._transcript, f"{items}{_ended(trajectory)}")
+        return begun + self._transcript.prompt(trajectory.steps, last.post, None)
 
     def lesson(self, trajectory: Trajectory, answer: str, name: str, shown: Sequence[Item] = ()) -> Row:
         """What it should have said, as a row to imitate."""
@@ -254,6 +261,10 @@ def item_of(text: str, trajectory: Trajectory, evidence: tuple[int, ...], role: 
 def text_of(item: Item) -> str:
     """The words of an item that are shown."""
     return f"{item.title} {item.body}".strip()
+
+
+def _ended(trajectory: Trajectory) -> str:
+    return f"<see> {'success' if trajectory.success else 'failure'} . "
 
 
 def _ids(transcript: Transcript, text: str) -> Ids:

@@ -1,0 +1,226 @@
+"""Policy, extractor and library in one run: who waits for whom, what is written, shown, paid and logged."""
+
+import asyncio
+import json
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.memory import ExperienceLibrary
+from tacit.memory.errors import ConfigError
+from tacit.trainers import metrics, train
+from tacit.trainers.config import of
+from tacit.trainers.engine_local import LocalEngine
+from tacit.trainers.extractor import ExtractorRole
+from tacit.trainers.rows import Rollout
+from tacit.trainers.stage import Stage
+from tacit.trainers.writers import KeepOrSkip
+
+WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0, "merge_every": 2}, "warmstart": None}
+
+
+def library_run(corridor: Any, iterations: int = 5, **settings: Any) -> dict[str, Any]:
+    """Settings in which the extractor writes into the library."""
+    extractor = {"reads": "rollouts", "ready": 4, "episodes": 6, **settings}
+    run = {"iterations": iterations, "rerolls": 0}
+    made: dict[str, Any] = corridor(**WRITES, roles={"extractor": {"settings": extractor}}, run=run)
+    return made
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """A loop in which to sleep takes no time: the clock jumps to what is due next, and work is free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        selector: Any = self._selector  # type: ignore[attr-defined]
+        select = selector.select
+
+        def jump(timeout: float | None) -> Any:
+            ready = select(timeout if timeout is None else 0)
+            if not ready and timeout:
+                self.now += timeout
+            return ready
+
+        selector.select = jump
+
+    def time(self) -> float:
+        return self.now
+
+
+def run_by(clock: type[Clock], main: Any) -> Any:
+    with asyncio.Runner(loop_factory=clock) as runner:
+        return runner.run(main)
+
+
+def seconds_of(settings: dict[str, Any], out: Path, delay_s: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long all rollouts take where a decision takes 0.1 s, and a reading `delay_s` to find nothing."""
+    spent = []
+    with monkeypatch.context() as patch:
+        generate, play = LocalEngine.generate, Stage.play
+
+        async def slowly(self: LocalEngine, request: Any) -> Any:
+            await asyncio.sleep(0.1)
+            return await generate(self, request)
+
+        async def reads(self: KeepOrSkip, *episode: Any, **how: Any) -> list[Any]:
+            await asyncio.sleep(delay_s)
+            return []
+
+        async def timed(self: Stage, *worlds: Any, **how: Any) -> Any:
+            began = asyncio.get_running_loop().time()
+            rollouts = await play(self, *worlds, **how)
+            spent.append((began, asyncio.get_running_loop().time()))
+            return rollouts
+
+        patch.setattr(LocalEngine, "generate", slowly)
+        patch.setattr(KeepOrSkip, "read", reads)
+        patch.setattr(Stage, "play", timed)
+        patch.setattr(asyncio, "run", partial(run_by, Clock))
+        train(settings, [f"run.out={out}"])
+    return spent[-1][1] - spent[0][0]
+
+
+@pytest.mark.parametrize("reads", ["rollouts", "explored"])
+def test_rollouts_never_wait_for_extraction(corridor, tmp_path, monkeypatch, reads):
+    """systems.md §5: non-blocking: rollout throughput with a 5-s extractor delay within 5% of no delay."""
+    shown = "library" if reads == "rollouts" else "role"
+    settings = library_run(corridor, 3, reads=reads, waits=False)
+    settings.update(arms={"control": 2, "advice": 2}, guidance={"advice": shown})
+    without, delayed = (seconds_of(settings, tmp_path / f"{d}", d, monkeypatch) for d in (0.0, 5.0))
+    assert 0.5 < without < 5.0
+    assert delayed == pytest.approx(without, rel=0.05)
+
+
+def test_to_be_repeatable_a_run_waits_at_the_end_of_an_iteration_alone(corridor, tmp_path, monkeypatch):
+    """A reading that is shorter than an iteration's rollouts still costs them nothing."""
+    settings = library_run(corridor, 3, waits=True)
+    without, delayed = (seconds_of(settings, tmp_path / f"{d}", d, monkeypatch) for d in (0.0, 0.2))
+    assert delayed == pytest.approx(without, rel=0.05)
+
+
+def test_what_is_read_beside_an_iteration_is_shown_from_the_next_one_on(corridor, monkeypatch):
+    """Episodes of 1 are read beside 2, and what was written of them is recalled in 3."""
+    shown: list[set[str]] = []
+    learned = Stage.learned
+
+    def watched(self: Stage, rollouts: list[Rollout]) -> None:
+        steps = [step for rollout in rollouts for step in rollout.trajectory.steps]
+        shown.append({item for step in steps for item in step.why.get("recalled", ())})
+        learned(self, rollouts)
+
+    monkeypatch.setattr(Stage, "learned", watched)
+    report = train(library_run(corridor, 3))
+    read = [line["extractor/read"] for line in metrics.read(Path(report.out))]
+    assert (read[0], read[1] > 0) == (0, True)
+    assert shown[:2] == [set(), set()]
+    assert shown[2]
+
+
+def test_what_it_writes_is_recalled_paid_and_learnt_from(corridor):
+    """Its updates are made of items that it wrote into the library, and the log says what became of them."""
+    settings = library_run(corridor, 6, cost=0.0)
+    report = train(settings)
+    lines = metrics.read(Path(report.out))
+    total = {name: sum(line.get(f"extractor/{name}", 0) for line in lines) for name in ("read", "added", "returned")}
+    assert total["read"] == 5 * 6
+    assert total["added"] > 0
+    assert any("extractor/reward" in line for line in lines)
+    assert {"library/merged"} <= {name for line in lines for name in line}
+    with ExperienceLibrary.open(Path(report.out) / "library.db", read_only=True) as library:
+        written = [item for item in library.items(limit=None) if item.writer.startswith("extractor/")]
+    assert written
+    assert all(item.provenance for item in written)
+
+
+def test_an_extractor_that_fails_costs_its_reading_alone(corridor, monkeypatch):
+    async def fails(self, trajectory_id, salt):
+        raise RuntimeError("no model")
+
+    monkeypatch.setattr(ExtractorRole, "_read_finished", fails)
+    report = train(library_run(corridor, 3))
+    assert [line["extractor/problems"] for line in metrics.read(Path(report.out))] == [0, 6, 6]
+
+
+def test_an_update_passes_the_credit_on_to_who_wrote_the_new_words(corridor, tmp_path):
+    """systems.md §5: the reward of an item reaches the generation that produced it."""
+    from tacit.trainers.worth import Buffer, Use
+
+    from .test_extractor import row
+
+    buffer = Buffer(ready=1, cost=0.0)
+    buffer.wrote(row("old"), {"item": 4})
+    buffer.wrote(row("new"), {"item": 5}, rewritten=["item"])
+    buffer.used("item", Use((1.0,), (0.0,)))
+    ((sample, reward, _),) = buffer.take()
+    assert (sample.row.trace, reward > 0, len(buffer)) == ("new", True, 1)
+
+
+def test_the_gate_is_asked_of_every_item_and_logged(corridor, tmp_path, monkeypatch):
+    """systems.md §5: gate accept/refine/reject logged; reject: the run counts as control, not consumer."""
+    (tmp_path / "never.py").write_text(
+        "from tacit.trainers.gate import Judgement\n"
+        "class Never:\n"
+        "    def judge(self, task, text, record):\n"
+        "        return Judgement('reject', why='no')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    report = train({**library_run(corridor, 4), "gate": {"kind": "never:Never"}})
+    lines = metrics.read(Path(report.out))
+    assert sum(line["gate/reject"] for line in lines) > 0
+    assert sum(line["gate/accept"] for line in lines) == 0
+    answers = [json.loads(line) for line in (Path(report.out) / "gate.jsonl").read_text().splitlines()]
+    assert {(answer["answer"], answer["why"], answer["shown"]) for answer in answers} == {("reject", "no", None)}
+    with ExperienceLibrary.open(Path(report.out) / "library.db", read_only=True) as library:
+        assert not any(library.usages(item.id) for item in library.items(limit=None))
+
+
+def test_a_gate_by_record_is_told_what_items_were_worth(corridor):
+    report = train({**library_run(corridor, 4), "gate": {"kind": "record", "least": 1}})
+    saved = json.loads((Path(report.checkpoint) / "shown.json").read_text())
+    assert saved["gate"]["records"]
+    assert sum(saved["diversity"]["shown"].values()) > 0
+
+
+def test_an_evaluation_recalls_without_diversity(corridor, monkeypatch):
+    """What is reported is what would be shown in use; and it changes nothing of what is shown next."""
+    from tacit.trainers import diversity
+
+    asked: list[bool] = []
+    ranked = diversity.Diversity.ranked
+    playing = threading.local()
+    play = Stage.play
+
+    async def watched(self: Stage, *worlds: Any, learning: bool = False, **how: Any) -> Any:
+        playing.learning = learning
+        return await play(self, *worlds, learning=learning, **how)
+
+    def counted(self: Any, *items: Any, **how: Any) -> Any:
+        asked.append(playing.learning)
+        return ranked(self, *items, **how)
+
+    monkeypatch.setattr(Stage, "play", watched)
+    monkeypatch.setattr(diversity.Diversity, "ranked", counted)
+    settings = library_run(corridor, 4)
+    train({**settings, "eval": {"every": 4, "copies": 1}})
+    assert asked
+    assert all(asked)
+
+
+def test_what_an_extractor_writes_must_be_shown_somewhere(corridor):
+    settings = library_run(corridor)
+    with pytest.raises(ConfigError, match=r"no arm shows what comes of it; add one whose guidance is library"):
+        of({**settings, "arms": {"control": 2, "experience": 2}})
+    with pytest.raises(ConfigError, match=r"guidance is role"):
+        of({**settings, "roles": {"policy": {}, "extractor": {}}})
+
+
+@pytest.mark.parametrize("credit", ["grpo", "slea"])
+def test_the_credit_is_one_setting(corridor, credit):
+    """GRPO against SLEA credit: the same file, one override."""
+    report = train(corridor(run={"iterations": 1}), [f"roles.policy.credit={{name: {credit}}}"])
+    (line,) = metrics.read(Path(report.out))
+    assert line["policy/updates"] == 1
