@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RetrievalGuidance as RetrievalGuidance,
         WarmUpGuidance as WarmUpGuidance,
     )
+    from .langgraph_store import TacitStore as TacitStore
     from .middleware import ExperienceMiddleware as ExperienceMiddleware
     from .plan import Plan as Plan, PlannedStep as PlannedStep, Planner as Planner, SkillPlanner as SkillPlanner
     from .protocols import (
@@ -74,6 +75,7 @@ _HOMES = {
     "RetrievalGuidance": "guidance",
     "RuleAdmission": "admission",
     "SkillPlanner": "plan",
+    "TacitStore": "langgraph_store",
     "Team": "team",
     "TeamResult": "team",
     "TextWorldExpress": "environments.textworld",
