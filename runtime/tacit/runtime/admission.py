@@ -137,8 +137,8 @@ def features(candidate: Candidate) -> Vector:
         min(candidate.cost, 3.0) / 3.0,
         likeness(candidate.key, keys),
         candidate.key in keys,
-        any(key.startswith(candidate.action) for key in keys),
-        len(words & content(candidate.task)) / max(1, len(words)),
+        any(key.startswith(f"{candidate.action} -> ") for key in keys),
+        min(1.0, 3 * len(words & content(candidate.task)) / max(1, len(words))),
         min(len(candidate.value), 2000) / 2000,
         len(keys) / (len(keys) + 20),
     )
@@ -148,8 +148,11 @@ def features(candidate: Candidate) -> Vector:
 
 def likeness(key: str, keys: Sequence[str]) -> float:
     """The largest share of words that a key has in common with one of these (Jaccard); 0 where there is none."""
-    words = content(key)
-    return max((len(words & other) / max(1, len(words | other)) for other in map(content, keys)), default=0.0)
+    words, most = content(key), 0.0
+    for other in map(content, keys):
+        common = len(words & other)
+        most = max(most, common / max(1, len(words) + len(other) - common))
+    return most
 
 
 @lru_cache(maxsize=16384)
@@ -203,7 +206,7 @@ class LogisticAdmission:
 
     def probability(self, x: Vector) -> float:
         """Of YES."""
-        score = float(np.clip(self.weights @ x, -20.0, 20.0))
+        score = min(max(float(self.weights @ x), -20.0), 20.0)
         return min(max(1.0 / (1.0 + math.exp(-score)), SURE), 1.0 - SURE)
 
     def features(self, candidate: Candidate) -> Vector:

@@ -131,8 +131,9 @@ class Desk:
 
     @property
     def others(self) -> list[Entry]:
-        """The newest entries of the other teams, oldest first."""
-        return [entry for entry in self._entries if entry.team != self.team][-MAX_KEYS:]
+        """The newest entries of the other teams, oldest first; of those with one key, the first."""
+        distinct = {entry.key: entry for entry in reversed(self._entries) if entry.team != self.team}
+        return sorted(distinct.values(), key=lambda entry: entry.id)[-MAX_KEYS:]
 
     def took(self, seconds: float) -> None:
         """How long the step lasted that comes next to be shared."""
