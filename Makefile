@@ -35,7 +35,7 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "There is no
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench clean \
-	test-slow test-vllm test-gpu test-browser
+	test-slow test-vllm test-gpu test-browser test-environments
 
 help: ## Show this list
 	@echo "tacit: an agent runtime that consults a durable library of its own experience at every step"; echo
@@ -99,6 +99,10 @@ test-gpu: install ## Tests that need an NVIDIA GPU
 
 test-browser: install ## Tests in a headless browser
 	@$(call marked,browser)
+
+test-environments: install ## ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld builds for minutes; MiniWoB++ needs chromium and chromedriver)
+	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld); $(call add,miniwob,MiniWoB++)
+	$(BIN)/python -m pytest -m "browser or not browser" tests/runtime/environments
 
 bench: install ## Measure learning, recall and the loop; fills in docs/results.md (an hour on 2 cores)
 	$(BIN)/tacit bench learn --write docs/results.md

@@ -38,7 +38,7 @@ def test_babyai_has_no_parameters():
 def test_an_unknown_environment_lists_those_there_are():
     """With the nearest one."""
     with pytest.raises(
-        UnknownName, match=r"unknown environment 'textwrld'\. Did you mean 'textworld'\? There are: babyai"
+        UnknownName, match=r"unknown environment 'textwrld'\. Did you mean 'textworld'\? There are: alfworld, babyai"
     ):
         open_environment("textwrld")
 
@@ -48,3 +48,12 @@ def test_all_games_are_described():
     games = describe_environments()
     assert "coin" in games["textworld"]
     assert "GoToLocal" in games["babyai"]
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("bfcl", "choice=8"), ("bfcl", "choices=many"), ("alfworld", "folder=x"), ("miniwob", "a=1")]
+)
+def test_parameters_that_an_environment_does_not_have_are_refused(name, params):
+    """With the one that it has."""
+    with pytest.raises(ConfigError, match=r"choices|data|no parameters"):
+        open_environment(name, params=params)

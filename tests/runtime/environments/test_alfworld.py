@@ -1,0 +1,89 @@
+"""ALFWorld; needs the extra, and games: `ALFWORLD_DATA`, or those of the folder beside the repository."""
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tacit.memory import ExperienceLibrary
+from tacit.memory.errors import ConfigError, UnknownName
+from tacit.runtime import Agent, EpisodicPolicy
+from tacit.runtime.environments.alfworld import FOLDERS, KINDS, AlfWorld, games
+
+ARCHIVE = Path(__file__).parents[4] / "shared/data/alfworld/train_subset.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    if "ALFWORLD_DATA" in os.environ:
+        return os.environ["ALFWORLD_DATA"]
+    if not ARCHIVE.exists():
+        pytest.skip("there are no ALFWorld games here; set ALFWORLD_DATA")
+    folder = tmp_path_factory.mktemp("alfworld")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return str(folder)
+
+
+@pytest.fixture
+def world(data):
+    pytest.importorskip("alfworld")
+    world = AlfWorld("look_at_obj_in_light", data=data)
+    yield world
+    world.close()
+
+
+def test_every_kind_has_games_to_learn_from(data):
+    assert all(games(data, kind, "train") for kind in KINDS)
+
+
+def test_no_game_of_one_fold_is_about_what_a_game_of_another_is(data):
+    about = [{Path(game).parts[-3] for game in games(data, "all", fold)} for fold in FOLDERS]
+    assert sum(map(len, about)) == len(set().union(*about))
+
+
+def test_a_state_says_where_one_is_and_what_one_carries(world):
+    state = world.reset("train", 0)
+    assert state.task
+    assert "You carry: nothing." in state.observation
+    place = next(action for action in world.admissible(state) if action.startswith("go to "))
+    state, reward, done, info = world.step(place)
+    assert state.location == place.removeprefix("go to ")
+    assert state.feedback.startswith(f"You arrive at {state.location}.")
+    assert (reward, done, info.get("invalid")) == (0.0, False, None)
+
+
+def test_what_is_carried_leaves_its_place(world):
+    state = world.reset("train", 0)
+    for place in world.admissible(state):
+        state, *_ = world.step(place)
+        taking = [action for action in world.admissible(state) if action.startswith("take ")]
+        if taking:
+            break
+    state, *_ = world.step(taking[0])
+    taken = taking[0].removeprefix("take ").partition(" from ")[0]
+    assert f"You carry: {taken}." in state.observation
+    assert f" a {taken}" not in state.observation.partition("You carry")[0]
+
+
+def test_what_cannot_be_done_says_so(world):
+    world.reset("train", 0)
+    assert world.step("fly to the moon")[3]["invalid"] == "Nothing happens."
+
+
+def test_an_agent_plays_it(world):
+    with ExperienceLibrary.open(":memory:") as library:
+        result = Agent(EpisodicPolicy(), library, world, max_steps=5).run("train", 1)
+        assert (result.success is not None, library.episodes) == (True, 1)
+
+
+def test_a_fold_that_does_not_exist_is_refused(data):
+    with pytest.raises(UnknownName):
+        AlfWorld(data=data).reset("training")
+
+
+def test_without_games_it_says_where_they_go(monkeypatch):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    with pytest.raises(ConfigError, match="Set ALFWORLD_DATA"):
+        AlfWorld()
