@@ -254,7 +254,10 @@ def test_a_log_torn_anywhere_ends_with_a_whole_write(tmp_path, small, figures):
     path, whole = tmp_path / "whole.db", 0
     with ExperienceLibrary.open(path, embedder=writers.EMBEDDERS[0]) as library:
         library._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        refs = [library.record(writers.episode_of(f"e{number}")) for number in range(6)]
+        refs = []
+        for number in range(6):
+            refs.append(library.record(writers.episode_of(f"e{number}")))
+            assert library.episodes > number or number % 2  # every other one waits in the inbox for the next
         refs += [str(one.item_id) for one in library.add_many([writers.item_of(f"i{number}") for number in range(3)])]
         library.evolve()
         log = Path(f"{path}-wal").read_bytes()

@@ -21,7 +21,7 @@ def taught(library, episode):
 def harm(library, *statements):
     """Change the file behind the library's back."""
     for statement in statements:
-        library._store.connection.execute(statement)
+        library._filed().connection.execute(statement)
 
 
 FIRST = "trajectory_id = (SELECT min(id) FROM trajectories)"

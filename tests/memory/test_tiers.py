@@ -132,17 +132,21 @@ def test_two_writers_count_together(path, library):
         assert library.verify() == other.verify() == []
 
 
-def test_a_write_that_failed_counts_nothing(library, monkeypatch):
-    """All or nothing, also of the counts."""
+def test_an_episode_that_cannot_be_filed_counts_nothing(library, monkeypatch):
+    """All or nothing, also of the counts; `verify` says why, and `repair` tries again."""
     library.record(run(attempt()))
     before = library.summaries()
     with monkeypatch.context() as patch:
         patch.setattr("tacit.memory.ledger.log_change", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            library.record(run(attempt()))
-    assert library.summaries() == before
+        library.record(run(attempt()))
+        assert library.summaries() == before
+    assert [(one.where, one.what) for one in library.verify()] == [
+        ("inbox", "1 not filed: ZeroDivisionError('division by zero')")
+    ]
     library.record(run(attempt()))
     assert library.summaries()[0].n == 2
+    library.repair()
+    assert library.summaries()[0].n == 3
     assert library.verify() == []
 
 

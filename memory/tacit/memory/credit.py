@@ -44,10 +44,9 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
 
     `clock` is the number of episodes recorded before, by which the age of items is told.
     """
-    booked = trajectory.meta.get("skills") or any(map(_names_items, trajectory.steps))
-    if trajectory.success is None or not booked:
+    if not names_items(trajectory):
         return
-    outcome = float(trajectory.success)
+    outcome = float(bool(trajectory.success))
     control = _control(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
     shown = _items(connection, namespace, _named(trajectory, "recalled"))
@@ -60,6 +59,13 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
             catalogue.set_score(connection, namespace, item, score)
     _judge_guardrails(connection, namespace, trajectory, clock)
     _judge_skills(connection, namespace, trajectory, clock)
+
+
+def names_items(trajectory: Trajectory) -> bool:
+    """Whether an episode says something of items; an excluded one does not."""
+    if trajectory.success is None:
+        return False
+    return bool(trajectory.meta.get("skills")) or any(map(_names_items, trajectory.steps))
 
 
 def shared_error(

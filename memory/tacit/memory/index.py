@@ -75,12 +75,11 @@ class VectorIndex:
             if not self._at:
                 return []
             scores, places = self._faiss.search(vector.reshape(1, -1), min(k + stale, len(self._ids)))
-            found = []
-            for place, score in zip(places[0].tolist(), scores[0].tolist(), strict=True):
-                ref = self._ids[place] if place >= 0 else -1  # FAISS pads missing hits with -1
-                if self._at.get(ref) == place:
-                    found.append((ref, score))
-            return found[:k]
+            pairs = zip(places[0].tolist(), scores[0].tolist(), strict=True)
+            if not stale:
+                return [(self._ids[place], score) for place, score in pairs if place >= 0]  # FAISS pads with -1
+            found = [(self._ids[place], place, score) for place, score in pairs if place >= 0]
+            return [(ref, score) for ref, place, score in found if self._at.get(ref) == place][:k]
 
     def cosine(self, vector: Vectors, refs: Sequence[int]) -> list[float]:
         """Cosine to each of these ids; 0 for one that is not here."""

@@ -243,6 +243,9 @@ def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
             yield f"{kind} vectors", f"{len(vectors - wanted)} of nothing that exists"
         elif wrong := _wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0)):
             yield f"{kind} vectors", wrong
+    ((unfiled, why),) = store.rows("SELECT count(failed), min(failed) FROM inbox WHERE namespace = ?", (namespace,))
+    if unfiled:
+        yield "inbox", f"{unfiled} not filed: {why}"
     words, cuts = _read_again(store, namespace)
     if words != dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,))):
         yield "words", "counts differ from the episodes"
@@ -376,6 +379,11 @@ UPDATE items SET
 """
 
 
+def _try_again(connection: Connection, store: Store, namespace: int) -> None:
+    """The next read files what waits."""
+    connection.execute("UPDATE inbox SET failed = NULL WHERE namespace = ?", (namespace,))
+
+
 def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
     connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
     for row in store.rows("SELECT id, observation, feedback FROM states WHERE namespace = ?", (namespace,)):
@@ -435,6 +443,7 @@ def _rebuild_places(connection: Connection, store: Store, namespace: int) -> Non
 
 Rebuilder = Callable[[Connection, Store, int], None]
 _REBUILDERS: dict[str, Rebuilder] = {
+    "inbox": _try_again,
     "states text index": _rebuild_states_text,
     "items text index": _rebuild_items_text,
     "states vectors": _drop_vectors("states"),

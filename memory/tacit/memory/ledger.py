@@ -6,11 +6,12 @@ transaction, so an episode is in the library whole or not at all.
 
 import hashlib
 import json
-import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
+from math import isfinite
 from sqlite3 import Connection
 from typing import Any
 
@@ -21,10 +22,13 @@ from .store import Store
 from .tiers import Attempts, segments_of, write_segments
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
-_ASKED = 100
-"""Digests looked up in one statement."""
+_ASKED = 250
+"""Values looked up in one statement."""
+_YES_NO = ("false", "true")
 _JUDGED = tuple(field.name for field in fields(Diagnosis))
 _STATE = "observation, facts, location, task, feedback, notes, signature"
+_STATES_OF = f"SELECT id, {_STATE} FROM states WHERE id IN (SELECT value FROM json_each(?))"
+_FAILURES = {failure.value: failure for failure in Failure}
 _STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id"
 _BRIEF = _STEP.replace("keys, why", "'', ''")
 
@@ -65,42 +69,88 @@ def log_change(connection: Connection, namespace: int, what: str, ref: str, op: 
 
 
 def is_recorded(connection: Connection, namespace: int, trajectory: Trajectory) -> bool:
-    """Whether this episode is in the library. Raises ConfigError when another one has its id."""
+    """Whether this episode is in the ledger. Raises ConfigError when another one has its id."""
     known = connection.execute(
         "SELECT task, n_steps FROM trajectories WHERE namespace = ? AND id = ?", (namespace, trajectory.id)
     ).fetchone()
-    if known and known != (plain(trajectory.task), len(trajectory.steps)):
-        raise ConfigError(
-            f"another episode has the id {trajectory.id!r} ({known[1]} steps of {known[0]!r}). "
-            "Give this one an id of its own, or none."
-        )
+    if known:
+        refuse_other_episode(trajectory, *known)
     return known is not None
 
 
-def write_trajectory(
-    connection: Connection,
-    namespace: int,
-    trajectory: Trajectory,
-    key_ids: "KeyIds",
-    discount: float,
-    attempts: Attempts | None = None,
-    recorded_at: str | None = None,
-) -> Trajectory:
-    """Write one episode; returns it as stored: with its id, step ids and returns.
+def refuse_other_episode(trajectory: Trajectory, task: str, n_steps: int) -> None:
+    """Raise ConfigError unless the episode that has its id is the same."""
+    if (task, n_steps) != (plain(trajectory.task), len(trajectory.steps)):
+        raise ConfigError(
+            f"another episode has the id {trajectory.id!r} ({n_steps} steps of {task!r}). "
+            "Give this one an id of its own, or none."
+        )
+
+
+class Batch:
+    """The episodes that one transaction files: gathered by `add`, written in few statements by `write`.
 
     The steps of an excluded episode (success None) are kept for audit, filed under no key and no attempt.
-    Where a transaction writes several episodes it gives the `attempts` they share, and writes those last.
     """
-    trajectory = replace(trajectory, id=trajectory.id or uuid.uuid4().hex, task=plain(trajectory.task))
-    excluded = trajectory.success is None
-    connection.execute(
-        "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
+
+    def __init__(self, connection: Connection, namespace: int, key_ids: "KeyIds", discount: float) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self._key_ids = key_ids
+        self._discount = discount
+        self._episodes: list[tuple[Trajectory, str]] = []
+        newest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'steps'").fetchone()
+        self._next = newest[0] + 1 if newest else 1  # no other writer can take the ids that follow
+
+    def add(self, trajectory: Trajectory, recorded_at: str) -> Trajectory:
+        """The episode, which has an id, as it will be stored: with step ids and returns."""
+        returns, filed = trajectory.returns(self._discount), trajectory.success is not None
+        steps = tuple(
+            Step(
+                step.pre,
+                plain(step.action),
+                step.post,
+                step.diagnosis,
+                step.reward,
+                t,
+                step.keys if filed else (),
+                step.why,
+                self._next + t,
+                value,
+            )
+            for t, (step, value) in enumerate(zip(trajectory.steps, returns, strict=True))
+        )
+        self._next += len(steps)
+        stored = replace(trajectory, task=plain(trajectory.task), steps=steps)
+        self._episodes.append((stored, recorded_at))
+        return stored
+
+    def write(self) -> None:
+        """Write what was gathered."""
+        run = self._connection.executemany
+        episodes = [episode for episode, _ in self._episodes]
+        run("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(self._row, self._episodes))
+        self._write_steps(episodes)
+        cuts = (cut for episode in episodes for cut in segments_of(episode.id, episode.steps))
+        write_segments(self._connection, self._namespace, (replace(cut, location=plain(cut.location)) for cut in cuts))
+        shown = Counter(word for one in episodes if one.success is not None for word in episode_words(one))
+        run(
+            "INSERT INTO words VALUES (?, ?, ?) ON CONFLICT(namespace, word) DO UPDATE SET "
+            "episodes = episodes + excluded.episodes",
+            [(self._namespace, word, shown[word]) for word in sorted(shown)],
+        )
+        for episode in episodes:
+            log_change(self._connection, self._namespace, "trajectory", episode.id, "recorded")
+        self._episodes.clear()
+
+    def _row(self, recorded: tuple[Trajectory, str]) -> tuple[Any, ...]:
+        trajectory, at = recorded
+        return (
             trajectory.id,
-            namespace,
-            recorded_at or now(),
+            self._namespace,
+            at,
             trajectory.task,
-            None if excluded else int(bool(trajectory.success)),
+            None if trajectory.success is None else int(bool(trajectory.success)),
             trajectory.score,
             trajectory.total_reward,
             trajectory.arm,
@@ -108,60 +158,53 @@ def write_trajectory(
             trajectory.ending,
             len(trajectory.steps),
             dumps(dict(trajectory.meta)),
-        ),
-    )
-    trajectory = replace(trajectory, steps=tuple(_numbered(connection, trajectory, discount)))
-    shared = attempts or Attempts(connection, namespace)
-    _write_steps(connection, namespace, trajectory, key_ids, shared)
-    if attempts is None:
-        shared.write()
-    cuts = segments_of(trajectory.id, trajectory.steps)
-    write_segments(connection, namespace, (replace(cut, location=plain(cut.location)) for cut in cuts))
-    if not excluded:
-        _count_words(connection, namespace, trajectory)
-    log_change(connection, namespace, "trajectory", trajectory.id, "recorded")
-    return trajectory
-
-
-def _numbered(connection: Connection, trajectory: Trajectory, discount: float) -> Iterator[Step]:
-    """The steps as they will be stored: with returns, and the ids that come next, which no other writer can take."""
-    newest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'steps'").fetchone()
-    first, returns = newest[0] + 1 if newest else 1, trajectory.returns(discount)
-    for t, (step, value) in enumerate(zip(trajectory.steps, returns, strict=True)):
-        keys = () if trajectory.success is None else step.keys
-        yield replace(step, t=t, return_to_go=value, id=first + t, action=plain(step.action), keys=keys)
-
-
-def _write_steps(
-    connection: Connection, namespace: int, trajectory: Trajectory, key_ids: "KeyIds", attempts: Attempts
-) -> None:
-    states = {id(state): state for step in trajectory.steps for state in (step.pre, step.post)}
-    refs = dict(zip(states, _write_states(connection, namespace, list(states.values())), strict=True))
-    if trajectory.success is not None:
-        attempts.read(trajectory.steps)
-    rows = [
-        (
-            step.id,
-            namespace,
-            trajectory.id,
-            step.t,
-            refs[id(step.pre)],
-            step.action,
-            refs[id(step.post)],
-            step.reward,
-            step.return_to_go,
-            step.diagnosis.failure.value,
-            dumps({name: getattr(step.diagnosis, name) for name in _JUDGED}),
-            f"[{','.join(map(str, key_ids.of(connection, step.keys)))}]",
-            dumps({name: value for name, value in step.why.items() if name != "trajectory"}) if step.why else "{}",
-            attempts.count(step) if trajectory.success is not None else None,
         )
-        for step in trajectory.steps
-    ]
-    connection.executemany(
-        "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
-        "diagnosis, keys, why, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
+
+    def _write_steps(self, episodes: Sequence[Trajectory]) -> None:
+        steps = [(step, episode) for episode in episodes for step in episode.steps]
+        states = {id(state): state for step, _ in steps for state in (step.pre, step.post)}
+        numbers = _write_states(self._connection, self._namespace, list(states.values()))
+        refs = dict(zip(states, numbers, strict=True))
+        keys = self._key_ids.of(self._connection, (key for step, _ in steps for key in step.keys))
+        attempts = Attempts(self._connection, self._namespace)
+        attempts.read(step for step, episode in steps if episode.success is not None)
+        self._connection.executemany(
+            "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
+            "diagnosis, keys, why, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    step.id,
+                    self._namespace,
+                    episode.id,
+                    step.t,
+                    refs[id(step.pre)],
+                    step.action,
+                    refs[id(step.post)],
+                    step.reward,
+                    step.return_to_go,
+                    step.diagnosis.failure.value,
+                    _judgement(step.diagnosis),
+                    f"[{','.join([keys[key] for key in step.keys])}]",
+                    dumps({name: value for name, value in step.why.items() if name != "trajectory"})
+                    if step.why
+                    else "{}",
+                    attempts.count(step) if episode.success is not None else None,
+                )
+                for step, episode in steps
+            ],
+        )
+        attempts.write()
+
+
+def _judgement(judged: Diagnosis) -> str:
+    """What `dumps` makes of a diagnosis, three times as fast where nothing in it is out of the ordinary."""
+    if judged.diff or type(judged.progress) is not float or not isfinite(judged.progress):
+        return dumps({name: getattr(judged, name) for name in _JUDGED})
+    evidence, failure = encode_basestring(judged.evidence), judged.failure.value
+    loop, stagnant, success = (_YES_NO[bool(one)] for one in (judged.loop, judged.stagnant, judged.success))
+    return plain(
+        f'{{"diff":{{}},"evidence":{evidence},"failure":"{failure}","loop":{loop},"progress":{judged.progress!r},'
+        f'"stagnant":{stagnant},"success":{success}}}'
     )
 
 
@@ -185,16 +228,15 @@ def _write_states(connection: Connection, namespace: int, states: Sequence[State
 
 
 def _known_states(connection: Connection, namespace: int, digests: Sequence[bytes]) -> dict[bytes, int]:
-    known: dict[bytes, int] = {}
-    for at in range(0, len(digests), _ASKED):
-        some = digests[at : at + _ASKED]
-        holes = ",".join("?" * len(some))
-        known.update(
-            connection.execute(
-                f"SELECT digest, id FROM states WHERE namespace = ? AND digest IN ({holes})", (namespace, *some)
-            )
-        )
-    return known
+    query = f"SELECT digest, id FROM states WHERE namespace = {namespace:d} AND digest IN ({{}})"
+    return dict(_asked_for(connection, query, digests))
+
+
+def _asked_for(connection: Connection, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Rows of a query with a list of values, a few hundred at a time; JSON would do it at once, but not with NULs."""
+    for at in range(0, len(values), _ASKED):
+        some = values[at : at + _ASKED]
+        yield from connection.execute(query.format(",".join("?" * len(some))), some)
 
 
 def _content(state: State) -> tuple[str, ...]:
@@ -225,31 +267,21 @@ def episode_words(trajectory: Trajectory) -> frozenset[str]:
     return vocabulary("\n".join(shown)) | facts
 
 
-def _count_words(connection: Connection, namespace: int, trajectory: Trajectory) -> None:
-    connection.executemany(
-        "INSERT INTO words VALUES (?, ?, 1) ON CONFLICT(namespace, word) DO UPDATE SET episodes = episodes + 1",
-        [(namespace, word) for word in sorted(episode_words(trajectory))],
-    )
-
-
 class KeyIds:
     """Key texts as small numbers, so that a step's keys cost a few bytes."""
 
     def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
 
-    def of(self, connection: Connection, texts: Iterable[str]) -> list[int]:
-        """The numbers of these keys; new ones are given one."""
-        ids = []
-        for text in texts:
-            number = self._ids.get(text)
-            if number is None:
-                stored = plain(text)
-                connection.execute("INSERT OR IGNORE INTO keys(text) VALUES (?)", (stored,))
-                (number,) = connection.execute("SELECT id FROM keys WHERE text = ?", (stored,)).fetchone()
-                self._ids[text] = int(number)
-            ids.append(int(number))
-        return ids
+    def of(self, connection: Connection, texts: Iterable[str]) -> dict[str, str]:
+        """These keys, and others, with their numbers in digits; new ones are given one."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._ids]
+        if new:
+            stored = {text: plain(text) for text in new}
+            connection.executemany("INSERT OR IGNORE INTO keys(text) VALUES (?)", [(text,) for text in stored.values()])
+            found = dict(_asked_for(connection, "SELECT text, id FROM keys WHERE text IN ({})", list(stored.values())))
+            self._ids.update((text, str(found[known])) for text, known in stored.items())
+        return self._ids
 
     def forget(self) -> None:
         """Drop what was learnt in a transaction that did not commit."""
@@ -258,15 +290,24 @@ class KeyIds:
 
 def read_states(store: Store, ids: Sequence[int]) -> dict[int, State]:
     """States by id."""
-    rows = store.rows(f"SELECT id, {_STATE} FROM states WHERE id IN (SELECT value FROM json_each(?))", (dumps(ids),))
-    return {row[0]: _state(row[1:]) for row in rows}
+    rows = store.rows(_STATES_OF, (_numbers(ids),))
+    return {
+        ref: State(
+            observation,
+            json.loads(facts) if facts != "{}" else {},
+            location,
+            task,
+            feedback,
+            tuple(json.loads(notes)) if notes != "[]" else (),
+            signature,
+        )
+        for ref, observation, facts, location, task, feedback, notes, signature in rows
+    }
 
 
-def _state(row: tuple[Any, ...]) -> State:
-    observation, facts, location, task, feedback, notes, signature = row
-    known = json.loads(facts) if facts != "{}" else {}
-    told = json.loads(notes) if notes != "[]" else ()
-    return State(observation, known, location, task, feedback, told, signature)
+def _numbers(ids: Iterable[int]) -> str:
+    """Ids as JSON."""
+    return f"[{','.join(map(str, ids))}]"
 
 
 def read_steps(store: Store, where: str, parameters: tuple[Any, ...], *, brief: bool = False) -> list[Step]:
@@ -291,19 +332,22 @@ def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int
     rows = store.rows(
         f"SELECT {_STEP} FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
-        (dumps(states),),
+        (_numbers(states),),
     )
     return {row[2]: step for row, step in zip(rows, _steps(store, rows, brief=True), strict=True)}
 
 
 def _steps(store: Store, rows: Sequence[tuple[Any, ...]], brief: bool) -> list[Step]:
-    states = read_states(store, sorted({ref for row in rows for ref in (row[2], row[4])})) if rows else {}
+    if not rows:
+        return []
+    states = read_states(store, sorted({ref for row in rows for ref in (row[2], row[4])}))
     if brief:
-        return [_step(row, (json.loads(row[7]), (), {}), states, {}) for row in rows]
+        judgements = json.loads(f"[{','.join([row[7] for row in rows])}]")  # one call for all rows: it adds up
+        return [_step(row, (judged, (), {}), states, {}) for row, judged in zip(rows, judgements, strict=True)]
     parsed = [json.loads(f"[{row[7]},{row[8]},{row[9]}]") for row in rows]  # one call for three columns: it adds up
     numbers = sorted({number for _, keys, _ in parsed for number in keys})
     texts = dict(
-        store.rows("SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))", (dumps(numbers),))
+        store.rows("SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))", (_numbers(numbers),))
     )
     return [_step(row, known, states, texts) for row, known in zip(rows, parsed, strict=True)]
 
@@ -315,10 +359,10 @@ def _step(row: tuple[Any, ...], parsed: Sequence[Any], states: dict[int, State],
         states[pre],
         action,
         states[post],
-        Diagnosis(**{**judged, "failure": Failure(judged["failure"])}),
+        Diagnosis(judged.pop("success"), _FAILURES[judged.pop("failure")], **judged),
         reward,
         t,
-        tuple(texts[number] for number in keys),
+        tuple([texts[number] for number in keys]) if keys else (),
         {**why, "trajectory": trajectory_id},
         ref,
         return_to_go,

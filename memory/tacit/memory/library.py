@@ -28,8 +28,9 @@ from .embed import Embedder, RememberedEmbedder, open_embedder, refuse_other
 from .errors import LibraryError, UnknownName
 from .evolution import RATE_LIMITS, Evolution
 from .guardrails import holds
+from .inbox import Inbox, file_all
 from .induction import Induction
-from .ledger import KeyIds, dumps, is_recorded, namespace_id, read_steps, write_trajectory
+from .ledger import dumps, namespace_id, read_steps
 from .records import (
     Admission,
     EvolutionReport,
@@ -52,7 +53,6 @@ from .search import How, Search
 from .sidecar import SAVE_AFTER, drop_indices
 from .situation import guard_keys
 from .store import Store
-from .tiers import Attempts
 
 DISCOUNT = 0.95
 """Per step, for the returns of recorded steps."""
@@ -73,12 +73,15 @@ class ExperienceLibrary:
         self._search = Search(store, self._number, embedder)
         self._evolution = Evolution()
         self._induction = Induction()
+        self._inbox = Inbox(store, self._number, DISCOUNT)
+        self._inbox.on_filed = self._keep_filed
         self._read_up_to = 0
         self._just_recorded: dict[str, Trajectory] = {}
         self.gate: Gate | None = None
         """A learned judge of candidates, asked after the rules of admission; None admits by rules alone."""
-        self._key_ids = KeyIds()
         self._version: tuple[int, int] | None = None
+        self._looked: int | None = None
+        self._copies = 0
         self._steps_written = 0
         self._closed = False
 
@@ -145,25 +148,14 @@ class ExperienceLibrary:
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Write episodes in one transaction, for an import or a group of rollouts; returns their ids."""
-        ids, written = [], []
-        with self._transaction() as connection:
-            attempts, clock = Attempts(connection, self._number), self.episodes
-            for given in trajectories:
-                trajectory = redact_trajectory(given)
-                if trajectory.id and is_recorded(connection, self._number, trajectory):
-                    ids.append(trajectory.id)
-                    continue
-                stored = write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT, attempts)
-                credit.settle(connection, self._number, stored, clock)
-                clock += stored.success is not None
-                ids.append(stored.id)
-                written.append(stored)
-            attempts.write()
-        for stored in written[-EPISODES_READ:]:
+        with self._whole():
+            return self._inbox.put(map(redact_trajectory, trajectories))
+
+    def _keep_filed(self, episodes: Sequence[Trajectory]) -> None:
+        for stored in episodes[-EPISODES_READ:]:
             if len(self._just_recorded) < EPISODES_READ:
                 self._just_recorded[stored.id] = stored
-        self._steps_written += sum(len(stored.steps) for stored in written)
-        return ids
+        self._steps_written += sum(len(stored.steps) for stored in episodes)
 
     def add(self, item: Item) -> Admission:
         """Add one item, or say why not."""
@@ -403,7 +395,7 @@ class ExperienceLibrary:
     ) -> list[Item]:
         """Items, filtered and sorted; `text` finds those that have all its words."""
         return inspection.items(
-            self._store,
+            self._filed(),
             self._number,
             kinds,
             status,
@@ -421,67 +413,68 @@ class ExperienceLibrary:
 
     def get(self, item_id: str) -> Item:
         """An item of this namespace by its id; raises UnknownName."""
-        return inspection.get(self._store, self._number, item_id)
+        return inspection.get(self._filed(), self._number, item_id)
 
     def history(self, item_id: str) -> list[dict[str, Any]]:
         """Every change of an item, oldest first: seq, at, op, detail."""
-        return inspection.history(self._store, self._number, self.get(item_id).id)
+        return inspection.history(self._filed(), self._number, self.get(item_id).id)
 
     def usages(self, item_id: str) -> list[dict[str, Any]]:
         """Who was shown an item, when, in which arm, and how the episode ended."""
-        return inspection.usages(self._store, self._number, self.get(item_id).id)
+        return inspection.usages(self._filed(), self._number, self.get(item_id).id)
 
     def usefulness(self, item_id: str) -> dict[str, Any]:
         """What an item is worth by randomised show and withhold, with a 95% interval; see `credit.usefulness`."""
         with self._lock:
-            return credit.usefulness(self._store.connection, self._number, self.get(item_id).id)
+            return credit.usefulness(self._filed().connection, self._number, self.get(item_id).id)
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Rows about episodes, newest first, without their steps."""
-        return inspection.trajectories(self._store, self._number, limit, offset)
+        return inspection.trajectories(self._filed(), self._number, limit, offset)
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """One episode with its steps; an unambiguous beginning of the id is enough."""
-        return inspection.trajectory(self._store, self._number, trajectory_id)
+        return inspection.trajectory(self._filed(), self._number, trajectory_id)
 
     def steps(self, ids: Sequence[int]) -> list[Step]:
         """Steps of this namespace by id, in the order of the ids given; those that do not exist are left out."""
         where = "namespace = ? AND id IN (SELECT value FROM json_each(?))"
-        found = {step.id: step for step in read_steps(self._store, where, (self._number, dumps(list(ids))))}
+        found = {step.id: step for step in read_steps(self._filed(), where, (self._number, dumps(list(ids))))}
         return [found[ref] for ref in ids if ref in found]
 
     def summaries(self, signature: str | None = None, *, limit: int | None = None, offset: int = 0) -> list[Summary]:
         """What came of every kind of action, in one kind of situation or in all; the most tried first."""
-        return list(tiers.summaries(self._store, self._number, signature, limit, offset))
+        return list(tiers.summaries(self._filed(), self._number, signature, limit, offset))
 
     def evidence(self, summary_id: int, failure: str | None = None) -> list[int]:
         """The ids of the steps behind a count of a summary: all of them, or those with a failure ("none": without)."""
-        return tiers.evidence(self._store, self._number, summary_id, failure)
+        return tiers.evidence(self._filed(), self._number, summary_id, failure)
 
     def segments(self, trajectory_id: str) -> list[Segment]:
         """The stretches of an episode between its gains; an unambiguous beginning of the id is enough."""
-        ref = inspection.trajectory_id(self._store, self._number, trajectory_id)
-        return tiers.segments(self._store, self._number, ref)
+        ref = inspection.trajectory_id(self._filed(), self._number, trajectory_id)
+        return tiers.segments(self._filed(), self._number, ref)
 
     def clusters(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Situations that share a signature, the most frequent first: how often they were met, and what pays there."""
-        return clusters.listed(self._store, self._number, limit, offset)
+        return clusters.listed(self._filed(), self._number, limit, offset)
 
     def stats(self) -> dict[str, Any]:
         """Counts, sizes and ages; `scans` are the index searches of this process: a known situation adds none."""
-        counted = inspection.stats(self._store, self._number, self.namespace, self._embedder)
+        counted = inspection.stats(self._filed(), self._number, self.namespace, self._embedder)
         return {**counted, "scans": self._search.scans}
 
     def verify(self) -> list[Problem]:
         """Every derived structure checked against the truth; empty when all agree."""
         with self._lock:
-            return inspection.verify(self._store, self._number)
+            return inspection.verify(self._filed(), self._number)
 
     def repair(self) -> list[Problem]:
         """Rebuild from the truth what `verify` finds wrong; returns what was repaired."""
         with self._lock:
-            problems = inspection.repair(self._store, self._number)
+            problems = inspection.repair(self._filed(), self._number)
             self._forget()
+            self._inbox.file()
             if any(problem.where.endswith("vectors") for problem in problems):
                 self.index()
             return problems
@@ -489,13 +482,14 @@ class ExperienceLibrary:
     def index(self) -> None:
         """Embed what has no vector yet and read all values, so that the next recall need not."""
         with self._lock:
+            derived = self._caught_up()
             self._search.index("states")
             self._search.index("items")
-            self._caught_up().read_values()
+            derived.read_values()
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes as lines of JSON, all of one moment; returns how many lines."""
-        with self._lock, self._store.snapshot():
+        with self._lock, self._filed().snapshot():
             return transfer.export_jsonl(self._store, self._number, path)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
@@ -505,9 +499,8 @@ class ExperienceLibrary:
         """
         with self._transaction() as connection:
 
-            def write(trajectory: Trajectory, at: str) -> Trajectory:
-                trajectory = redact_trajectory(trajectory)
-                return write_trajectory(connection, self._number, trajectory, self._key_ids, DISCOUNT, recorded_at=at)
+            def write(trajectory: Trajectory, at: str) -> None:
+                self._inbox.write_alone(connection, redact_trajectory(trajectory), at)
 
             return transfer.Import(connection, self._store, self._number, self.record, write, trust).read(path)
 
@@ -515,17 +508,35 @@ class ExperienceLibrary:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """Everything inside becomes durable together; what was remembered of a failed one is forgotten."""
+        """Everything inside becomes durable together, after all that was recorded before."""
+        with self._whole():
+            self._inbox.on_file()
+            with self._store.transaction() as connection:
+                self._inbox.file()
+                yield connection
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What was remembered of a transaction that failed is forgotten."""
         with self._lock:
             version = self._version
             try:
-                with self._store.transaction() as connection:
-                    yield connection
+                yield
             except BaseException:
-                self._key_ids.forget()
+                self._inbox.forget()
+                self._store.waiting = self._inbox.file
                 if self._version != version:  # rows were read that are gone
                     self._forget()
                 raise
+
+    def _filed(self) -> Store:
+        """What is read from: all that was recorded, by this process or another, is filed in it."""
+        with self._lock:
+            version = self._store.version()
+            if self._looked != version or self._store.waiting is not None:
+                self._inbox.file()
+                self._looked = version
+            return self._store
 
     def _forget(self) -> None:
         """Read anew what is derived."""
@@ -536,6 +547,12 @@ class ExperienceLibrary:
     def _caught_up(self) -> Derived:
         version = (self._store.version(), self._store.connection.total_changes)
         if version != self._version:
+            self._inbox.file()
+            if self._copies != self._store.copies:
+                self._copies = self._store.copies
+                self._just_recorded.clear()
+                self._forget()
+            version = (version[0], self._store.connection.total_changes)
             with self._store.snapshot():
                 changed = self._derived.catch_up()
             if "item" in changed:
@@ -552,6 +569,8 @@ class ExperienceLibrary:
             if not self._closed:
                 self._closed = True
                 with suppress(LibraryError):
+                    if not self.read_only:
+                        self._inbox.file()
                     if self._steps_written >= SAVE_AFTER:
                         self._caught_up().read_values()
                     self._derived.save()
@@ -597,6 +616,7 @@ def reembed(
                 connection.execute("DELETE FROM vectors")
                 _remember(store, chosen)
                 drop_indices(store)
+        file_all(store, DISCOUNT)
         inspection.embed_all(store, chosen, on_embedded)
     finally:
         store.close()

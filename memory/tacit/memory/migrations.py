@@ -37,7 +37,14 @@ def m003_vectors_as_rows(connection: Connection) -> None:
             connection.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_tiers, m003_vectors_as_rows)
+def m004_inbox(connection: Connection) -> None:
+    """Episodes that were recorded and not yet filed, in the order in which they came."""
+    for statement in _INBOX.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 _INITIAL = """
@@ -136,6 +143,13 @@ CREATE TABLE vectors (
 INSERT INTO vectors SELECT kind, ref, namespace, vector FROM old_vectors WHERE kind = 'items' ORDER BY ref;
 DROP TABLE old_vectors;
 CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
+"""
+
+_INBOX = """
+CREATE TABLE inbox (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), ref TEXT NOT NULL,
+    at TEXT NOT NULL, failed TEXT, episode TEXT NOT NULL);
+CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref);
 """
 
 

@@ -66,8 +66,9 @@ class State:
     signature: str = ""
 
     def __post_init__(self) -> None:
-        _as_tuples(self, "notes")
-        if any(isinstance(value, tuple) for value in self.facts.values()):
+        if type(self.notes) is not tuple:
+            _as_tuples(self, "notes")
+        if self.facts and any(isinstance(value, tuple) for value in self.facts.values()):
             facts = {name: list(value) if isinstance(value, tuple) else value for name, value in self.facts.items()}
             object.__setattr__(self, "facts", facts)
         if not self.signature:
@@ -110,7 +111,8 @@ class Step:
     """Discounted sum of rewards from this step on; set when the trajectory is recorded."""
 
     def __post_init__(self) -> None:
-        _as_tuples(self, "keys")
+        if type(self.keys) is not tuple:
+            _as_tuples(self, "keys")
 
 
 @dataclass(frozen=True, slots=True)

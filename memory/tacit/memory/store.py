@@ -1,13 +1,15 @@
 """The library's truth: one SQLite file, opened, locked and written safely.
 
 WAL, synchronous=FULL: what a transaction wrote is on disk when it returns. Several processes may
-write; each waits for its turn. This file knows connections and transactions, not what is stored.
+write; each waits for its turn. This file knows connections and transactions, not what is stored:
+but it knows that something may have to be done before the next read (`waiting`, see `inbox`), and
+reads a copy in memory where that cannot be done in the file.
 """
 
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
 
 BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for another one before it gives up."""
+SOON_S = 5.0
+"""How long a transaction that need not be durable waits for another writer: a read waits for it."""
 _MAGIC = b"SQLite format 3\x00"
 
 
@@ -34,6 +38,11 @@ class Store:
         self.read_only = read_only
         self._lock = threading.RLock()
         self._depth = 0
+        self._file: sqlite3.Connection | None = None
+        self.waiting: Callable[[], None] | None = None
+        """What has to be done before the next read; it clears this when it is done."""
+        self.copies = 0
+        """How often what is read went from the file to a copy or back: then nothing read before is to be trusted."""
         if self.path != ":memory:":
             _refuse_other_files(Path(self.path), read_only)
         with self._explained():
@@ -81,32 +90,61 @@ class Store:
             return
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
-        self.connection.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MiB: a page written often is copied seldom
+        # a short log is soon written over, which costs a commit less than growing it: a third of its time
+        self.connection.execute("PRAGMA wal_autocheckpoint = 1000")
         self.connection.execute("PRAGMA cache_size = -65536")  # 64 MiB: the rows of 100,000 steps
         if version < SCHEMA_VERSION:
             with self.transaction():
                 migrate(self.connection)
 
+    @property
+    def writing(self) -> bool:
+        """Whether a transaction runs."""
+        return self._depth > 0
+
+    @property
+    def nested(self) -> bool:
+        """Whether the transaction that runs is part of another one."""
+        return self._depth > 1
+
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything inside becomes durable together, or not at all. May be nested."""
+    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """Everything inside becomes durable together, or not at all. May be nested.
+
+        What need not be `durable` costs no fsync: a power cut may undo it, never a part of it nor out of turn.
+        """
         if self.read_only:
             raise LibraryReadOnly(f"{self.path} was opened to be read; open it with read_only=False to write.")
         with self._lock, self._explained():
             if self._depth:
-                yield self.connection
+                self._depth += 1
+                try:
+                    yield self.connection
+                finally:
+                    self._depth -= 1
                 return
-            self.connection.execute("BEGIN IMMEDIATE")
-            self._depth += 1
+            if self._file is not None:
+                raise LibraryUnwritable(f"{self.path} could not be written lately. Write once more, or open it anew.")
+            run = self.connection.execute
+            if not durable:
+                run("PRAGMA synchronous = NORMAL")
+                run(f"PRAGMA busy_timeout = {SOON_S * 1000:.0f}")
             try:
-                yield self.connection
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
+                run("BEGIN IMMEDIATE")
+                self._depth += 1
+                try:
+                    yield self.connection
+                    run("COMMIT")
+                except BaseException:
+                    if self.connection.in_transaction:
+                        run("ROLLBACK")
+                    raise
+                finally:
+                    self._depth -= 1
             finally:
-                self._depth -= 1
+                if not durable:
+                    run("PRAGMA synchronous = FULL")
+                    run(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -115,6 +153,8 @@ class Store:
             if self.connection.in_transaction:
                 yield
                 return
+            if self.waiting is not None:
+                self.waiting()
             self.connection.execute("BEGIN")
             try:
                 yield
@@ -123,17 +163,52 @@ class Store:
 
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query, read at one moment."""
+        with self._lock:
+            if self.waiting is not None:
+                self.waiting()
+            try:
+                return self.connection.execute(sql, parameters).fetchall()
+            except (sqlite3.Error, OverflowError) as error:  # `_explained` takes as long as a small query
+                raise self._explain(error) from error
+
+    def to_copy(self, change: Callable[[], None]) -> None:
+        """Read from a copy in memory from now on, with a change that the file cannot take."""
         with self._lock, self._explained():
-            return self.connection.execute(sql, parameters).fetchall()
+            self.to_file()
+            copy, read_only = _connect(":memory:"), self.read_only
+            self.connection.backup(copy)
+            file, self.connection, self.read_only = self.connection, copy, False
+            try:
+                change()
+            finally:
+                self._file, self.read_only = file, read_only
+                self.copies += 1
+
+    def to_file(self) -> None:
+        """Read and write the file again."""
+        with self._lock:
+            if self._file is not None:
+                self.connection.close()
+                self.connection, self._file = self._file, None
+                self.copies += 1
+
+    @property
+    def copied(self) -> bool:
+        """Whether a copy is read."""
+        return self._file is not None
 
     def version(self) -> int:
         """A number that changes when another connection has written."""
-        with self._lock, self._explained():
-            return int(self.connection.execute("PRAGMA data_version").fetchone()[0])
+        with self._lock:
+            try:
+                return int((self._file or self.connection).execute("PRAGMA data_version").fetchone()[0])
+            except sqlite3.Error as error:
+                raise self._explain(error) from error
 
     def close(self) -> None:
         """Close the file. Closing twice is fine."""
         with self._lock:
+            self.to_file()
             self.connection.close()
 
     @contextmanager
@@ -141,14 +216,12 @@ class Store:
         """SQLite's errors as ours, naming the file and the next step."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:
             raise self._explain(error) from error
-        except OverflowError as error:
-            raise LibraryError(
-                f"{self.path}: a whole number is beyond 64 bits ({error}). Give a smaller one."
-            ) from error
 
-    def _explain(self, error: sqlite3.Error) -> LibraryError:
+    def _explain(self, error: sqlite3.Error | OverflowError) -> LibraryError:
+        if isinstance(error, OverflowError):
+            return LibraryError(f"{self.path}: a whole number is beyond 64 bits ({error}). Give a smaller one.")
         code = getattr(error, "sqlite_errorname", None) or ""
         words = str(error)
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

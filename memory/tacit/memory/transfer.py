@@ -89,7 +89,7 @@ def _places(refs: Iterable[int], places: Mapping[int, Place]) -> list[Place]:
     return [places[ref] for ref in refs if ref in places]
 
 
-Write = Callable[[Trajectory, str], Trajectory]
+Write = Callable[[Trajectory, str], None]
 """Writes an episode as it was recorded at a time, its usages left to the lines that follow."""
 
 

@@ -1,0 +1,310 @@
+"""The inbox: episodes as they were recorded, durable, and not yet filed in the ledger.
+
+Recording is one row and one fsync. What the row becomes (states, steps, attempts, segments, words, and
+their indices) is filed before the next read, in the order in which it was recorded, many episodes at
+once: no reader sees the inbox. An episode is in the inbox or filed, never both nor neither, for one
+transaction moves it; so a kill loses nothing. Filing need not be durable when it returns: what a power
+cut takes back is in the inbox again.
+
+An episode that cannot be filed stays there with the reason, which `verify` tells, and holds up no other.
+"""
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from sqlite3 import Connection, IntegrityError, InterfaceError, ProgrammingError
+from typing import Any
+
+from . import credit
+from .errors import ConfigError, LibraryUnwritable
+from .ledger import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
+from .records import Diagnosis, Failure, State, Step, Trajectory
+from .store import Store
+
+FILE_AFTER = 16_000_000
+"""Characters that one process leaves in the inbox before it files them itself: some 15,000 steps, a second's work."""
+KEPT = 2_000
+"""Steps of the newest episodes that are kept in memory, so that filing need not read them again."""
+AT_ONCE = 1_000
+"""Steps filed in one transaction, about: other writers wait as long."""
+LARGEST = 1e100
+"""The largest reward or score: the sums of many are still numbers."""
+_WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
+_PUT = "INSERT INTO inbox(namespace, ref, at, episode) VALUES (?, ?, ?, ?)"
+_BROKEN = (
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    *(IntegrityError, InterfaceError, ProgrammingError),
+)
+"""What an episode that cannot be filed raises; all else is the file's or the machine's."""
+
+logger = logging.getLogger("tacit.memory")
+
+
+class Inbox:
+    """The episodes of one namespace that wait to be filed."""
+
+    def __init__(self, store: Store, namespace: int, discount: float) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._discount = discount
+        self._key_ids = KeyIds()
+        self._recent: dict[str, Trajectory] = {}
+        self._steps = self._size = 0
+        self._copied_at = 0
+        self._counted = (0, 0)
+        self.on_filed: Callable[[Sequence[Trajectory]], None] = lambda episodes: None
+        """Called with episodes as they were stored."""
+
+    def put(self, episodes: Iterable[Trajectory]) -> list[str]:
+        """Write episodes in one transaction, durable on return; returns their ids. One that is there is not put again.
+
+        Those that name items are filed at once, for scores move with them; so is what another transaction holds.
+        """
+        self.on_file()
+        given, ids = list(episodes), []
+        new: dict[str, Trajectory] = {}
+        with self._store.transaction() as connection:
+            for episode in given:
+                named = episode if episode.id else replace(episode, id=uuid.uuid4().hex)
+                ids.append(named.id)
+                if named.id in new:
+                    refuse_other_episode(named, new[named.id].task, len(new[named.id].steps))
+                elif named is not episode or not self._holds(connection, named):
+                    new[named.id] = named
+            told, at = [packed(episode) for episode in new.values()], now()
+            at_once = self._store.nested or any(map(credit.names_items, new.values()))
+            if at_once:
+                self._file_there()
+                self.on_filed(self.write(connection, [(at, episode) for episode in new.values()]))
+            else:
+                rows = [(self._namespace, ref, at, one) for ref, one in zip(new, told, strict=True)]
+                connection.executemany(_PUT, rows)
+        if new and not at_once:
+            self._remember(new, sum(map(len, told)))
+        return ids
+
+    def _holds(self, connection: Connection, episode: Trajectory) -> bool:
+        """Whether it is here or filed. Raises ConfigError when another episode has its id."""
+        waiting = connection.execute(
+            "SELECT episode FROM inbox WHERE namespace = ? AND ref = ?", (self._namespace, episode.id)
+        ).fetchone()
+        if waiting:
+            other = unpacked(waiting[0], episode.id)
+            refuse_other_episode(episode, other.task, len(other.steps))
+        return waiting is not None or is_recorded(connection, self._namespace, episode)
+
+    def _remember(self, new: dict[str, Trajectory], size: int) -> None:
+        self._size += size
+        for ref, episode in new.items():
+            if self._steps < KEPT:
+                self._recent[ref] = episode
+                self._steps += len(episode.steps)
+        self._store.waiting = self.file
+        if self._size > FILE_AFTER:
+            self.file()
+
+    # -- filing -----------------------------------------------------------------------------------
+
+    def on_file(self) -> None:
+        """Leave a copy that was read: something is to be written."""
+        if self._store.copied:
+            self._store.to_file()
+            self._store.waiting = self.file
+
+    def file(self) -> None:
+        """File what waits, of this process or another; where the file cannot be written, in a copy in memory."""
+        store = self._store
+        if store.writing:  # what fails then is the transaction's
+            self._file_there()
+            return
+        if store.copied and store.version() != self._copied_at:
+            store.to_file()
+        store.waiting = None
+        if not waits(store, self._namespace):
+            return
+        try:
+            if store.read_only:
+                with closing(Store(store.path)) as writer:
+                    Inbox(writer, self._namespace, self._discount)._file_there()
+            else:
+                self._file_there()
+        except LibraryUnwritable as error:
+            logger.warning("%s What was recorded lately is read from a copy in memory.", error)
+            self.forget()
+            self._copied_at = store.version()
+            store.to_copy(self._file_there)
+            self.forget()
+
+    def _file_there(self) -> None:
+        """A few episodes a transaction, until none waits."""
+        more = True
+        while more:
+            with self._store.transaction(durable=False) as connection:
+                more = self._file_some(connection)
+        self._recent.clear()
+        self._steps = self._size = 0
+
+    def _file_some(self, connection: Connection) -> bool:
+        """Whether there may be more."""
+        found: list[tuple[int, str, Trajectory]] = []
+        steps = 0
+        rows = connection.execute(f"SELECT id, ref, at, episode {_WAITING} ORDER BY id", (self._namespace,))
+        broken = []
+        for number, ref, at, told in rows:
+            try:
+                found.append((number, at, self._recent.get(ref) or unpacked(told, ref)))
+            except _BROKEN as error:
+                broken.append((repr(error), number))
+                continue
+            steps += len(found[-1][2].steps)
+            if steps >= AT_ONCE:
+                break
+        rows.close()
+        try:
+            self._filed(connection, found)
+        except _BROKEN:
+            for one in found:
+                try:
+                    self._filed(connection, [one])
+                except _BROKEN as error:
+                    broken.append((repr(error), one[0]))
+        connection.executemany("UPDATE inbox SET failed = ? WHERE id = ?", broken)
+        for why, number in broken:
+            logger.warning("episode %d in the inbox of %s cannot be filed: %s", number, self._store.path, why)
+        return steps >= AT_ONCE
+
+    def _filed(self, connection: Connection, found: Sequence[tuple[int, str, Trajectory]]) -> None:
+        """Move episodes from the inbox to the ledger, all or none."""
+        if not found:
+            return
+        connection.execute("SAVEPOINT filing")
+        try:
+            stored = self.write(connection, [(at, episode) for _, at, episode in found])
+            connection.executemany("DELETE FROM inbox WHERE id = ?", [(number,) for number, _, _ in found])
+        except BaseException:
+            if connection.in_transaction:  # a full disk ends it
+                connection.execute("ROLLBACK TO filing")
+            raise
+        finally:
+            if connection.in_transaction:
+                connection.execute("RELEASE filing")
+        self.on_filed(stored)
+
+    def write(self, connection: Connection, episodes: Iterable[tuple[str, Trajectory]]) -> list[Trajectory]:
+        """File episodes, recorded at a time each, and settle what they say of items; returns them as stored."""
+        batch = Batch(connection, self._namespace, self._key_ids, self._discount)
+        filed = []
+        try:
+            for at, episode in episodes:
+                if not credit.names_items(episode):
+                    filed.append(batch.add(episode, at))
+                    continue
+                batch.write()
+                clock = self._clock(connection)
+                filed.append(batch.add(episode, at))
+                batch.write()
+                credit.settle(connection, self._namespace, filed[-1], clock)
+            batch.write()
+        except BaseException:
+            self.forget()
+            raise
+        return filed
+
+    def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> None:
+        """File an episode, and leave what it says of items to others; for imports."""
+        batch = Batch(connection, self._namespace, self._key_ids, self._discount)
+        batch.add(episode, at)
+        batch.write()
+
+    def _clock(self, connection: Connection) -> int:
+        """Episodes filed so far, excluded ones apart."""
+        count, last = self._counted
+        new, newest = connection.execute(
+            "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
+            "WHERE rowid > ? AND +namespace = ?",
+            (last, self._namespace),
+        ).fetchone()
+        self._counted = (count + new, newest or last)
+        return count + int(new)
+
+    def forget(self) -> None:
+        """Drop what was learnt in a transaction that did not commit."""
+        self._key_ids.forget()
+        self._counted = (0, 0)
+
+
+def waits(store: Store, namespace: int) -> bool:
+    """Whether an episode waits to be filed."""
+    return store.connection.execute(f"SELECT 1 {_WAITING} LIMIT 1", (namespace,)).fetchone() is not None
+
+
+def file_all(store: Store, discount: float) -> None:
+    """File what waits, in every namespace."""
+    for (namespace,) in store.rows("SELECT id FROM namespaces"):
+        Inbox(store, namespace, discount).file()
+
+
+def packed(episode: Trajectory) -> str:
+    """An episode as it is kept here: a state that steps share is told once.
+
+    Raises: ConfigError for a reward or score that is no number, OverflowError for a seed beyond 64 bits.
+    """
+    states = {id(state): state for step in episode.steps for state in (step.pre, step.post)}
+    places = {ref: place for place, ref in enumerate(states)}
+    if not -(2**63) <= episode.seed < 2**63:
+        raise OverflowError(f"seed {episode.seed}")
+    return dumps(
+        [
+            episode.task,
+            None if episode.success is None else bool(episode.success),
+            _number("score", episode.score),
+            episode.arm,
+            episode.seed,
+            episode.ending,
+            dict(episode.meta),
+            [
+                [one.observation, dict(one.facts), one.location, one.task, one.feedback, one.notes, one.signature]
+                for one in states.values()
+            ],
+            [
+                [
+                    places[id(step.pre)],
+                    step.action,
+                    places[id(step.post)],
+                    _judged(step.diagnosis),
+                    _number("reward", step.reward),
+                    step.keys,
+                    {name: value for name, value in step.why.items() if name != "trajectory"} if step.why else step.why,
+                ]
+                for step in episode.steps
+            ],
+        ]
+    )
+
+
+def _judged(one: Diagnosis) -> list[Any]:
+    return [one.success, one.failure, one.progress, one.stagnant, one.loop, one.diff, one.evidence]
+
+
+def _number(name: str, value: float) -> float:
+    if not -LARGEST <= value <= LARGEST:
+        raise ConfigError(f"{name} is {value}; give a number of at most {LARGEST:g}.")
+    return float(value)
+
+
+def unpacked(told: str, ref: str) -> Trajectory:
+    """The episode that was packed."""
+    task, success, score, arm, seed, ending, meta, shown, taken = json.loads(told)
+    states = [State(*one) for one in shown]
+    steps = tuple(
+        Step(states[pre], action, states[post], _diagnosis(*judged), reward, t, tuple(keys), why)
+        for t, (pre, action, post, judged, reward, keys, why) in enumerate(taken)
+    )
+    return Trajectory(task, steps, success, score, arm, seed, ending, meta, ref)
+
+
+def _diagnosis(success: bool, failure: str, *rest: Any) -> Diagnosis:
+    return Diagnosis(success, Failure(failure), *rest)
