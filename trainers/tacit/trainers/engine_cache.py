@@ -6,7 +6,7 @@ written into it in place. This file knows neither requests nor sampling.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,20 +20,22 @@ ROOM = 64
 
 
 @dataclass(slots=True)
+class Block:
+    """What rows that left a batch together had read; rows are as long as the longest of them."""
+
+    keys: list[Tensor]
+    """By layer, (rows, tokens, heads, width)."""
+    values: list[Tensor]
+
+
+@dataclass(slots=True)
 class Session:
-    """What one episode has read under one role: tokens, and a key and a value for each in every layer."""
+    """What one episode has read under one role: tokens, and where their keys and values are."""
 
     version: int
     tokens: Ids = ()
-    keys: list[Tensor] = field(default_factory=list)
-    """By layer, (heads, tokens, width)."""
-    values: list[Tensor] = field(default_factory=list)
-
-    def cut(self, kept: int) -> None:
-        """Forget all but the first tokens."""
-        self.tokens = self.tokens[:kept]
-        self.keys = [layer[:, :kept] for layer in self.keys]
-        self.values = [layer[:, :kept] for layer in self.values]
+    block: Block | None = None
+    row: int = 0
 
 
 class _Roomy(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -55,12 +57,11 @@ class _Roomy(DynamicLayer):  # type: ignore[no-untyped-call]
         self._filled = until
         return self._show()
 
-    def start(self, keys: Sequence[Tensor | None], values: Sequence[Tensor | None], most: int) -> None:
-        """Fill the slots with what each row has read, none longer than `most`; the rest of them are zero."""
-        self._rooms = (_stacked(keys, most), _stacked(values, most))
-        self.dtype, self.device = self._rooms[0].dtype, self._rooms[0].device
+    def start(self, keys: Tensor, values: Tensor, filled: int) -> None:
+        """Begin with these rooms, so far filled."""
+        self._rooms, self._filled = (keys, values), filled
+        self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
-        self._filled = most
         self._show()
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -87,18 +88,6 @@ class _Roomy(DynamicLayer):  # type: ignore[no-untyped-call]
         return self.keys, self.values
 
 
-def _stacked(rows: Sequence[Tensor | None], most: int) -> Tensor:
-    """(rows, heads, most + room, width), zero where a row is shorter than `most`."""
-    like = next(row for row in rows if row is not None)
-    made = like.new_empty((len(rows), like.shape[0], most + ROOM, like.shape[2]))
-    for at, row in enumerate(rows):
-        filled = 0 if row is None else row.shape[1]
-        if row is not None:
-            made[at, :, :filled] = row
-        made[at, :, filled:most] = 0
-    return made
-
-
 class BatchCache:
     """The keys and values of a batch. `slots` says which are filled, (rows, slots)."""
 
@@ -121,13 +110,33 @@ class BatchCache:
             self._start(most)
 
     def _start(self, most: int) -> None:
+        """What the sessions have read, block by block."""
+        blocks: dict[int, tuple[Block, list[int], list[int]]] = {}
+        for at, session in enumerate(self._sessions):
+            if session.tokens and session.block is not None:
+                _, places, rows = blocks.setdefault(id(session.block), (session.block, [], []))
+                places.append(at)
+                rows.append(session.row)
+        taken = [
+            (block, torch.tensor(places, device=self._device), torch.tensor(rows, device=self._device))
+            for block, places, rows in blocks.values()
+        ]
         for number, layer in enumerate(self.past.layers):
-            keys = [session.keys[number] if session.keys else None for session in self._sessions]
-            values = [session.values[number] if session.values else None for session in self._sessions]
+            keys = self._room([(block.keys[number], places, rows) for block, places, rows in taken], most)
+            values = self._room([(block.values[number], places, rows) for block, places, rows in taken], most)
             if isinstance(layer, _Roomy):
                 layer.start(keys, values, most)
             else:
-                layer.update(_stacked(keys, most)[:, :, :most], _stacked(values, most)[:, :, :most])
+                layer.update(keys[:, :, :most], values[:, :, :most])
+
+    def _room(self, taken: Sequence[tuple[Tensor, Tensor, Tensor]], most: int) -> Tensor:
+        """(rows, heads, most and room, width) with rows of blocks at their places, else zero."""
+        _, _, heads, width = taken[0][0].shape
+        room = taken[0][0].new_zeros((len(self._sessions), heads, most + ROOM, width))
+        for block, places, rows in taken:
+            read = min(most, block.shape[1])
+            room[places, :, :read] = block[rows, :read].transpose(1, 2)
+        return room
 
     def positions(self, longest: int) -> Tensor:
         """Where the next tokens of each row stand, (rows or 1, longest)."""
@@ -166,9 +175,8 @@ class BatchCache:
     def keep(self, left: Sequence[int], wanted: Sequence[bool]) -> None:
         """Only these rows go on; the others' keys and values go back to their sessions, where they are wanted."""
         staying = set(left)
-        for at, asked in enumerate(wanted):
-            if asked and at not in staying:
-                self._give_back(at)
+        if leaving := [at for at, asked in enumerate(wanted) if asked and at not in staying]:
+            self._give_back(leaving)
         chosen = torch.tensor(left, dtype=torch.long)
         self.slots = self.slots[chosen]
         self._sessions = [self._sessions[at] for at in left]
@@ -176,9 +184,16 @@ class BatchCache:
         if left:
             self.past.batch_select_indices(chosen.to(self._device))
 
-    def _give_back(self, at: int) -> None:
-        session = self._sessions[at]
-        filled = self.slots[at].nonzero().squeeze(1).to(self._device)
-        session.keys = [layer.keys[at].index_select(1, filled) for layer in self.past.layers]
-        session.values = [layer.values[at].index_select(1, filled) for layer in self.past.layers]
-        session.tokens = (*session.tokens, *self._read[at])
+    def _give_back(self, leaving: Sequence[int]) -> None:
+        filled = self.slots[torch.tensor(leaving)]
+        most = int(filled.sum(1).max())
+        places = (~filled).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most].to(self._device)
+        rows = torch.tensor(leaving, device=self._device)[:, None]
+        layers = self.past.layers
+        block = Block(
+            [layer.keys[rows, :, places] for layer in layers], [layer.values[rows, :, places] for layer in layers]
+        )
+        for row, at in enumerate(leaving):
+            session = self._sessions[at]
+            session.tokens = (*session.tokens, *self._read[at])
+            session.block, session.row = block, row

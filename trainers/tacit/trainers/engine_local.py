@@ -157,8 +157,7 @@ class LocalEngine:
             if ours != theirs:
                 break
             kept += 1
-        if kept < len(session.tokens):
-            session.cut(kept)
+        session.tokens = session.tokens[:kept]
         if request.session:
             self._sessions[request.session, request.role] = session
         future = asyncio.get_running_loop().create_future()
