@@ -34,6 +34,8 @@ from tacit.trainers.optim import Learner, LearnerSettings, LossSettings
 from tacit.trainers.roles import weights_of
 from tacit.trainers.rollout import Spec, TokenPolicy, collect
 from tacit.trainers.rows import Row, Stream, streams
+from tacit.trainers.run import train
+from tacit.trainers.stage import Stage
 from tacit.trainers.tiny import build_model, build_tokenizer
 from tacit.trainers.transcript import Transcript
 from tacit.trainers.trie import Trie
@@ -268,6 +270,45 @@ def test_rollouts_through_the_runtime_carry_the_version(engine, trained):
                 assert ours == pytest.approx(stream.logprobs, abs=TOLERANCE)
         agent.close()
     assert versions == [{1}, {2}]
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(600)
+def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatch):
+    """`train` with engine.kind=server: what it updates is sampled by the server, under the version on the rows."""
+    played: list[list[Stream]] = []
+    play, weights = Stage.play, list[dict[str, Any]]()
+
+    async def watched(self: Stage, *worlds: Any, **how: Any) -> Any:
+        rollouts = await play(self, *worlds, **how)
+        rows = [row for rollout in rollouts for row in rollout.rows]
+        played.append(streams(rows, {rollout.trajectory.id: [1.0] * len(rollout.rows) for rollout in rollouts}))
+        weights.append({name: value.clone() for name, value in self.roles["policy"].weights().items()})
+        return rollouts
+
+    monkeypatch.setattr(Stage, "play", watched)
+    settings = corridor(
+        model={"base": str(trained.base), "adapter": 4},
+        engine={"kind": "server", "url": url},
+        arms={"control": 3},
+        warmstart=None,
+        roles={"policy": {"learner": {"lr": 0.05}, "loss": {"entropy": 0.01}}},
+        run={"iterations": 3, "rerolls": 0},
+    )
+    train(settings)
+    assert [{stream.version for stream in parts} for parts in played] == [{1}, {2}, {3}]
+    local = LocalEngine(add_adapter(build_model(len(trained.tokenizer)), "policy", 4), trained.tokenizer)
+    for version, (parts, then) in enumerate(zip(played, weights, strict=True), 1):
+        local.load_adapter("policy", version, then)
+        for ours, stream in zip(asyncio.run(local.logprobs(parts, "policy")), parts, strict=True):
+            assert ours == pytest.approx(stream.logprobs, abs=TOLERANCE)
+    stale = asyncio.run(local.logprobs(played[0], "policy"))  # under the last weights: not what was sampled first
+    moved = [
+        abs(a - b)
+        for ours, part in zip(stale, played[0], strict=True)
+        for a, b in zip(ours, part.logprobs, strict=True)
+    ]
+    assert max(moved) > 100 * TOLERANCE
 
 
 @pytest.mark.vllm

@@ -25,6 +25,15 @@ def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> E
 
         return LocalEngine(model, tokenizer, roles=roles)
     folder = Path(how.folder) if how.folder else out / "adapters"
+    base = config.model.base
+    if base == "tiny" or not _knows(base, tokenizer):
+        made = save_plain(model, tokenizer, out / BASE)
+        if how.kind == "server":
+            raise ConfigError(
+                f"{base} has no place for the words that mark a transcript; {made} has: "
+                f"start the server with it, and set model.base={made}."
+            )
+        base = str(made)
     if how.kind == "server":
         from .engine_server import ServerEngine
 
@@ -32,12 +41,15 @@ def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> E
         return ServerEngine(how.url, tokenizer, roles, _key(how.key), model=how.model, folder=folder)
     from .engine_vllm import VllmEngine
 
-    base = config.model.base
-    if base == "tiny":
-        base = str(save_plain(model, tokenizer, out / BASE))
-    rank = config.model.adapter
-    assert rank is not None
-    return VllmEngine(base, tokenizer, roles, max_rank=_served(rank), folder=folder, **how.settings)
+    assert config.model.adapter is not None
+    return VllmEngine(base, tokenizer, roles, max_rank=_served(config.model.adapter), folder=folder, **how.settings)
+
+
+def _knows(base: str, tokenizer: Any) -> bool:
+    """Whether the model, as it is elsewhere, has a place for all of the tokenizer's words."""
+    from transformers import AutoConfig
+
+    return int(AutoConfig.from_pretrained(base).vocab_size) >= len(tokenizer)
 
 
 def tokens_read(engine: Engine) -> int:
