@@ -283,7 +283,8 @@ def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatc
         rollouts = await play(self, *worlds, **how)
         rows = [row for rollout in rollouts for row in rollout.rows]
         played.append(streams(rows, {rollout.trajectory.id: [1.0] * len(rollout.rows) for rollout in rollouts}))
-        weights.append({name: value.clone() for name, value in self.roles["policy"].weights().items()})
+        now: Any = self.roles["policy"].weights()
+        weights.append({name: value.clone() for name, value in now.items()})
         return rollouts
 
     monkeypatch.setattr(Stage, "play", watched)
@@ -303,12 +304,10 @@ def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatc
         for ours, stream in zip(asyncio.run(local.logprobs(parts, "policy")), parts, strict=True):
             assert ours == pytest.approx(stream.logprobs, abs=TOLERANCE)
     stale = asyncio.run(local.logprobs(played[0], "policy"))  # under the last weights: not what was sampled first
-    moved = [
-        abs(a - b)
-        for ours, part in zip(stale, played[0], strict=True)
-        for a, b in zip(ours, part.logprobs, strict=True)
+    pairs = [
+        pair for ours, part in zip(stale, played[0], strict=True) for pair in zip(ours, part.logprobs, strict=True)
     ]
-    assert max(moved) > 100 * TOLERANCE
+    assert max(abs(ours - theirs) for ours, theirs in pairs) > 100 * TOLERANCE
 
 
 @pytest.mark.vllm
