@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .chat_planner import ChatPlanner as ChatPlanner
     from .environments import open_environment as open_environment
     from .environments.babyai import BabyAI as BabyAI
+    from .environments.mcp_tools import McpEnvironment as McpEnvironment, McpTools as McpTools
     from .environments.textworld import TextWorldExpress as TextWorldExpress
     from .environments.tools import ToolEnvironment as ToolEnvironment
     from .episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
@@ -64,6 +65,8 @@ _HOMES = {
     "Guidance": "guidance",
     "Hint": "guidance",
     "Info": "protocols",
+    "McpEnvironment": "environments.mcp_tools",
+    "McpTools": "environments.mcp_tools",
     "LogisticAdmission": "admission",
     "Plan": "plan",
     "PlannedStep": "plan",
