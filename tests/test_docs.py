@@ -67,6 +67,8 @@ def test_command_in_a_page_exists_with_its_options(line):
     command = TACIT
     words = shlex.split(line)[1:]
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        if words[0] not in command.commands and hasattr(command, "default"):
+            words.insert(0, command.default)
         assert words[0] in command.commands, f"{line}: there is no {words[0]}"
         command = command.commands[words.pop(0)]
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tacit.apps.doors import excerpt
-from tacit.apps.views import _usefulness
+from tacit.apps.views import usefulness_words
 from tacit.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 
 
@@ -62,12 +62,12 @@ def test_an_attempt_on_paper_names_the_steps_behind_its_counts(tacit, learnt):
 
 def test_usefulness_is_told_with_its_interval():
     known = {"shown": 24, "withheld": 11, "difference": 0.125, "low": -0.05, "high": 0.3}
-    assert _usefulness(known).startswith("Useful by +0.12 (95% interval -0.05 to +0.30): 24 episodes")
+    assert usefulness_words(known).startswith("Useful by +0.12 (95% interval -0.05 to +0.30): 24 episodes")
 
 
 def test_usefulness_that_is_not_known_says_what_it_takes():
     known = {"shown": 24, "withheld": 0, "difference": None, "low": None, "high": None}
-    assert "is not known" in _usefulness(known)
+    assert "is not known" in usefulness_words(known)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -11,9 +11,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import bench, curate, doctor, memory
+from . import bench, curate, doctor, memory, serve
 from .eval import evaluate
+from .mcp import mcp
 from .run import run
+from .team import team
 from .train import train
 
 __all__ = ["app", "main"]
@@ -75,12 +77,15 @@ def tacit(
 
 
 app.command()(run)
+app.command()(team)
 app.command()(train)
 app.command("eval")(evaluate)
+app.command()(mcp)
 app.command()(doctor.doctor)
 memory.app.add_typer(curate.app)
 app.add_typer(memory.app, name="memory")
 app.add_typer(bench.app, name="bench")
+app.add_typer(serve.app, name="serve")
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def episode_view(episode: Mapping[str, Any], *, brief: bool = False) -> Renderab
     meta = episode["meta"]
     world = " in ".join(str(meta[name]) for name in ("policy", "environment") if name in meta)
     facts = [
-        f"{_won(episode['success'])} ({episode['ending']})",
+        f"{won_words(episode['success'])} ({episode['ending']})",
         f"score {episode['score']:.2f}",
         f"reward {episode['total_reward']:.2f}",
         f"{len(episode['steps'])} steps",
@@ -50,16 +50,16 @@ def episode_view(episode: Mapping[str, Any], *, brief: bool = False) -> Renderab
     parts: list[RenderableType] = []
     for step in episode["steps"]:
         if segment := segments.get(step["t"]):
-            parts.append(Text(f"\n{_segment(segment)}", style="bold"))
+            parts.append(Text(f"\n{segment_words(segment)}", style="bold"))
         parts.append(_step(step, SHOWN))
     return Group(*head, *parts)
 
 
 def _segments(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
-    return Group(*(Text(f"{_segment(segment)}. {excerpt(segment['text'], 300)}") for segment in segments))
+    return Group(*(Text(f"{segment_words(segment)}. {excerpt(segment['text'], 300)}") for segment in segments))
 
 
-def _segment(segment: Mapping[str, Any]) -> str:
+def segment_words(segment: Mapping[str, Any]) -> str:
     """`Steps 0 to 7, in the kitchen: gained 1.00`."""
     first, last, gain = segment["first_t"], segment["last_t"], segment["gain"]
     steps = f"Step {first}" if first == last else f"Steps {first} to {last}"
@@ -98,10 +98,10 @@ def _in_short(step: Mapping[str, Any]) -> str:
 def _step(step: Mapping[str, Any], shown: int | None) -> RenderableType:
     title = Text.assemble("\n", (f"{step['t']:>3}  ", "dim"), (step["action"] or "(no action)", "bold"))
     title.append(f"   step:{step['id']}", "dim")
-    return Group(title, Padding(_grid(_lines(step, shown)), (0, 0, 0, 5)))
+    return Group(title, Padding(_grid(step_lines(step, shown)), (0, 0, 0, 5)))
 
 
-def _lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
+def step_lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
     """What is said of a step, a label and a text each."""
     why = step["why"]
     yield "saw", excerpt(step["observation"], 200 if shown else WHOLE)
@@ -160,7 +160,7 @@ def _diagnosis(judged: Mapping[str, Any]) -> str:
     return " · ".join(said)
 
 
-def _won(success: bool | None) -> str:
+def won_words(success: bool | None) -> str:
     return {True: "succeeded", False: "failed", None: "excluded"}[success]
 
 
@@ -170,14 +170,14 @@ def item_view(item: Mapping[str, Any]) -> RenderableType:
     head.append(f"  {item['status']}{', pinned' if item['pinned'] else ''}", style="not bold")
     return Group(
         head,
-        _grid(_says(item)),
+        _grid(says(item)),
         *part("Why it exists", list(_evidence(item))),
         *part("How it fared", list(_fared(item))),
         *part("History", [history_view(item["history"])]),
     )
 
 
-def _says(item: Mapping[str, Any]) -> Iterator[Line]:
+def says(item: Mapping[str, Any]) -> Iterator[Line]:
     yield "says", excerpt(item["title"], WHOLE)
     for label, name in (("", "body"), ("use when", "when_to_use"), ("not when", "when_not_to_use")):
         if item[name]:
@@ -244,11 +244,11 @@ def _fared(item: Mapping[str, Any]) -> Iterator[RenderableType]:
         numbers=("steps", "episodes", "succeeded", "control mean"),
     )
     if "guarded" in item:
-        yield Text(_guarded(item["guarded"]))
-    yield Text(_usefulness(item["usefulness"]))
+        yield Text(guarded_words(item["guarded"]))
+    yield Text(usefulness_words(item["usefulness"]))
 
 
-def _guarded(counts: Mapping[str, Any]) -> str:
+def guarded_words(counts: Mapping[str, Any]) -> str:
     """`Blocked 12 times, in 4 episodes of which 3 succeeded. Overridden twice: 1 worked, precision 0.50.`"""
     episodes = f"in {counts['episodes']} episodes of which {counts['succeeded']} succeeded"
     said = f"Blocked {times(counts['blocked'])}, {episodes}."
@@ -263,7 +263,7 @@ def times(n: int) -> str:
     return {1: "once", 2: "twice"}.get(n, f"{n} times")
 
 
-def _usefulness(known: Mapping[str, Any]) -> str:
+def usefulness_words(known: Mapping[str, Any]) -> str:
     """`Useful by +0.12 (95% interval -0.05 to +0.29): 24 episodes with it, 11 with it withheld.`"""
     if known["difference"] is None:
         return (
@@ -281,12 +281,12 @@ def history_view(changes: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     before: Mapping[str, Any] = {}
     for change in changes:
-        rows.append((change["seq"], change["at"], change["op"], _changed(before, change["detail"])))
+        rows.append((change["seq"], change["at"], change["op"], changed_words(before, change["detail"])))
         before = {**before, **change["detail"]}
     return table("seq", "at", "what", "", rows=rows, numbers=("seq",), whole=("at",))
 
 
-def _changed(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
+def changed_words(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
     """Fields that differ from before; the evidence only as a count."""
     if not before:
         return ""

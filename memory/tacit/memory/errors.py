@@ -9,7 +9,9 @@
     │   ├── NewerSchema                       written by a newer tacit
     │   ├── EmbedderMismatch                  its vectors were made by another embedder
     │   ├── LibraryReadOnly                   a write to a library that may only be read
-    │   └── LibraryUnwritable                 disk full, no permission, or locked for too long
+    │   ├── LibraryUnwritable                 disk full, no permission, or locked for too long
+    │   ├── LibraryForbidden (PermissionError)    a token does not allow what was asked of a served library
+    │   └── LibraryUnreachable (ConnectionError)  a served library does not answer
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
     │   ├── EnvironmentCrashed
     │   └── EnvironmentHung
@@ -78,6 +80,14 @@ class LibraryReadOnly(LibraryError):
 
 class LibraryUnwritable(LibraryError):
     """The disk is full, the file may not be written, or another writer held it for too long."""
+
+
+class LibraryForbidden(LibraryError, PermissionError):
+    """The token that was given to a served library does not allow what was asked."""
+
+
+class LibraryUnreachable(LibraryError, ConnectionError):
+    """The server of a library does not answer, after bounded retries."""
 
 
 class EnvironmentFailure(TacitError, RuntimeError):

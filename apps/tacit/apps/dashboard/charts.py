@@ -1,0 +1,82 @@
+"""Charts as ECharts takes them: quiet axes, a legend where there are several lines, a description for ears."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+COLOURS = ["#0b5cad", "#b4560d", "#1a7f37", "#7a3db8", "#b42318", "#00797a", "#6e7781", "#9a6700"]
+_SOFT = {"color": "#57606a"}
+
+Points = Sequence[Sequence[float]]
+
+
+def lines(curves: Mapping[str, Points], *, x: str, y: str, share: bool = False) -> dict[str, Any]:
+    """Curves over a number; `share` is for values from 0 to 1."""
+    return {
+        "aria": {"enabled": True},
+        "animation": False,
+        "color": COLOURS,
+        "tooltip": {"trigger": "axis"},
+        "legend": {"show": len(curves) > 1, "top": 0, "type": "scroll"},
+        "grid": {"left": 8, "right": 20, "top": 34, "bottom": 28, "containLabel": True},
+        "xAxis": {
+            "type": "value", "name": x, "nameLocation": "middle", "nameGap": 26, "nameTextStyle": _SOFT,
+            "minInterval": 1, "splitLine": {"show": False}, "min": "dataMin",
+        },
+        "yAxis": {
+            "type": "value", "name": y, "nameTextStyle": {**_SOFT, "align": "left"}, "nameGap": 12,
+            "scale": not share, **({"min": 0, "max": 1} if share else {}),
+        },
+        "series": series(curves),
+    }  # fmt: skip
+
+
+def series(curves: Mapping[str, Points]) -> list[dict[str, Any]]:
+    """The curves alone, to put new ones in a chart that is there."""
+    return [
+        {"type": "line", "name": name, "data": [list(point) for point in points], "showSymbol": len(points) < 30}
+        for name, points in curves.items()
+    ]
+
+
+def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A map: a place for every situation, the larger the more steps, coloured by what steps there returned."""
+    most = max((row["steps"] for row in rows), default=1)
+    placed = [row for row in rows if row["x"] is not None]
+    returns = sorted(row["mean_return"] or 0.0 for row in placed)
+    high = returns[len(returns) * 95 // 100] if returns else 1.0  # a few outliers would take all the colours
+    return {
+        "aria": {"enabled": True},
+        "animation": False,
+        "tooltip": {"confine": True, "extraCssText": "max-width: 300px; white-space: normal"},
+        "grid": {"left": 10, "right": 10, "top": 10, "bottom": 54},
+        "xAxis": {"show": False, "scale": True},
+        "yAxis": {"show": False, "scale": True},
+        "visualMap": {
+            "dimension": 2, "orient": "horizontal", "left": "center", "bottom": 0, "precision": 2, "itemHeight": 120,
+            "text": ["high return", "low"], "min": min(returns, default=0.0), "max": high or 1.0,
+            "inRange": {"color": ["#b42318", "#d8b365", "#1a7f37"]},
+        },
+        "series": [
+            {
+                "type": "scatter",
+                "data": [
+                    {
+                        "name": row["signature"],
+                        "value": [row["x"], row["y"], round(row["mean_return"] or 0.0, 4)],
+                        "symbolSize": 7 + 25 * (row["steps"] / most) ** 0.5,
+                        "tooltip": {"formatter": _plain(row)},
+                    }
+                    for row in placed
+                ],
+                "itemStyle": {"opacity": 0.8, "borderColor": "#fff"},
+            }
+        ],
+    }  # fmt: skip
+
+
+def _plain(row: Mapping[str, Any]) -> str:
+    """Words for a tooltip, which ECharts takes for HTML and a template."""
+    seen = " ".join(str(row["example"])[:160].split())
+    for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("{", "("), ("}", ")")):
+        seen = seen.replace(char, safe)
+    return f"{row['steps']} steps in {row['episodes']} episodes<br>{seen}"
