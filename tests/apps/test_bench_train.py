@@ -1,11 +1,15 @@
 """`tacit bench train`, on a small batch; TRL's process is scripted."""
 
+import json
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
 
-from tacit.apps import bench_train, bench_train_work
+from tacit.apps import bench_train, bench_train_gpu, bench_train_work
 from tacit.apps.peers.processes import ScriptDied
+from tacit.memory.errors import ConfigError
 from tacit.trainers.tiny import TinyConfig
 
 
@@ -70,3 +74,41 @@ def test_tables_are_written_between_the_marks(tmp_path):
     assert "| raw | 4,000 |" in text
     assert "old" not in text
     assert (text[:6], text[-6:]) == ("before", "after\n")
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("langgraph", "langchain", "langchain_core", "faiss", "sqlite_utils"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Missing())
+from tacit.apps.bench_train_gpu import TINY, measure
+import json
+print(json.dumps(measure(TINY, "cpu", 1, lambda line: None)))
+"""
+
+
+def test_the_gpu_bench_needs_torch_transformers_and_peft_alone():
+    """All of it, engine and learner, on a tiny model on the CPU; what the library and the loop need is not there."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["what"]: row["value"] for row in json.loads(done.stdout)}
+    assert rows["trained tokens a second"] > 0
+    assert rows["generated tokens a second"] > 0
+    assert not any(what.startswith(("MFU", "memory")) for what in rows)
+
+
+def test_floors_are_of_the_published_shape():
+    """440M weights in the layers of Qwen3-0.6B, by its published shape; two operations each, and the head's."""
+    load = bench_train_gpu.Load()
+    assert load.weights == 440_401_920
+    assert load.forward_flops(0) == 2 * (440_401_920 + 1024 * 151_936)
+
+
+def test_without_a_gpu_that_is_said(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="no GPU"):
+        bench_train_gpu.measure(bench_train_gpu.TINY, "cuda", 1, print)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .bench_team import bench_team
+from .bench_train_gpu import gpu
 from .doors import AsJson, out, say_json, table, tell
 from .learn import learn
 
@@ -19,12 +21,13 @@ app = typer.Typer(no_args_is_help=True, help="Measure: speed, other memories, re
 def recall(
     sizes: Annotated[str, typer.Option(help="Steps that the libraries hold, separated by commas.")] = "1000,10000",
     queries: Annotated[int, typer.Option(min=10, help="Queries for every path.")] = 300,
+    keep: Annotated[Path | None, typer.Option(help="Folder of libraries to measure, built where missing.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recall in the store, beside the plain SQLite, FAISS and FTS5 calls that it needs."""
     from . import bench_recall
 
-    _show(bench_recall.measure(_sizes(sizes), queries, tell), as_json)
+    _show(bench_recall.measure(_sizes(sizes), queries, tell, keep), as_json)
 
 
 def _sizes(text: str) -> list[int]:
@@ -155,7 +158,9 @@ def train(
         tell(f"TRL: {found['trl']}.")
 
 
+app.command()(gpu)
 app.command()(learn)
+app.command("team")(bench_team)
 
 
 def _show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

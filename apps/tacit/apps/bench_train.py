@@ -139,17 +139,23 @@ def can_be_written(path: Path) -> None:
 
 def write(path: Path, found: Row, command: str) -> None:
     """Replace the marked part of a Markdown file by the tables."""
-    parts = [f"`{command}`:", _markdown(found["rows"]), _markdown(found["targets"])]
-    parts += [_markdown([{"the floor": name, "": value} for name, value in found["floor"].items()])]
+    parts = [f"`{command}`:", markdown(found["rows"]), markdown(found["targets"])]
+    parts.append(markdown([{"the floor": name, "": value} for name, value in found["floor"].items()]))
     if "trl" in found:
         parts.append(f"TRL: {found['trl']}.")
+    fill(path, BEGIN, END, parts)
+
+
+def fill(path: Path, begin: str, end: str, parts: Sequence[str]) -> None:
+    """Put paragraphs between two marks of a Markdown file."""
     text = path.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}{after}", encoding="utf-8")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n" + "\n\n".join(parts) + f"\n{end}{after}", encoding="utf-8")
 
 
-def _markdown(lines: Sequence[Row]) -> str:
+def markdown(lines: Sequence[Row]) -> str:
+    """Rows of the same columns as a table."""
     heads = list(lines[0])
     told = [" | ".join(_words(line[head]) for head in heads) for line in lines]
     named = " | ".join(head.replace("_", " ") for head in heads)

@@ -20,7 +20,11 @@ from tacit.memory.errors import ConfigError
 
 from .engine import Completion, Request, Weights
 from .engine_cache import BatchCache, Session
+from .forward import autocast, logprobs
 from .rows import Allowed, Stream
+
+READ_AT_ONCE = 16_384
+"""Tokens of a batch, padding included, whose log-probabilities are asked for."""
 
 
 @dataclass(slots=True)
@@ -94,20 +98,12 @@ class LocalEngine:
 
     async def logprobs(self, streams: Sequence[Stream], role: str) -> list[list[float]]:
         """Log-probability of every masked token among its allowed ones, 0 elsewhere."""
-        model = self._model(role)
+        read = logprobs(self._model(role), streams, budget=READ_AT_ONCE)
+        self.tokens_read += sum(len(stream) for stream in streams if any(stream.mask))
         found = []
-        with torch.inference_mode():
-            for stream in streams:
-                ids = torch.tensor([stream.tokens], device=self.device)
-                logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
-                self.tokens_read += len(stream)
-                values = [0.0]
-                for at in range(1, len(stream)):
-                    if stream.mask[at]:
-                        values.append(_logprob(logits[at - 1], stream.tokens[at], stream.allowed[at]))
-                    else:
-                        values.append(0.0)
-                found.append(values)
+        for stream, values in zip(streams, read, strict=True):
+            of_tokens = iter(values.tolist())
+            found.append([next(of_tokens) if counts else 0.0 for counts in stream.mask])
         return found
 
     def load_adapter(self, role: str, version: int, weights: Weights) -> None:
@@ -194,7 +190,8 @@ class LocalEngine:
             # those that have as much to read go together: little is padded
             mine.sort(key=lambda running: len(running.unread))
             for start in range(0, len(mine), self._max_batch):
-                with torch.inference_mode():
+                # as the trainer reads them: in bfloat16 on a GPU
+                with torch.inference_mode(), autocast(self.device):
                     self._complete(self._model(role), mine[start : start + self._max_batch])
 
     def _model(self, role: str) -> Any:
@@ -296,12 +293,6 @@ def _drawn(logprobs: Tensor, rows: Sequence[_Running]) -> tuple[list[int], list[
     told = logprobs.gather(1, which)
     found, values = torch.cat([which.double(), told.double()], dim=1).T.tolist()  # one transfer from a GPU
     return [int(index) for index in found], values
-
-
-def _logprob(logits: Tensor, token: int, allowed: Allowed) -> float:
-    if allowed is None:
-        return float(torch.log_softmax(logits, dim=-1)[token])
-    return float(torch.log_softmax(logits[list(allowed)], dim=-1)[allowed.index(token)])
 
 
 def _completion(running: _Running) -> Completion:
