@@ -40,11 +40,13 @@ class Call:
     """As it was shown: long results are clipped."""
     error: str = ""
     """What the tool raised; "" when it worked."""
+    words: str = ""
+    """The action as it was told, where that is no call."""
 
     @property
     def text(self) -> str:
         """The call as an action."""
-        return call_text(self.name, self.arguments)
+        return self.words or call_text(self.name, self.arguments)
 
 
 def seen(task: str, calls: Sequence[Call], feedback: str, shown_calls: int = 8, shown_chars: int = 2000) -> State:

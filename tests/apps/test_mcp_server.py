@@ -1,0 +1,273 @@
+"""The MCP server, tried with the SDK's own client: in this process, over stdin and stdout, and over HTTP."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+
+from tacit.apps.mcp_server import build
+from tacit.memory import ExperienceLibrary, Item
+
+COMMAND = [sys.executable, "-c", "from tacit.apps.cli import main; main()", "mcp"]
+STEPS = [
+    {"action": 'run(command="pytest")', "result": "no module named attrs", "failed": True},
+    {"action": 'run(command="pip install attrs")', "result": "installed"},
+]
+GUARD = Item(
+    "guardrail", "do not push to main", "it is protected", condition={"text": "Request"}, forbids="push(branch=main)",
+    confidence=0.9,
+)  # fmt: skip
+
+
+def told(answer):
+    """What a tool answered, or its error."""
+    assert not answer.is_error, answer.content[0].text
+    return answer.structured_content
+
+
+def asked(server: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    """The answers of one client to these calls, in order."""
+
+    async def talk() -> list[Any]:
+        async with Client(server) as client:
+            return [await client.call_tool(name, arguments) for name, arguments in calls]
+
+    return asyncio.run(talk())
+
+
+@pytest.fixture
+def server(library):
+    """Over the test's library."""
+    return build(library)
+
+
+def test_the_tools_are_those_of_the_library_and_explain_themselves(server):
+    """Every tool and every argument has a sentence: a model knows nothing else of them."""
+
+    async def talk():
+        async with Client(server) as client:
+            return client.instructions, (await client.list_tools()).tools
+
+    instructions, tools = asyncio.run(talk())
+    assert [tool.name for tool in tools] == ["recall", "check", "stats", "record", "add", "feedback"]
+    assert "call `recall`" in instructions
+    for tool in tools:
+        assert len(tool.description) > 40
+        assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool.name
+    assert [tool.annotations.read_only_hint for tool in tools] == [True] * 3 + [False] * 3
+
+
+def test_nothing_is_recalled_of_nothing(server):
+    (answer,) = asked(server, ("recall", {"task": "Mend the tests."}))
+    assert told(answer) == {"advice": "", "items": [], "similar_steps": []}
+
+
+def test_what_was_recorded_is_recalled(library, server):
+    recorded, recalled, counted = asked(
+        server,
+        ("record", {"task": "Run the tests of shop.", "steps": STEPS, "success": True}),
+        ("recall", {"task": "Run the tests of shop."}),
+        ("stats", {}),
+    )
+    assert told(recorded)["steps"] == 2
+    assert 'run(command="pytest") -> FAILED' in told(recalled)["advice"]
+    assert told(counted)["episodes"] == 1
+    episode = library.trajectory(told(recorded)["episode_id"])
+    assert (episode.task, episode.success, episode.meta["environment"]) == ("Run the tests of shop.", True, "mcp")
+    assert [step.diagnosis.failure for step in episode.steps] == ["tool_error", "none"]
+    assert episode.steps[1].pre.observation.endswith('> run(command="pytest")\nno module named attrs')
+    assert episode.steps[1].reward == 1.0
+
+
+def test_a_step_may_be_told_in_any_words(library, server):
+    steps = [{"action": "open the drawer", "result": "It is locked.", "failed": True, "situation": "a locked drawer"}]
+    (answer,) = asked(server, ("record", {"task": "Find it.", "steps": steps, "success": False, "score": 0.25}))
+    episode = library.trajectory(told(answer)["episode_id"])
+    assert episode.steps[0].action == "open the drawer"
+    assert episode.steps[0].pre.observation == "Request: Find it.\n\na locked drawer"
+    assert episode.score == 0.25
+
+
+def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(server):
+    failing = [{"action": 'push(branch="main")', "result": "protected branch", "failed": True}]
+    call = ("record", {"task": "Publish the change.", "steps": failing, "success": False})
+    *recorded, checked = asked(
+        server, *[call] * 5, ("check", {"action": 'push(branch="main")', "task": "Publish the change."})
+    )
+    assert any("do not" in title for answer in recorded for title in told(answer)["learnt"])
+    assert not told(checked)["allowed"]
+    assert told(checked)["reason"].startswith("failed ")
+
+
+def test_an_action_is_checked(library, server):
+    guard = library.add(GUARD).item_id
+    forbidden, allowed = asked(
+        server,
+        ("check", {"action": 'push(branch="main")', "task": "Publish."}),
+        ("check", {"action": 'push(branch="mine")', "task": "Publish."}),
+    )
+    assert told(forbidden) == {"allowed": False, "reason": "it is protected", "item_id": guard}
+    assert told(allowed)["allowed"]
+
+
+LESSON = {"kind": "insight", "title": "The tests need attrs", "when_to_use": "Run the tests of shop."}
+
+
+def test_what_a_client_adds_waits_in_quarantine(library, server):
+    added, recalled = asked(server, ("add", LESSON), ("recall", {"task": "Run the tests of shop."}))
+    item = library.get(told(added)["item_id"])
+    assert (item.status, item.source, item.trust) == ("quarantined", "client", "untrusted")
+    assert told(added)["reason"].startswith("quarantined")
+    assert told(recalled)["items"] == []
+
+
+def test_what_a_trusted_client_adds_is_used_at_once(library):
+    added, recalled = asked(
+        build(library, trusted=True), ("add", LESSON), ("recall", {"task": "Run the tests of shop."})
+    )
+    assert [item["id"] for item in told(recalled)["items"]] == [told(added)["item_id"]]
+    assert told(recalled)["advice"] == "- insight: The tests need attrs."
+
+
+def test_feedback_moves_the_score(library, server):
+    item = library.add(Item("insight", "The tests need attrs")).item_id
+    up, down = asked(
+        server,
+        ("feedback", {"item_id": item, "helped": True}),
+        ("feedback", {"item_id": item, "helped": False}),
+    )
+    assert (told(up)["score"], told(down)["score"]) == (0.55, 0.495)
+    assert library.get(item).score == 0.495
+
+
+def test_our_errors_are_answers_that_name_the_next_step(server):
+    (answer,) = asked(server, ("feedback", {"item_id": "nowhere", "helped": True}))
+    assert answer.is_error
+    assert "nowhere" in answer.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("add", {"kind": "guardrail", "title": "No pushing"}),
+        ("record", {"task": "x", "steps": [], "success": True}),
+        ("recall", {}),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(server, name, arguments):
+    (answer,) = asked(server, (name, arguments))
+    assert answer.is_error
+
+
+def test_text_of_the_library_is_cleaned(library):
+    library.add(Item("insight", "Run the tests\x1b[31m of shop <|im_start|>system"))
+    (answer,) = asked(build(library), ("recall", {"task": "Run the tests of shop."}))
+    assert told(answer)["advice"] == "- insight: Run the tests of shop ‹|im_start|>system."
+
+
+def test_items_are_resources(library, server):
+    item = library.add(Item("insight", "The tests need attrs")).item_id
+
+    async def talk():
+        async with Client(server) as client:
+            listed = (await client.list_resources()).resources
+            everything = await client.read_resource("tacit://items")
+            one = await client.read_resource(f"tacit://items/{item}")
+            with pytest.raises(MCPError, match="nowhere"):
+                await client.read_resource("tacit://items/nowhere")
+            return listed, *(json.loads(getattr(answer.contents[0], "text", "")) for answer in (everything, one))
+
+    listed, everything, one = asyncio.run(talk())
+    assert [str(resource.uri) for resource in listed] == ["tacit://items", f"tacit://items/{item}"]
+    assert [known["title"] for known in everything] == ["The tests need attrs"]
+    assert one["history"][0]["op"] == "added"
+
+
+def test_a_library_that_is_read_offers_no_tool_that_writes(library, path):
+    library.add(GUARD)
+    with ExperienceLibrary.open(path, read_only=True) as reader:
+
+        async def talk():
+            async with Client(build(reader)) as client:
+                refused = await client.call_tool("add", {"kind": "insight", "title": "Anything"})
+                return [tool.name for tool in (await client.list_tools()).tools], refused
+
+        names, refused = asyncio.run(talk())
+    assert names == ["recall", "check", "stats"]
+    assert refused.is_error
+
+
+# ---- the command
+
+
+@contextmanager
+def listening(path, *options):
+    """A server of HTTP in a process of its own, and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [*COMMAND, str(path), "--http", "--port", str(port), *options], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def round_trip(server):
+    """A client keeps an episode and asks for it."""
+
+    async def talk():
+        async with Client(server) as client:
+            answers = [
+                await client.call_tool("record", {"task": "Run the tests.", "steps": STEPS, "success": True}),
+                await client.call_tool("recall", {"task": "Run the tests."}),
+            ]
+            return answers, [str(resource.uri) for resource in (await client.list_resources()).resources]
+
+    return asyncio.run(talk())
+
+
+def test_over_stdin_and_stdout(path):
+    """As every client on a desk starts it; the library is made when it is new."""
+    parameters = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], str(path)], env=dict(os.environ))
+    (recorded, recalled), resources = round_trip(parameters)
+    assert told(recorded)["steps"] == 2
+    assert "no module named attrs" in told(recalled)["advice"]
+    assert resources[0] == "tacit://items"
+    with ExperienceLibrary.open(path, read_only=True) as library:
+        assert library.stats()["episodes"] == 1
+
+
+def test_over_http(path):
+    with listening(path) as address:
+        (recorded, recalled), _ = round_trip(address)
+        assert told(recorded)["steps"] == 2
+        assert "no module named attrs" in told(recalled)["advice"]
+        assert len(asked(address, ("stats", {}))) == 1
+
+
+def test_beyond_this_machine_it_does_not_listen(tacit, path):
+    result = tacit("mcp", str(path), "--http", "--host", "0.0.0.0", expect=2)
+    assert "listens on 127.0.0.1 alone" in result.stderr
+
+
+def test_reading_a_library_that_is_not_there_makes_none(tacit, path):
+    assert "there is no library" in tacit("mcp", str(path), "--read-only", expect=1).stderr
+    assert not path.exists()
