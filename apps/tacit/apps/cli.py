@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from . import bench, curate, doctor, memory, serve
 from .eval import evaluate
 from .mcp import mcp
-from .mcp import mcp
 from .run import run
 from .team import team
 from .train import train
@@ -81,7 +80,6 @@ app.command()(run)
 app.command()(team)
 app.command()(train)
 app.command("eval")(evaluate)
-app.command()(mcp)
 app.command()(mcp)
 app.command()(doctor.doctor)
 memory.app.add_typer(curate.app)
