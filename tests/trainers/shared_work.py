@@ -42,7 +42,7 @@ def play(decide, seed, teams=3):
             distinct = {line.candidate.key: line for line in reversed(bank) if line.team != team}
             seen = list(distinct.values())[::-1][-IN_SIGHT:]
             wanted = next((line for line in seen if line.fact is not None and line.fact not in known[team]), None)
-            if wanted is not None:
+            if wanted is not None and wanted.fact is not None:
                 known[team].add(wanted.fact)
                 used.add(id(wanted))
             junk = sum(line.fact is None for line in seen)
@@ -76,7 +76,7 @@ def play(decide, seed, teams=3):
     return reward, [(line, admitted, id(line) in used) for line, admitted in log]
 
 
-def train(seed, *, price=0.0, rate=0.04, target=0.4, rounds=60, tasks=4, runs=5, teams=3):
+def train(seed, *, price=0.0, rate=0.04, target=0.4, rounds=45, tasks=4, runs=5, teams=3):
     """An admission after so many rounds on training tasks, which are all but those above 10,000."""
     admission = LogisticAdmission(chance=random.Random(seed))
     trainer = AdmissionTrainer(admission, Sparsity(target, begin=price, rate=rate))

@@ -137,7 +137,7 @@ def features(candidate: Candidate) -> Vector:
         min(candidate.cost, 3.0) / 3.0,
         likeness(candidate.key, keys),
         candidate.key in keys,
-        any(key.startswith(f"{candidate.action} -> ") for key in keys),
+        any(f"{candidate.action} -> " in key for key in keys),
         min(1.0, 3 * len(words & content(candidate.task)) / max(1, len(words))),
         min(len(candidate.value), 2000) / 2000,
         len(keys) / (len(keys) + 20),

@@ -30,8 +30,8 @@ STAGES = (
     "record",
     "finish",
 )
-AWAITED = ("guide", "plan", "decide")
-"""The stages of a step that may wait for a model."""
+AWAITED = ("guide", "plan", "decide", "act")
+"""The stages of a step that may wait: for a model, or an environment that takes its time."""
 LASTING = (
     "state",
     "steps",

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from tacit.memory import (
     Diagnosis,
@@ -375,6 +375,16 @@ class Nodes:
         live = self.live[episode["thread"]]
         try:
             return {"outcome": live.environment.step(decision.action)}
+        except EnvironmentFailure as error:
+            return _excluded(error)
+
+    async def aact(self, episode: EpisodeState) -> Update:
+        """The same; an environment that can be awaited is, so that others go on meanwhile."""
+        decision, environment = episode["decision"], self.live[episode["thread"]].environment
+        if decision is None or not getattr(environment, "waits", False):
+            return self.act(episode)
+        try:
+            return {"outcome": await cast(Any, environment).astep(decision.action)}
         except EnvironmentFailure as error:
             return _excluded(error)
 

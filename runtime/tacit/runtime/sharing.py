@@ -66,9 +66,10 @@ class Shared:
 
 
 def key_of(step: Step) -> str:
-    """The step in at most twenty words: the action, then what came of it."""
+    """The step in at most twenty words: where it was, the action, then what came of it."""
     told = step.diagnosis.evidence or step.post.feedback or step.post.observation
-    return shortened(f"{' '.join(step.action.split())} -> {told}")
+    place = f"{step.pre.location}: " if step.pre.location else ""
+    return shortened(f"{place}{' '.join(step.action.split())} -> {told}")
 
 
 def shortened(text: str, words: int = KEY_WORDS) -> str:
@@ -124,10 +125,13 @@ class Desk:
         """Whether there is a bank."""
         return self._bank is not None
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Read the keys that are new."""
         if self._bank is not None:
-            self._entries += self._bank.entries(self._entries[-1].id if self._entries else 0)
+            last = self._entries[-1].id if self._entries else 0
+            new = await asyncio.to_thread(self._bank.entries, last)
+            known = self._entries[-1].id if self._entries else 0  # somebody of this team may have looked meanwhile
+            self._entries += [entry for entry in new if entry.id > known]
 
     @property
     def others(self) -> list[Entry]:
@@ -146,7 +150,7 @@ class Desk:
             return
         said = self._summarise(step)
         key = shortened(await said if inspect.isawaitable(said) else said)
-        self.look()
+        await self.look()
         costs = self._costs
         mean = sum(costs) / len(costs) if costs else 0.0
         candidate = Candidate(
@@ -163,17 +167,19 @@ class Desk:
         choice = await self._admission.decide(candidate)
         self.admission_s += time.perf_counter() - began
         self.usage += choice.usage
-        entry = self._bank.put(self.team, key, candidate.value) if choice.admit else None
+        # in a thread: a commit waits for the disk, and the others need not
+        put = asyncio.to_thread(self._bank.put, self.team, key, candidate.value) if choice.admit else None
+        entry = None if put is None else await put
         self.shared.append(Shared(self.team, step.t, candidate, choice, entry, step))
         self._watch(Event(self.team, "shared" if choice.admit else "kept", key, entry))
 
-    def pull(self, entry: int) -> str | None:
+    async def pull(self, entry: int) -> str | None:
         """The value, logged; None for a number that is not there, or is no longer."""
         known = next((one for one in self._entries if one.id == entry), None)
         if self._bank is None:
             return None
         try:
-            value = self._bank.pull(entry, self.team)
+            value = await asyncio.to_thread(self._bank.pull, entry, self.team)
         except UnknownName:
             return None
         self.value_tokens += tokens(value)
@@ -181,9 +187,9 @@ class Desk:
         self._watch(Event(self.team, "own" if own else "pulled", known.key if known else str(entry), entry))
         return value
 
-    def answering(self, action: str) -> Entry | None:
+    async def answering(self, action: str) -> Entry | None:
         """The first entry of another team whose key says that it made this very call."""
-        self.look()
+        await self.look()
         made = f"{' '.join(action.split())} -> "
         return next((entry for entry in self._entries if entry.team != self.team and entry.key.startswith(made)), None)
 
@@ -201,7 +207,7 @@ class SharedPolicy:
     async def adecide(self, context: Context) -> Decision:
         """Share the steps since the last decision; then what the policy wants, looked-up values apart."""
         await self.tell(context.history)
-        self._desk.look()
+        await self._desk.look()
         spent, pulled = Usage(), list[int]()
         while True:
             offered = self._offered(pulled)
@@ -211,8 +217,8 @@ class SharedPolicy:
             if entry is None or len(pulled) >= MAX_PULLS:
                 break
             pulled.append(entry)
-            value = self._desk.pull(entry)
-            self._values[entry] = "There is no such entry any more." if value is None else value
+            value = await self._desk.pull(entry)
+            self._values[entry] = "There is no such entry any more." if value is None else self._told_of(entry, value)
         why = {**decision.why, "pulled": pulled} if pulled else decision.why
         return replace(decision, why=why, usage=spent)
 
@@ -229,6 +235,11 @@ class SharedPolicy:
             self._told += 1
             if step.action:
                 await self._desk.share(step)
+
+    def _told_of(self, entry: int, value: str) -> str:
+        """The value behind what was done to get it."""
+        key = next((one.key for one in self._desk.others if one.id == entry), "")
+        return f"{key.partition(' -> ')[0]} -> {value}" if " -> " in key else value
 
     def _offered(self, pulled: Sequence[int]) -> list[Entry]:
         if self.reads == "values" or len(pulled) >= MAX_PULLS:
@@ -287,8 +298,8 @@ class SharedEnvironment:
         """The outcome, pulled or made."""
         inner: Any = self._inner
         if hasattr(inner, "answered") and inner.changes_nothing(action):
-            entry = self._desk.answering(action)
-            value = None if entry is None else self._desk.pull(entry.id)
+            entry = await self._desk.answering(action)
+            value = None if entry is None else await self._desk.pull(entry.id)
             if value is not None:
                 self._desk.took(0.0)
                 outcome: Outcome = inner.answered(action, value)
@@ -297,8 +308,7 @@ class SharedEnvironment:
         try:
             return await self._made(action)
         finally:
-            seconds = time.perf_counter() - began
-            self._desk.took(seconds)
+            self._desk.took(time.perf_counter() - began)
             self._desk.calls += 1
 
     async def _made(self, action: str) -> Outcome:
