@@ -5,8 +5,8 @@
 
 Training is the learner's step, PPO on every token of 16 streams of 1,024. Generation is four turns of
 128 episodes through the engine, 128 tokens seen and 64 said in each, with the adapter on. Beside each
-is its floor: what the matrix multiplications, or reading the weights, take at the speed that this
-device shows for them. MFU is of the device's published bf16 peak without sparsity.
+is its floor: what the matrix multiplications, or reading weights and caches, take at the speed that
+this device shows for them. MFU is of the device's published bf16 peak without sparsity.
 """
 
 import asyncio
@@ -178,12 +178,14 @@ class _Bench:
         engine = LocalEngine(self._model, None)
         seconds, memory = self._timed("generation", lambda: asyncio.run(self._play(engine)))
         a_round = seconds / (load.turns * load.said)
-        weights = (load.weights + load.hidden * load.vocabulary) * (2 if self._device == "cuda" else 4)
-        floor = weights / self._copied()
+        half = load.turns * (load.seen + load.said) // 2  # what an episode has read on average
+        cached = load.episodes * half * load.layers * 2 * load.kv_heads * load.head
+        numbers = load.weights + load.hidden * load.vocabulary + cached
+        floor = numbers * (2 if self._device == "cuda" else 4) / self._copied()
         return {
             "generated tokens a second": round(said / seconds),
             f"a decoding round of {load.episodes} episodes, ms": figure(1000 * a_round),
-            "floor of it: reading the weights, ms": figure(1000 * floor),
+            "floor of it: reading weights and caches, ms": figure(1000 * floor),
             "memory of generation, GB": memory,
         }
 
