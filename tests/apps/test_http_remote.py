@@ -27,7 +27,7 @@ from tacit.memory.remote import RemoteLibrary
 from tacit.runtime.agent import Agent
 from tacit.runtime.episodic import EpisodicPolicy
 
-SERVED_BY_HAND_ONLY = {"bank", "embedder", "gate", "index", "repair", "restore"}
+SERVED_BY_HAND_ONLY = {"gate", "index", "repair", "restore"}
 """What is done beside the file."""
 
 
@@ -164,6 +164,24 @@ def test_export_goes_from_one_server_to_another(remote, learnt, tmp_path):
         lines = near.export_jsonl(tmp_path / "near.jsonl")
     assert remote.import_jsonl(tmp_path / "near.jsonl") == lines
     assert remote.export_jsonl(tmp_path / "far.jsonl") == lines
+
+
+def test_bank_is_shared_between_clients(remote, address, episode, request):
+    """Readers see keys and pull values; an episode that succeeded vouches for what stays."""
+    with RemoteLibrary(address, namespace=request.node.name) as other, remote.bank("find the spoon") as bank:
+        entry = bank.put("red", "spoon", "in the drawer")
+        seen = other.bank("find the spoon")
+        assert [(one.id, one.team, one.key) for one in seen.entries()] == [(entry, "red", "spoon")]
+        assert seen.entries(entry) == []
+        assert seen.pull(entry, "blue") == "in the drawer"
+        bank.pull(entry, "red")
+        assert (bank.pulls(), bank.pulls(own=True)) == ([(entry, "blue")], [(entry, "red")])
+        with pytest.raises(UnknownName, match="12345"):
+            seen.pull(12345, "blue")
+        vouching = remote.record(episode("open drawer"))
+        assert seen.promote(Item("insight", "Spoons lie in drawers"), "nobody").status == "rejected"
+        assert seen.promote(Item("insight", "Spoons lie in drawers"), vouching).status == "added"
+    assert remote.bank("find the spoon").keys() == {}
 
 
 # ---- what is served

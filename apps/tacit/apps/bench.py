@@ -62,6 +62,34 @@ def bfcl(
 
 
 @app.command()
+def middleware(
+    steps: Annotated[int, typer.Option(min=100, help="Steps that the library holds.")] = 10_000,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of 20 calls measured with each agent.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What the middleware adds to a model call of a LangChain agent, beside the bare agent."""
+    from . import bench_middleware
+
+    _show(bench_middleware.measure(steps, episodes, tell), as_json)
+
+
+@app.command()
+def http(
+    steps: Annotated[int, typer.Option(min=1000, help="Steps that the library holds.")] = 10_000,
+    large: Annotated[int, typer.Option(min=0, help="Steps behind the dashboard's first page; 0 leaves it out.")] = (
+        100_000
+    ),
+    clients: Annotated[int, typer.Option(min=1, max=64, help="Clients at once.")] = 8,
+    minutes: Annotated[float, typer.Option(min=0, max=120, help="How long the mixed load goes on; 0: not.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """A served library: recalls a second, the dashboard's first page, memory and errors under a mixed load."""
+    from . import bench_http
+
+    _show(bench_http.measure(steps, large, clients, minutes, tell), as_json)
+
+
+@app.command()
 def start(
     repeats: Annotated[int, typer.Option(min=1, help="Fresh Pythons for every start.")] = 5,
     as_json: AsJson = False,

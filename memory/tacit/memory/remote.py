@@ -4,13 +4,13 @@
         Agent(policy, library, environment).run()
 
 It is an `ExperienceLibrary` in every call that an agent or a person makes, with the same records and the same
-errors; what needs the file itself (repair, restoring an item past admission, a bank) is refused. Calls that may
+errors; what needs the file itself (repair, restoring an item past admission) is refused. Calls that may
 be repeated without harm are tried again when the server does not answer. httpx is imported when one is made.
 """
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
 from . import errors
+from .bank import Bank, Entry
 from .errors import ConfigError, LibraryError, LibraryUnreachable, MissingExtra, TacitError, UnknownName
 from .library import ExperienceLibrary
 from .records import (
@@ -173,6 +174,10 @@ class RemoteLibrary(ExperienceLibrary):
 
     def _changed(self, item_id: str, how: str, body: Mapping[str, Any] | None) -> Item:
         return _read(Item, self._send("POST", f"items/{_part(item_id)}/{how}", body))
+
+    def bank(self, task: str) -> Bank:
+        """A short-lived bank that parallel teams share during one task; dropped when it closes."""
+        return RemoteBank(self._answer, task)
 
     # -- recall -----------------------------------------------------------------------------------
 
@@ -399,6 +404,42 @@ class RemoteLibrary(ExperienceLibrary):
         if isinstance(kind, type) and issubclass(kind, TacitError):
             return kind(detail)
         return LibraryError(f"{self.url} answered {answer.status_code}: {detail}")
+
+
+class RemoteBank(Bank):
+    """A bank that a server holds."""
+
+    def __init__(self, call: Callable[..., Any], task: str) -> None:
+        self._call = call
+        self.task = task
+
+    def put(self, team: str, key: str, value: str) -> int:
+        """Share a value under a short key; returns the entry's number."""
+        return int(self._asked("POST", "entries", {"team": team, "key": key, "value": value})["id"])
+
+    def entries(self, after: int = 0) -> list[Entry]:
+        """What there is, without the values, oldest first; only what came after the entry of this number."""
+        return _read(list[Entry], self._asked("GET", "entries", after=after)["entries"])
+
+    def pull(self, entry: int, reader: str) -> str:
+        """The value of an entry; the pull is logged."""
+        return str(self._asked("POST", "pull", {"entry": entry, "reader": reader})["value"])
+
+    def pulls(self, *, own: bool = False) -> list[tuple[int, str]]:
+        """(entry, reader) of every pull by another team, or of every pull of an own entry."""
+        return _read(list[tuple[int, str]], self._asked("GET", "pulls", own=own)["pulls"])
+
+    def promote(self, item: Item, episode: str) -> Admission:
+        """Keep something beyond the task, on the word of an episode that succeeded."""
+        return _read(Admission, self._asked("POST", "promote", {"item": _plain(Item, item), "episode": episode}))
+
+    def drop(self) -> None:
+        """Forget all entries of the task."""
+        self._call("DELETE", "bank/entries", {"task": self.task}, again=True)
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
+        told = {} if body is None else {"json": body}
+        return self._call(method, f"bank/{path}", {"task": self.task, **query}, again=method == "GET", **told).json()
 
 
 class _NotServed(LibraryError, AttributeError):

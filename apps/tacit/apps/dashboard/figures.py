@@ -3,10 +3,12 @@
 Each is counted from the library when it is asked for; nothing is kept.
 """
 
+import json
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,7 @@ def overview(library: ExperienceLibrary) -> dict[str, Any]:
         "success": {arm: rolling(rows) for arm, rows in _by_arm(counted).items()},
         "arms": arms(counted),
         "harm": harm(counted),
+        "tested": experiment(library),
         "shown": {mode: {"episodes": n, "success": mean} for mode, n, mean in shown},
         "newest": recorded[::-1][:5],
     }
@@ -126,6 +129,17 @@ def harm(counted: Sequence[Row]) -> dict[str, Any]:
     harmed, helped = sum(b and not m for b, m in pairs), sum(m and not b for b, m in pairs)
     share = harmed / len(pairs) if pairs else None
     return {"pairs": len(pairs), "harmed": harmed, "helped": helped, "share": share}
+
+
+def experiment(library: ExperienceLibrary) -> list[dict[str, Any]]:
+    """By arm, the tests of the `tacit run` that made this library, where it is in that run's folder."""
+    try:
+        result = json.loads(Path(library.path).with_name("result.json").read_text(encoding="utf-8"))
+        if Path(result["library"]).name != Path(library.path).name:
+            return []
+        return [{"arm": arm, **figures} for arm, figures in result["arms"].items()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
 
 
 def latency(library: ExperienceLibrary) -> dict[str, Any]:

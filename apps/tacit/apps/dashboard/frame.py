@@ -28,6 +28,8 @@ T = TypeVar("T")
 ACCENT = "#0b5cad"
 """Of links and buttons; dark enough for small print."""
 
+PATIENCE_S = 60.0
+"""For a page to be made: the first search of a process may load a model."""
 PAGES = {"/": "Overview", "/items": "Items", "/map": "Map", "/episodes": "Episodes", "/runs": "Runs"}
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 
@@ -93,7 +95,7 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
         built.__signature__ = signature(built).replace(  # type: ignore[attr-defined]
             parameters=[p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *known)], return_annotation=Any
         )
-        ui.page(path)(built)
+        ui.page(path, response_timeout=PATIENCE_S)(built)
 
     return register
 

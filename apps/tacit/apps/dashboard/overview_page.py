@@ -1,6 +1,6 @@
 """The first page: what the library holds, whether it helps, whether it harms, how fast it answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -27,7 +27,15 @@ def add(api: FastAPI) -> None:
             with ui.element("div").classes("two"):
                 _chart("Items by episodes recorded", {"items": told["growth"]}, "items", share=False)
                 _chart("Success, of the newest episodes of each arm", told["success"], "share", share=True)
-            html(section("With and without memory", _arms(told["arms"]), _harm(told), _shown(told["shown"])))
+            html(
+                section(
+                    "With and without memory",
+                    _arms(told["arms"]),
+                    _harm(told),
+                    _shown(told["shown"]),
+                    *_tested(told["tested"]),
+                )
+            )
             with ui.element("div").classes("two"):
                 html(_newest(told["newest"], room.link))
                 with ui.element("section"):
@@ -94,8 +102,8 @@ def _harm(told: Mapping[str, Any]) -> Html:
     harm = told["harm"]
     if not harm["pairs"]:
         words = (
-            "Whether memory does harm is not known from this library: no world (task and seed) was played both with "
-            "and without it. Record a control arm, or look at an experiment under Runs."
+            "Whether memory does harm is not told by these episodes: no world (task and seed) was played both with "
+            "and without it."
         )
         return tag("p", words, class_="soft")
     return tag(
@@ -104,6 +112,27 @@ def _harm(told: Mapping[str, Any]) -> Html:
         f"without it had succeeded in {harm['harmed']} (harm {harm['share']:.1%}), and succeeded where that had failed "
         f"in {harm['helped']}.",
     )
+
+
+def _tested(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
+    """Of the experiment that made the library: the frozen agent on tasks that were never seen."""
+    if not arms:
+        return
+    yield tag("h3", "Tested on unseen tasks, after the last episode")
+    head = ("arm", "success", "95% interval", "harm", "steps", "blocked")
+    rows = [
+        (
+            one["arm"],
+            f"{one['success_rate']:.1%}",
+            f"{one['ci95'][0]:.0%} to {one['ci95'][1]:.0%}",
+            "-" if one["harm_rate"] is None else f"{one['harm_rate']:.0%}",
+            one["steps"],
+            one["blocked"],
+        )
+        for one in arms
+    ]
+    yield table(head, rows, caption="Tests by arm", numbers=head[1:])
+    yield tag("p", "Harm: the share of tasks that the agent solved with an empty library and not with this one.")
 
 
 def _shown(shown: Mapping[str, Mapping[str, Any]]) -> Html:

@@ -16,7 +16,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from . import agent_routes, episode_routes, events, item_routes, problems
+from tacit.memory.embed import Embedder
+
+from . import agent_routes, bank_routes, episode_routes, events, item_routes, problems
 from .auth import Tokens
 from .gate import Gate
 from .limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
@@ -36,15 +38,18 @@ def create_app(
     tokens: Tokens | None = None,
     runs: Path = Path("runs"),
     read_only: bool = False,
+    embedder: Embedder | None = None,
     local: bool = True,
     max_body_bytes: int = MAX_BODY_BYTES,
     rate: float = RATE,
 ) -> FastAPI:
     """The API over the library at `path`, which is made where it does not exist.
 
+    `embedder`: one that is open already, in place of the library's own by its name.
+
     Raises: what opening a library raises.
     """
-    shelf = Shelf(path, read_only=read_only)
+    shelf = Shelf(path, read_only=read_only, embedder=embedder)
     measures = Measures(shelf)
 
     @asynccontextmanager
@@ -61,7 +66,7 @@ def create_app(
     app.state.shelf, app.state.measures, app.state.runs = shelf, measures, runs
     app.state.tokens = tokens or Tokens.beside(path)
     app.state.stopping = asyncio.Event()
-    for routes in (agent_routes, item_routes, episode_routes, events):
+    for routes in (agent_routes, item_routes, episode_routes, bank_routes, events):
         app.include_router(routes.router)
     _add_own_routes(app)
     problems.install(app)

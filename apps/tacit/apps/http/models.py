@@ -22,6 +22,7 @@ from tacit.memory import (
     Summary,
     Trajectory,
 )
+from tacit.memory.bank import Entry
 from tacit.memory.records import Kind
 
 Count = Annotated[int, Field(ge=0, le=1000)]
@@ -147,6 +148,52 @@ class NamespaceTold(Asked):
     """The name of a namespace."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class EntryTold(Asked):
+    """What a team shares."""
+
+    team: str
+    key: str
+    value: str
+
+
+class Pull(Asked):
+    """Which entry, and for whom."""
+
+    entry: Annotated[int, Field(ge=0, le=2**62)]
+    reader: str
+
+
+class Promotion(Asked):
+    """An item, and the id of the episode that vouches for it."""
+
+    item: Item
+    episode: str
+
+
+class EntryId(BaseModel):
+    """The number of an entry."""
+
+    id: int
+
+
+class Entries(BaseModel):
+    """Entries of a bank, without their values."""
+
+    entries: list[Entry]
+
+
+class Value(BaseModel):
+    """The value of an entry."""
+
+    value: str
+
+
+class Pulls(BaseModel):
+    """Entry and reader of every pull."""
+
+    pulls: list[tuple[int, str]]
 
 
 class About(BaseModel):

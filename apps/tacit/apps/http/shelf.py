@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tacit.apps.inside import namespaces
 from tacit.memory import ExperienceLibrary
+from tacit.memory.embed import Embedder
 from tacit.memory.errors import LibraryReadOnly, UnknownName
 
 OPEN = 64
@@ -22,15 +23,16 @@ OPEN = 64
 class Shelf:
     """One library file, by namespace. Safe for many threads."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, embedder: Embedder | None = None) -> None:
         self.path = path
         self.read_only = read_only
+        self._embedder = embedder
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._open: OrderedDict[str, ExperienceLibrary] = OrderedDict()
         self._users: dict[str, int] = {}
         if not path.exists() and not read_only:
-            ExperienceLibrary.open(path).close()
+            ExperienceLibrary.open(path, embedder).close()
         self.names()
 
     def names(self) -> list[str]:
@@ -75,7 +77,7 @@ class Shelf:
                 return library
             if not make and namespace not in self.names():  # the others may be no business of the caller's
                 raise UnknownName(f"unknown namespace {namespace!r}. A write makes it, or: POST /v1/namespaces")
-            library = ExperienceLibrary.open(self.path, namespace=namespace, read_only=self.read_only)
+            library = ExperienceLibrary.open(self.path, self._embedder, namespace, self.read_only)
             with self._lock:
                 self._open[namespace] = library
                 self._users[namespace] = 1
