@@ -1,0 +1,13 @@
+"""What the benchmark of the middleware prints."""
+
+
+def test_middleware_rows(tacit_json, monkeypatch):
+    monkeypatch.setattr("tacit.apps.bench_middleware.CALLS", 4)
+    rows = tacit_json("bench", "middleware", "--steps", "100", "--episodes", "2")["rows"]
+    assert [row["what"] for row in rows] == [
+        "a bare agent's call",
+        "added, known situations",
+        "added, new situations",
+        "the end of a run",
+    ]
+    assert all(row["p99_ms"] >= row["p50_ms"] > 0 for row in rows)
