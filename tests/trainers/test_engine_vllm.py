@@ -29,6 +29,7 @@ from tacit.trainers.engine_chat import EngineChatModel
 from tacit.trainers.engine_local import LocalEngine
 from tacit.trainers.engine_server import ServerEngine
 from tacit.trainers.engine_vllm import VllmEngine
+from tacit.trainers.grammar import ToolCalls
 from tacit.trainers.models import export
 from tacit.trainers.optim import Learner, LearnerSettings, LossSettings
 from tacit.trainers.roles import weights_of
@@ -350,16 +351,7 @@ def test_the_engine_in_process_agrees_with_the_local_one(trained, tmp_path):
         "adapters": [str(folder) for folder in trained.folders],
         "too_large": str(trained.too_large),
     }
-    (tmp_path / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
-    ran = subprocess.run(
-        [PYTHON, ROOT / "tests/vllm/in_process.py", tmp_path / "asked.json", tmp_path / "told.json"],
-        env={**_environment(), "PYTHONPATH": os.pathsep.join(str(ROOT / w) for w in ("memory", "runtime", "trainers"))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=500,
-    )
-    assert ran.returncode == 0, ran.stdout.decode("utf-8", "replace")[-4000:]
-    told = json.loads((tmp_path / "told.json").read_text("utf-8"))
+    told = _told_by("in_process.py", asked, tmp_path)
     assert told["words"] == trained.tokenizer.decode(list(trained.prompt))
     for version, name in ((0, "before"), (2, "after")):
         local = trained.local(version)
@@ -372,6 +364,43 @@ def test_the_engine_in_process_agrees_with_the_local_one(trained, tmp_path):
         assert values[len(trained.prompt) :] == pytest.approx(said["logprobs"], abs=TOLERANCE)
     (too_long, _), (too_large, _) = told["refused"]
     assert (too_long, too_large) == ("EngineFailure", "AdapterRefused")
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(600)
+def test_tool_calls_by_grammar_are_exact_under_the_mask(tmp_path):
+    """vLLM masks by the same grammar: its log-probabilities are the local model's among our automaton's sets."""
+    import torch
+
+    from .test_grammar import MODEL, PROMPT, TOKENIZER, TOOLS
+
+    if not PYTHON.exists():
+        pytest.skip("no .venv-vllm; make it with: bash tests/vllm/setup.sh")
+    MODEL.save_pretrained(tmp_path / "base")
+    TOKENIZER.save_pretrained(str(tmp_path / "base"))
+    asked = {"model": str(tmp_path / "base"), "prompt": PROMPT, "tools": TOOLS}
+    for said in map(_read, _told_by("by_grammar.py", asked, tmp_path)):
+        call = ToolCalls.read(TOKENIZER.decode(said.tokens[:-1]))
+        assert call[0] in TOOLS if call else said.tokens[-1] != TOKENIZER.eos_token_id  # or it was cut off
+        with torch.no_grad():
+            logits = MODEL(input_ids=torch.tensor([[*PROMPT, *said.tokens]])).logits[0, len(PROMPT) - 1 :]
+        for n, (token, allowed) in enumerate(zip(said.tokens, said.allowed, strict=True)):
+            among = torch.log_softmax(logits[n][list(allowed or ())], -1)
+            assert said.logprobs[n] == pytest.approx(float(among[(allowed or ()).index(token)]), abs=TOLERANCE)
+
+
+def _told_by(script: str, asked: Any, folder: Path) -> Any:
+    """What a script of tests/vllm answers, run in the environment that has vLLM."""
+    (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    ran = subprocess.run(
+        [PYTHON, ROOT / "tests/vllm" / script, folder / "asked.json", folder / "told.json"],
+        env={**_environment(), "PYTHONPATH": os.pathsep.join(str(ROOT / w) for w in ("memory", "runtime", "trainers"))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=500,
+    )
+    assert ran.returncode == 0, ran.stdout.decode("utf-8", "replace")[-4000:]
+    return json.loads((folder / "told.json").read_text("utf-8"))
 
 
 def _read(said: Any) -> Completion:

@@ -15,10 +15,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .rows import Allowed, Ids, Stream
-from .trie import Trie
 
 Weights = Mapping[str, Any] | str | Path
 """Tensors by name, or a peft folder."""
+
+
+class Constraint(Protocol):
+    """Says which token may follow: a `Trie` of the answers, or a `Grammar`."""
+
+    def allowed(self, said: Sequence[int]) -> Ids:
+        """The tokens that may follow, in a fixed order; none when the answer is complete."""
+        ...
+
+    def forced(self, said: Sequence[int]) -> Ids:
+        """The tokens that must follow, as far as there is only one way to go on."""
+        ...
+
+    def complete(self, said: Sequence[int]) -> bool:
+        """Whether the answer has ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +42,8 @@ class Request:
 
     prompt: Ids
     role: str = "policy"
-    allowed: Trie | None = None
+    allowed: Constraint | None = None
+    """What may be said: a trie, a grammar; None for anything."""
     max_tokens: int = 64
     temperature: float = 1.0
     """0 takes the most probable token; the log-probabilities are then those at temperature 1."""

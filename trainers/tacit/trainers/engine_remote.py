@@ -16,7 +16,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,15 @@ from tacit.memory.errors import ConfigError, EngineFailure
 from tacit.runtime.chat_model import in_own_loop
 
 from .engine import Completion, Request, Weights
+from .grammar import Grammar
 from .rows import Allowed, Ids, Stream
 
 MAX_SCORED = 128
 """Tokens whose log-probabilities vLLM tells in one request."""
 MAX_SEED = 2**31
 """Seeds are below this."""
+FORCED = 1e-3
+"""The log-probability of a token that is the only one possible is no further from 0 than this."""
 WEIGHTS, SHAPE = "adapter_model.safetensors", "adapter_config.json"
 """The files of a peft folder."""
 
@@ -63,8 +66,10 @@ class RemoteEngine(ABC):
     # -- what a program must do ---------------------------------------------------------------------
 
     @abstractmethod
-    async def _sample(self, serving: Serving, request: Request, seed: int) -> tuple[Sequence[int], Sequence[float]]:
-        """A free completion and the log-probabilities of its tokens, at the temperature (0: at 1)."""
+    async def _sample(
+        self, serving: Serving, request: Request, seed: int, grammar: str | None = None
+    ) -> tuple[Sequence[int], Sequence[float]]:
+        """A completion, free or by a grammar, and its log-probabilities under it, at the temperature (0: at 1)."""
 
     @abstractmethod
     async def _score(self, serving: Serving, prompt: Ids, ids: Ids) -> list[float]:
@@ -153,12 +158,32 @@ class RemoteEngine(ABC):
 
     async def _complete(self, request: Request) -> Completion:
         with self._using(request.role) as serving:
+            if isinstance(request.allowed, Grammar):
+                return await self._by_grammar(serving, request, request.allowed)
             if request.allowed is not None:
                 return await self._walk(serving, request)
             seed = (request.chance or random).randrange(MAX_SEED)
             tokens, logprobs = await self._sample(serving, request, seed)
             said = len(tokens)
             return Completion(tuple(tokens), tuple(logprobs), (True,) * said, (None,) * said, serving.version)
+
+    async def _by_grammar(self, serving: Serving, request: Request, grammar: Grammar) -> Completion:
+        """The other program masks; the sets that it drew among are those of our own automaton."""
+        asked = replace(request, stop=(grammar.end,), max_tokens=min(request.max_tokens, grammar.max_tokens))
+        seed = (request.chance or random).randrange(MAX_SEED)
+        tokens, told = await self._sample(serving, asked, seed, grammar.lark)
+        allowed: list[Allowed] = []
+        for n, (token, logprob) in enumerate(zip(tokens, told, strict=True)):
+            possible = grammar.allowed(tokens[:n])
+            if token not in possible or (len(possible) == 1 and abs(logprob) > FORCED):
+                raise EngineFailure(
+                    f"token {token} was sampled with log-probability {logprob:.3f} where the grammar allows "
+                    f"{len(possible)} tokens: the other program does not mask as asked. vLLM does with "
+                    "--structured-outputs-config.backend guidance and --logprobs-mode processed_logprobs."
+                )
+            allowed.append(possible)
+        mask = tuple(len(possible or ()) > 1 for possible in allowed)
+        return Completion(tuple(tokens), tuple(told), mask, tuple(allowed), serving.version)
 
     async def _walk(self, serving: Serving, request: Request) -> Completion:
         """From branch to branch of the trie, as the local engine does."""

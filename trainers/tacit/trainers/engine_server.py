@@ -73,7 +73,9 @@ class ServerEngine(RemoteEngine):
 
     # -- what is asked ------------------------------------------------------------------------------
 
-    async def _sample(self, serving: Serving, request: Request, seed: int) -> tuple[Sequence[int], Sequence[float]]:
+    async def _sample(
+        self, serving: Serving, request: Request, seed: int, grammar: str | None = None
+    ) -> tuple[Sequence[int], Sequence[float]]:
         if request.temperature not in (0.0, 1.0) and not await self._tells_tempered(serving, request.prompt):
             raise ConfigError(
                 f"{self.base_url} tells log-probabilities at temperature 1 and {request.temperature} was asked for. "
@@ -86,8 +88,9 @@ class ServerEngine(RemoteEngine):
             temperature=request.temperature,
             seed=seed,
             stop_token_ids=request.stop,
-            ignore_eos=True,
+            ignore_eos=grammar is None,
             logprobs=0,
+            **({} if grammar is None else {"structured_outputs": {"grammar": grammar}}),
         )
         return choice["token_ids"], choice["logprobs"]["token_logprobs"]
 

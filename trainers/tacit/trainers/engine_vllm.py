@@ -48,7 +48,8 @@ class VllmEngine(RemoteEngine):
             "enable_lora": True,
             "max_lora_rank": max_rank,
             "max_loras": len(roles) + 1,  # while a role's weights are swapped, both are in use
-            "logprobs_mode": "processed_logprobs",  # at the temperature that was sampled at
+            "logprobs_mode": "processed_logprobs",  # at the temperature that was sampled at, and under the mask
+            "structured_outputs_config": {"backend": "guidance"},  # the automaton that is also ours
             **settings,
         }
         self._engine: Any = in_own_loop(_start(vllm, given)).result()
@@ -56,7 +57,10 @@ class VllmEngine(RemoteEngine):
         self._ids, self._adapters = itertools.count(1), dict[str, Any]()
         self._requests = itertools.count()
 
-    async def _sample(self, serving: Serving, request: Request, seed: int) -> tuple[Sequence[int], Sequence[float]]:
+    async def _sample(
+        self, serving: Serving, request: Request, seed: int, grammar: str | None = None
+    ) -> tuple[Sequence[int], Sequence[float]]:
+        bound = {} if grammar is None else {"structured_outputs": self._structured(grammar)}
         said = await self._ask(
             serving,
             request.prompt,
@@ -64,8 +68,9 @@ class VllmEngine(RemoteEngine):
             temperature=request.temperature,
             seed=seed,
             stop_token_ids=list(request.stop),
-            ignore_eos=True,
+            ignore_eos=grammar is None,
             logprobs=0,
+            **bound,
         )
         tokens: Sequence[int] = said.outputs[0].token_ids
         return tokens, _of(said.outputs[0].logprobs, tokens)
@@ -78,6 +83,9 @@ class VllmEngine(RemoteEngine):
     async def _read(self, serving: Serving, tokens: Ids) -> list[float]:
         said = await self._ask(serving, tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
         return _of(said.prompt_logprobs[1:], tokens[1:])
+
+    def _structured(self, grammar: str) -> Any:
+        return self._vllm.sampling_params.StructuredOutputsParams(grammar=grammar)
 
     async def _ask(self, serving: Serving, prompt: Ids, **asked: Any) -> Any:
         """vLLM's last word on a request."""
