@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tacit.memory import ExperienceLibrary, Hit, State, Step
-from tacit.memory.embed import Vectors
+from tacit.memory.embed import Vectors, open_embedder
 from tacit.memory.index import TrainedIndex, VectorIndex
 from tacit.memory.ledger import state_text
 from tacit.memory.search import DEPTH, Search
@@ -53,16 +53,15 @@ _SIGNATURES = "SELECT DISTINCT signature FROM states JOIN steps ON steps.pre = s
 Row = dict[str, Any]
 
 
-def measure(sizes: Sequence[int], queries: int, tell: Callable[[str], None]) -> list[Row]:
-    """A row for every size and path."""
+def measure(sizes: Sequence[int], queries: int, tell: Callable[[str], None], keep: Path | None = None) -> list[Row]:
+    """A row for every size and path; libraries are built in the folder `keep`, or found there."""
     import faiss
 
     faiss.omp_set_num_threads(1)
     rows: list[Row] = []
     for n in sizes:
         with TemporaryDirectory(prefix="tacit-bench-") as folder:
-            tell(f"building a library of {n} steps ...")
-            library, rooms, embedder = build(Path(folder) / "library.db", n, tell=tell)
+            library, rooms, embedder = _library((keep or Path(folder)) / f"{n}.db", n, tell)
             with library:
                 parts = Parts(library)
                 for path in ("cluster", "dense", "hybrid"):
@@ -72,6 +71,19 @@ def measure(sizes: Sequence[int], queries: int, tell: Callable[[str], None]) -> 
         tell(f"measuring {n} random vectors ...")
         rows.append({"n": n, "path": "random", **_random(n, embedder.dim, queries)})
     return rows
+
+
+def _library(path: Path, n: int, tell: Callable[[str], None]) -> tuple[ExperienceLibrary, Rooms, CachedEmbedder]:
+    """A library of so many steps, as it is at this path or built there."""
+    if path.exists():
+        tell(f"opening {path} ...")
+        rooms, embedder = Rooms(), CachedEmbedder(open_embedder())
+        library = ExperienceLibrary.open(path, embedder=embedder)
+        library.index()
+        return library, rooms, embedder
+    tell(f"building a library of {n} steps ...")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return build(path, n, tell=tell)
 
 
 class Parts:

@@ -9,11 +9,12 @@ cut takes back is in the inbox again.
 An episode that cannot be filed stays there with the reason, which `verify` tells, and holds up no other.
 """
 
+import gc
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from sqlite3 import Connection, IntegrityError, InterfaceError, ProgrammingError
 from typing import Any
@@ -28,7 +29,7 @@ FILE_AFTER = 16_000_000
 """Characters that one process leaves in the inbox before it files them itself: some 15,000 steps, a second's work."""
 KEPT = 2_000
 """Steps of the newest episodes that are kept in memory, so that filing need not read them again."""
-AT_ONCE = 1_000
+AT_ONCE = 4_000
 """Steps filed in one transaction, about: other writers wait as long."""
 LARGEST = 1e100
 """The largest reward or score: the sums of many are still numbers."""
@@ -141,9 +142,10 @@ class Inbox:
     def _file_there(self) -> None:
         """A few episodes a transaction, until none waits."""
         more = True
-        while more:
-            with self._store.transaction(durable=False) as connection:
-                more = self._file_some(connection)
+        with _uncollected():
+            while more:
+                with self._store.transaction(durable=False) as connection:
+                    more = self._file_some(connection)
         self._recent.clear()
         self._steps = self._size = 0
 
@@ -234,6 +236,18 @@ class Inbox:
         """Drop what was learnt in a transaction that did not commit."""
         self._key_ids.forget()
         self._counted = (0, 0)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's collector, which takes a fifth of the time of filing and finds nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def waits(store: Store, namespace: int) -> bool:

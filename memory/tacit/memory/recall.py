@@ -6,6 +6,7 @@ when nothing is near enough. By task: whole episodes chosen once by the task's w
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from . import clusters
 from .derived import Derived
@@ -185,8 +186,9 @@ def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Ste
 def search(store: Store, derived: Derived, index: Search, text: str, k: int, how: How) -> list[Hit]:
     """Items and steps that speak of a text, best first."""
     vector = None if how == "text" else index.embed(text)
-    items = index.find("items", text, k, frequencies=derived.words, how=how, vector=vector) if derived.items else []
-    states = index.find("states", text, k, frequencies=derived.words, how=how, vector=vector)
+    asked: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": index.version()}
+    items = index.find("items", text, k, **asked) if derived.items else []
+    states = index.find("states", text, k, **asked)
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]

@@ -6,6 +6,7 @@ that one threshold decides whether anything is near enough to be shown at all. A
 is kept in a file beside the library (see `sidecar`), so that opening need not train it.
 """
 
+import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +26,12 @@ from .text_index import TextIndex
 Kind = Literal["states", "items"]
 KINDS: tuple[Kind, ...] = ("states", "items")
 How = Literal["hybrid", "dense", "text"]
+Version = tuple[int, int]
 RRF = 60.0
 """Rank constant of the fusion: larger makes lower ranks count more."""
 DEPTH = 24
 """Hits taken from each index before fusing."""
-_READ = 8192
+_READ = 4096
 """Vectors read at a time."""
 _EMBED = 512
 """Texts embedded and committed at a time: what a kill loses of a long embedding."""
@@ -60,7 +62,7 @@ class Search:
         self._sidecar = Sidecar(store, namespace)
         self._indices: dict[Kind, VectorIndex | TrainedIndex] = {}
         self._last: dict[Kind, int] = {}
-        self._version: dict[Kind, tuple[int, int]] = {}
+        self._version: dict[Kind, Version] = {}
         self._saved: dict[Kind, int] = {}
         self._unkept: dict[Kind, dict[int, Vectors]] = {kind: {} for kind in KINDS}
         self._lock = threading.RLock()
@@ -83,14 +85,15 @@ class Search:
         frequencies: Mapping[str, int],
         how: How = "hybrid",
         vector: Vectors | None = None,
+        version: Version | None = None,
     ) -> list[tuple[int, float, str]]:
-        """At most k triples (id, cosine, why), best first."""
+        """At most k triples (id, cosine, why), best first; of the library at this version, where that is known."""
         self.scans += 1
         if how == "text" and vector is None:
             return [(ref, 0.0, "words") for ref in self.by_words(kind, text, k, frequencies)]
         if vector is None:
             vector = self.embed(text)
-        index = self.index(kind)
+        index = self.index(kind, version)
         if how == "dense":
             return [(ref, cosine, "meaning") for ref, cosine in index.search(vector, k)]
         dense = index.search(vector, DEPTH)
@@ -106,11 +109,11 @@ class Search:
         """Ids by the rarest words of the text, best first."""
         return self._texts[kind].search(text, k, frequencies)
 
-    def index(self, kind: Kind) -> VectorIndex | TrainedIndex:
-        """The vector index, brought up to the truth."""
+    def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:
+        """The vector index, brought up to the truth, or to a version of it."""
         with self._lock:
             index = self._indices.get(kind)
-            version = (self._store.version(), self._store.connection.total_changes)
+            version = version or self.version()
             if index is not None and self._version.get(kind) == version:
                 return index
             self._refuse_other_vectors()
@@ -118,6 +121,7 @@ class Search:
             if index is None:
                 index = self._indices[kind] = self._opened(kind, newest)
                 self.save(trained_only=True)
+                _give_back_memory()
             if self._last[kind] < newest:
                 self._embed_missing(kind, self._last[kind], newest)
                 for refs, vectors in self._vectors(kind, self._last[kind], newest):
@@ -128,6 +132,10 @@ class Search:
                 self.save(trained_only=True)
             self._version[kind] = version  # of before: what was written meanwhile is read the next time
             return index
+
+    def version(self) -> Version:
+        """What changes when the library does, whoever changes it."""
+        return self._store.version(), self._store.connection.total_changes
 
     def forget(self, kind: Kind) -> None:
         """Drop an index; it is rebuilt from the truth when it is next needed."""
@@ -306,6 +314,12 @@ def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
     if kind == "items" and len(truth) != saved.count:
         return ""  # items were changed or retired since: no harm, it is made anew when it is opened
     return f"{len(truth - held)} missing, {len(held - truth)} too many" if held != truth else ""
+
+
+def _give_back_memory() -> None:
+    """What making an index took and let go of, some 50 MB, to the system; the C library keeps it otherwise."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _nothing(refs: Sequence[int]) -> tuple[list[int], Vectors]:

@@ -39,11 +39,15 @@ def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
 @lru_cache(maxsize=4096)
 def abstract(text: str) -> str:
     """The text with ids, numbers, counts and list order removed: what the signature hashes."""
-    lowered = _IDS.sub("#", _BLANKS.sub(" ", text.lower()))
+    lowered = text.lower()
+    if "  " in lowered or not lowered.replace("\n", "").isprintable():  # all other blanks are not printable
+        lowered = _BLANKS.sub(" ", lowered)
+    lowered = _IDS.sub("#", lowered)
     clauses = [_abstract_clause(clause) for clause in _CLAUSE.split(lowered)]
     return "\n".join(sorted({clause for clause in clauses if clause}))
 
 
+@lru_cache(maxsize=16384)
 def _abstract_clause(clause: str) -> str:
     parts = _LISTING.split(clause)
     if len(parts) > 1 and (lead := _LEAD.fullmatch(parts[0])):

@@ -23,6 +23,9 @@ BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for another one before it gives up."""
 SOON_S = 5.0
 """How long a transaction that need not be durable waits for another writer: a read waits for it."""
+SHORT_LOG, LONG_LOG = 1000, 4000
+"""Pages of the write-ahead log before it is copied into the file. A short one is soon written over, which costs a
+commit a third less than growing it; in a long one a page that many large transactions change is copied once."""
 _MAGIC = b"SQLite format 3\x00"
 
 
@@ -90,8 +93,7 @@ class Store:
             return
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
-        # a short log is soon written over, which costs a commit less than growing it: a third of its time
-        self.connection.execute("PRAGMA wal_autocheckpoint = 1000")
+        self.connection.execute(f"PRAGMA wal_autocheckpoint = {SHORT_LOG}")
         self.connection.execute("PRAGMA cache_size = -65536")  # 64 MiB: the rows of 100,000 steps
         if version < SCHEMA_VERSION:
             with self.transaction():
@@ -129,6 +131,7 @@ class Store:
             if not durable:
                 run("PRAGMA synchronous = NORMAL")
                 run(f"PRAGMA busy_timeout = {SOON_S * 1000:.0f}")
+                run(f"PRAGMA wal_autocheckpoint = {LONG_LOG}")
             try:
                 run("BEGIN IMMEDIATE")
                 self._depth += 1
@@ -145,6 +148,7 @@ class Store:
                 if not durable:
                     run("PRAGMA synchronous = FULL")
                     run(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
+                    run(f"PRAGMA wal_autocheckpoint = {SHORT_LOG}")
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
