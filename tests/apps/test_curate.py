@@ -183,7 +183,7 @@ def test_import_names_the_line_that_is_not_of_the_form(tacit, own, tmp_path):
 
 def test_import_of_endless_brackets_is_refused(tacit, own, tmp_path):
     (tmp_path / "deep.jsonl").write_text("[" * 200_000)
-    assert "is not what" in tacit("memory", "import", own, tmp_path / "deep.jsonl", expect=2).stderr
+    assert "line 1: not JSON" in tacit("memory", "import", own, tmp_path / "deep.jsonl", expect=2).stderr
 
 
 def test_reembed_makes_the_embedder_the_librarys_own(tacit_json, own):

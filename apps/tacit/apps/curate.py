@@ -175,25 +175,48 @@ def import_(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="What `tacit memory export` wrote.", exists=True, dir_okay=False, show_default=False
+            metavar="FILE",
+            help="What `tacit memory export` wrote, a log of chat messages, or runs of LangSmith.",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
         ),
     ],
+    form: Annotated[str, typer.Option("--format", help="auto, tacit, openai or langsmith.")] = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
     untrusted: Annotated[
         bool, typer.Option("--untrusted", help="Put its items in quarantine, and trust nothing that it says.")
     ] = False,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Read what export wrote, all or nothing; what is there already is left as it is."""
+    """Read a file of experience, all or nothing; what is there already is left as it is."""
     from tacit.memory import ExperienceLibrary
     from tacit.memory.errors import ConfigError
 
+    from . import importers, inside
+
+    known, told = importers.read(source, form)
+    counted: dict[str, Any] = {"format": known, "library": str(path)}
+    if dry_run:
+        there = path.exists() and namespace in inside.namespaces(path)
+        with opened(path, namespace) if there else ExperienceLibrary.open(":memory:") as library:
+            counted |= importers.count(library, source, known, told)
+        words = f"{counted['new']} of {counted['episodes']} episodes in {source} are new. Nothing was written."
+        _done(as_json, counted, words)
+        return
     with ExperienceLibrary.open(path, namespace=namespace) as library:
+        if known != "tacit":
+            counted |= importers.count(library, source, known, told)
+            importers.write(library, told, source=known, trusted=not untrusted)
+            words = f"{counted['new']} new episodes of {counted['episodes']} from {source}."
+            _done(as_json, counted, words)
+            return
         try:
             lines = library.import_jsonl(source, trust="untrusted" if untrusted else "trusted")
         except RecursionError as error:
             raise ConfigError(f"{source} is not what `tacit memory export` wrote: {error}.") from error
-    _done(as_json, {"lines": lines, "library": str(path)}, f"{lines} new lines from {source}.")
+    _done(as_json, {**counted, "lines": lines}, f"{lines} new lines from {source}.")
 
 
 @app.command()
