@@ -6,10 +6,12 @@ import sys
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 from tacit.apps import bench_train, bench_train_gpu, bench_train_work
 from tacit.apps.peers.processes import ScriptDied
 from tacit.memory.errors import ConfigError
+from tacit.trainers.optim import Learner
 from tacit.trainers.tiny import TinyConfig
 
 
@@ -106,6 +108,22 @@ def test_floors_are_of_the_published_shape():
     load = bench_train_gpu.Load()
     assert load.weights == 440_401_920
     assert load.forward_flops(0) == 2 * (440_401_920 + 1024 * 151_936)
+
+
+def test_a_batch_that_memory_does_not_hold_is_cut_in_halves(monkeypatch):
+    """And the figure says into how many tokens."""
+    step = Learner.step
+
+    def small(self, given):
+        if self.settings.budget > 24:
+            raise torch.OutOfMemoryError
+        return step(self, given)
+
+    monkeypatch.setattr(Learner, "step", small)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    tiny = bench_train_gpu.TINY
+    bench = bench_train_gpu._Bench(tiny, "cpu", bench_train_gpu.build(tiny, "cpu"), 1, print)
+    assert bench.training(None)["tokens of a micro-batch"] == 24
 
 
 def test_without_a_gpu_that_is_said(monkeypatch):

@@ -114,7 +114,7 @@ def measure(load: Load, device: str, rounds: int, tell: Callable[[str], None]) -
 def build(load: Load, device: str) -> Any:
     """The model with an adapter for a role `policy`: bf16 on a GPU, float32 on a CPU."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoModelForCausalLM, Qwen3Config
 
     from tacit.trainers.adapters import add_adapter
 
@@ -130,9 +130,9 @@ def build(load: Load, device: str) -> Any:
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
+    maker: Any = AutoModelForCausalLM
     with torch.device(device):
-        model: Any = Qwen3ForCausalLM(config)
-    model = model.to(torch.bfloat16 if device == "cuda" else torch.float32).eval()
+        model = maker.from_config(config, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
     return add_adapter(model, "policy", RANK).to(device)
 
 
@@ -144,16 +144,10 @@ class _Bench:
         self._rounds, self._tell = rounds, tell
 
     def training(self, peak: float | None) -> Row:
-        """The learner's step, in micro-batches of the whole batch."""
-        from tacit.trainers.adapters import parameters_of
-        from tacit.trainers.optim import Learner, LearnerSettings
-
+        """The learner's step, in micro-batches as large as the memory allows."""
         load = self._load
         tokens = load.streams * load.length
-        settings = LearnerSettings(lr=1e-5, budget=tokens)
-        learner = Learner(self._model, parameters_of(self._model, "policy"), settings, role="policy")
-        given = self._streams()
-        seconds, memory = self._timed("training", lambda: learner.step(given))
+        budget, seconds, memory = self._trained(tokens)
         # the base is frozen: its gradient goes through it, and none is made for it
         needed = 2 * load.forward_flops(load.length)
         rate = tokens / seconds
@@ -166,8 +160,27 @@ class _Bench:
             "MFU as if all weights had gradients": _share(1.5 * rate * needed, peak),
             "matrices here, TFLOP/s": figure(reached / 1e12),
             "floor: trained tokens a second at that speed": round(reached / needed),
+            "tokens of a micro-batch": budget,
             "memory of training, GB": memory,
         }
+
+    def _trained(self, budget: int) -> tuple[int, float, float | None]:
+        """Tokens of a micro-batch, median seconds of a step, GB."""
+        import torch
+
+        from tacit.trainers.adapters import parameters_of
+        from tacit.trainers.optim import Learner, LearnerSettings
+
+        settings = LearnerSettings(lr=1e-5, budget=budget)
+        learner = Learner(self._model, parameters_of(self._model, "policy"), settings, role="policy")
+        given = self._streams()
+        try:
+            return budget, *self._timed("training", lambda: learner.step(given))
+        except torch.OutOfMemoryError:
+            if budget <= self._load.length:
+                raise
+        torch.cuda.empty_cache()
+        return self._trained(budget // 2)
 
     def generation(self) -> Row:
         """Episodes of several turns through the engine."""
