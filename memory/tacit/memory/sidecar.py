@@ -61,8 +61,9 @@ class Sidecar:
 
     @property
     def writable(self) -> bool:
-        """Whether a file may be written now: not of what a transaction has written and may take back."""
-        return self.folder is not None and not self._store.read_only and not self._store.connection.in_transaction
+        """Whether a file may be written now: not of what may be taken back, by a transaction or with a copy."""
+        writable = not (self._store.read_only or self._store.copied or self._store.connection.in_transaction)
+        return self.folder is not None and writable
 
     def path(self, name: str) -> Path | None:
         """Where a file is, or would be."""
