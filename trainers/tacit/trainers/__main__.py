@@ -45,6 +45,8 @@ def train(
     from .run import train as run
 
     report = run(settings, resume=resume, export=export, quiet=quiet)
+    if report.rank:  # of several processes only the first speaks
+        return
     if as_json:
         typer.echo(json.dumps(asdict(report), indent=2))
     else:

@@ -88,7 +88,7 @@ class ServerEngine(RemoteEngine):
             temperature=request.temperature,
             seed=seed,
             stop_token_ids=request.stop,
-            ignore_eos=grammar is None,
+            ignore_eos=True,  # the end is among stop_token_ids
             logprobs=0,
             **({} if grammar is None else {"structured_outputs": {"grammar": grammar}}),
         )

@@ -68,7 +68,7 @@ class VllmEngine(RemoteEngine):
             temperature=request.temperature,
             seed=seed,
             stop_token_ids=list(request.stop),
-            ignore_eos=grammar is None,
+            ignore_eos=True,  # the end is among stop_token_ids
             logprobs=0,
             **bound,
         )

@@ -27,6 +27,7 @@ from tacit.memory.errors import ConfigError
 from .adapters import activate, has_adapters
 from .forward import Batch, batch, forward, logprobs, place_of, recomputed, trained
 from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
+from .parallel import team
 from .rows import Stream, micro_batches
 
 
@@ -156,6 +157,11 @@ class Learner:
             weight_decay=self.settings.weight_decay,
             fused=True,
         )
+        self.reference: Any = None
+        """A frozen model that the policy should stay near, where a step is not given one."""
+        self.team = team()
+        if self.team is not None:
+            self.team.learners[role] = self
         model.eval()  # the log-probabilities must be those of sampling: no dropout
 
     @property
@@ -173,12 +179,19 @@ class Learner:
 
         `reference` is a frozen model that the policy should stay near; without one, and with adapters, it
         is the base. Streams whose advantages are all 0 are counted in the denominator and not read where
-        nothing else than the policy's loss asks for them; a step with no signal at all moves nothing.
+        nothing else than the policy's loss asks for them; a step with no signal at all moves nothing. In a
+        team of processes each reads its share, and all make the same step.
         """
         began, loss, tally = time.perf_counter(), loss or LossSettings(), _Tally()
         if self.role:
             activate(self.model, self.role)
-        before = self._before([stream for stream in streams if _speaks(stream, loss)], loss, reference)
+        mine, reference = streams, self.reference if reference is None else reference
+        if self._together:
+            assert self.team is not None
+            if self.team.rank == 0:
+                self.team.tell(("step", (self.role, streams, loss)))
+            mine = self.team.share(streams)
+        before = self._before([stream for stream in mine if _speaks(stream, loss)], loss, reference)
         with recomputed(self.model) if self.settings.recompute else nullcontext():
             for part in self._parts(streams):
                 self._update(part, before, loss, tally)
@@ -213,6 +226,8 @@ class Learner:
 
     def _before(self, streams: Sequence[Stream], loss: LossSettings, reference: Any) -> dict[int, _Before]:
         """By id of stream, what must be read before anything moves."""
+        if self._shards and (loss.kl or loss.old == "trainer"):
+            raise ConfigError("a sharded base is not read before the step yet: use loss.kl=0 and loss.old=sampled.")
         old: Sequence[Tensor | None] = [None] * len(streams)
         near: Sequence[Tensor | None] = [None] * len(streams)
         if loss.old == "trainer" and not self._moves_once:
@@ -233,6 +248,14 @@ class Learner:
         raise ConfigError("a divergence is asked for and there is no reference: give reference=frozen(model).")
 
     @property
+    def _together(self) -> bool:
+        return self.team is not None and self.team.active
+
+    @property
+    def _shards(self) -> bool:
+        return self.team is not None and self.team.active and self.team.shards
+
+    @property
     def _moves_once(self) -> bool:
         return self.settings.epochs * self.settings.minibatches == 1
 
@@ -243,8 +266,14 @@ class Learner:
         denominator, weights = _denominator(streams, self.settings)
         told = _Tally()
         try:
-            for micro in micro_batches([stream for stream in streams if id(stream) in before], self.settings.budget):
+            parts = micro_batches([stream for stream in streams if id(stream) in before], self.settings.budget)
+            idle = self.team.most(len(parts)) - len(parts) if self.team is not None and self._shards else 0
+            for micro in parts:
                 self._accumulate(micro, before, weights, denominator, loss, told)
+            for _ in range(idle):  # all go through a sharded base equally often
+                self._pass_through()
+            if self._together:
+                self._add_up(told)
             tally.add(told)
             if loss.max_kl is not None and told.sums["kl_old"] > loss.max_kl * told.trained:
                 tally.stopped = 1
@@ -284,6 +313,20 @@ class Learner:
         tally.trained += len(given)
         for name, summed in {**values, "entropy": entropies, "loss": value}.items():
             tally.sums[name] += float(summed.detach().sum())
+
+    def _add_up(self, told: _Tally) -> None:
+        """The gradient and the sums of all processes."""
+        assert self.team is not None
+        counted = {"": float(told.tokens), " ": float(told.trained), **told.sums}
+        found = self.team.add_up(self.parameters, counted)
+        told.tokens, told.trained = int(found.pop("")), int(found.pop(" "))
+        told.sums.update(found)
+
+    def _pass_through(self) -> None:
+        device, dtype = place_of(self.model)
+        empty = Stream((0, 0), (False, True), (0.0,) * 2, (0.0,) * 2, (None,) * 2, self.role, "", 0)
+        values, _ = forward(self.model, batch([empty], device, dtype))
+        (0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
 
     def _move(self, tally: _Tally, signal: bool) -> None:
         """Let the optimiser act on the gradient; one that is not finite is dropped and counted."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from tacit.memory import ExperienceLibrary, Trajectory
+from tacit.runtime import Environment
 
 from .adapters import has_adapters, parameters_of
 from .config import RoleConfig
@@ -105,6 +106,8 @@ class Parts:
     """All the exploring episodes of a world, by task and seed, however they ended."""
     episodes: Callable[[], Sequence[Trajectory]] = lambda: ()
     """Those of the worlds that are explored before anything is learnt."""
+    environment: Environment | None = None
+    """What a role that sends teams into worlds makes clones of."""
 
 
 class PolicyRole:
@@ -115,13 +118,12 @@ class PolicyRole:
         self._config = parts.config
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
-        self._reference: Any = None
         self._rollouts: list[Rollout] = []
 
     def begin(self) -> None:
         """Where a divergence from a full model is asked for, the reference is what it is now."""
         if self._config.loss.kl and not has_adapters(self.model):
-            self._reference = frozen(self.model)
+            self._learner.reference = frozen(self.model)
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """As they are: a policy shows nothing."""
@@ -148,7 +150,7 @@ class PolicyRole:
         rollouts, self._rollouts = self._rollouts, []
         advantages = self.advantages(rollouts)
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
-        metrics = self._learner.step(streams(rows, advantages), self._config.loss, reference=self._reference)
+        metrics = self._learner.step(streams(rows, advantages), self._config.loss)
         return {**metrics, "lr": self._learner.lr, "advantage_spread": spread(advantages)}
 
     def advantages(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
@@ -162,7 +164,7 @@ class PolicyRole:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimiser, and the reference where there is one."""
-        reference = self._reference.state_dict() if self._reference is not None else None
+        reference = self._learner.reference.state_dict() if self._learner.reference is not None else None
         return {
             "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
             "learner": self._learner.state_dict(),
@@ -174,8 +176,8 @@ class PolicyRole:
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
         if state["reference"] is not None:
-            self._reference = frozen(self.model)
-            self._reference.load_state_dict(state["reference"])
+            self._learner.reference = frozen(self.model)
+            self._learner.reference.load_state_dict(state["reference"])
 
 
 def _finished(rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -215,5 +217,16 @@ def _guide(parts: Parts) -> Role:
     return GuideRole(parts)
 
 
-ROLES: dict[str, Callable[[Parts], Role]] = {"policy": PolicyRole, "guide": _guide, "extractor": _extractor}
+def _admission(parts: Parts) -> Role:
+    from .admission_role import AdmissionRole
+
+    return AdmissionRole(parts)
+
+
+ROLES: dict[str, Callable[[Parts], Role]] = {
+    "policy": PolicyRole,
+    "guide": _guide,
+    "extractor": _extractor,
+    "admission": _admission,
+}
 """How each role is built, by its name."""

@@ -10,6 +10,7 @@ is the loop alone: what it drives is in `stage`, `roles`, `evaluate` and `checkp
 import asyncio
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import Any
 
 from tacit.memory.errors import ConfigError
 
-from . import config as settings, models
+from . import config as settings, models, parallel
 from .checkpoint import Checkpoints, random_states, restore_random_states
 from .config import CONTROL, TrainConfig
 from .draw import Drawn
@@ -60,6 +61,8 @@ class TrainReport:
     wall_s: float
     exported: tuple[str, ...] = ()
     """Folders that peft, transformers and vLLM load."""
+    rank: int = 0
+    """Of the process, where several train one run: only the first has something to say."""
 
 
 def train(
@@ -77,6 +80,9 @@ def train(
     """
     config = _read(config, overrides)
     wall, cpu = time.perf_counter(), time.process_time()
+    parallel.check(config)
+    if (ours := parallel.team()) is not None and ours.rank:
+        return _worked(config, ours)
     with _Run.opened(config, resume=resume, quiet=quiet) as run, run.stoppable():
         asyncio.run(run.go())
         exported = run.export(Path(export)) if export is not None else ()
@@ -93,6 +99,15 @@ def train(
             time.perf_counter() - wall,
             exported,
         )
+
+
+def _worked(config: TrainConfig, ours: parallel.Team) -> TrainReport:
+    """The part of a process that does not play."""
+    out = Path(config.run.out)
+    _prepare_torch(config)
+    with tempfile.TemporaryDirectory() as folder:
+        parallel.work(ours, lambda checkpoint: Stage.restore(Path(checkpoint), Path(folder), config, plays=False))
+    return TrainReport(str(out), 0, False, "", None, {}, {}, time.process_time(), 0.0, rank=ours.rank)
 
 
 def _read(config: TrainConfig | str | Path | Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:
@@ -157,6 +172,8 @@ class _Run:
                 stop.add_note(f"What was saved is in {out / 'checkpoints'}; --resume goes on from there.")
                 raise
             finally:
+                if (ours := parallel.team()) is not None:
+                    ours.tell(("end", None))
                 stage.close()
 
     @contextmanager
@@ -223,6 +240,7 @@ class _Run:
     async def _iterate(self) -> None:
         """Play, credit and move one role, serve its new weights, let the library learn; read meanwhile."""
         began, number = time.perf_counter(), self.state.iteration + 1
+        self._gather()
         self.stage.snapshot = f"library@{self.state.iteration}" if self.config.uses_library else ""
         read = tokens_read(self.stage.engine)
         await self._read_ahead(number)
@@ -239,6 +257,15 @@ class _Run:
         metrics["seconds"] = time.perf_counter() - began
         self.metrics.log(number, metrics)
         self.screen.show(number, metrics)
+
+    def _gather(self) -> None:
+        """The other processes, if there are any, read where the run stands: then they help with its updates."""
+        ours = parallel.team()
+        if ours is not None and not ours.active:
+            if self.saved != self.state.iteration:
+                self._save()
+            ours.tell(("start", str(self.checkpoints.latest())))
+            ours.active = True
 
     async def _read_ahead(self, number: int) -> None:
         """Whoever reads begins to, what comes next included; before the first rollouts it has to be waited for."""

@@ -9,6 +9,7 @@ An episode is the runtime's: the same agent, loop and library as in production. 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from tacit.runtime.guidance import Guidance, RetrievalGuidance
 
 from . import models
 from .checkpoint import copy_library, put_library
-from .config import LEARNS, RoleConfig, TrainConfig, of
+from .config import LEARNS, EngineConfig, RoleConfig, TrainConfig, of
 from .diversity import DiverseLibrary, Diversity, merge_pass
 from .engines import open_engine
 from .explore import Explorer, Task, open_world, words
 from .gate import GatedGuidance, open_gate
 from .models import BASE
+from .parallel import team
 from .roles import ROLES, Parts, Reader, Role
 from .rollout import GivenGuidance, Spec, TokenPolicy, collect
 from .rows import Rollout
@@ -59,14 +61,22 @@ class Stage:
         library: ExperienceLibrary,
         start: ExperienceLibrary | None,
         out: Path,
+        *,
+        plays: bool = True,
     ) -> None:
-        """`base`: model and tokenizer; `start`: the library as it was when the run began, if that matters."""
+        """`base`: model and tokenizer; `start`: the library as it was when the run began, if that matters.
+
+        plays: else no engine elsewhere is opened, because another process plays.
+        """
         self.config, self.environment, self.explorer, self._out = config, environment, explorer, out
         self.library, self._start = library, start
         model, self.tokenizer = base
         self.transcript = Transcript(self.tokenizer)
         trained = models.for_roles(model, list(config.roles), config.model, config.run.seed)
-        self.engine = open_engine(config, next(iter(trained.values())), self.tokenizer, out)
+        if (ours := team()) is not None and ours.shards:
+            ours.shard(next(iter(trained.values())))
+        elsewhere = config if plays else replace(config, engine=EngineConfig())
+        self.engine = open_engine(elsewhere, next(iter(trained.values())), self.tokenizer, out)
         self.gate = open_gate(config.gate.kind, least=config.gate.least, floor=config.gate.floor)
         self.diversity = Diversity(seed=config.run.seed)
         self.roles = {name: self._role(name, part, trained[name]) for name, part in config.roles.items()}
@@ -91,7 +101,7 @@ class Stage:
         return cls(config, environment, explorer, base, library, start, out)
 
     @classmethod
-    def restore(cls, checkpoint: Path, out: Path, config: TrainConfig | None = None) -> "Stage":
+    def restore(cls, checkpoint: Path, out: Path, config: TrainConfig | None = None, *, plays: bool = True) -> "Stage":
         """As it was in a checkpoint, weights and library included; works in `out`."""
         config = config or read_config(checkpoint)
         environment = open_world(config.environment)
@@ -101,7 +111,7 @@ class Stage:
                 put_library(checkpoint / name, out / name)
         library, start = _libraries(config, out)
         base = models.read_base(checkpoint / BASE, config.model)
-        stage = cls(config, environment, Explorer(environment, config.explore), base, library, start, out)
+        stage = cls(config, environment, Explorer(environment, config.explore), base, library, start, out, plays=plays)
         stage._load_roles(checkpoint)
         return stage
 
@@ -154,6 +164,7 @@ class Stage:
             self.gate,
             explored=lambda task, number: self.explorer.explored((task, number)),
             episodes=lambda: self.explorer.trajectories(self.config.explore.worlds),
+            environment=self.environment,
         )
         return ROLES[name](parts)
 
