@@ -60,7 +60,7 @@ def _rounds(
     from .peers.processes import ScriptDied
 
     seconds: Seconds = {name: [] for name in systems}
-    why = trl if isinstance(trl, str) else ""
+    process, why = (None, trl) if isinstance(trl, str) else (trl, "")
     for number in range(-WARM, rounds):
         tell(f"round {max(0, number + 1)} of {rounds} ...")
         spent = {}
@@ -68,13 +68,13 @@ def _rounds(
             began = time.process_time()
             work()
             spent[name] = time.process_time() - began
-        if not why:
+        if process is not None:
             try:
-                trl.until("ready")
-                trl.go()
-                spent["generation", "trl"], spent["training", "trl"] = trl.until("step")
+                process.until("ready")
+                process.go()
+                spent["generation", "trl"], spent["training", "trl"] = process.until("step")
             except ScriptDied as error:
-                why = str(error)
+                process, why = None, str(error)
         if number >= 0:
             for name, value in spent.items():
                 seconds.setdefault(name, []).append(value)
