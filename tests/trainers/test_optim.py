@@ -435,3 +435,17 @@ def test_a_role_without_an_adapter_is_refused(adapted):
 def test_two_adapters_of_one_name_are_refused(adapted):
     with pytest.raises(ConfigError, match="already"):
         add_adapter(adapted, "policy")
+
+
+def test_compiled_layers_give_the_same_step_and_are_themselves_again():
+    """The engine generates with the same layers, of another shape at every token: outside of a step they are plain."""
+    from tacit.trainers.compiled import Compiled
+
+    plain, other = build_model(WORDS, SHAPE), build_model(WORDS, SHAPE)
+    compiled = learner(other, lr=1e-3)
+    compiled._compiled = Compiled(other, backend="eager")
+    expected = learner(plain, lr=1e-3).step(streams(), LossSettings())
+    told = compiled.step(streams(), LossSettings())
+    assert told["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain.parameters(), other.parameters(), strict=True))
+    assert not any(getattr(module, "_compiled_call_impl", None) for module in other.modules())

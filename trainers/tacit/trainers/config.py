@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tacit.memory.errors import ConfigError, UnknownName
 
 from .credit import ESTIMATORS
-from .optim import LearnerSettings, LossSettings
+from .learning import LearnerSettings, LossSettings
 from .settings import as_dict as as_dict, as_yaml as as_yaml, differences as differences, nearest, parse as parse
 from .tiny import TinyConfig
 from .warmstart import Examples, WarmStart

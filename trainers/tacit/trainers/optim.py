@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,81 +25,12 @@ from torch import Tensor, nn
 from tacit.memory.errors import ConfigError
 
 from .adapters import activate, has_adapters
+from .compiled import Compiled
 from .forward import Batch, batch, forward, logprobs, place_of, recomputed, trained
+from .learning import LearnerSettings as LearnerSettings, LossSettings as LossSettings
 from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
 from .parallel import team
 from .rows import Stream, micro_batches
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossSettings:
-    """What is minimised."""
-
-    kind: Literal["ppo", "gspo", "cispo", "imitation"] = "ppo"
-    """See losses.policy_loss; imitation is -A log p: cross-entropy where the advantages are 1."""
-    low: float = 0.2
-    """The ratio to the old policy is clipped below 1 - low."""
-    high: float = 0.28
-    """And above 1 + high."""
-    dual: float | None = None
-    """A token with a negative advantage costs at most this times it; None for no bound."""
-    old: Literal["sampled", "trainer"] = "sampled"
-    """Whose log-probabilities the old policy's are: the engine's, or the trainer's own, read before the
-    update; the engine's then weigh the tokens, see `cap`."""
-    cap: float = 2.0
-    """Tokens sampled by another program weigh at most this."""
-    kl: float = 0.0
-    """Weight of the divergence from the reference, in nats a token."""
-    kl_kind: Literal["k1", "k2", "k3"] = "k3"
-    """Which estimate of it is differentiated."""
-    entropy: float = 0.0
-    """Weight of the entropy, in nats a token: a bonus."""
-    max_kl: float | None = None
-    """No more updates in this step once the policy is so far from the old one, in nats a token; None for all."""
-    temperature: float = 1.0
-    """At which the tokens were sampled."""
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}; log-probabilities need one above 0: use 1.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearnerSettings:
-    """How it is minimised."""
-
-    lr: float = 3e-4
-    """Learning rate of AdamW, at its highest."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """Decay of AdamW's two averages."""
-    weight_decay: float = 0.0
-    """Of every parameter, by update and learning rate."""
-    warmup: int = 0
-    """Updates over which the learning rate rises to its highest."""
-    decay: int | None = None
-    """Updates after which the learning rate, falling linearly, is 0; None: it does not fall."""
-    clip: float = 1.0
-    """The gradient's norm is cut to this."""
-    budget: int = 4096
-    """Tokens of a micro-batch, padding included: as many as fit the memory."""
-    epochs: int = 1
-    """Times that the same streams are gone through in a step."""
-    minibatches: int = 1
-    """Updates of an epoch; each trace is in one of them, drawn anew every epoch."""
-    denominator: Literal["tokens", "traces", "constant"] = "tokens"
-    """The loss is a mean over all the update's tokens, or over traces of their means over tokens, or a sum
-    over tokens divided by traces x `constant` (Dr. GRPO)."""
-    constant: int = 1024
-    """Tokens that a trace counts for with the denominator `constant`."""
-    recompute: bool = False
-    """Gradient checkpointing: less memory, a third more time."""
-    seed: int = 0
-    """Of the draw of minibatches."""
-
-    def __post_init__(self) -> None:
-        for name in ("budget", "epochs", "minibatches", "constant"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +88,7 @@ class Learner:
             weight_decay=self.settings.weight_decay,
             fused=True,
         )
+        self._compiled = Compiled(model) if self.settings.compile else None
         self.reference: Any = None
         """A frozen model that the policy should stay near, where a step is not given one."""
         self.team = team()
@@ -192,7 +124,10 @@ class Learner:
                 self.team.tell(("step", (self.role, streams, loss)))
             mine = self.team.share(streams)
         before = self._before([stream for stream in mine if _speaks(stream, loss)], loss, reference)
-        with recomputed(self.model) if self.settings.recompute else nullcontext():
+        with (
+            recomputed(self.model) if self.settings.recompute else nullcontext(),
+            nullcontext() if self._compiled is None else self._compiled.used(),
+        ):
             for part in self._parts(streams):
                 self._update(part, before, loss, tally)
                 if tally.stopped:
