@@ -19,13 +19,17 @@ TACIT = "from tacit.apps.cli import main; main()"
 
 
 class Served:
-    """A server on a port of its own."""
+    """A server on a port of its own, its log in a file beside the library."""
 
     def __init__(self, path, *options):
         command = [sys.executable, "-c", TACIT, "serve", str(path), "--port", "0", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr
-        self.first = self.process.stderr.readline()
+        self.log = path.with_suffix(".log")
+        with self.log.open("w") as written:
+            self.process = subprocess.Popen(command, stderr=written)
+        while "\n" not in self.log.read_text():
+            assert self.process.poll() is None
+            time.sleep(0.05)
+        self.first = self.log.read_text().splitlines()[0]
         self.url = self.first.partition(": ")[2].split("/   ")[0]
         self.client = httpx.Client(base_url=self.url, timeout=30, transport=httpx.HTTPTransport(retries=20))
         while True:
@@ -42,8 +46,7 @@ class Served:
         """Its exit code and the rest of its log."""
         self.client.close()
         self.process.send_signal(signal.SIGTERM)
-        _, log = self.process.communicate(timeout=20)
-        return self.process.returncode, log
+        return self.process.wait(timeout=20), self.log.read_text()
 
 
 @pytest.fixture(scope="module")

@@ -336,7 +336,7 @@ def _do(path: str, items: list[str], clients: int, each: int) -> float | None:
 
     from tacit.memory import Trajectory
 
-    assert FastAPI
+    del FastAPI
     episodes, first = TypeAdapter(list[Trajectory]), None
     with ExperienceLibrary.open(path, CachedEmbedder(open_embedder())) as library:
         own = [calls(number, items) for number in range(clients)]

@@ -65,7 +65,7 @@ def _listed(found: Sequence[Mapping[str, Any]], link: Link) -> Html:
             row["n_steps"],
             row["arm"],
             row["seed"],
-            row["recorded_at"][:16].replace("T", " "),
+            tag("span", row["recorded_at"][:16].replace("T", " "), class_="date"),
             tag("span", excerpt(row["task"], 110), class_="says soft"),
         )
         for row in found
@@ -86,7 +86,7 @@ def _head(told: Mapping[str, Any]) -> Html:
         "task": told["task"],
         "ended": f"{won_words(told['success'])} ({told['ending']}), score {told['score']:.2f}",
         "arm": f"{told['arm']}, seed {told['seed']}",
-        "recorded": told["recorded_at"],
+        "recorded": f"{told['recorded_at'][:19].replace('T', ' ')} UTC",
         **{name: str(told["meta"][name]) for name in ("environment", "policy", "failed") if name in told["meta"]},
     }
     return section("How it went", tag("dl", *map(_fact, facts.items()), class_="pairs"))

@@ -149,7 +149,7 @@ def framed(room: Room, title: str, here: str = "") -> Iterator[None]:
             class_="top",
         )
     )
-    with ui.element("main").classes("page").props('id=main tabindex="-1"'):
+    with ui.element("div").classes("page").props('id=main tabindex="-1"'):
         html(tag("h1", linked(title)))
         yield
 

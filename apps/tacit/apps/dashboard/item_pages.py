@@ -62,11 +62,11 @@ def add(api: FastAPI) -> None:
 def _found(
     library: ExperienceLibrary, offset: int, *, text: str, how: str, kind: str, status: str, source: str, sort: str
 ) -> lists.Found:
-    """A page of items; where they are ranked by nearness, the first page is all there is."""
+    """A page of items: the nearest, of those in use, or all that have the words, whatever became of them."""
     kinds = [kind] if kind else None
-    if text.strip() and how != "words":
+    if text.strip() and how != "words" and status in ("active", "all"):
         hits = lists.search(library, text, HITS, how=how, among="items", kinds=kinds)
-        found = [hit.what for hit in hits]
+        found = [hit.what for hit in hits if isinstance(hit.what, Item) and source in ("", hit.what.source)]
         return found[offset : offset + PAGE], len(found)
     return lists.items(
         library, kinds, status=status, source=source or None, sort=sort, text=text or None, limit=PAGE, offset=offset
@@ -181,7 +181,7 @@ def _history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:
     for change in changes:
         said = linked(changed_words(before, change["detail"]) or "-", link)
         at = change["at"][:19].replace("T", " ")
-        rows.append((at, change["op"], tag("span", said, class_="says")))
+        rows.append((tag("span", at, class_="date"), change["op"], tag("span", said, class_="says")))
         before |= change["detail"]
     return table(("at (UTC)", "what", "changed"), rows[::-1], caption="History, the newest first")
 

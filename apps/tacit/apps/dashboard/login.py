@@ -10,7 +10,7 @@ from tacit.apps.http.auth import Tokens
 from tacit.apps.http.gate import COOKIE
 
 from .frame import plain_page
-from .markup import Html, tag
+from .markup import Html, linked, tag
 
 LONGEST = 4096
 """Bytes of a form that are read."""
@@ -54,7 +54,7 @@ def _page(then: str, wrong: str = "") -> str:
         tag(
             "form",
             tag("p", wrong, class_="bad", role="alert") if wrong else Html(""),
-            tag("p", "This library is opened by a token. `tacit serve token add` makes one."),
+            tag("p", linked("This library is opened by a token. `tacit serve token add` makes one.")),
             tag("input", type="hidden", name="next", value=_own(then)),
             tag(
                 "p",

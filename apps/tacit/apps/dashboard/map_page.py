@@ -15,7 +15,7 @@ from . import charts, figures
 from .frame import Room, framed, html, page, told
 from .markup import Html, Link, linked, section, table, tag
 
-LISTED = 50
+LISTED = 25
 """Situations in the list under the map."""
 
 

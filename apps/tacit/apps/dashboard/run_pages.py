@@ -21,6 +21,8 @@ FIRST = ("Success", "success", "score", "reward", "loss", "kl")
 """Words of the metrics that are shown before others."""
 CHARTS = 6
 """Charts of a training run at first; the others are chosen."""
+SHARE = 0.3
+"""A curve that reaches this and stays within 0 and 1 is drawn on all of that."""
 _BESIDE = frozenset({"iteration", "kind"})
 
 Curves = dict[str, list[list[float]]]
@@ -53,7 +55,7 @@ def _listed(found: Sequence[Mapping[str, Any]], room: Room) -> Html:
             tag("a", one["name"], href=room.link(f"/runs/{one['name']}")),
             "training" if one["kind"] == "train" else "experiment",
             one["lines"],
-            one["changed_at"][:19].replace("T", " "),
+            tag("span", one["changed_at"][:19].replace("T", " "), class_="date"),
         )
         for one in found
     ]
@@ -88,7 +90,7 @@ class Live:
     def _show(self) -> None:
         found = training(self._rows) if self._kind == "train" else experiment(self._rows)
         self._head.set_content(tag("p", _said(self._kind, self._rows), class_="soft", role="status"))
-        names = sorted(found, key=_order)
+        names = sorted(found, key=lambda name: (max(map(len, found[name].values())) < 2, *_order(name)))
         if self._kind == "train" and names != self._choice.options:
             self._choice.set_options(names, value=self._chosen or names[:CHARTS])
         for name in self._chosen if self._kind == "train" else names:
@@ -100,7 +102,8 @@ class Live:
 
     def _draw(self, name: str, curves: Curves) -> None:
         x = "iteration" if self._kind == "train" else "episodes learnt from"
-        share = all(0 <= y <= 1 for points in curves.values() for _, y in points)
+        heights = [y for points in curves.values() for _, y in points]
+        share = min(heights) >= 0 and SHARE <= max(heights) <= 1
         with self._place, ui.element("section"):
             html(tag("h2", name))
             self._charts[name] = (

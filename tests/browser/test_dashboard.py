@@ -1,0 +1,171 @@
+"""The dashboard in headless Chromium: what is asked of whom, by keyboard, at both widths, and what people do there."""
+
+import json
+from urllib.parse import urlsplit
+
+import pytest
+
+from tacit.apps.http.auth import Tokens
+from tacit.memory import ExperienceLibrary
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+PAGES = ["/", "/items", "/items?text=apple&how=hybrid", "/map", "/episodes", "/runs", "/runs/coin"]
+
+
+@pytest.fixture(scope="module")
+def ids(folder):
+    """Ids of what has a page of its own."""
+    with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
+        return {
+            "guardrail": library.items(["guardrail"])[0].id,
+            "episode": library.trajectories(limit=1)[0]["id"],
+            "waiting": library.items(status="quarantined")[0].id,
+            "insight": next(item.id for item in library.items(["insight"]) if "Apples" in item.title),
+            "situation": library.clusters(1)[0]["signature"],
+            "summary": library.summaries(limit=1)[0].id,
+            "step": library.trajectory(library.trajectories(limit=1)[0]["id"]).steps[0].id,
+        }
+
+
+def all_pages(ids):
+    return [
+        *PAGES, f"/items/{ids['guardrail']}", f"/episodes/{ids['episode']}", f"/situations/{ids['situation']}",
+        f"/attempts/{ids['summary']}", f"/steps/{ids['step']}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_looks_right(visit, ids, url, width):
+    """Nothing asked of another host, no error in the console, nothing wider than the page."""
+    for path in all_pages(ids):
+        page = visit(path, width=width)
+        assert {urlsplit(asked).netloc for asked in page.asked if not asked.startswith(("data:", "blob:"))} == {
+            urlsplit(url).netloc
+        }, path
+        assert page.wrong == [], path
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, path
+        assert page.locator("main h1").inner_text().strip(), path
+        page.context.close()
+
+
+def test_everything_that_can_be_used_has_a_name(visit, ids):
+    """A button, link or field without a name is nothing to who cannot see it."""
+    for path in all_pages(ids):
+        page = visit(path)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('a, button, select, input, textarea')]
+                .filter(e => e.type !== 'hidden' && e.offsetParent !== null)
+                .filter(e => !(e.innerText || '').trim() && !e.getAttribute('aria-label') && !e.title
+                             && !(e.labels && e.labels.length) && !e.closest('label')
+                             && !e.getAttribute('aria-labelledby'))
+                .map(e => e.outerHTML.slice(0, 120))"""
+        )
+        assert nameless == [], path
+        page.context.close()
+
+
+def test_pages_are_reached_by_keyboard(visit):
+    page = visit("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    for name in ("Overview", "Items"):
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == name
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/items")
+    page.get_by_label("Text").focus()
+    page.keyboard.type("apples")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**text=apples**")
+    assert "Apples lie in boxes" in page.locator("#main").inner_text()
+
+
+def test_overview_has_its_figures_and_times_recall(visit):
+    page = visit("/")
+    page.wait_for_selector("text=timed just now")
+    text = page.locator("#main").inner_text()
+    assert "40\nEpisodes" in text
+    assert "memory failed where going without it had succeeded" in text
+    assert page.locator("canvas, svg").count() >= 2
+
+
+def test_replay_goes_on_and_back_by_the_arrow_keys(visit, ids):
+    page = visit(f"/episodes/{ids['episode']}")
+    page.get_by_text("Step 0 of 2: wait").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.get_by_text("Step 1 of 2: open box").wait_for()
+    told = page.locator("section[aria-live]").inner_text()
+    assert "was shown" in told
+    assert "blocked" in told
+    assert "replanned" in told
+    assert "no progress" in told
+    page.keyboard.press("ArrowLeft")
+    page.get_by_text("Step 0 of 2: wait").wait_for()
+
+
+def test_item_is_pinned_edited_undone_and_retired(visit, ids, folder):
+    """What a person does on the page is what the library has."""
+
+    def now():
+        with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
+            return library.get(ids["insight"])
+
+    page = visit(f"/items/{ids['insight']}")
+    page.get_by_role("button", name="Pin").click()
+    page.get_by_role("button", name="Unpin").wait_for()
+    assert now().pinned
+    page.get_by_role("button", name="Edit").click()
+    fields = page.get_by_label("Its fields, as JSON")
+    fields.fill(json.dumps({**json.loads(fields.input_value()), "score": 7}))
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("it lies in [0, 1]").wait_for()
+    fields.fill(json.dumps({**json.loads(fields.input_value()), "score": 0.9, "body": "In every box."}))
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("In every box.").first.wait_for()
+    assert (now().score, now().body) == (0.9, "In every box.")
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_function("!document.querySelector('dl').innerText.includes('In every box.')")
+    assert now().body == "Look into every box."
+    page.get_by_role("button", name="Retire").click()
+    page.get_by_label("Reason, kept in the history").fill("no more apples")
+    page.get_by_role("button", name="Retire this item").click()
+    page.get_by_text("why: no more apples").wait_for()
+    assert now().status == "retired"
+
+
+def test_item_is_released_from_quarantine(visit, ids, folder):
+    page = visit("/items?status=quarantined")
+    page.get_by_role("link", name="A stranger's advice").click()
+    page.wait_for_url(f"**/items/{ids['waiting']}")
+    page.get_by_role("button", name="Release").click()
+    page.get_by_label("Reason, kept in the history").fill("it was right")
+    page.get_by_role("button", name="Release from quarantine").click()
+    page.get_by_text("released: it was right").wait_for()
+    with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
+        assert library.get(ids["waiting"]).status == "active"
+
+
+def test_run_is_followed_while_it_writes(visit, folder):
+    page = visit("/runs/coin")
+    page.get_by_text("Training, iteration 4").wait_for()
+    with (folder / "runs" / "coin" / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"iteration": 5, "kind": "train", "reward": 0.6, "loss": 0.1}) + "\n")
+    page.get_by_text("Training, iteration 5").wait_for(timeout=5000)
+
+
+def test_token_opens_it_and_a_reader_gets_no_buttons(chromium, folder, serve, ids):
+    import shutil
+
+    path = folder / "closed.db"
+    shutil.copy(folder / "library.db", path)
+    secret = Tokens.beside(path).add("reader")
+    page = chromium.new_context(base_url=serve(path)).new_page()
+    page.goto(f"/items/{ids['guardrail']}")
+    page.get_by_label("Token").fill(secret)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_selector("main h1 >> text=do not")
+    assert page.get_by_role("button", name="Retire").count() == 0
+    page.context.close()
