@@ -5,15 +5,15 @@
         environment = archive.environment(Latency())
         state = environment.reset(archive.question)
 
-The files are real and are really searched and read; what is simulated is that each call waits, as one
-over a network does. `Clerk` answers by rule: it searches, reads what it found in an order of its own,
+The files are real and are really searched and read; that each call waits, as one over a network does,
+is simulated. `Clerk` answers by rule: it searches, reads what it found in an order of its own,
 looks up the rates it needs, and now and then follows a whim or notes something, as agents do.
 """
 
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,8 @@ from typing import Any, Literal
 from tacit.memory import Step
 from tacit.runtime import ToolEnvironment
 from tacit.runtime.protocols import Context, Decision
+
+from .slow import Slow
 
 TOWNS = ("Arden", "Brink", "Calder", "Dunmore", "Elswick", "Farrow", "Garth", "Holm")
 _NAMES = """
@@ -54,6 +56,10 @@ class Latency:
     think_s: float = 0.05
     """A decision of the clerk: a model's time."""
 
+    def of(self, action: str) -> float:
+        """Of an action: calls wait, notes and answers hardly do."""
+        return self.call_s if action.startswith(("search(", "read(", "rate(")) else self.note_s
+
     def times(self, factor: float) -> "Latency":
         """All of them so many times as long."""
         return Latency(self.call_s * factor, self.note_s * factor, self.think_s * factor)
@@ -84,43 +90,36 @@ class Archive:
         self.question = f"What is the total budget in marks of all projects in the town of {self._town}?"
         self.answer = str(total)
 
-    def environment(self, latency: Latency) -> ToolEnvironment:
-        """The tools over the files; right answers succeed."""
-        return ToolEnvironment(
-            self._tools(latency), lambda _, answer, __: float(answer == self.answer), name="archive", shown_calls=2
+    def environment(self, latency: Latency) -> Slow:
+        """The tools over the files, which wait; right answers succeed."""
+        tools = ToolEnvironment(
+            self._tools(), lambda _, answer, __: float(answer == self.answer), name="archive", shown_calls=2
         )
+        return Slow(tools, latency.of)
 
-    def _tools(self, latency: Latency) -> Sequence[Any]:
+    def _tools(self) -> Sequence[Any]:
         from langchain_core.tools import StructuredTool
 
-        async def search(words: str) -> str:
+        def search(words: str) -> str:
             """Names of the files that have a town among these words, else the first of them."""
-            await asyncio.sleep(latency.call_s)
             word = next((one for one in words.split() if one in TOWNS), words.split()[0])
             found = [path.stem for path in sorted(self._folder.glob("*.txt")) if word in _read(path)]
             return f"{len(found)} files: {' '.join(found)}" if found else "no file"
 
-        async def read(file: str) -> str:
+        def read(file: str) -> str:
             """What stands in a file."""
-            await asyncio.sleep(latency.call_s)
             return _read(self._within(f"{file}.txt"))
 
-        async def rate(coin: str) -> str:
+        def rate(coin: str) -> str:
             """What a coin is in marks."""
-            await asyncio.sleep(latency.call_s)
             return _read(self._within(f"rates/{coin}"))
 
-        async def note(text: str) -> str:
+        def note(text: str) -> str:
             """Keep a text for oneself."""
-            await asyncio.sleep(latency.note_s)
             return f"noted: {text}"
 
-        reading = {"readOnlyHint": True}
-        tools: list[Callable[..., Awaitable[str]]] = [search, read, rate]
-        return [
-            *(StructuredTool.from_function(coroutine=tool, metadata=reading) for tool in tools),
-            StructuredTool.from_function(coroutine=note),
-        ]
+        reading = [StructuredTool.from_function(tool, metadata={"readOnlyHint": True}) for tool in (search, read, rate)]
+        return [*reading, StructuredTool.from_function(note)]
 
     def _within(self, name: str) -> Path:
         path = (self._folder / name).resolve()

@@ -1,9 +1,9 @@
 """`tacit bench team`: wall time, success and tokens of teams that share nothing, everything, or what they learnt to.
 
 The admission is trained on train tasks and measured on test tasks, which are others; every arm meets the
-same test tasks with the same members. What takes time is waiting for slow calls, so that a busy
-processor hardly shows; the processor's seconds and the calls made are reported beside. Members act by
-rule: what differs between arms is what they are told, and when.
+same test tasks with the same members. Seconds are those of `clock`: the waits for slow calls, which are
+most of it, and our own processor time; with `--real` they are waited for and read off the wall. Members
+act by rule: what differs between arms is what they are told, and when.
 """
 
 import asyncio
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .clock import run_counted
 from .doors import AsJson, out, say_json, table, tell
 
 if TYPE_CHECKING:
+    from tacit.memory import ExperienceLibrary
     from tacit.runtime.admission import Admission, LogisticAdmission
     from tacit.runtime.team import TeamResult
 
@@ -29,10 +31,6 @@ TRAINED_WITH = 3
 """Members of the teams that an admission learns from."""
 RUNS = 5
 """Runs of one task that are compared with each other in training: G."""
-TRAIN_CALL_S = 0.02
-"""Seconds of a call in training, where only the order of things matters."""
-LR = 0.2
-"""Learning rate of the admission: it learns from few runs here."""
 TEST = 5000
 """Test tasks have this number and those after it; training tasks are below."""
 RESAMPLES = 2000
@@ -67,9 +65,9 @@ def bench_team(
     tasks: Annotated[int, typer.Option(min=1, help="Test tasks.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds: of the members' ways and of the training.")] = 3,
     ks: Annotated[str, typer.Option("--teams", help="Members of a team, separated by commas.")] = "1,3,5",
-    rounds: Annotated[int, typer.Option(min=1, help="Updates of the admission, each on four train tasks.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Updates of the admission, each on four train tasks.")] = 24,
     call_s: Annotated[float, typer.Option(min=0.001, help="Seconds of a slow call in the tests.")] = 0.5,
-    at_once: Annotated[int, typer.Option(min=1, help="Test runs that wait at the same time.")] = 4,
+    real: Annotated[bool, typer.Option("--real", help="Wait for real in the tests, and measure the wall.")] = False,
     save: Annotated[Path | None, typer.Option("--out", help="Folder for admission-SEED.json and runs.jsonl.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +75,7 @@ def bench_team(
     sizes = [int(part) for part in ks.split(",") if part.strip().isdigit()]
     if not sizes or min(sizes) < 1:
         raise typer.BadParameter(f"--teams is {ks!r}; write whole numbers: 1,3,5.")
-    rows = measure(errand, tasks, range(seeds), sizes, rounds, call_s, at_once, tell, save)
+    rows = measure(errand, tasks, range(seeds), sizes, rounds, call_s, real, tell, save)
     if as_json:
         say_json({"rows": rows})
         return
@@ -98,50 +96,58 @@ def measure(
     ks: Sequence[int],
     rounds: int,
     call_s: float,
-    at_once: int,
+    real: bool,
     tell: Callable[[str], None],
     save: Path | None = None,
 ) -> list[dict[str, Any]]:
     """A row for every K and arm, over all seeds and test tasks."""
+    from tacit.memory import ExperienceLibrary
     from tacit.runtime.admission import AdmitAll, AdmitNone
 
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
     cpu: dict[tuple[int, str], float] = {}
-    for seed in seeds:
-        tell(f"seed {seed}: training on {4 * rounds} tasks ...")
-        learned = trained(errand, seed, rounds, tell)
-        if save is not None:
-            learned.save(save / f"admission-{seed}.json")
-        arms: dict[str, Admission] = {"none": AdmitNone(), "all": AdmitAll(), "learned": learned}
-        for k in ks:
-            for arm in ARMS if k > 1 else ARMS[:1]:
+    arms_of = {k: ARMS if k > 1 else ARMS[:1] for k in ks}
+    with (
+        TemporaryDirectory(prefix="tacit-bench-") as folder,
+        ExperienceLibrary.open(Path(folder) / "bank.db") as library,
+    ):
+        for seed in seeds:
+            tell(f"seed {seed}: training on {4 * rounds} tasks ...")
+            learned = trained(errand, seed, rounds, call_s, tell, library)
+            if save is not None:
+                learned.save(save / f"admission-{seed}.json")
+            arms: dict[str, Admission] = {"none": AdmitNone(), "all": AdmitAll(), "learned": learned}
+            for k, arm in ((k, arm) for k, mine in arms_of.items() for arm in mine):
                 began = time.process_time()
-                found = asyncio.run(_tests(errand, seed, range(TEST, TEST + tasks), k, arm, arms[arm], call_s, at_once))
+                worlds = range(TEST, TEST + tasks)
+                found = [_test(errand, seed, task, k, arm, arms[arm], call_s, real, library) for task in worlds]
                 cpu[k, arm] = cpu.get((k, arm), 0.0) + time.process_time() - began
                 runs += found
                 tell(f"seed {seed}: K={k} {arm}: {fmean(run.seconds for run in found):.2f} s")
     if save is not None:
         lines = [json.dumps(asdict(run)) for run in runs]
         (save / "runs.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return [row_of(runs, k, arm, cpu[k, arm]) for k in ks for arm in (ARMS if k > 1 else ARMS[:1])]
+    return [row_of(runs, k, arm, cpu[k, arm]) for k, mine in arms_of.items() for arm in mine]
 
 
 # -- training -------------------------------------------------------------------------------------
 
 
-def trained(errand: str, seed: int, rounds: int, tell: Callable[[str], None]) -> "LogisticAdmission":
+def trained(
+    errand: str, seed: int, rounds: int, call_s: float, tell: Callable[[str], None], library: "ExperienceLibrary"
+) -> "LogisticAdmission":
     """An admission that learnt on train tasks, greedy from now on."""
     from tacit.runtime.admission import LogisticAdmission
     from tacit.trainers.admission import AdmissionTrainer
 
     admission = LogisticAdmission(chance=random.Random(seed))
-    trainer = AdmissionTrainer(admission, lr=LR)
+    trainer = AdmissionTrainer(admission)
     drawn = random.Random(f"train tasks {seed}").sample(range(TEST if errand == "archive" else 900), 4 * rounds)
     for number in range(rounds):
         chosen = drawn[4 * number : 4 * number + 4]
-        groups = [asyncio.run(_group(errand, seed, task, admission)) for task in chosen]
+        groups = [_group(errand, seed, task, admission, call_s, library) for task in chosen]
         told = trainer.update(groups)
         if (number + 1) % 4 == 0:
             words = ", ".join(f"{name} {told[name]:.2f}" for name in ("reward", "admitted", "used", "price"))
@@ -149,12 +155,14 @@ def trained(errand: str, seed: int, rounds: int, tell: Callable[[str], None]) ->
     return LogisticAdmission(admission.weights)
 
 
-async def _group(errand: str, seed: int, task: int, admission: "LogisticAdmission") -> list[Any]:
-    """The runs of one train task, as they are learnt from; none had more time than the slowest."""
+def _group(
+    errand: str, seed: int, task: int, admission: "LogisticAdmission", call_s: float, library: "ExperienceLibrary"
+) -> list[Any]:
+    """The runs of one train task, as they are learnt from; what is early is told by the slowest."""
     from tacit.trainers.admission import episode_of
 
     numbers = [_members(seed + 100 * run, TRAINED_WITH) for run in range(RUNS)]
-    results = await asyncio.gather(*(_run(errand, task, mine, admission, TRAIN_CALL_S, "train") for mine in numbers))
+    results = [run_counted(_run(errand, task, mine, admission, call_s, "train", library)) for mine in numbers]
     limit_s = 1.5 * max(result.seconds for result in results)
     return [episode_of(result, admission, limit_s=limit_s) for result in results]
 
@@ -165,58 +173,57 @@ def _members(seed: int, k: int) -> list[int]:
 
 
 async def _run(
-    errand: str, task: int, numbers: Sequence[int], admission: "Admission", call_s: float, fold: str
+    errand: str,
+    task: int,
+    numbers: Sequence[int],
+    admission: "Admission",
+    call_s: float,
+    fold: str,
+    library: "ExperienceLibrary",
 ) -> "TeamResult":
-    """One run of a team with a bank in a file of its own."""
-    from tacit.memory import ExperienceLibrary
-
+    """One run of a team, whose bank is in the library's file."""
     from . import errands
     from .archive import Latency
 
     latency = Latency().times(call_s / Latency().call_s)
     seed = task - TEST if errand != "archive" and task >= TEST else task
-    with TemporaryDirectory(prefix="tacit-bench-") as folder:
-        path = Path(folder) / "bank.db"
-        with ExperienceLibrary.open(path) as library, errands.errand(errand, seed, latency, fold=fold) as asked:
-            return await errands.team_of(asked, numbers, library, admission).arun(asked.task, asked.seed)
+    with errands.errand(errand, seed, latency, fold=fold) as asked:
+        return await errands.team_of(asked, numbers, library, admission).arun(asked.task, asked.seed)
 
 
 # -- tests ----------------------------------------------------------------------------------------
 
 
-async def _tests(
+def _test(
     errand: str,
     seed: int,
-    tasks: Sequence[int],
+    task: int,
     k: int,
     arm: str,
     admission: "Admission",
     call_s: float,
-    at_once: int,
-) -> list[Run]:
-    """The test runs of one arm, so many at a time: they wait, most of the time."""
-    room = asyncio.Semaphore(at_once)
-
-    async def one(task: int) -> Run:
-        async with room:
-            result = await _run(errand, task, _members(seed, k), admission, call_s, "dev")
-        return Run(
-            errand,
-            seed,
-            task,
-            k,
-            arm,
-            result.success,
-            result.seconds,
-            result.calls,
-            result.key_tokens,
-            result.value_tokens,
-            len(result.pulls),
-            result.admitted,
-            result.admission_s / max(1e-9, sum(finish.seconds for finish in result.finishes)),
-        )
-
-    return list(await asyncio.gather(*(one(task) for task in tasks)))
+    real: bool,
+    library: "ExperienceLibrary",
+) -> Run:
+    """A test run of one arm."""
+    result = (asyncio.run if real else run_counted)(
+        _run(errand, task, _members(seed, k), admission, call_s, "dev", library)
+    )
+    return Run(
+        errand,
+        seed,
+        task,
+        k,
+        arm,
+        result.success,
+        result.seconds,
+        result.calls,
+        result.key_tokens,
+        result.value_tokens,
+        len(result.pulls),
+        result.admitted,
+        result.admission_s / max(1e-9, sum(finish.seconds for finish in result.finishes)),
+    )
 
 
 def row_of(runs: Sequence[Run], k: int, arm: str, cpu_s: float) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from tacit.runtime.admission import Admission, AdmitAll, AdmitNone, LogisticAdmi
 from tacit.runtime.team import Team
 
 from .archive import Archive, Clerk, Latency
-from .scout import Scout, Slow
+from .scout import Scout
+from .slow import Slow
 
 ERRANDS = ("archive", "rooms")
 HOUSE = "numLocations=11, includeDoors=1, numDistractorItems=5"
@@ -43,7 +44,7 @@ def errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") -> Iter
             archive = Archive(Path(folder), seed)
             yield Errand(archive.question, seed, archive.environment(latency), lambda n: Clerk(n, latency))
     elif what == "rooms":
-        slow = Slow(TextWorldExpress("coin", HOUSE), latency.call_s)
+        slow = Slow(TextWorldExpress("coin", HOUSE), lambda action: latency.call_s, without="close ")
         yield Errand(fold, seed, slow, Scout)
         slow.close()
     else:

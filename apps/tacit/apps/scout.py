@@ -2,17 +2,16 @@
 
 Each team is in a house of its own, all alike, so that what one has seen in a room holds for the others.
 A `Scout` keeps a map by rule, asks for the rooms that others found and it does not know, and
-goes to the nearest one that nobody has seen. `Slow` makes every action take its time.
+goes to the nearest one that nobody has seen.
 """
 
-import asyncio
 import random
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from tacit.memory import State, Step
-from tacit.runtime.protocols import Context, Decision, Environment, Info
+from tacit.runtime.protocols import Context, Decision
 
 _HERE = re.compile(r"You are in the ([^.]+)\.")
 _EXIT = re.compile(r"to the (north|south|east|west) you see (?:the ([^.]+)|a closed )", re.I)
@@ -116,36 +115,3 @@ class Scout:
 def _seen(state: State, history: Sequence[Step]) -> Iterable[str]:
     yield from (step.pre.observation for step in history)
     yield state.observation
-
-
-class Slow:
-    """An environment whose actions take `seconds` each."""
-
-    def __init__(self, inner: Environment, seconds: float) -> None:
-        self._inner, self._seconds = inner, seconds
-        self.name = inner.name
-
-    async def astep(self, action: str) -> tuple[State, float, bool, Info]:
-        """Wait, then act."""
-        await asyncio.sleep(self._seconds)
-        return self._inner.step(action)
-
-    def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """The same."""
-        return asyncio.run(self.astep(action))
-
-    def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin an episode."""
-        return self._inner.reset(task, seed)
-
-    def admissible(self, state: State) -> list[str]:
-        """What can be done, closing doors apart."""
-        return [action for action in self._inner.admissible(state) if not action.startswith("close ")]
-
-    def clone(self) -> "Slow":
-        """Another one."""
-        return Slow(self._inner.clone(), self._seconds)
-
-    def close(self) -> None:
-        """Close it."""
-        self._inner.close()

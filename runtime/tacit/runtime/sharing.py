@@ -77,9 +77,9 @@ def shortened(text: str, words: int = KEY_WORDS) -> str:
     return " ".join(text.split()[:words])
 
 
-def value_of(step: Step) -> str:
-    """What a reader gets: all that the step told."""
-    return step.post.feedback or step.post.observation
+def value_of(steps: Sequence[Step]) -> str:
+    """What a reader gets: all that the last of the steps told."""
+    return steps[-1].post.feedback or steps[-1].post.observation
 
 
 def tokens(text: str) -> int:
@@ -100,10 +100,13 @@ class Desk:
         admission: Admission,
         *,
         summarise: Summarise = key_of,
+        value: Callable[[Sequence[Step]], str] = value_of,
         watch: Watch = lambda event: None,
     ) -> None:
+        """value: what readers get of the last of an episode's steps so far."""
         self.team = team
-        self._bank, self._admission, self._summarise, self._watch = bank, admission, summarise, watch
+        self._bank, self._admission, self._watch = bank, admission, watch
+        self._summarise, self._value = summarise, value
         self._entries: list[Entry] = []
         self._costs: list[float] = []
         self._seen = 0
@@ -143,8 +146,9 @@ class Desk:
         """How long the step lasted that comes next to be shared."""
         self._costs.append(seconds)
 
-    async def share(self, step: Step) -> None:
-        """Say a step in a key, decide, and put it into the bank where the decision is YES."""
+    async def share(self, steps: Sequence[Step]) -> None:
+        """Say the last of an episode's steps in a key, decide, and put it into the bank where the decision is YES."""
+        step = steps[-1]
         self._watch(Event(self.team, "step", step.action))
         if self._bank is None:
             return
@@ -158,7 +162,7 @@ class Desk:
             tuple(entry.key for entry in self._entries),
             step.action,
             key,
-            value_of(step),
+            self._value(steps),
             step.diagnosis.success,
             step.diagnosis.progress,
             costs[-1] / mean if mean else 1.0,
@@ -231,10 +235,10 @@ class SharedPolicy:
         if len(history) < self._told:  # another attempt at the episode
             self._told = 0
             self._values.clear()
-        for step in history[self._told :]:
+        while self._told < len(history):
             self._told += 1
-            if step.action:
-                await self._desk.share(step)
+            if history[self._told - 1].action:
+                await self._desk.share(history[: self._told])
 
     def _told_of(self, entry: int, value: str) -> str:
         """The value behind what was done to get it."""
@@ -304,11 +308,12 @@ class SharedEnvironment:
                 self._desk.took(0.0)
                 outcome: Outcome = inner.answered(action, value)
                 return outcome
-        began = time.perf_counter()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             return await self._made(action)
         finally:
-            self._desk.took(time.perf_counter() - began)
+            self._desk.took(clock() - began)
             self._desk.calls += 1
 
     async def _made(self, action: str) -> Outcome:

@@ -14,7 +14,6 @@ import asyncio
 import copy
 import inspect
 import operator
-import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -131,7 +130,8 @@ class _Run:
     task: str
     seed: int
     seats: "list[_Seat]"
-    began: float = field(default_factory=time.perf_counter)
+    began: float
+    """By the loop's clock."""
     tasks: "dict[int, asyncio.Task[Result | TeamResult]]" = field(default_factory=dict)
     over: bool = False
 
@@ -183,7 +183,7 @@ class Team:
 
     async def _shared_run(self, task: str, seed: int, bank: Bank | None) -> TeamResult:
         name = uuid.uuid4().hex
-        run = self._runs[name] = _Run(task, seed, self._seated(bank))
+        run = self._runs[name] = _Run(task, seed, self._seated(bank), _now())
         try:
             final = await self._compiled().ainvoke({"run": name, "finishes": []})
             return self._result(run, final["finishes"], final["answer"], bank)
@@ -245,11 +245,11 @@ class Team:
 
     def _stopped(self, name: str, run: _Run) -> Finish:
         self._watch(Event(name, "stopped", "another team was first"))
-        return Finish(name, None, time.perf_counter() - run.began)
+        return Finish(name, None, _now() - run.began)
 
     async def _finished(self, number: int, ended: "Result | TeamResult", run: _Run) -> Finish:
         name, result = self.names[number], ended if isinstance(ended, Result) else best_of(ended)
-        finish = Finish(name, result, time.perf_counter() - run.began)
+        finish = Finish(name, result, _now() - run.began)
         if self._first and finish.success and not run.over:
             run.over = True
             for other, task in run.tasks.items():
@@ -290,7 +290,7 @@ class Team:
             shared,
             pulls,
             tuple(bank.pulls(own=True)) if bank else (),
-            time.perf_counter() - run.began,
+            _now() - run.began,
             sum(desk.key_tokens for desk in desks),
             sum(desk.value_tokens for desk in desks),
             sum(desk.admission_s for desk in desks),
@@ -308,6 +308,10 @@ class Team:
         pulled = {entry for entry, reader in pulls if reader == winner.team}
         found = [one for one in shared if one.entry in pulled]
         return tuple(bank.promote(item_of(one), winner.result.trajectory.id) for one in found)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def answer_of(trajectory: Trajectory) -> str:

@@ -9,7 +9,7 @@ something, and when it is not one YES too many. Pure functions of numbers, then 
 no engine, no environment. `admission_role` uses the same credit for a role on the shared base.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
@@ -80,6 +80,14 @@ class Sparsity:
         over = self._rate * (admitted - self.target)
         self._sum = min(max(self._sum + over, 0.0), self._most)
         self.price = min(max(self._sum + 25 * over, 0.0), self._most)
+
+    def state_dict(self) -> dict[str, float]:
+        """Where it stands."""
+        return {"price": self.price, "sum": self._sum}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from there."""
+        self.price, self._sum = state["price"], state["sum"]
 
 
 # -- what is learnt from --------------------------------------------------------------------------
