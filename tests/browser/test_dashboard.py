@@ -87,7 +87,7 @@ def test_overview_has_its_figures_and_times_recall(visit):
     page = visit("/")
     page.wait_for_selector("text=timed just now")
     text = page.locator("#main").inner_text()
-    assert "40\nEpisodes" in text
+    assert "Episodes\n40" in text
     assert "memory failed where going without it had succeeded" in text
     assert page.locator("canvas, svg").count() >= 2
 
