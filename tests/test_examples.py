@@ -1,5 +1,6 @@
 """Every example runs, offline and in seconds, and says what it promises to say."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,7 +10,16 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-TESTED = {"quickstart.py", "inspect_library.py", "chat_scripted.py"}
+TESTED = {
+    "quickstart.py",
+    "inspect_library.py",
+    "chat_scripted.py",
+    "middleware_agent.py",
+    "support_agent.py",
+    "langgraph_store.py",
+    "coding_agent_mcp.py",
+    "studio.py",
+}
 
 
 def run(name: str, folder: Path, *arguments: str) -> str:
@@ -55,3 +65,43 @@ def test_chat_model_is_shown_what_the_first_episode_found_out(tmp_path):
     failed = 'experience: - in a similar situation, `refund(order="the last one of Ada")` failed'
     assert failed in second.partition('find_order(customer="Grace")')[0]
     assert second.count("was accepted") == 1
+
+
+def test_an_agent_that_exists_makes_a_mistake_once(tmp_path):
+    """The first traveller's request fails once, the second one's not at all."""
+    first, _, second = run("middleware_agent.py", tmp_path).partition("Trains to Rome")
+    assert first.count("error:") == 1
+    assert "error:" not in second
+    assert "success: trains to Rome" in second
+
+
+def test_a_support_agent_stops_repeating_a_mistake_and_only_with_a_library(tmp_path):
+    """The guardrail is made after the fourth failure."""
+    told = run("support_agent.py", tmp_path)
+    assert "without a library: 1 1 1 1 1 1 1 1" in told
+    assert "with one:          1 1 1 1 0 0 0 0" in told
+    assert "guardrail: do not `choose_method(method=cash)`" in told
+
+
+def test_a_langgraph_app_remembers_each_user(tmp_path):
+    """From visit to visit, and nobody else's."""
+    told = run("langgraph_store.py", tmp_path)
+    assert "ada: What do I drink?\n    You told me: I drink green tea." in told
+    assert "grace: Where does my sister live?\n    You never told me." in told
+
+
+def test_a_coding_agent_is_told_of_a_trap_over_mcp(tmp_path):
+    """The second project's build fails no more."""
+    first, _, second = run("coding_agent_mcp.py", tmp_path).partition("Let the warehouse")
+    assert "test failed" in first
+    assert "edit settings.template\n  build\n    -> all tests pass" in second
+    assert "test failed: PORT" not in second.partition("edit")[2]
+
+
+def test_the_graph_of_langgraph_studio_runs_and_learns(tmp_path):
+    """As `langgraph.json` names it."""
+    named = json.loads((EXAMPLES.parent / "langgraph.json").read_text(encoding="utf-8"))
+    (where,) = named["graphs"].values()
+    assert where == "./examples/studio.py:make_graph"
+    assert run("studio.py", tmp_path).rstrip().endswith("A-1042 was refunded")
+    assert (tmp_path / "runs" / "studio.db").exists()

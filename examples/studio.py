@@ -1,0 +1,87 @@
+"""The graph that `langgraph.json` names, for LangGraph Studio: an agent with tools that learns from what it does.
+
+    pip install 'tacit[chat]' 'langgraph-cli[inmem]'
+    langgraph dev                                    offline: a model that reads out a script
+    TACIT_MODEL=openai:gpt-5 langgraph dev           a real one, with its key in the environment
+
+The library is `runs/studio.db`, or what TACIT_LIBRARY says; it stays open as long as the server runs.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import ToolException, tool
+
+from tacit.memory import ExperienceLibrary
+from tacit.runtime import ExperienceMiddleware
+
+ORDERS = {"Ada": "A-1042", "Grace": "A-2077"}
+
+
+@tool
+def find_order(customer: str) -> str:
+    """The number of a customer's last order."""
+    return ORDERS.get(customer, "there is no such customer")
+
+
+@tool
+def refund(order: str) -> str:
+    """Pay an order back."""
+    if order not in ORDERS.values():
+        raise ToolException(f"there is no order {order!r}; find_order knows them")
+    return f"{order} was refunded"
+
+
+refund.handle_tool_error = True
+
+
+class Scripted(BaseChatModel):
+    """Stands for a model: guesses an order, looks it up, refunds it."""
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
+        asked = max(
+            n for n, message in enumerate(messages) if message.type == "human" and "<experience>" not in message.text
+        )
+        answers = [message.text for message in messages[asked:] if message.type == "tool"]
+        customer = next((name for name in ORDERS if name in messages[asked].text), "Ada")
+        calls = (("refund", {"order": "the last one"}), ("find_order", {"customer": customer}))
+        if len(answers) < 2:
+            name, arguments = calls[len(answers)]
+        elif len(answers) == 2:
+            name, arguments = "refund", {"order": answers[1]}
+        else:
+            return ChatResult(generations=[ChatGeneration(message=AIMessage(answers[-1]))])
+        call = {"name": name, "args": arguments, "id": f"call_{len(messages)}"}
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=[call]))])
+
+    def bind_tools(self, tools: Any, **settings: Any) -> Any:
+        return self
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+
+@cache
+def middleware() -> ExperienceMiddleware:
+    """One for all runs of this process."""
+    path = Path(os.environ.get("TACIT_LIBRARY") or "runs/studio.db")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return ExperienceMiddleware(ExperienceLibrary.open(path))
+
+
+def make_graph() -> Any:
+    """The agent as a graph."""
+    model = os.environ.get("TACIT_MODEL") or Scripted()
+    return create_agent(model, [find_order, refund], middleware=[middleware()])
+
+
+if __name__ == "__main__":
+    for message in make_graph().invoke({"messages": [("user", "Ada wants her money back.")]})["messages"]:
+        message.pretty_print()
