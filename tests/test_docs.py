@@ -103,7 +103,7 @@ def test_links_lead_somewhere(page):
     """To a file that is here; addresses of the web are not asked."""
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         path, _, heading = target.partition("#")
-        if not path.startswith("http"):
+        if not path.startswith(("http:", "https:")):
             there = page.parent / path if path else page
             assert there.exists(), f"{page.name}: {target}"
         if heading and path.endswith(".md"):
