@@ -34,7 +34,7 @@ add = $(call has,$(1)) || { echo "Installing $(2) into $(VENV) (a minute or two)
 marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "There is no test marked $(1) yet."; }
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench clean \
+.PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench bench-gpu clean \
 	test-slow test-vllm test-gpu test-browser test-environments
 
 help: ## Show this list
@@ -108,6 +108,10 @@ bench: install ## Measure learning, recall and the loop; fills in docs/results.m
 	$(BIN)/tacit bench learn --write docs/results.md
 	$(BIN)/tacit bench recall
 	$(BIN)/tacit bench loop
+
+bench-gpu: install ## Measure generation and training on an NVIDIA GPU; fills in docs/benchmarks.md (minutes)
+	@$(call add,train,what training needs)
+	$(BIN)/tacit bench gpu --write docs/benchmarks.md
 
 clean: ## Remove .venv, caches, built files and the demos' runs; other runs stay
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist $(DEMO_OUT) $(TRAIN_OUT)
