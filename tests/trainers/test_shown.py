@@ -103,9 +103,19 @@ def test_a_merge_pass_reduces_the_count_and_unites_the_evidence():
         assert sorted(united.provenance) == [1, 2, 3]
 
 
+def test_another_direction_is_another_item():
+    with ExperienceLibrary.open(":memory:") as library:
+        for n, way in enumerate(("east", "west")):
+            library.add(Item("insight", f"in the red hall go {way} first and take the coin there", provenance=(n + 1,)))
+        before = len(library.items(limit=None))
+        assert merge_pass(library) == 0
+        assert len(library.items(limit=None)) == before
+
+
 def test_what_a_person_pinned_is_not_merged():
     with ExperienceLibrary.open(":memory:") as library:
         for item in near_twins(library):
+            assert item is not None
             library.pin(item)
         assert merge_pass(library) == 0
         assert len(library.items(limit=None)) == 3

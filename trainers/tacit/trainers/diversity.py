@@ -109,7 +109,7 @@ def merge_pass(library: ExperienceLibrary) -> int:
     """Rewrite near twins into one, chunk by chunk; returns how many items there are fewer.
 
     The one with the best score keeps its words. What a person pinned, what acts by itself (skills,
-    guardrails, remedies) and what differs in a number or a "not" is left alone.
+    guardrails, remedies) and what differs in a number, a "not" or a direction is left alone.
     """
     items = [item for item in library.items(limit=None) if item.kind in ("insight", "strategy", "warning")]
     fewer = 0
@@ -162,7 +162,10 @@ def likeness(one: Item, other: Item) -> float:
     return len(a & b) / len(a | b) if a | b else 1.0
 
 
-_NEGATIONS = frozenset("not never no avoid cannot without don't".split())  # noqa: SIM905  one line
+_TURNS = frozenset("not never no avoid cannot without don't".split()) | frozenset(  # noqa: SIM905
+    "north south east west left right up down open close on off in out before after first last".split()  # noqa: SIM905
+)
+"""Words that turn a sentence into another one however alike the rest."""
 
 
 def _words(item: Item) -> frozenset[str]:
@@ -170,5 +173,5 @@ def _words(item: Item) -> frozenset[str]:
 
 
 def _marks(item: Item) -> frozenset[str]:
-    """Words that turn a sentence into another one however alike the rest: numbers and negations."""
-    return frozenset(word for word in _words(item) if word in _NEGATIONS or any(sign.isdigit() for sign in word))
+    """Numbers, and words that turn a sentence into another one."""
+    return frozenset(word for word in _words(item) if word in _TURNS or any(sign.isdigit() for sign in word))
