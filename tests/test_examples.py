@@ -19,6 +19,7 @@ TESTED = {
     "langgraph_store.py",
     "coding_agent_mcp.py",
     "studio.py",
+    "team.py",
 }
 
 
@@ -105,3 +106,9 @@ def test_the_graph_of_langgraph_studio_runs_and_learns(tmp_path):
     assert where == "./examples/studio.py:make_graph"
     assert run("studio.py", tmp_path).rstrip().endswith("A-1042 was refunded")
     assert (tmp_path / "runs" / "studio.db").exists()
+
+
+def test_a_team_makes_fewer_calls_than_its_agents_alone(tmp_path):
+    told = run("team.py", tmp_path)
+    alone, sharing = (int(number) for number in re.findall(r"80 after .* s: (\d+) calls", told))
+    assert sharing < alone

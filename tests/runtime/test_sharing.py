@@ -87,6 +87,12 @@ def test_a_key_begins_with_where_and_what():
     assert shortened("a b c", words=2) == "a b"
 
 
+def test_a_key_says_first_what_speaks_of_the_task():
+    seen = State("You are in the hall.", task="find the coin")
+    entered = replace(seen, observation=f"You see a stove. {'There is a chair. ' * 9}On the table is a coin.")
+    assert key_of(Step(seen, "go in", entered, Diagnosis(True))).startswith("go in -> On the table is a coin. You see")
+
+
 @pytest.mark.parametrize("actions", [(), ("open drawer", "wait")])
 def test_the_prompt_grows_by_no_more_than_the_key_for_each_entry(bank, actions):
     """systems.md §4: keys-only exposure: prompt growth per entry <= key length. In the very prompt of a chat model."""

@@ -20,7 +20,7 @@ from tacit.memory import State, Step
 from tacit.memory.bank import Bank, Entry
 from tacit.memory.errors import UnknownName
 
-from .admission import Admission, Candidate, Choice
+from .admission import Admission, Candidate, Choice, content
 from .chat_model import in_thread
 from .protocols import Context, Decision, Described, Environment, Info, Policy, Usage
 
@@ -35,6 +35,8 @@ VALUE_CHARS = 4_000
 HEADING = "Other teams work on this task beside you. What they have found so far, by its key:"
 PULLED = "Looked up for you:"
 HOW = "pull(entry: integer): What another team found, by the number of its key; it takes no time and no step."
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 
 Outcome = tuple[State, float, bool, Info]
 Summarise = Callable[[Step], str | Awaitable[str]]
@@ -66,10 +68,12 @@ class Shared:
 
 
 def key_of(step: Step) -> str:
-    """The step in at most twenty words: where it was, the action, then what came of it."""
+    """The step in at most twenty words: where it was, the action, what came of it; what speaks of the task first."""
     told = step.diagnosis.evidence or step.post.feedback or step.post.observation
+    wanted = content(step.pre.task)
+    sentences = sorted(_SENTENCE.split(told), key=lambda sentence: not content(sentence) & wanted)
     place = f"{step.pre.location}: " if step.pre.location else ""
-    return shortened(f"{place}{' '.join(step.action.split())} -> {told}")
+    return shortened(f"{place}{' '.join(step.action.split())} -> {' '.join(sentences)}")
 
 
 def shortened(text: str, words: int = KEY_WORDS) -> str:

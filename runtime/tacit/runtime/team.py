@@ -182,10 +182,10 @@ class Team:
         return await self._shared_run(task, seed, self._bank)
 
     async def _shared_run(self, task: str, seed: int, bank: Bank | None) -> TeamResult:
-        name = uuid.uuid4().hex
-        run = self._runs[name] = _Run(task, seed, self._seated(bank), _now())
+        name, graph, seats = uuid.uuid4().hex, self._compiled(), self._seated(bank)
+        run = self._runs[name] = _Run(task, seed, seats, _now())
         try:
-            final = await self._compiled().ainvoke({"run": name, "finishes": []})
+            final = await graph.ainvoke({"run": name, "finishes": []})
             return self._result(run, final["finishes"], final["answer"], bank)
         finally:
             del self._runs[name]
