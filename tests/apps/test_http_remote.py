@@ -222,7 +222,7 @@ def test_errors_are_the_library_s_own(remote):
 @pytest.fixture
 def in_haste(monkeypatch):
     """No wait between tries."""
-    monkeypatch.setattr("tacit.memory.remote.WAIT_S", 0.0)
+    monkeypatch.setattr("tacit.memory.wire.WAIT_S", 0.0)
 
 
 def test_server_that_is_not_there(in_haste):
