@@ -133,7 +133,7 @@ class Inbox:
             else:
                 self._file_there()
         except LibraryUnwritable as error:
-            logger.warning("%s What was recorded lately is read from a copy in memory.", error)
+            logger.info("%s What was recorded lately is read from a copy in memory.", error)
             self.forget()
             self._copied_at = store.version()
             store.to_copy(self._file_there)

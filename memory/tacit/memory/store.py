@@ -21,7 +21,7 @@ from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
 
 BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for another one before it gives up."""
-SOON_S = 5.0
+SOON_S = 20.0
 """How long a transaction that need not be durable waits for another writer: a read waits for it."""
 SHORT_LOG, LONG_LOG = 1000, 4000
 """Pages of the write-ahead log before it is copied into the file. A short one is soon written over, which costs a
