@@ -3,6 +3,8 @@
 import asyncio
 import io
 import random
+from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -15,7 +17,7 @@ from tacit.runtime import Agent
 from tacit.runtime.protocols import Context
 from tacit.trainers import train
 from tacit.trainers.adapters import parameters_of
-from tacit.trainers.config import ModelConfig, RoleConfig
+from tacit.trainers.config import ModelConfig, RoleConfig, load
 from tacit.trainers.engine_local import LocalEngine
 from tacit.trainers.forward import batch, forward
 from tacit.trainers.guide import GuideRole, asked_of, of_episodes, rows_of, to_streams
@@ -26,7 +28,7 @@ from tacit.trainers.models import for_roles
 from tacit.trainers.optim import LearnerSettings, LossSettings
 from tacit.trainers.roles import Parts
 from tacit.trainers.rollout import GivenGuidance, Spec, TokenPolicy, collect
-from tacit.trainers.rows import Rollout
+from tacit.trainers.rows import Rollout, streams
 from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
 from tacit.trainers.transcript import Transcript
 
@@ -113,7 +115,7 @@ def test_every_token_is_kept_as_it_was_sampled():
     said = asyncio.run(role.speaker.say(asked("hard"), "one", speaks=True))
     assert said.content is not None
     assert said.content.prompt == said.decision.prompt + said.decision.completion
-    (stream,) = to_streams([([said.decision, said.content], {"one": [1.0, 1.0]})])
+    (stream,) = streams([said.decision, said.content], {"one": [1.0, 1.0]})
     (again,) = asyncio.run(role._parts.engine.logprobs([stream], "guide"))
     assert again == pytest.approx(stream.logprobs, abs=1e-5)
     assert said.p_speaks == pytest.approx(torch.tensor(said.decision.logprobs[0]).exp().item())
@@ -158,11 +160,11 @@ def test_every_group_has_one_abstain_branch_and_two_or_more_that_generate():
     spoken = prepared(role, specs([0, 1]))
     assert all(spec.memory for spec in spoken)
     role.collect([ended(spec, True) for spec in (*spoken, *specs([0, 1], arm="control", copies=2))])
+    assert role.told["groups_left_out"] == 0
     for rows, _ in role._groups:
-        said = [row for row in rows if row.turn == 0]
-        abstained = [row for row in said if TOKENIZER.convert_ids_to_tokens(list(row.completion)) == ["<skip>"]]
-        assert (len(abstained), len(said)) == (1, 4)
-        assert len({row.prompt for row in said}) == 1
+        decisions = [TOKENIZER.convert_ids_to_tokens(list(row.completion)) for row in rows if row.turn == 0]
+        assert decisions == [["<skip>"], ["<keep>"]]
+        assert len({row.prompt for row in rows if row.turn == 0}) == 1
     assert len(role._groups) == 2
 
 
@@ -186,21 +188,20 @@ def test_a_group_whose_episodes_all_ended_alike_is_not_wanted():
 
 
 def gradients(role, credit):
-    """Of the loss with respect to each token's log-probability: of decisions, and of contents."""
+    """Of the loss with respect to each token's log-probability: of the decisions, and of the contents."""
     said = [asyncio.run(role.speaker.say(asked("hard"), f"{n}", speaks=True)) for n in range(len(credit.content))]
-    streams = to_streams([rows_of(said, credit)])
-    given = batch(streams)
+    rows, advantages = rows_of(said, credit)
+    for one in said:  # also those that have no signal, and that a learner would not read
+        if one.content is not None and f"{one.content.trace}/text" not in advantages:
+            rows.append(replace(one.content, trace=f"{one.content.trace}/text"))
+            advantages[rows[-1].trace] = [0.0]
+    given = batch(to_streams([(rows, advantages)]))
     new, _ = forward(role.model, given)
     new.retain_grad()
     policy_loss(new, given.old, given.advantages, torch.ones_like(new), denominator=1.0).value.backward()
     assert new.grad is not None
-    choices = [at for stream in streams for at, counts in enumerate(stream.mask) if counts]
-    starts = [len(said[0].decision.prompt)] * len(choices)
-    of_decision = [float(g) for g, at, start in zip(new.grad, choices, starts, strict=True) if at == start]
-    of_content = [float(g) for g, at, start in zip(new.grad, choices, starts, strict=True) if at > start]
-    assert len(of_decision) == len(said) + 1
-    assert len(of_content) >= len(said)
-    return of_decision, of_content
+    found = [float(value) for value in new.grad]
+    return found[:2], found[2:]
 
 
 def credit_of(abstained, *generated):
@@ -232,9 +233,8 @@ def test_speaking_and_abstaining_are_pushed_apart():
     """systems.md §2: s = +1 on the generate token, -1 on the abstain token; each by the probability of taking it."""
     role = guide()
     p = asyncio.run(role.speaker.say(asked("hard"), "0")).p_speaks
-    (silent, *spoken), _ = gradients(role, credit_of(0.0, 1, 1))
-    assert silent == pytest.approx(1 - p)
-    assert spoken == pytest.approx([-p, -p])
+    decisions, _ = gradients(role, credit_of(0.0, 1, 1))
+    assert decisions == pytest.approx([1 - p, -2 * p])
 
 
 # -- what is moved
@@ -362,7 +362,7 @@ def test_a_walk_is_on_offer_whole_and_without_its_circles():
         "red : go east . blue : go east .",
         "red : go east . blue : go west . red : go east . blue : go east .",
     )
-    assert asked_of(walk("go east", success=False)).recalled == ("warning : red : go east .",)
+    assert asked_of(walk("go east", success=False)).recalled == ("red : go east . warning",)
     assert [text for _, text in of_episodes([one, walk("go east", success=False)])] == [asked_of(one).offers[0]]
 
 
@@ -378,6 +378,13 @@ def test_a_trained_guide_in_the_loop(library, rooms, script):
     library.add(Item("insight", "the red room is a room"))
     agent = Agent(script("go east", reads="text"), library, rooms(), guidance=guidance, learn=False)
     assert asyncio.run(agent.arun()).trajectory.meta["guidance"]["calls"] >= 1
+
+
+def test_the_example_trains_the_guide_alone():
+    config = load(Path(__file__).parents[2] / "examples" / "train_guide.yaml")
+    assert next(iter(config.roles)) == "guide"
+    assert config.roles["guide"].phase > config.run.iterations
+    assert config.roles["policy"].learner.lr == 0.0
 
 
 def test_a_run_with_a_guide_goes_on_after_a_stop(corridor):

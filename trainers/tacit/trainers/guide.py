@@ -139,9 +139,18 @@ class GuideRole:
         return await self._say(specs, speaks=speaks, greedy=True)
 
     async def _say(self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False) -> dict[str, Said]:
+        """What is said to each episode; those that look at the same are decided on once, by the first one's chance."""
         asked = {spec.session: found for spec in specs if (found := self._source(spec)) is not None}
+        firsts = {self.speaker.prompt(one): name for name, one in reversed(asked.items())}
+        chosen = await asyncio.gather(
+            *(self.speaker.decide(asked[name], name, greedy=greedy) for name in firsts.values())
+        )
+        decided = dict(zip(firsts, chosen, strict=True))
         made = await asyncio.gather(
-            *(self.speaker.say(one, name, speaks=speaks, greedy=greedy) for name, one in asked.items())
+            *(
+                self.speaker.go_on(decided[self.speaker.prompt(one)], one, name, speaks=speaks, greedy=greedy)
+                for name, one in asked.items()
+            )
         )
         return dict(zip(asked, made, strict=True))
 
@@ -221,19 +230,22 @@ class GuideRole:
 
 
 def rows_of(said: Sequence[Said], credit: GuideCredit) -> tuple[list[Row], dict[str, list[float]]]:
-    """The rows of a group with their advantages: each branch's decision and content, and the decision to abstain.
+    """The rows of a group with their advantages: to abstain, to speak, and the texts where those have a signal.
 
     A decision counts by the probability with which it would have been taken, for here it was made: the gradient is
-    then that of the guide's own choices, p (1 - p) A_D, and what is decided already no longer moves.
+    then that of the guide's own choices, p (1 - p) A_D, and what is decided already no longer moves. The branches
+    that spoke share one row for it, which counts for all of them.
     """
-    silent = said[0].silent
-    rows, advantages = [silent], {silent.trace: [-credit.decision * (1.0 - said[0].p_speaks)]}
+    first, n = said[0], len(said)
+    rows = [first.silent, first.decision]
+    advantages = {
+        first.silent.trace: [-credit.decision * (1.0 - first.p_speaks)],
+        first.decision.trace: [credit.decision * first.p_speaks * n],
+    }
     for one, content in zip(said, credit.content, strict=True):
-        rows.append(one.decision)
-        advantages[one.decision.trace] = [credit.decision * one.p_speaks]
-        if one.content is not None:
-            rows.append(one.content)
-            advantages[one.decision.trace].append(content)
+        if one.content is not None and content:
+            rows.append(replace(one.content, trace=f"{one.content.trace}/text"))
+            advantages[rows[-1].trace] = [content]
     return rows, advantages
 
 
@@ -261,7 +273,7 @@ def asked_of(walk: Trajectory) -> Asked:
     """
     whole, kept = told(walk.steps), told(without_circles(walk.steps))
     kind = "insight" if walk.success else "warning"
-    return Asked(walk.steps[0].pre, (f"{kind} : {whole}",), tuple(dict.fromkeys((kept, whole))))
+    return Asked(walk.steps[0].pre, (f"{whole} {kind}",), tuple(dict.fromkeys((kept, whole))))
 
 
 def of_episodes(episodes: Iterable[Trajectory]) -> list[Lesson]:

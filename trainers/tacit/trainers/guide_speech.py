@@ -68,12 +68,22 @@ class Speaker:
 
         With nothing on offer it abstains, unless its words are free.
         """
-        prompt = self.prompt(asked)
-        request = Request(
-            prompt, self._role, self._either, temperature=0.0 if greedy else 1.0, chance=random.Random(name)
+        return await self.go_on(
+            await self.decide(asked, name, greedy=greedy), asked, name, speaks=speaks, greedy=greedy
         )
-        chosen = await self._engine.generate(request)
-        p = math.exp(chosen.logprobs[0])
+
+    async def decide(self, asked: Asked, name: str, *, greedy: bool = False) -> Completion:
+        """The token that decides, alone: where several texts are wanted of one situation it is asked for once."""
+        chance, temperature = random.Random(name), 0.0 if greedy else 1.0
+        return await self._engine.generate(
+            Request(self.prompt(asked), self._role, self._either, temperature=temperature, chance=chance)
+        )
+
+    async def go_on(
+        self, chosen: Completion, asked: Asked, name: str, *, speaks: bool | None = None, greedy: bool = False
+    ) -> Said:
+        """What follows that token, or the one that it is made to be."""
+        prompt, p = self.prompt(asked), math.exp(chosen.logprobs[0])
         p = p if chosen.tokens[0] == self._speak else 1.0 - p
         wants = chosen.tokens[0] == self._speak if speaks is None else speaks
         spoken = self._decision(prompt, self._speak, p, chosen, name)
@@ -96,11 +106,14 @@ class Speaker:
         return Said(self._text(said.tokens, asked), p, spoken, silent, content, usage)
 
     def prompt(self, asked: Asked) -> Ids:
-        """`<task> find coin . <memory> insight : kitchen : move east . <see> kitchen . fridge . <at> kitchen <act>`"""
+        """`<task> find coin . <see> kitchen . fridge . <at> kitchen <memory> kitchen : move east . insight <item>`
+
+        What was recalled comes last, next to the decision about it.
+        """
         state = asked.state
-        recalled = " ".join(f"<memory> {text}" for text in asked.recalled)
         at = f"<at> {state.location.lower()} " if state.location else ""
-        return self._ids(f"<task> {compact(state.task)} {recalled} <see> {compact(state.observation)} {at}<act>")
+        recalled = " ".join(f"<memory> {text}" for text in asked.recalled)
+        return self._ids(f"<task> {compact(state.task)} <see> {compact(state.observation)} {at}{recalled} <item>")
 
     def lesson(self, asked: Asked, text: str, name: str) -> Row:
         """What it should have said once it speaks, as a row to imitate."""
