@@ -13,7 +13,7 @@ import pytest
 from langchain import agents
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, ToolMessage
 from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
@@ -120,16 +120,23 @@ def test_experience_is_put_last_as_data_and_does_not_stay_in_the_conversation(li
 
 
 def test_experience_may_be_put_into_the_system_message(library, desk):
-    """For models that take no words of a person after a tool's."""
+    """For models that take no words of a person after a tool's; what stood there is left as it is."""
     ran(library, desk, call("book", table=4), AIMessage("It is taken."))
     chat = model(*BOOKS_SEVEN)
     middleware = ExperienceMiddleware(library, place="system")
     agent = create_agent(chat, desk.tools, system_prompt="Be kind.", middleware=[middleware])
     agent.invoke({"messages": [("user", "Book a table.")]})
     first, *others = chat.metadata["seen"][0]
-    assert first.type == "system"
-    assert first.text.startswith("Be kind.\n\nWhat earlier episodes suggest.")
+    own, added = first.content
+    assert own["text"] == "Be kind."
+    assert added["text"].startswith("What earlier episodes suggest.")
     assert [m.type for m in others] == ["human"]
+
+
+def test_messages_of_other_roles_are_passed_over(library, desk):
+    agent = create_agent(model(*BOOKS_SEVEN), desk.tools, middleware=[ExperienceMiddleware(library)])
+    agent.invoke({"messages": [("user", "Book a table."), ChatMessage(content="Mind the view.", role="critic")]})
+    assert last(library).task == "Book a table."
 
 
 def test_text_of_the_library_cannot_end_its_block(library, desk):
@@ -296,14 +303,19 @@ def test_every_request_of_a_conversation_is_an_episode(library, desk):
 
 
 def test_a_run_interrupted_for_a_person_goes_on_in_another_process(library, desk):
-    """What happened before is told from the messages; the episode is recorded once, under one id."""
+    """What was done before is told from the messages; the episode is recorded once. What was refused proves nothing."""
 
     @tool
     def ask(question: str) -> str:
         """Ask a person."""
         return str(interrupt(question))
 
-    script = [call("book", table=6), call("ask", "2", question="Window?"), AIMessage("Done.")]
+    library.add(GUARD)
+    script = [
+        calls(call("book", table=6), call("book", "0", table=7)),
+        call("ask", "2", question="Window?"),
+        AIMessage("Done."),
+    ]
     saver, config = InMemorySaver(), {"configurable": {"thread_id": "ada"}}
     chat, tools = model(*script), [*desk.tools, ask]
 

@@ -49,7 +49,7 @@ from .loop import GUIDANCE_TOKENS
 from .namespaces import Namespaces
 from .prompts import GUIDANCE, block, call_text
 from .protocols import Context
-from .tool_episode import SHOWN_CHARS, ToolEpisode, calls_of, plain_message, since_request, text_of
+from .tool_episode import REFUSED, SHOWN_CHARS, ToolEpisode, calls_of, plain_message, since_request, text_of
 from .trials import is_withheld, without
 
 logger = logging.getLogger(__name__)
@@ -84,9 +84,10 @@ class _Episode:
     """What the model saw last."""
     calls: tuple[Call, ...] = ()
     """The calls of which it saw the answers."""
-    hints: dict[str, Hint | None] = field(default_factory=dict)
     why: dict[str, Any] = field(default_factory=dict)
     """What was recalled for it, and held back from it."""
+    hints: dict[str, tuple[Hint | None, dict[str, Any]]] = field(default_factory=dict)
+    """The hint of every situation, and why."""
     model: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -257,14 +258,15 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         text = f"{HEADING}\n{block('experience', hint.text, GUIDANCE)}"
         if self._place == "message":
             return request.override(messages=[*request.messages, HumanMessage(text)])
-        own = request.system_message.text if request.system_message else ""
-        return request.override(system_message=SystemMessage(f"{own}\n\n{text}".lstrip()))
+        own = request.system_message.content_blocks if request.system_message else []
+        return request.override(system_message=SystemMessage(content_blocks=[*own, {"type": "text", "text": text}]))
 
     def _hint(self, episode: _Episode, state: State) -> Hint | None:
         """Asked for in a new situation and after trouble, repeated otherwise."""
         steps, here = episode.told.steps, state.signature
         if here in episode.hints and not why_replan(steps):
-            return episode.hints[here]
+            hint, episode.why = episode.hints[here]
+            return hint
         found = episode.library.recall(
             state, k=self._recall_k, budget_tokens=GUIDANCE_TOKENS, after=steps[-1].action if steps else ""
         )
@@ -284,9 +286,9 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         hint = self._guidance.propose(context)
         if hint is not None and hint.written and forbidden_in(hint.text, context):
             hint = None
-        episode.hints[here] = hint
         recalled = {"recalled": list(hint.item_ids), "like": list(hint.step_ids)} if hint else {}
         episode.why = {**recalled, **({"withheld": list(withheld)} if withheld else {})}
+        episode.hints[here] = hint, episode.why
         return hint
 
     def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
@@ -374,7 +376,7 @@ def _action(request: ToolCallRequest) -> str:
 
 def _reason(action: str, verdict: Verdict) -> str:
     cause = verdict.cause.rstrip(".")
-    return f"Not run: experience forbids {action} here ({cause}). Do something else; do not call it again like this."
+    return f"{REFUSED} {action} here ({cause}). Do something else; do not call it again like this."
 
 
 def _message(answer: Answer, call_id: str | None) -> ToolMessage | None:

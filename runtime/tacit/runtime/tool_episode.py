@@ -18,6 +18,8 @@ from .working import WorkingMemory
 
 SHOWN_CHARS = 2000
 """Characters kept of a result."""
+REFUSED = "Not run: experience forbids"
+"""How the answer to a call begins that a guardrail refused: no evidence of anything but that."""
 
 
 class ToolEpisode:
@@ -63,8 +65,9 @@ class ToolEpisode:
 
     def replay(self, calls: Sequence[Call]) -> None:
         """Calls that were answered before anybody looked."""
-        for n in range(len(calls)):
-            self.answered(self.state(calls[:n]), calls[: n + 1], why={})
+        for n, call in enumerate(calls):
+            if not call.result.startswith(REFUSED):
+                self.answered(self.state(calls[:n]), calls[: n + 1], why={})
 
     def trajectory(self, success: bool | None, score: float | None = None, **fields: Any) -> Trajectory:
         """The episode, its score the reward of its last step."""
@@ -81,12 +84,12 @@ class ToolEpisode:
 def plain_message(message: Any) -> dict[str, Any]:
     """role, text, calls [{id, name, arguments}], answers (the id of the call), error: of LangChain's or OpenAI's forms.
 
-    Raises: ValueError for what is no message.
+    Of LangChain's own objects any role will do, as "other". Raises: ValueError for what else is no message.
     """
     if hasattr(message, "type") and hasattr(message, "content"):
         told = {name: getattr(message, name, None) for name in ("type", "content", "tool_calls", "tool_call_id")}
         told |= {"name": getattr(message, "name", None), "status": getattr(message, "status", None)}
-        return _plain(told)
+        return _plain(told if _role(told) in _KNOWN else {**told, "type": "other"})
     if not isinstance(message, Mapping):
         raise ValueError(f"{message!r:.80} is not a message")
     if message.get("lc") and "kwargs" in message:  # LangChain's serialised objects
@@ -106,10 +109,17 @@ _ROLES = {
 }
 
 
-def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
+_KNOWN = ("system", "user", "assistant", "tool", "other")
+
+
+def _role(told: Mapping[str, Any]) -> str:
     role = str(told.get("role") or told.get("type") or "").lower()
-    role = _ROLES.get(role, role)
-    if role not in ("system", "user", "assistant", "tool"):
+    return _ROLES.get(role, role)
+
+
+def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
+    role = _role(told)
+    if role not in _KNOWN:
         raise ValueError(f"a message with the role {role!r}; system, user, assistant and tool are known")
     calls = [_plain_call(call) for call in told.get("tool_calls") or ()]
     if told.get("function_call"):  # OpenAI's form before tools
