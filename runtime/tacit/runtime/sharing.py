@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tacit.memory import State, Step
 from tacit.memory.bank import Bank, Entry
@@ -38,6 +38,7 @@ HOW = "pull(entry: integer): What another team found, by the number of its key; 
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 
+T = TypeVar("T")
 Outcome = tuple[State, float, bool, Info]
 Summarise = Callable[[Step], str | Awaitable[str]]
 """Says a step in a key."""
@@ -106,14 +107,18 @@ class Desk:
         summarise: Summarise = key_of,
         value: Callable[[Sequence[Step]], str] = value_of,
         watch: Watch = lambda event: None,
+        threads: bool = True,
     ) -> None:
-        """value: what readers get of the last of an episode's steps so far."""
+        """value: what readers get of the last of an episode's steps so far.
+
+        threads: the bank is asked in one, since a commit waits for the disk and the other teams need not. Without
+        them it is asked in the order of the events, so that a run can be repeated.
+        """
         self.team = team
         self._bank, self._admission, self._watch = bank, admission, watch
-        self._summarise, self._value = summarise, value
+        self._summarise, self._value, self._threads = summarise, value, threads
         self._entries: list[Entry] = []
         self._costs: list[float] = []
-        self._seen = 0
         self.shared: list[Shared] = []
         """Every step, with what was decided about it."""
         self.calls = 0
@@ -136,9 +141,12 @@ class Desk:
         """Read the keys that are new."""
         if self._bank is not None:
             last = self._entries[-1].id if self._entries else 0
-            new = await asyncio.to_thread(self._bank.entries, last)
+            new = await self._asked(lambda bank: bank.entries(last), self._bank)
             known = self._entries[-1].id if self._entries else 0  # somebody of this team may have looked meanwhile
             self._entries += [entry for entry in new if entry.id > known]
+
+    async def _asked(self, question: Callable[[Bank], T], bank: Bank) -> T:
+        return await asyncio.to_thread(question, bank) if self._threads else question(bank)
 
     @property
     def others(self) -> list[Entry]:
@@ -175,8 +183,7 @@ class Desk:
         choice = await self._admission.decide(candidate)
         self.admission_s += time.perf_counter() - began
         self.usage += choice.usage
-        # in a thread: a commit waits for the disk, and the others need not
-        put = asyncio.to_thread(self._bank.put, self.team, key, candidate.value) if choice.admit else None
+        put = self._asked(lambda bank: bank.put(self.team, key, candidate.value), self._bank) if choice.admit else None
         entry = None if put is None else await put
         self.shared.append(Shared(self.team, step.t, candidate, choice, entry, step))
         self._watch(Event(self.team, "shared" if choice.admit else "kept", key, entry))
@@ -187,7 +194,7 @@ class Desk:
         if self._bank is None:
             return None
         try:
-            value = await asyncio.to_thread(self._bank.pull, entry, self.team)
+            value = await self._asked(lambda bank: bank.pull(entry, self.team), self._bank)
         except UnknownName:
             return None
         self.value_tokens += tokens(value)

@@ -163,7 +163,8 @@ class Team:
             raise ConfigError("a team of 0 agents does nothing; give it at least one.")
         self._agents, self._bank = list(agents), bank
         self._admission: Admission = admission or RuleAdmission()
-        self._aggregate, self._first, self._keep = aggregate, first, keep
+        self._aggregate: Aggregate = aggregate
+        self._first, self._keep = first, keep
         self._summarise, self._watch = summarise, watch
         self._runs: dict[str, _Run] = {}
         self._graph: Any = None

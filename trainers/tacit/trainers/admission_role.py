@@ -18,6 +18,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from tacit.memory import Step
 from tacit.memory.bank import Bank
 from tacit.memory.errors import ConfigError
 from tacit.memory.induction import without_circles
@@ -94,7 +95,7 @@ class Member:
 
     def __init__(self, name: str, agent: Agent, admission: EngineAdmission, bank: Bank) -> None:
         self.name, self.admission = name, admission
-        self.desk = Desk(bank, name, admission, value=lambda steps: told(without_circles(list(steps))))
+        self.desk = Desk(bank, name, admission, value=_way, threads=False)
         reading = _Reads(agent.policy, self.desk)
         self._agent = agent.joined(reading, lambda inner: SharedEnvironment(inner, self.desk))
         agent.close()
@@ -107,6 +108,10 @@ class Member:
     def close(self) -> None:
         """Close its environments."""
         self._agent.close()
+
+
+def _way(steps: Sequence[Step]) -> str:
+    return told(without_circles(list(steps)))
 
 
 class _Reads:
@@ -218,9 +223,10 @@ class AdmissionRole:
         fold, _, seed = world.rpartition("#")
         self._sent += 1
         salts = [f"{self._parts.seed}/{self.name}/{self._sent}.{n}" for n in range(self.settings.runs)]
-        return [await self._run(fold, int(seed), salt) for salt in salts]
+        return [await self.send(fold, int(seed), salt) for salt in salts]
 
-    async def _run(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Row]]:
+    async def send(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Row]]:
+        """One team into one world: how it went, and the rows of its decisions. Nothing is remembered of it."""
         parts, settings = self._parts, self.settings
         policy = TokenPolicy(parts.engine, parts.transcript)
         assert parts.environment is not None
