@@ -35,20 +35,30 @@ class Clock(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0.0
+        self.now, self.working = 0.0, 0
         selector: Any = self._selector  # type: ignore[attr-defined]
         select = selector.select
 
         def jump(timeout: float | None) -> Any:
             ready = select(timeout if timeout is None else 0)
-            if not ready and timeout:
-                self.now += timeout
+            if not ready and timeout and self.working:  # in a thread, which ends when it ends
+                return select(0.1)
+            self.now += 0.0 if ready else timeout or 0.0
             return ready
 
         selector.select = jump
 
     def time(self) -> float:
         return self.now
+
+    def run_in_executor(self, *call: Any) -> Any:  # type: ignore[override]
+        def done(_: Any) -> None:
+            self.working -= 1
+
+        self.working += 1
+        future = super().run_in_executor(*call)
+        future.add_done_callback(done)
+        return future
 
 
 def run_by(clock: type[Clock], main: Any) -> Any:
