@@ -3,11 +3,20 @@
 import json
 
 import pytest
-from fastapi.testclient import TestClient
+from fastapi.testclient import TestClient as Plain
 
 from tacit.apps.http.app import create_app
 from tacit.memory import ExperienceLibrary, Item, State
 from tacit.memory.errors import ConfigError, LibraryError, LibraryReadOnly, LibraryUnwritable, MissingExtra, UnknownName
+
+
+class TestClient(Plain):
+    """A client of this machine's server."""
+
+    __test__ = False
+
+    def __init__(self, app, **options):
+        super().__init__(app, base_url="http://127.0.0.1:8420", **options)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from fastapi.testclient import TestClient
+from fastapi.testclient import TestClient as Plain
 
 from tacit.apps.http.app import create_app
 from tacit.apps.http.auth import Tokens
@@ -12,6 +12,16 @@ from tacit.apps.http.limits import Rates
 from tacit.apps.http.watch import JsonLines
 from tacit.memory import ExperienceLibrary
 from tacit.memory.errors import ConfigError, UnknownName
+
+
+class TestClient(Plain):
+    """A client of this machine's server."""
+
+    __test__ = False
+
+    def __init__(self, app, **options):
+        super().__init__(app, base_url="http://127.0.0.1:8420", **options)
+
 
 ITEM = {"items": [{"kind": "insight", "title": "Keys hang by the door"}]}
 
@@ -106,7 +116,7 @@ def test_local_server_answers_to_its_own_name_alone(path, host):
 
 
 def test_page_of_another_origin_is_refused(path):
-    with TestClient(create_app(path), base_url="http://127.0.0.1:8420") as client:
+    with TestClient(create_app(path)) as client:
         assert client.post("/v1/items", json=ITEM, headers={"Origin": "http://evil.example"}).status_code == 403
         assert client.post("/v1/items", json=ITEM, headers={"Origin": "http://127.0.0.1:8420"}).status_code == 200
 

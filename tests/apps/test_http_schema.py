@@ -27,7 +27,8 @@ def _lines(context, value):
 def described(tmp_path_factory):
     """The description of a server over a library of its own."""
     folder = tmp_path_factory.mktemp("schema")
-    return schemathesis.openapi.from_asgi("/openapi.json", create_app(folder / "library.db", runs=folder, rate=1e6))
+    app = create_app(folder / "library.db", runs=folder, rate=1e6)
+    return schemathesis.openapi.from_asgi("/openapi.json", app, headers={"Host": "127.0.0.1"})
 
 
 @pytest.mark.slow

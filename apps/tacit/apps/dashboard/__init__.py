@@ -6,12 +6,18 @@ host. `mount` puts the pages beside the API's routes; who may see what is decide
 
 from typing import TYPE_CHECKING
 
+from tacit.memory.errors import MissingExtra
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
 def mount(app: "FastAPI") -> None:
     """Add the pages to an API made by `tacit.apps.http.app`. Once in a process: NiceGUI has one application."""
+    try:
+        import nicegui  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra.of("nicegui", "serve") from error
     from . import pages
 
     pages.mount(app)

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -26,6 +27,8 @@ from .models import Health
 from .shelf import Shelf
 from .watch import Measures, Watch
 
+THREADS = 4
+"""Calls that are worked on at once. A library answers one at a time: more threads would wait for it in no order."""
 ABOUT = """
 What the agent did before, and what it learnt from it. Every call is of one `namespace` of one library. Where the
 library has tokens, send one as `Authorization: Bearer TOKEN`. Errors are problem JSON (RFC 9457).
@@ -54,6 +57,7 @@ def create_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         yield
         app.state.stopping.set()
         await run_in_threadpool(shelf.close)

@@ -52,7 +52,7 @@ class Gate:
     def _refused(self, scope: Scope, headers: dict[str, str]) -> Response | None:
         """Why a request may not come, as the answer to it."""
         request_id = scope["state"].get("request_id", "")
-        if self._local and urlsplit(f"//{headers.get('host', '')}").hostname not in {*LOOPBACK, "testserver"}:
+        if self._local and urlsplit(f"//{headers.get('host', '')}").hostname not in LOOPBACK:
             return problem(421, "this server is for this machine alone: call it by 127.0.0.1.", "", request_id)
         bearer = _bearer(headers)
         if not bearer and _foreign(headers):

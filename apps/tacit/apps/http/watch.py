@@ -22,6 +22,7 @@ from .shelf import Shelf
 RECENT = 1000
 """Recalls whose time is kept for the dashboard."""
 _GOOD_ID = re.compile(r"[\w.-]{1,64}")
+_METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "PUT"})
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
 logger = logging.getLogger("tacit.http")
@@ -101,7 +102,8 @@ class Watch:
             took = time.perf_counter() - began
             self._measures.running.dec()
             route = _route(scope)
-            self._measures.requests.labels(scope["method"], route, str(status)).inc()
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._measures.requests.labels(method, route, str(status)).inc()
             self._measures.seconds.labels(route).observe(took)
             logger.info("request", extra={"told": _told(scope, request_id, status, took)})
 
