@@ -173,6 +173,7 @@ def gated(*hits, **settings):
 
 def test_the_gate_passes_what_is_near_and_not_known_to_harm():
     said = gated(hit("near"), hit("far", 0.2), hit("harmful", score=0.45), hit("pinned", 0.1, pinned=True))
+    assert said is not None
     assert said.text.splitlines() == ["- insight: near.", "- insight: pinned."]
     assert said.item_ids == ("near", "pinned")
 

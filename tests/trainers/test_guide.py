@@ -15,14 +15,14 @@ from tacit.memory.errors import ConfigError
 from tacit.memory.records import Hit
 from tacit.runtime import Agent
 from tacit.runtime.protocols import Context
-from tacit.trainers import train
+from tacit.trainers import EngineChatModel, TrainedGuidance, train
 from tacit.trainers.adapters import parameters_of
 from tacit.trainers.config import ModelConfig, RoleConfig, load
 from tacit.trainers.engine_local import LocalEngine
 from tacit.trainers.forward import batch, forward
 from tacit.trainers.guide import GuideRole, asked_of, of_episodes, rows_of, to_streams
 from tacit.trainers.guide_credit import Branch, GuideCredit, guide_credit
-from tacit.trainers.guide_speech import Asked, Speaker, TrainedGuidance
+from tacit.trainers.guide_speech import Asked, Speaker
 from tacit.trainers.losses import policy_loss
 from tacit.trainers.models import for_roles
 from tacit.trainers.optim import LearnerSettings, LossSettings
@@ -277,7 +277,7 @@ def test_divergence_keeps_it_near_stage_1():
     """The reference is what stage 1 left, not what came before it."""
     role = guide(lessons=LESSONS, settings={"distil": 5}, loss=LossSettings(kl=1.0))
     first = digest(role.model)
-    assert all(torch.equal(value, role._reference.state_dict()[name]) for name, value in first.items())
+    assert all(torch.equal(value, role._learner.reference.state_dict()[name]) for name, value in first.items())
     role.collect(group(role))
     assert role.update()["kl"] == pytest.approx(0.0, abs=1e-6)
 
@@ -325,7 +325,8 @@ def test_a_guide_goes_on_exactly():
     file.seek(0)
     other = guide(seed=7, loss=LossSettings(kl=0.1))
     other.load_state_dict(torch.load(file, weights_only=True))
-    role.update(), other.update()
+    role.update()
+    other.update()
     assert all(torch.equal(value, other.model.state_dict()[name]) for name, value in role.model.state_dict().items())
 
 
@@ -387,11 +388,11 @@ def test_the_example_trains_the_guide_alone():
     assert config.roles["policy"].learner.lr == 0.0
 
 
-def test_a_run_with_a_guide_goes_on_after_a_stop(corridor):
-    """Policy and guide in turns, through the configuration; the same weights as one that was never stopped."""
+def test_a_run_with_a_guide_goes_on_after_a_stop(corridor, tmp_path):
+    """Policy and guide in turns; the same weights as one that was never stopped; what is exported gives hints."""
     roles = {"policy": {"learner": {"lr": 0.003}}, "guide": {"settings": {"ready": 1, "distil": 2}}}
     arms = {"arms": {"control": 2, "guided": 2}, "guidance": {"guided": "role"}, "roles": roles}
-    whole = train(corridor(**arms, run={"iterations": 4}), export=None)
+    whole = train(corridor(**arms, run={"iterations": 4}), export=tmp_path / "export")
     settings = corridor(**arms, run={"iterations": 2})
     settings["run"]["out"] += "-parts"
     train(settings)
@@ -401,3 +402,10 @@ def test_a_run_with_a_guide_goes_on_after_a_stop(corridor):
         torch.load(f"{report.checkpoint}/guide.pt", weights_only=True)["state"]["weights"] for report in (whole, parts)
     ]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    engine = EngineChatModel.load(tmp_path / "export" / "guide", role="guide").engine
+    recalled = Recollection((Hit(Item("insight", "the prize is in the golden room"), 0.9, ""),))
+    hint = TrainedGuidance(engine, Transcript(engine.tokenizer)).propose(
+        Context(State("You are in the red room."), recollection=recalled)
+    )
+    assert hint is not None
+    assert hint.text in ("", "- insight: the prize is in the golden room.")

@@ -11,7 +11,9 @@ a way that it is shown, and is frozen. One walk is recalled before each episode,
 
 The record says whether the house was rebuilt, the route says where it began, and the guide sees the room. It
 is taught what to say by experience, and learns by its outcomes alone whether to say it. Trained in worlds of
-the train fold, settings chosen in others of it, reported in the test fold. Times are CPU seconds.
+the train fold, settings chosen in others of it, reported in the test fold. All guides stand beside one policy;
+the same world, text and copy are the same episode in every arm, so that an arm that says nothing is no memory
+exactly. Times are CPU seconds of this process.
 """
 
 import argparse
@@ -291,6 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = summary(seeds)
         (asked.out / "results.json").write_text(json.dumps({"summary": found, "seeds": seeds}) + "\n", encoding="utf-8")
         (asked.out / "results.md").write_text(tables(found), encoding="utf-8")
+    found = summary(seeds)
     print(json.dumps(found) if asked.json else tables(found))
 
 

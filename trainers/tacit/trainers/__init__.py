@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .engine_server import ServerEngine as ServerEngine
     from .engine_vllm import VllmEngine as VllmEngine
     from .evaluate import evaluate_checkpoint as evaluate_checkpoint, evaluate_policy as evaluate_policy
+    from .guide_speech import TrainedGuidance as TrainedGuidance
     from .roles import PolicyRole as PolicyRole, Role as Role
     from .rollout import TokenPolicy as TokenPolicy
     from .run import TrainReport as TrainReport, train as train
@@ -30,6 +31,7 @@ _HOMES = {
     "TokenPolicy": "rollout",
     "TrainConfig": "config",
     "TrainReport": "run",
+    "TrainedGuidance": "guide_speech",
     "VllmEngine": "engine_vllm",
     "evaluate_checkpoint": "evaluate",
     "evaluate_policy": "evaluate",

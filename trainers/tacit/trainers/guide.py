@@ -85,7 +85,6 @@ class GuideRole:
         )
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
-        self._reference: Any = None
         self._first: Weights | None = None
         self._said: dict[str, Said] = {}
         self._groups: list[tuple[list[Row], dict[str, list[float]]]] = []
@@ -100,7 +99,7 @@ class GuideRole:
             self.distil(lessons)
         self._first = _copied(self.weights())
         if self._parts.config.loss.kl:
-            self._reference = _reference(self.model, self.name)
+            self._learner.reference = _reference(self.model, self.name)
 
     def distil(self, lessons: Sequence[Lesson]) -> Report:
         """Imitate the guidance of the lessons: what to say, not whether to; that is left to the outcomes."""
@@ -192,7 +191,7 @@ class GuideRole:
     def update(self) -> dict[str, float]:
         """One step on the groups; they are gone then: the next are another guide's."""
         groups, self._groups = self._groups, []
-        metrics = self._learner.step(to_streams(groups), self._parts.config.loss, reference=self._reference)
+        metrics = self._learner.step(to_streams(groups), self._parts.config.loss)
         return {**metrics, **self.told, "lr": self._learner.lr, "groups": float(len(groups))}
 
     # -- what is kept ---------------------------------------------------------------------------------
@@ -214,7 +213,7 @@ class GuideRole:
         """Go on from there."""
         if self._parts.config.loss.kl and state["first"] is not None:
             self._set(state["first"])
-            self._reference = _reference(self.model, self.name)
+            self._learner.reference = _reference(self.model, self.name)
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
         self._groups = [([row_of(row) for row in rows], dict(credit)) for rows, credit in state["groups"]]
