@@ -8,7 +8,6 @@ The library is `runs/studio.db`, or what TACIT_LIBRARY says; it stays open as lo
 """
 
 import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +67,16 @@ class Scripted(BaseChatModel):
         return "scripted"
 
 
-@cache
-def middleware() -> ExperienceMiddleware:
-    """One for all runs of this process."""
-    path = Path(os.environ.get("TACIT_LIBRARY") or "runs/studio.db")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return ExperienceMiddleware(ExperienceLibrary.open(path))
-
-
 def make_graph() -> Any:
     """The agent as a graph."""
+    path = Path(os.environ.get("TACIT_LIBRARY") or "runs/studio.db")
+    path.parent.mkdir(parents=True, exist_ok=True)
     model = os.environ.get("TACIT_MODEL") or Scripted()
-    return create_agent(model, [find_order, refund], middleware=[middleware()])
+    return create_agent(model, [find_order, refund], middleware=[ExperienceMiddleware(ExperienceLibrary.open(path))])
 
+
+graph = make_graph()
 
 if __name__ == "__main__":
-    for message in make_graph().invoke({"messages": [("user", "Ada wants her money back.")]})["messages"]:
+    for message in graph.invoke({"messages": [("user", "Ada wants her money back.")]})["messages"]:
         message.pretty_print()

@@ -103,7 +103,7 @@ def test_the_graph_of_langgraph_studio_runs_and_learns(tmp_path):
     """As `langgraph.json` names it."""
     named = json.loads((EXAMPLES.parent / "langgraph.json").read_text(encoding="utf-8"))
     (where,) = named["graphs"].values()
-    assert where == "./examples/studio.py:make_graph"
+    assert where == "./examples/studio.py:graph"
     assert run("studio.py", tmp_path).rstrip().endswith("A-1042 was refunded")
     assert (tmp_path / "runs" / "studio.db").exists()
 
