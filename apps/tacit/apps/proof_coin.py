@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tacit.memory.errors import UnknownName
+from tacit.memory.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
     from .proof_policy import Ground
@@ -96,17 +96,21 @@ def policy_of(ground: "Ground", seed: int, out: Path) -> tuple[Any, float]:
 def acts(ground: "Ground", seed: int, out: Path) -> Figures:
     """A: the warm start in four conditions."""
     from .proof_policy import compared, evaluate
-    from .proof_worlds import HELD_OUT, four
+    from .proof_worlds import ACTED_IN, four
 
     policy, spent = policy_of(ground, seed, out)
-    return {**compared(evaluate(policy, ground.transcript, four(ground.looks, HELD_OUT), seed)), "cpu_s": spent}
+    return {**compared(evaluate(policy, ground.transcript, four(ground.looks, ACTED_IN), seed)), "cpu_s": spent}
 
 
 def keeps(ground: "Ground", seed: int, out: Path) -> Figures:
-    """B: extractors beside a frozen policy."""
+    """B: extractors beside a frozen policy; the one that the difference pays is kept."""
+    import torch
+
     from .proof_extractor import alone
 
-    return alone(policy_of(ground, seed, out)[0], ground, seed)
+    model, report = alone(policy_of(ground, seed, out)[0], ground, seed)
+    torch.save(model.state_dict(), out / f"extractor-{seed}.pt")
+    return report
 
 
 def both(ground: "Ground", seed: int, out: Path) -> Figures:
@@ -149,10 +153,19 @@ def acts_better(ground: "Ground", seed: int, out: Path) -> Figures:
 
 
 def writes(ground: "Ground", seed: int, out: Path) -> Figures:
-    """E: a writer."""
+    """E: a writer, taught by B's extractor."""
+    import torch
+
+    from .proof_policy import fresh
     from .proof_writer import written
 
-    return written(policy_of(ground, seed, out)[0], ground, seed)
+    path, teacher = out / f"extractor-{seed}.pt", fresh(ground, seed)
+    if not path.exists():
+        raise ConfigError(
+            f"stage E is taught by stage B's extractor and {path} is not there; run stage B of seed {seed}."
+        )
+    teacher.load_state_dict(torch.load(path, weights_only=True))
+    return written(policy_of(ground, seed, out)[0], teacher.eval(), ground, seed)
 
 
 STAGES: dict[str, Callable[["Ground", int, Path], Figures]] = {

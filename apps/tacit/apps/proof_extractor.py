@@ -10,7 +10,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -22,20 +22,20 @@ from tacit.trainers.optim import LearnerSettings, LossSettings
 from tacit.trainers.roles import Parts
 from tacit.trainers.rollout import Spec
 from tacit.trainers.rows import Rollout
-from tacit.trainers.writers import KeepOrSkip
+from tacit.trainers.writers import Candidate, KeepOrSkip, ways
 
-from .proof_policy import Figures, Ground, acting, compared, evaluate, groups, outcomes, player, tell
+from .proof_policy import GROUPS, Figures, Ground, acting, compared, evaluate, groups, outcomes, player, tell
 from .proof_worlds import HELD_OUT, WORLDS, Texts, World, best, offered, usable
 
 COST, LENGTH, ENTROPY = 0.1, 32, 0.03
 """What a text of LENGTH tokens costs, in units of success, and the weight of the extractor's entropy."""
-TABLE, POOL = 4, 120
+TABLE, POOL = 4, 100
 """Episodes that are played of each text, and of none, in each of so many of the extractor's worlds."""
-EACH, UPDATES, LR = 20, 80, 1e-3
+EACH, UPDATES, LR = 20, 50, 1e-3
 """Worlds an update of the extractor, its updates, its learning rate."""
 SHOWN = 24
 """Episodes of a world that are shown something in an update: what was played is drawn from, so they cost nothing."""
-TOGETHER_UPDATES, READY = 40, 48
+TOGETHER_UPDATES, READY = 30, 24
 """Updates of the policy beside the extractor, and decisions that make an update of the extractor."""
 MEASURES: Mapping[str, Measure] = {"difference": "difference", "outcome": "outcome", "frozen": "difference"}
 """Extractors, and what each is paid; the frozen one learns nothing from it."""
@@ -73,18 +73,27 @@ class Played:
         return rollouts
 
 
+def rooms(trajectory: Trajectory) -> list[Candidate]:
+    """The ways with the rooms they lead to, without the task, which is the same in every world."""
+    return [replace(one, seen=replace(one.seen, task="")) for one in ways(trajectory)]
+
+
 def extractor(
-    model: Any, ground: Ground, seed: int, *, measure: Measure = "difference", ready: int = 1, epochs: int = 1
+    model: Any, ground: Ground, seed: int, *, measure: Measure = "difference", ready: int = 1
 ) -> ExtractorRole:
     """A role that keeps or skips each way that the exploring walk of a world offers."""
     config = RoleConfig(
-        learner=LearnerSettings(lr=LR, epochs=epochs, warmup=5, decay=UPDATES * 3 // 2, budget=8192),
+        learner=LearnerSettings(lr=LR, warmup=5, decay=UPDATES * 3 // 2, budget=8192),
         loss=LossSettings(kind="cispo", low=0.1, high=0.1, entropy=ENTROPY),
         settings={"ready": ready, "cooldown": 0, "measure": measure, "cost": COST, "length": LENGTH},
     )
     serving = LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
     parts = Parts(config, model, ground.transcript, serving, ExperienceLibrary.open(":memory:"), seed)
-    role = ExtractorRole(parts, lambda task, number: ground.looks.get((task, number)))
+    source, writer = (
+        (lambda task, number: ground.looks.get((task, number))),
+        KeepOrSkip(serving, ground.transcript, rooms),
+    )
+    role = ExtractorRole(parts, source, writer)
     role.begin()
     return role
 
@@ -125,7 +134,7 @@ class Choice:
 def choices(model: Any, ground: Ground, worlds: Sequence[World]) -> dict[World, Choice]:
     """Greedy: the way it would rather keep than any other, and all that it would keep."""
     engine = LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
-    writer = KeepOrSkip(engine, ground.transcript)
+    writer = KeepOrSkip(engine, ground.transcript, rooms)
 
     async def read(world: World) -> Choice:
         written = await writer.read(ground.looks[world], greedy=True)
@@ -169,15 +178,16 @@ def by_oracle(ground: Ground, worlds: Sequence[World]) -> Texts:
 # -- stages ---------------------------------------------------------------------------------------
 
 
-def alone(policy: Any, ground: Ground, seed: int) -> Figures:
-    """Extractors by what they are paid, each judged by its choices and by what these bring a frozen policy."""
+def alone(policy: Any, ground: Ground, seed: int) -> tuple[Any, Figures]:
+    """The extractor that the difference pays; and all of them, judged by choices and by what these bring a policy."""
     worlds, held_out = usable(ground.looks, WORLDS)[:POOL], usable(ground.looks, HELD_OUT)
     began = time.process_time()
     played = Played(policy, ground, worlds, TABLE, seed)
     report: Figures = {"table": {"episodes": played.episodes, "cpu_s": time.process_time() - began}}
     shown = {"oracle": by_oracle(ground, held_out), "at random": at_random(ground, held_out, seed)}
+    models = {name: copy.deepcopy(policy) for name in MEASURES}
     for name, measure in MEASURES.items():
-        began, model = time.process_time(), copy.deepcopy(policy)
+        began, model = time.process_time(), models[name]
         role = extractor(model, ground, seed, measure=measure)
         curve = [] if name == "frozen" else learn_to_keep(role, played, worlds, seed)
         spent = time.process_time() - began
@@ -187,7 +197,7 @@ def alone(policy: Any, ground: Ground, seed: int) -> Figures:
         tell(f"seed {seed} {name}: oracle {report[name]['oracle']:.2f}, useless {report[name]['useless_kept']:.2f}")
     for name, figures in compared(evaluate(policy, ground.transcript, shown, seed)).items():
         report.setdefault(name, {}).update(figures)
-    return report
+    return models["difference"], report
 
 
 def together(start: Any, ground: Ground, seed: int, *, learns: bool) -> tuple[Any, Any, Figures]:
@@ -195,10 +205,12 @@ def together(start: Any, ground: Ground, seed: int, *, learns: bool) -> tuple[An
     worlds, began = usable(ground.looks, WORLDS), time.process_time()
     policy, reader = copy.deepcopy(start), copy.deepcopy(start)
     playing = player(policy, ground.transcript, ["control", "memory"], seed)
-    actor, chooser = acting(policy, ground, playing, "slea"), extractor(reader, ground, seed, ready=READY, epochs=2)
+    actor, chooser = acting(policy, ground, playing, "slea"), extractor(reader, ground, seed, ready=READY)
     chance, curve = random.Random(f"{seed} both"), []
     for update in range(1, TOGETHER_UPDATES + 1):
-        specs = dealt(chooser, groups(chance.sample(worlds, 8), f"both{seed}/{update}", {"memory": 6, "control": 4}))
+        specs = dealt(
+            chooser, groups(chance.sample(worlds, GROUPS), f"both{seed}/{update}", {"memory": 6, "control": 4})
+        )
         rollouts = playing.play(specs)
         actor.collect(rollouts)
         actor.update()

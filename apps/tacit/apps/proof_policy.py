@@ -30,9 +30,9 @@ from tacit.trainers.warmstart import Examples, WarmStart, examples, warm_start
 from tacit.trainers.writers import WORDS as SAID
 
 from .proof_worlds import (
+    ACTED_IN,
     BACK,
     DEMOS,
-    HELD_OUT,
     LIMIT,
     PATIENCE,
     WORLDS,
@@ -51,7 +51,7 @@ TOGETHER = 256
 """Episodes that are played at once."""
 WARM_UPDATES = 450
 """Of the warm start."""
-POLICY_UPDATES, GROUPS, POLICY_LR = 40, 8, 3e-4
+POLICY_UPDATES, GROUPS, POLICY_LR = 30, 6, 3e-4
 """Updates of the policy alone, worlds in each, eight episodes a world; learning rate."""
 MISLED = 1
 """Walks a world that trusted another world's."""
@@ -167,7 +167,7 @@ class Ground:
     transcript: Transcript
 
 
-def ground(worlds: Sequence[World] = (*WORLDS, *HELD_OUT)) -> Ground:
+def ground(worlds: Sequence[World] = (*WORLDS, *ACTED_IN)) -> Ground:
     """Walks to imitate, exploring walks of the other worlds, and a tokenizer that knows their words."""
     demos, looks = walks(DEMOS), walks(worlds, patience=PATIENCE)
     texts = [*BACK, SAID]

@@ -1,15 +1,15 @@
 """The writer of the proof on coin: an extractor that says the way itself, word by word, instead of choosing one.
 
-It is warmed up on walks of the imitated worlds: which of the ways that a walk offers is the answer is told by
-the same paired difference that pays the extractor, played by the policy, not by who knows where the coin is.
-Then it is paid for what it writes. What it says is free: no grammar holds it to the ways there are.
+It is warmed up on what the extractor that the paired difference had paid would choose of each walk: nobody
+tells it where the coin is. Then it is paid itself, for what it writes. What it says is free: no grammar
+holds it to the ways there are.
 """
 
 import asyncio
+import copy
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -24,13 +24,13 @@ from tacit.trainers.transcript import compact
 from tacit.trainers.warmstart import WarmStart, warm_start
 from tacit.trainers.writers import Candidate, Writes, text_of, ways
 
-from .proof_extractor import COST, LENGTH, Played, at_random, by_oracle, dealt
-from .proof_policy import Figures, Ground, compared, evaluate, fresh, groups, player, tell, turned
-from .proof_worlds import DEMOS, HELD_OUT, PATIENCE, WORLDS, Texts, World, best, offered, usable, walks
+from .proof_extractor import COST, LENGTH, at_random, by_oracle, choices, dealt, judged, surest
+from .proof_policy import Figures, Ground, compared, evaluate, groups, player, tell, turned
+from .proof_worlds import HELD_OUT, WORLDS, Texts, World, best, offered, usable
 
-LESSONS, LESSON_UPDATES, LESSON_LR = 8, 600, 2e-3
+LESSONS, LESSON_UPDATES, LESSON_LR = 4, 400, 2e-3
 """Times that each lesson is turned another way, updates that teach, and their learning rate."""
-PAID_UPDATES, PAID_WORLDS, PAID_LR = 20, 12, 1e-4
+PAID_UPDATES, PAID_WORLDS, PAID_LR = 15, 12, 1e-4
 """Updates that pay for what is written, worlds in each, and their learning rate."""
 
 
@@ -44,38 +44,27 @@ def answer(one: Candidate) -> str:
     return f"<at> {one.seen.location.lower()} <item> add : {one.text}"
 
 
-def worthy(played: Played, looks: Mapping[World, Trajectory]) -> dict[World, Candidate]:
-    """By world, the way whose episodes did best, where they did better than those that were shown nothing."""
-    found = {}
-    for world, look in looks.items():
-        ended = {one.text: fmean(played.ended[world, one.text]) for one in ways(look)}
-        best = max(ways(look), key=lambda one: ended[one.text])
-        if ended[best.text] > fmean(played.ended[world, None]):
-            found[world] = best
-    return found
-
-
-def lessons(
-    writer: Writes, ground: Ground, right: Mapping[World, Candidate], looks: Mapping[World, Trajectory]
-) -> list[Stream]:
+def lessons(writer: Writes, ground: Ground, chosen: Texts) -> list[Stream]:
     """Each walk with what should be said of it, turned LESSONS ways."""
     chance, made = random.Random(0), []
-    for world, one in right.items():
-        row = writer.lesson(looks[world], answer(one), f"{world}")
+    for world, text in chosen.items():
+        (one,) = (one for one in ways(ground.looks[world]) if one.text == text)
+        row = writer.lesson(ground.looks[world], answer(one), f"{world}")
         (stream,) = streams([row], {row.trace: [1.0]})
         made += [turned(stream, ground.transcript, chance) for _ in range(LESSONS)]
     return made
 
 
-def paid(writer: Writes, model: Any, policy: Any, ground: Ground, worlds: Sequence[World], seed: int) -> list[Figures]:
+def paid(
+    writer: Writes, engine: LocalEngine, policy: Any, ground: Ground, worlds: Sequence[World], seed: int
+) -> list[Figures]:
     """REINFORCE: what it writes is shown to episodes, and their difference to those shown nothing is its reward."""
     config = RoleConfig(
         learner=LearnerSettings(lr=PAID_LR, budget=8192),
         loss=LossSettings(kind="cispo", low=0.1, high=0.1),
         settings={"ready": 1, "cooldown": 0, "cost": COST, "length": LENGTH},
     )
-    engine = LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
-    parts = Parts(config, model, ground.transcript, engine, ExperienceLibrary.open(":memory:"), seed)
+    parts = Parts(config, engine.model, ground.transcript, engine, ExperienceLibrary.open(":memory:"), seed)
     role = ExtractorRole(parts, lambda task, number: ground.looks.get((task, number)), writer)
     playing, chance, curve = player(policy, ground.transcript, ["control", "memory"], seed), random.Random(seed), []
     for update in range(1, PAID_UPDATES + 1):
@@ -97,31 +86,19 @@ def said(writer: Writes, ground: Ground, worlds: Sequence[World]) -> Texts:
     return {world: text_of(item[0]) if item else None for world, item in zip(worlds, items, strict=True)}
 
 
-def written(policy: Any, ground: Ground, seed: int) -> Figures:
+def written(policy: Any, teacher: Any, ground: Ground, seed: int) -> Figures:
     """A writer after its lessons, and after it was paid, beside a way at random and the oracle's."""
     worlds, held_out = usable(ground.looks, WORLDS), usable(ground.looks, HELD_OUT)
-    model, began = fresh(ground, seed + 100), time.process_time()
-    writer = Writes(
-        LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",)), ground.transcript, reads=read_out
-    )
-    taught = walks(DEMOS, patience=PATIENCE, seed=1)
-    taught = {world: taught[world] for world in usable(taught, DEMOS)}
-    played = Played(policy, replace(ground, looks=taught), [*taught], 2, seed)
-    right = worthy(played, taught)
-    report: Figures = {
-        "lessons": {
-            "worlds": len(taught),
-            "kept": len(right),
-            "oracle": fmean(one == best(taught[w]) for w, one in right.items()),
-        }
-    }
-    warm_start(
-        model, lessons(writer, ground, right, taught), WarmStart(updates=LESSON_UPDATES, lr=LESSON_LR, seed=seed), tell
-    )
-    report["taught"] = {"cpu_s": time.process_time() - began}
+    model, began = copy.deepcopy(policy), time.process_time()
+    engine = LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
+    writer = Writes(engine, ground.transcript, reads=read_out)
+    chosen = choices(teacher, ground, worlds)
+    given = lessons(writer, ground, surest(chosen))
+    warm_start(model, given, WarmStart(updates=LESSON_UPDATES, lr=LESSON_LR, seed=seed), tell)
+    report: Figures = {"teacher": judged(chosen, ground.looks), "taught": {"cpu_s": time.process_time() - began}}
     shown: dict[str, Texts] = {"taught": said(writer, ground, held_out)}
     began = time.process_time()
-    report["paid"] = {"curve": paid(writer, model, policy, ground, worlds, seed), "cpu_s": time.process_time() - began}
+    report["paid"] = {"curve": paid(writer, engine, policy, ground, worlds, seed), "cpu_s": time.process_time() - began}
     shown["paid"] = said(writer, ground, held_out)
     for name, texts in shown.items():
         report[name]["oracle"] = fmean(texts[w] == best(ground.looks[w]).text for w in held_out)
