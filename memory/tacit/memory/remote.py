@@ -334,7 +334,7 @@ class RemoteBank(Bank):
 
     def pulls(self, *, own: bool = False) -> list[tuple[int, str]]:
         """(entry, reader) of every pull by another team, or of every pull of an own entry."""
-        return read(list[tuple[int, str]], self._asked("GET", "pulls", own=own)["pulls"])
+        return [(int(one["entry"]), str(one["reader"])) for one in self._asked("GET", "pulls", own=own)["pulls"]]
 
     def promote(self, item: Item, episode: str) -> Admission:
         """Keep something beyond the task, on the word of an episode that succeeded."""

@@ -191,9 +191,9 @@ class Value(BaseModel):
 
 
 class Pulls(BaseModel):
-    """Entry and reader of every pull."""
+    """Every pull, oldest first."""
 
-    pulls: list[tuple[int, str]]
+    pulls: list[Pull]
 
 
 class About(BaseModel):
