@@ -12,7 +12,7 @@ from langchain_core.tools import StructuredTool
 
 from tacit.memory import Diagnosis, Recollection, State, Step
 from tacit.memory.bank import Entry
-from tacit.runtime import AdmitAll, AdmitNone, ChatPolicy, ToolEnvironment
+from tacit.runtime import AdmitAll, AdmitNone, Agent, ChatPolicy, EpisodicPolicy, Team, ToolEnvironment
 from tacit.runtime.prompts import system_prompt, turn_prompt
 from tacit.runtime.protocols import Context, Decision
 from tacit.runtime.sharing import (
@@ -283,3 +283,46 @@ def test_own_calls_are_not_answered_from_the_bank(bank):
     environment.reset("find the spoon")
     asyncio.run(environment.astep("read(page=3)"))
     assert made == [3]
+
+
+class Shelves:
+    """A world that lists its actions, of which looking changes nothing."""
+
+    name = "shelves"
+
+    def __init__(self):
+        self.looked = []
+
+    def reset(self, task="", seed=0):
+        return State("Three shelves.", task="find the spoon")
+
+    def step(self, action):
+        self.looked.append(action)
+        return State(f"{action}: found.", task="find the spoon", feedback="found"), 1.0, True, {"success": True}
+
+    def admissible(self, state):
+        return ["look on shelf"]
+
+    def changes_nothing(self, action):
+        return action.startswith("look")
+
+    def answered(self, action, result):
+        return State(f"{action}: {result}", task="find the spoon", feedback=result), 1.0, True, {"success": True}
+
+    def clone(self):
+        self.twin = Shelves()
+        return self.twin
+
+    def close(self):
+        pass
+
+
+def test_an_episodic_policy_is_answered_too(bank, library):
+    """systems.md §4: without a model, by rule: what it is about to do another team has done."""
+    entry = bank.put("red", "look on shelf -> a spoon", "a spoon lies there")
+    shelves = Shelves()
+    agent = Agent(EpisodicPolicy(), library, shelves, learn=False)
+    result = Team([agent], bank, AdmitNone()).run("find the spoon")
+    assert result.success
+    assert shelves.twin.looked == shelves.looked == []
+    assert [pulled for pulled, _ in bank.pulls()] == [entry]

@@ -1,6 +1,7 @@
 """A team: all at once, the first success ends it, what was shared is logged and gone."""
 
 import asyncio
+import multiprocessing
 import time
 from statistics import median
 from typing import Literal
@@ -240,14 +241,26 @@ def test_a_member_may_be_a_team(library):
     assert rows_of(library) == []
 
 
+def other_process(path, page):
+    """A team of another process on the same task; it shares all that it does."""
+    with ExperienceLibrary.open(path) as library:
+        agent = Agent(reads(page), library, archive(), learn=False)
+        assert Team([agent], library.bank("a task"), AdmitAll()).run("a task").success
+
+
 def test_teams_of_two_processes_share_one_bank(team, library, path):
     """systems.md §4: across processes on one machine, through the library's SQLite file."""
-    with library.bank("a task") as bank, ExperienceLibrary.open(path) as elsewhere:
-        elsewhere.bank("a task").put("team of another process", "read(page=1) -> page 1 says 7", "page 1 says 7")
+    with library.bank("a task") as bank:
+        process = multiprocessing.get_context("fork").Process(target=other_process, args=(path, 1))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
         made: list[int] = []
-        result = team(reads(1, 2), bank=bank, made=made).run("a task")
-        assert made == [2]
-        assert len(result.pulls) == 1
+        result = team(Does("read(page=2)", "read(page=1)"), bank=bank, made=made).run("a task")
+    assert made == [2]
+    assert len(result.pulls) == 1
+    assert result.own_pulls == ()
+    assert rows_of(library) == []
 
 
 def test_a_team_of_nobody_is_refused():

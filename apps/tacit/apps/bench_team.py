@@ -36,6 +36,8 @@ TEST = 5000
 RESAMPLES = 2000
 """Of the bootstrap behind an interval."""
 ARMS = ("none", "all", "learned")
+SHOWN = ("k", "sharing", "success", "wall_s", "saved_%", "calls", "tokens", "admitted_%", "cpu_s")
+"""What people are shown of a row; JSON has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,15 @@ def bench_team(
     if as_json:
         say_json({"rows": rows})
         return
-    columns = [name for name in rows[0] if not name.endswith("_ci")]
-    cells = [[_cell(row, name) for name in columns] for row in rows]
-    out().print(table(*columns, rows=cells, numbers=columns[2:]))
+    cells = [[_cell(row, name) for name in SHOWN] for row in rows]
+    out().print(table(*SHOWN, rows=cells, numbers=SHOWN[2:]))
 
 
 def _cell(row: dict[str, Any], name: str) -> Any:
-    interval = row.get(f"{name}_ci")
-    return row[name] if interval is None else f"{row[name]:g} ({interval[0]:g} to {interval[1]:g})"
+    if name == "saved_%" and row["saved_%_ci"] is not None:
+        low, high = row["saved_%_ci"]
+        return f"{row[name]:.0f} ({low:.0f} to {high:.0f})"
+    return row[name]
 
 
 def measure(
@@ -245,6 +248,7 @@ def row_of(runs: Sequence[Run], k: int, arm: str, cpu_s: float) -> dict[str, Any
         "calls": round(fmean(mine[key].calls for key in keys), 1),
         "key_tokens": round(fmean(mine[key].key_tokens for key in keys)),
         "value_tokens": round(fmean(mine[key].value_tokens for key in keys)),
+        "tokens": round(fmean(mine[key].key_tokens + mine[key].value_tokens for key in keys)),
         "pulls": round(fmean(mine[key].pulls for key in keys), 1),
         "admitted_%": round(100 * fmean(mine[key].admitted for key in keys), 1),
         "deciding_%": round(100 * fmean(mine[key].admission_share for key in keys), 4),

@@ -148,6 +148,7 @@ class Team:
         aggregate: Aggregate = "vote",
         first: bool = True,
         keep: bool = False,
+        name: str | None = None,
         summarise: Summarise = key_of,
         watch: Watch = lambda event: None,
     ) -> None:
@@ -157,6 +158,8 @@ class Team:
         admission: what decides about every step, rules if not given.
         aggregate: the most frequent answer, the one of the best score, or a judge's choice.
         first: the first verified success ends the run. keep: what helped it is put before the library's curator.
+        name: what the members are called, with a number. Where other processes may sit at the same bank, one that
+        nobody else has is made up: who has the same name is the same team.
         Raises ConfigError for a team of nobody.
         """
         if not agents:
@@ -169,7 +172,8 @@ class Team:
         self._runs: dict[str, _Run] = {}
         self._graph: Any = None
         self._is_inner = False
-        self.names = [f"team {n}" for n in range(1, len(agents) + 1)]
+        called = name or (f"team {uuid.uuid4().hex[:6]}" if isinstance(bank, Bank) else "team")
+        self.names = [f"{called} {n}" for n in range(1, len(agents) + 1)]
 
     def run(self, task: str = "", seed: int = 0) -> TeamResult:
         """Run every member on the task, all at the same time."""
