@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
@@ -256,11 +257,14 @@ def test_over_stdin_and_stdout(path):
 
 
 def test_over_http(path):
+    """And not for a web site that reaches for it through a browser."""
     with listening(path) as address:
         (recorded, recalled), _ = round_trip(address)
         assert told(recorded)["steps"] == 2
         assert "no module named attrs" in told(recalled)["advice"]
         assert len(asked(address, ("stats", {}))) == 1
+        for forged in ({"origin": "http://elsewhere.example"}, {"host": "elsewhere.example"}):
+            assert httpx.post(address, json={}, headers=forged).status_code in (403, 421)
 
 
 def test_beyond_this_machine_it_does_not_listen(tacit, path):
