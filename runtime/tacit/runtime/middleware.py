@@ -284,7 +284,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             replan=why_replan(steps),
         )
         hint = self._guidance.propose(context)
-        if hint is not None and hint.written and forbidden_in(hint.text, context):
+        if hint is not None and (not hint.text or (hint.written and forbidden_in(hint.text, context))):
             hint = None
         recalled = {"recalled": list(hint.item_ids), "like": list(hint.step_ids)} if hint else {}
         episode.why = {**recalled, **({"withheld": list(withheld)} if withheld else {})}
