@@ -20,7 +20,7 @@ from .models import (
     Words,
     said,
 )
-from .place import At, Place
+from .place import At, Place, in_turn
 
 router = APIRouter(prefix="/v1", tags=["agent"])
 
@@ -34,7 +34,7 @@ def namespaces(at: At) -> Response:
 @router.post("/namespaces", response_model=About)
 def make_namespace(told: NamespaceTold, at: At) -> Response:
     """Make a namespace, or find the one that is there."""
-    return _about(Place(at.shelf, at.measures, at.caller, told.name), make=True)
+    return _about(Place(at.shelf, at.measures, at.caller, told.name, at.turn), make=True)
 
 
 @router.get("/about", response_model=About)
@@ -56,6 +56,7 @@ def _about(at: Place, *, make: bool = False) -> Response:
 
 
 @router.post("/recall", response_model=Recollection)
+@in_turn
 def recall(asked: RecallAsked, at: At) -> Response:
     """What past experience says about a state or a text. Empty is a valid answer."""
     wanted = asked.state if asked.state is not None else asked.text or ""
@@ -74,6 +75,7 @@ def recall(asked: RecallAsked, at: At) -> Response:
 
 
 @router.post("/check", response_model=Verdict)
+@in_turn
 def check(asked: ActionAsked, at: At) -> Response:
     """Whether a guardrail forbids this action in this state."""
     with at.reading() as library:
@@ -81,6 +83,7 @@ def check(asked: ActionAsked, at: At) -> Response:
 
 
 @router.post("/check-plan", response_model=Verdict)
+@in_turn
 def check_plan(asked: PlanAsked, at: At) -> Response:
     """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
     with at.reading() as library:
@@ -88,6 +91,7 @@ def check_plan(asked: PlanAsked, at: At) -> Response:
 
 
 @router.post("/offered", response_model=Offered)
+@in_turn
 def offered(asked: OfferedAsked, at: At) -> Response:
     """Active skills and remedies whose condition holds here, the best first."""
     with at.reading() as library:
@@ -95,6 +99,7 @@ def offered(asked: OfferedAsked, at: At) -> Response:
 
 
 @router.post("/keys", response_model=Words)
+@in_turn
 def keys(asked: KeysAsked, at: At) -> Response:
     """All keys under which a step with this action in this state is filed."""
     with at.reading() as library:
@@ -102,6 +107,7 @@ def keys(asked: KeysAsked, at: At) -> Response:
 
 
 @router.post("/context", response_model=Around)
+@in_turn
 def context(asked: ActionAsked, at: At) -> Response:
     """What holds around the arguments of an action here."""
     with at.reading() as library:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -28,7 +29,7 @@ from .shelf import Shelf
 from .watch import Measures, Watch
 
 THREADS = 4
-"""Calls that are worked on at once. A library answers one at a time: more threads would wait for it in no order."""
+"""Calls worked on at once, beside one of an agent's step. A library answers one at a time, so more would only wait."""
 ABOUT = """
 What the agent did before, and what it learnt from it. Every call is of one `namespace` of one library. Where the
 library has tokens, send one as `Authorization: Bearer TOKEN`. Errors are problem JSON (RFC 9457).
@@ -58,6 +59,7 @@ def create_app(
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        app.state.turn = anyio.CapacityLimiter(1)
         yield
         app.state.stopping.set()
         await run_in_threadpool(shelf.close)
