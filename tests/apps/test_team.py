@@ -44,8 +44,8 @@ def test_a_minute_of_waiting_takes_no_time_and_counts_as_a_minute():
     assert time.perf_counter() - began < 10
 
 
-def test_what_a_thread_does_is_waited_for():
-    """Time does not run ahead of it: the timer that is due later comes later."""
+def test_what_a_thread_would_do_is_done_at_once():
+    """Time does not run ahead of it: the timer that is due later comes later; what it raises is raised."""
 
     async def both():
         order = []
@@ -61,7 +61,12 @@ def test_what_a_thread_does_is_waited_for():
         await asyncio.gather(timed(), threaded())
         return order
 
+    async def failing():
+        await asyncio.to_thread(int, "x")
+
     assert run_counted(both()) == ["thread", "timer"]
+    with pytest.raises(ValueError, match="invalid literal"):
+        run_counted(failing())
 
 
 # -- the archive

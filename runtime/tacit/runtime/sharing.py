@@ -308,6 +308,7 @@ class SharedEnvironment:
     def __init__(self, inner: Environment, desk: Desk) -> None:
         self._inner, self._desk = inner, desk
         self.name = inner.name
+        self.keeps_time = bool(getattr(inner, "keeps_time", False))
 
     async def astep(self, action: str) -> Outcome:
         """The outcome, pulled or made."""
