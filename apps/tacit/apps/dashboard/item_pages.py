@@ -223,8 +223,8 @@ def _asked(title: str, then: Callable[[str], Any]) -> ui.dialog:
         why = ui.input("Reason, kept in the history").props("autofocus outlined").style("width: min(420px, 75vw)")
 
         async def go() -> None:
-            if (why.value or "").strip():
-                await then(why.value)
+            if reason := (why.value or "").strip():
+                await then(reason)
             else:
                 ui.notify("Give a reason in a few words.", type="warning")
 
@@ -243,7 +243,7 @@ def _editor(item: Mapping[str, Any], do: Callable[[Callable[[ExperienceLibrary],
         text.props("outlined autogrow input-class=code").style("width: 100%; max-height: 60vh; overflow-y: auto")
 
         async def save() -> None:
-            await do(lambda library: _edited(library, item["id"], text.value))
+            await do(lambda library: _edited(library, item["id"], text.value or ""))
 
         with ui.element("div").classes("actions"):
             ui.button("Save", on_click=save)
