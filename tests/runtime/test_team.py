@@ -96,6 +96,18 @@ def test_a_wrong_answer_ends_nothing(team):
     assert [finish.success for finish in result.finishes] == [False, True]
 
 
+def test_a_verified_success_is_the_answer_whatever_the_others_say(team):
+    wrong = (reads(1, answer="wrong"), reads(2, answer="wrong"))
+    assert team(*wrong, reads(3, 4, 5)).run("a task").answer == "right"
+    assert team(*wrong, reads(3, 4, 5), first=False).run("a task").answer == "wrong"
+
+
+def test_who_never_answered_has_no_vote(library):
+    agents = [Agent(reads(*range(20)), library, archive(), learn=False, max_steps=3) for _ in range(2)]
+    result = Team([*agents, Agent(reads(1, answer="Rome"), library, archive(), learn=False)], first=False).run("a task")
+    assert result.answer == "Rome"
+
+
 def test_what_one_has_read_another_need_not_read(team):
     made: list[int] = []
     result = team(reads(1, 2, 3, 4), reads(4, 3, 2, 1), made=made, first=False).run("a task")

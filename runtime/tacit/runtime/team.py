@@ -48,6 +48,11 @@ class Finish:
         return "" if self.result is None else answer_of(self.result.trajectory)
 
     @property
+    def counts(self) -> bool:
+        """Whether it came to an end of its own: it was not stopped, and its environment did not fail."""
+        return self.result is not None and self.result.success is not None
+
+    @property
     def success(self) -> bool:
         """Whether the environment called it a success."""
         return self.result is not None and bool(self.result.success)
@@ -267,10 +272,12 @@ class Team:
         return finish
 
     async def _aggregated(self, state: _State) -> dict[str, Any]:
-        """The answer of the whole."""
+        """The answer of the whole: of the success that ended the run, else of all who came to an end."""
         run = self._runs[state["run"]]
-        finishes = self._in_order(state["finishes"])
-        ended = [finish for finish in finishes if finish.result is not None]
+        ended = [finish for finish in self._in_order(state["finishes"]) if finish.counts]
+        won = [finish for finish in ended if finish.success] if self._first else []
+        if won:
+            return {"answer": min(won, key=lambda finish: finish.seconds).answer}
         return {"answer": await chosen(run.task, ended, self._aggregate)}
 
     def _in_order(self, finishes: Sequence[Finish]) -> list[Finish]:
@@ -280,7 +287,7 @@ class Team:
 
     def _result(self, run: _Run, finishes: Sequence[Finish], answer: str, bank: Bank | None) -> TeamResult:
         ordered = self._in_order(finishes)
-        ended = sorted((finish for finish in ordered if finish.result is not None), key=lambda one: one.seconds)
+        ended = sorted((finish for finish in ordered if finish.counts), key=lambda one: one.seconds)
         said = [finish for finish in ended if finish.answer == answer]
         desks = [desk for seat in run.seats for desk in seat.desks]
         shared = tuple(one for desk in desks for one in desk.shared)
@@ -320,13 +327,15 @@ def _now() -> float:
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """What an episode answered: the argument of `finish`, else its last action."""
+    """What an episode answered: the argument of `finish`; where actions are no calls, the last one."""
     from .environments.calls import parse_call
 
     last = trajectory.steps[-1].action if trajectory.steps else ""
     call = parse_call(last)
-    if call is None or call[0] != "finish":
+    if call is None:
         return last
+    if call[0] != "finish":
+        return ""
     return str(next(iter([*call[1], *call[2].values()]), ""))
 
 
@@ -341,8 +350,8 @@ async def chosen(task: str, ended: Sequence[Finish], aggregate: Aggregate) -> st
         number = await said if inspect.isawaitable(said) else said
         if number is not None:
             return ended[number].answer
-    votes = Counter(finish.answer for finish in ended)
-    return max(ended, key=lambda finish: (votes[finish.answer], finish.score, -finish.seconds)).answer
+    votes = Counter(finish.answer for finish in ended if finish.answer)
+    return max(ended, key=lambda finish: (votes[finish.answer], -finish.seconds)).answer
 
 
 def best_of(ended: TeamResult) -> Result | None:
