@@ -40,7 +40,7 @@ class Served:
                 time.sleep(0.05)
 
     def page(self, path, **options):
-        return self.client.get(path, headers=HTML, **options)
+        return self.client.get(path, **{**options, "headers": {**HTML, **options.get("headers", {})}})
 
     def stop(self):
         """Its exit code and the rest of its log."""
@@ -127,6 +127,10 @@ def test_token_opens_the_pages_by_a_cookie(own):
         }
         assert server.page("/items").status_code == 200
         assert "Retire" not in server.page(f"/items/{_an_item(server)}").text  # it may only read
+        other = Tokens.beside(own).add("other", namespaces=["acme"])
+        refused = server.page("/items", headers={"Cookie": f"tacit_token={other}"})
+        assert refused.status_code == 404  # its own namespace, which is not there yet, and not the default one
+        assert "acme" in refused.text
         Tokens.beside(own).add("another"), Tokens.beside(own).revoke("me")
         assert server.page("/items").status_code == 303
     finally:

@@ -83,9 +83,10 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
     """Make a page of a function whose first parameter is the room; `namespace` is taken from the address."""
 
     def register(build: Callable[..., Awaitable[None]]) -> None:
-        async def built(request: Request, namespace: str = "default", **parameters: Any) -> Response | None:
+        async def built(request: Request, namespace: str | None = None, **parameters: Any) -> Response | None:
+            caller: Caller = request.state.caller
             try:
-                await build(Room(api, request.state.caller, namespace), **parameters)
+                await build(Room(api, caller, namespace or _first(caller)), **parameters)
             except TacitError as error:
                 return _gone_wrong(status_of(error), str(error))
             return None
@@ -98,6 +99,12 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
         ui.page(path, response_timeout=PATIENCE_S)(built)
 
     return register
+
+
+def _first(caller: Caller) -> str:
+    """The namespace that a visitor sees who asks for none: the default one, or the first that is theirs."""
+    names = caller.namespaces
+    return "default" if not names or "default" in names else names[0]
 
 
 def _gone_wrong(status: int, words: str) -> Response:
