@@ -177,7 +177,7 @@ class Team:
         self._runs: dict[str, _Run] = {}
         self._graph: Any = None
         self._is_inner = False
-        called = name or (f"team {uuid.uuid4().hex[:6]}" if isinstance(bank, Bank) else "team")
+        called = name or ("team" if bank is None or callable(bank) else f"team {uuid.uuid4().hex[:6]}")
         self.names = [f"{called} {n}" for n in range(1, len(agents) + 1)]
 
     def run(self, task: str = "", seed: int = 0) -> TeamResult:
