@@ -60,7 +60,7 @@ WORLDS = [("train", seed) for seed in range(300, 420)]
 """Worlds in which the guide learns by outcomes."""
 TUNING = [("train", seed) for seed in range(900, 960)]
 """Worlds in which settings were chosen."""
-TEST = [("test", seed) for seed in range(100)]
+TEST = [("test", seed) for seed in range(300)]
 """Worlds that are reported."""
 TRIED, COPIES = 3, 4
 """Times that every text is tried in a world: where the guide learns, and where it is reported."""

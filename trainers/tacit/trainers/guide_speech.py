@@ -169,8 +169,3 @@ class TrainedGuidance:
     def propose(self, context: Context) -> Hint | None:
         """The same, for a loop that does not await."""
         return asyncio.run(self.apropose(context))
-
-
-def speaks_of(said: Sequence[Said]) -> float:
-    """Share of these in which a text was said."""
-    return sum(one.text is not None for one in said) / max(1, len(said))
