@@ -276,7 +276,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(corridor, tmp_path, variant):
 
 
 def start(settings, folder, *arguments):
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     command = [sys.executable, "-m", "tacit.trainers", str(folder / "config.yaml"), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,0 +1,171 @@
+"""All four roles in one run: turns, names on rows, kill and resume, and what one role's answer does to another."""
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit.memory import Item
+from tacit.memory.records import Add
+from tacit.trainers import metrics, train
+from tacit.trainers.checkpoint import find
+from tacit.trainers.config import RoleConfig, load
+from tacit.trainers.engine_local import LocalEngine
+from tacit.trainers.extractor import ExtractorRole
+from tacit.trainers.optim import Learner
+from tacit.trainers.roles import Parts
+from tacit.trainers.tiny import build_model
+from tacit.trainers.writers import Written
+
+from .test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, row
+from .test_run import assert_same, lines, start, wait_for
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_together.yaml"
+ROLES = ("policy", "extractor", "guide", "admission")
+TOGETHER: dict[str, Any] = {
+    "arms": {"control": 2, "retrieved": 2, "guided": 2},
+    "guidance": {"retrieved": "library", "guided": "role"},
+    "library": {"recall": 1, "merge_every": 2},
+    "roles": {
+        "policy": {"phase": 2},
+        "extractor": {"settings": {"reads": "rollouts", "ready": 4, "episodes": 4}},
+        "guide": {"loss": {"kl": 0.1}, "settings": {"ready": 2, "distil": 3}},
+        "admission": {"settings": {"teams": 2, "runs": 2, "worlds": 1, "ready": 4, "steps": 5}},
+    },
+}
+
+
+def turns(out):
+    """Which roles were trained in each iteration."""
+    return [{name.partition("/")[0] for name in line if name.endswith("/loss")} for line in metrics.read(Path(out))]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Settings of a run with all four roles in the corridor, and the folder of its tests."""
+    folder = tmp_path_factory.mktemp("together")
+    return folder, {
+        "environment": {"name": "corridor:Corridor", "max_steps": 6},
+        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-101"}},
+        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 2},
+        "model": {"tiny": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16}},
+        "warmstart": {"learning": {"updates": 5, "batch": 4}},
+        "eval": {"every": 0, "copies": 1},
+        "run": {"iterations": 8, "groups": 2, "save_every": 2, "threads": 1, "out": str(folder / "run")},
+        **TOGETHER,
+    }
+
+
+@pytest.fixture(scope="module")
+def straight(settings):
+    """The same run, never stopped; and by role, the versions of the rows that it learnt from."""
+    folder, given = settings
+    seen: dict[str, set[int]] = {}
+    step = Learner.step
+
+    def watched(self: Learner, streams: Any, *more: Any, **how: Any) -> Any:
+        for stream in streams:
+            seen.setdefault(stream.role, set()).add(stream.version)
+        return step(self, streams, *more, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent))
+        patch.setattr(Learner, "step", watched)
+        torch.set_num_threads(1)
+        train(given, [f"run.out={folder / 'straight'}"])
+    return folder / "straight", seen
+
+
+def test_the_example_has_all_four_roles_in_their_order():
+    """systems.md §7.6: actor, then extractor, generator, admission; groups with fixed arms."""
+    config = load(EXAMPLE)
+    assert tuple(config.roles) == ROLES
+    assert {config.shown(arm) for arm in config.arms} == {"none", "library", "role"}
+
+
+def test_one_of_the_four_is_trained_at_a_time(straight):
+    """systems.md §7.3: one part a phase, in the order of the settings; the policy's phase is two updates."""
+    found = turns(straight[0])
+    assert all(len(one) == 1 for one in found)
+    assert {name for one in found for name in one} == set(ROLES)
+    assert found[:2] == [{"policy"}, {"policy"}]
+
+
+def test_versions_count_the_turns_of_each_role(straight):
+    """One more for every update, from 1 on."""
+    saved = {role: torch.load(find(straight[0]) / f"{role}.pt", weights_only=True)["version"] for role in ROLES}
+    taken = Counter(name for one in turns(straight[0]) for name in one)
+    assert saved == {role: 1 + taken[role] for role in ROLES}
+
+
+def test_every_row_names_its_role_and_version(straight):
+    """systems.md §7.3: the version of who is frozen is stored, so that credit is never mixed."""
+    _, seen = straight
+    assert set(seen) == {*ROLES}
+    assert len(seen["policy"]) > 1
+
+
+def test_four_roles_that_were_killed_go_on_bit_for_bit(settings, straight, monkeypatch):
+    """kill -9 at a random step, in a process of its own: the same weights of all four, and no line twice."""
+    folder, given = settings
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    process = start(given, folder, "--quiet")
+    wait_for(folder / "run" / "metrics.jsonl", random.randrange(3, 7), process)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    train(given, resume=True)
+    assert_same(straight[0], folder / "run")
+    assert lines(straight[0]) == lines(folder / "run")
+
+
+class Says:
+    """A writer that asks for these items of every episode, on its evidence."""
+
+    def __init__(self, *items):
+        self.items = items
+
+    async def read(self, trajectory, shown=(), *, salt="", greedy=False):
+        evidence = tuple(step.id for step in trajectory.steps)
+        asked = tuple(Add(replace(item, provenance=evidence)) for item in self.items)
+        return [Written(row(trajectory.id), asked)]
+
+
+WRONG, RIGHT = Item("insight", "spoons are in the oven"), Item("insight", "look into drawers first")
+
+
+@pytest.mark.parametrize(
+    ("said", "statuses"), [((WRONG,), ["rejected"]), ((WRONG, RIGHT), ["rejected", "added"])], ids=["alone", "beside"]
+)
+def test_an_item_refused_by_admission_does_not_train_the_extractor_as_a_failure(library, episode, said, statuses):
+    """systems.md §7.8: an item rejected by admission must not train the extractor as a failure.
+
+    Nothing of it waits to be rewarded, where it was all that was said; else what was admitted alone.
+    """
+    library.retire(str(library.add(WRONG).item_id), "they are not")
+    model = build_model(len(TOKENIZER), SHAPE)
+    engine = LocalEngine(model, TOKENIZER, roles=("extractor",))
+    parts = Parts(RoleConfig(settings={"ready": 1}), model, TRANSCRIPT, engine, library)
+    role = ExtractorRole(parts, writer=Says(*said))
+    answers = asyncio.run(role.extract(library.trajectory(library.record(episode()))))
+    assert [one.status for one in answers] == statuses
+    assert "retired" in answers[0].reason
+    assert not role.ready()
+    waiting = [list(sample.items) for sample in role.buffer._samples.values()]
+    assert waiting == [[one.item_id] for one in answers if one.status == "added"]
+
+
+def test_what_a_team_keeps_to_itself_is_no_failure_of_the_extractor(straight):
+    """systems.md §7.8: the episodes of teams, and what the admission says there, reach no other role."""
+    _, seen = straight
+    saved = torch.load(find(straight[0]) / "extractor.pt", weights_only=True)["state"]["buffer"]["samples"]
+    assert saved
+    assert {sample["row"]["role"] for sample in saved} == {"extractor"}
+    assert set(seen) == {*ROLES}
