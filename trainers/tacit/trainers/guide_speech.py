@@ -9,7 +9,6 @@ It learns nothing and credits nobody.
 import asyncio
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tacit.memory import State
