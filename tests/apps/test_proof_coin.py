@@ -125,7 +125,7 @@ def test_a_table_has_a_column_for_each_seed_and_their_mean():
     two = {"right": {"success": 0.9, "to_base": 0.15, "se": 0.03}, "cpu_s": 3.0, "curve": [1]}
     assert proof_figures.tables({"A": {"0": one, "1": two}}).splitlines()[4:6] == [
         "| right | 1.000 (+0.250 ± 0.050) | 0.900 (+0.150 ± 0.030) | 0.950 (+0.200 ± 0.040) |",
-        "| cpu_s | 2.000 | 3.000 | 2.500 |",
+        "| cpu s | 2.000 | 3.000 | 2.500 |",
     ]
 
 

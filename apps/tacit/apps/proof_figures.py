@@ -49,7 +49,8 @@ def flat(figures: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Cell
         if isinstance(value, Mapping):
             yield from flat(value, f"{path} {name}".strip())
         elif name not in ("success", "to_base", "se", "curve"):
-            yield f"{path}: {name}" if path else name, (float(value), None, None)
+            said = name.replace("_", " ")
+            yield f"{path}: {said}" if path else said, (float(value), None, None)
 
 
 def shown(cell: Cell) -> str:
@@ -74,6 +75,7 @@ def draw_curves(results: Results, folder: Path) -> list[Path]:
     from matplotlib import pyplot
 
     made = []
+    folder.mkdir(parents=True, exist_ok=True)
     for stage, names in CURVES.items():
         if stage not in results:
             continue
