@@ -6,9 +6,10 @@ import pytest
 from tacit.memory import ExperienceLibrary, Item
 from tacit.memory.errors import EnvironmentCrashed
 from tacit.runtime.agent import Agent
+from tacit.runtime.episode import EpisodeState
 from tacit.runtime.episodic import EpisodicPolicy
 from tacit.runtime.graph import RECORDS, STAGES, build_graph
-from tacit.runtime.loop import ROUTES, EpisodeState
+from tacit.runtime.loop import ROUTES
 
 langgraph = pytest.importorskip("langgraph.checkpoint.memory")
 

@@ -6,8 +6,9 @@ import pytest
 
 from tacit.memory import Diagnosis, Failure, Item, State, Step
 from tacit.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
+from tacit.runtime.episode import Live, Settings
 from tacit.runtime.guidance import Hint, RetrievalGuidance
-from tacit.runtime.loop import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Live, Nodes, Settings
+from tacit.runtime.loop import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Nodes
 from tacit.runtime.protocols import Decision, Usage
 from tacit.runtime.working import WorkingMemory
 

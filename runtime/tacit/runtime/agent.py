@@ -19,9 +19,10 @@ from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
 from tacit.memory.extraction import Extractor
 
 from .environments.watch import Watched
+from .episode import EpisodeState, Live, Settings
 from .graph import build_graph
 from .guidance import Guidance, RetrievalGuidance
-from .loop import EpisodeState, Live, Nodes, Settings
+from .loop import Nodes
 from .plan import Planner, SkillPlanner
 from .protocols import Environment, Policy, Resumable, Usage
 from .working import WorkingMemory, place

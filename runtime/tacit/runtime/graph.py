@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from tacit.memory import Diagnosis, Estimate, Failure, Hit, Item, Recollection, State, Step, Summary, Trajectory
 
+from .episode import EpisodeState, Update
 from .guidance import Hint
-from .loop import ROUTES, TARGETS, EpisodeState, Nodes, Update
+from .loop import ROUTES, TARGETS, Nodes
 from .plan import Plan, PlannedStep
 from .protocols import Decision, Usage
 

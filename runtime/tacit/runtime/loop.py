@@ -4,42 +4,29 @@
                 ^                                                  ^________|                          |
                 |______________________________________________________________________________________|-> finish
 
-`plan` is left out where the agent has no planner. Dependencies arrive through `Nodes`; what cannot be
-written to a checkpoint (the open environment, the working memory) is in `Live` and is rebuilt when an
-episode is resumed. `ROUTES` says what follows a node. `graph` makes a LangGraph of them; nothing here
-imports it.
+`plan` is left out where the agent has no planner. Dependencies arrive through `Nodes`; `guide` and `plan` are
+in `advice`, what the nodes read and change in `episode`. `ROUTES` says what follows a node. `graph` makes a
+LangGraph of them; nothing here imports it.
 """
 
 import asyncio
-import random
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, cast
 
-from tacit.memory import (
-    Diagnosis,
-    ExperienceLibrary,
-    Failure,
-    Item,
-    Recollection,
-    State,
-    Step,
-    Trajectory,
-    Verdict,
-)
+from tacit.memory import Diagnosis, Failure, Step, Trajectory, Verdict
 from tacit.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure
 from tacit.memory.extraction import Extractor
-from tacit.memory.records import Kind
 
+from .advice import AdvisingNodes
 from .diagnosis import diagnose, why_replan
-from .following import advanced, cannot_go_on, followed, verdicts
-from .guidance import Guidance, Hint, Occasion, forbidden_in, occasion, proposed
-from .plan import Plan, PlannedStep, Planner
-from .protocols import Context, Decision, Described, Environment, Info, Policy, Usage
+from .episode import EpisodeState, Update, costs
+from .following import advanced, followed, verdicts
+from .plan import PlannedStep
+from .protocols import Decision, Info, Usage
 from .reading import carry_out, read_episode
-from .trials import is_forced, is_withheld, without
+from .trials import is_forced
 from .working import WorkingMemory
 
 MAX_REPLANS = 2
@@ -49,81 +36,10 @@ MAX_POLICY_FAILURES = 3
 GUIDANCE_TOKENS = 512
 
 
-class EpisodeState(TypedDict, total=False):
-    """What a checkpoint holds of an episode."""
-
-    thread: str
-    task: str
-    seed: int
-    episode: int
-    attempt: int
-    first: State
-    state: State
-    steps: tuple[Step, ...]
-    actions: tuple[str, ...]
-    new_situation: bool
-    recollection: Recollection
-    hint: Hint | None
-    hints: dict[str, Hint | None]
-    """What was proposed in each situation of the episode."""
-    guided: dict[str, Any] | None
-    """Of guidance asked for in this step: why, what came of it, what it cost."""
-    withheld: dict[str, tuple[str, ...]]
-    """The items held back in each situation."""
-    plan: Plan | None
-    skills: dict[str, bool] | None
-    """The skills and remedies whose run is over, and whether it was verified; None without a planner."""
-    forbidden: dict[str, str]
-    blocked: tuple[str, ...]
-    overrode: tuple[str, ...]
-    replans: int
-    replan: str | None
-    decision: Decision | None
-    policy_failure: str | None
-    outcome: tuple[State, float, bool, Info] | None
-    usage: Usage
-    score: float
-    success: bool
-    ending: str
-    failed: str
-    trajectory: Trajectory
-
-
-Update = dict[str, Any]
-Node = Callable[[EpisodeState], Update]
-
-
-@dataclass(slots=True)
-class Live:
-    """What belongs to a running episode and cannot be written down."""
-
-    environment: Environment
-    working: WorkingMemory
-
-
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How an agent runs its episodes."""
+class Nodes(AdvisingNodes):
+    """All nodes over one agent's parts."""
 
-    arm: str = "retrieved"
-    level: Literal["step", "task"] = "step"
-    learn: bool = True
-    guardrails: bool = True
-    max_steps: int = 50
-    recall_k: int = 5
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """The nodes over one agent's parts."""
-
-    policy: Policy
-    library: ExperienceLibrary
-    guidance: Guidance
-    settings: Settings
-    live: Mapping[str, Live]
-    planner: Planner | None = None
     extractor: Extractor | None = None
 
     def begin(self, episode: EpisodeState) -> Update:
@@ -177,138 +93,6 @@ class Nodes:
             after=episode["steps"][-1].action if episode["steps"] else "",
         )
         return {"recollection": recollection}
-
-    def guide(self, episode: EpisodeState) -> Update:
-        """The hint, or nothing: asked for at an `occasion`, repeated otherwise."""
-        if (why := self._occasion(episode)) is None:
-            return self._unasked(episode)
-        context, withheld = self._asking(episode)
-        began = time.perf_counter()
-        return self._guided(episode, why, context, withheld, self.guidance.propose(context), began)
-
-    async def aguide(self, episode: EpisodeState) -> Update:
-        """The same, awaiting guidance that waits for a model."""
-        if (why := self._occasion(episode)) is None:
-            return self._unasked(episode)
-        context, withheld = self._asking(episode)
-        began = time.perf_counter()
-        return self._guided(episode, why, context, withheld, await proposed(self.guidance, context), began)
-
-    def _occasion(self, episode: EpisodeState) -> Occasion | None:
-        if self.policy.reads == "values" or self.settings.arm == "control":
-            return None
-        return occasion(
-            steps=len(episode["steps"]),
-            new_situation=episode["new_situation"],
-            replan=episode.get("replan"),
-            known=episode["state"].signature in episode["hints"],
-        )
-
-    def _unasked(self, episode: EpisodeState) -> Update:
-        return {"hint": episode["hints"].get(episode["state"].signature), "guided": None}
-
-    def _asking(self, episode: EpisodeState) -> tuple[Context, tuple[str, ...]]:
-        """What guidance looks at: without the items that are held back, whose ids come with it."""
-        recollection, withheld = without(episode["recollection"], lambda ref: self._held_back(episode, ref))
-        return self.context({**episode, "hint": None, "recollection": recollection}), withheld
-
-    def _guided(
-        self,
-        episode: EpisodeState,
-        why: Occasion,
-        context: Context,
-        withheld: tuple[str, ...],
-        hint: Hint | None,
-        began: float,
-    ) -> Update:
-        """Keep what was said, or that nothing was, with what it cost."""
-        here, told, spent = episode["state"].signature, dict[str, Any](asked=why), Usage()
-        if hint is not None:
-            told, spent = {**told, **hint.why}, hint.usage
-        if hint is not None and hint.written and (action := forbidden_in(hint.text, context)):
-            hint, told["dropped"] = None, action
-        hint = hint if hint is not None and hint.text else None
-        told["abstained"] = hint is None
-        if spent.calls:
-            told.update(_spent(spent), seconds=time.perf_counter() - began)
-        return {
-            "hint": hint,
-            "guided": told,
-            "usage": episode["usage"] + spent,
-            "hints": {**episode["hints"], here: hint},
-            "withheld": {**episode["withheld"], here: withheld},
-        }
-
-    def _held_back(self, episode: EpisodeState, item_id: str) -> bool:
-        trying = self.settings.learn and self.settings.arm != "control"
-        return trying and is_withheld(self._asked(episode), item_id)
-
-    def _asked(self, episode: EpisodeState) -> str:
-        return f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{episode['episode']}"
-
-    def plan(self, episode: EpisodeState) -> Update:
-        """Repair the plan after trouble, go on with it, or make one: in a new situation, and after one is over."""
-        if self.planner is None:
-            return {}
-        context, plan = self.context(episode), episode["plan"]
-        trouble = episode.get("replan") or cannot_go_on(context)
-        if not trouble and (plan.next is not None if plan else not episode["new_situation"]):
-            return {}
-        items, withheld = self._offered(episode, ("skill", "remedy") if trouble else ("skill",))
-        if trouble:
-            made: Plan | None = self.planner.repair(plan or Plan(context.state.task), trouble, context, items)
-        else:
-            made = self.planner.plan(context, items)
-        update: Update = {"plan": made if made and made.steps else None}
-        if plan:
-            update["skills"] = verdicts(plan, episode["state"], episode["skills"] or {}, going_on=made)
-        if made and made.usage.calls:
-            update["usage"] = episode["usage"] + made.usage
-        if withheld:
-            here = episode["state"].signature
-            known = episode["withheld"].get(here, ())
-            update["withheld"] = {**episode["withheld"], here: tuple(dict.fromkeys((*known, *withheld)))}
-        return update
-
-    async def aplan(self, episode: EpisodeState) -> Update:
-        """The same; a planner that waits for a model is left to a thread."""
-        if self.planner is not None and self.planner.waits:
-            return await asyncio.to_thread(self.plan, episode)
-        return self.plan(episode)
-
-    def _offered(self, episode: EpisodeState, kinds: Sequence[Kind]) -> tuple[tuple[Item, ...], tuple[str, ...]]:
-        """Skills and remedies that fit here and did not fail in this episode; and the ids of those held back."""
-        if self.settings.arm == "control":
-            return (), ()
-        known = episode["skills"] or {}
-        fitting = [item for item in self.library.offered(episode["state"], kinds=kinds) if known.get(item.id, True)]
-        withheld = tuple(item.id for item in fitting if self._held_back(episode, item.id))
-        return tuple(item for item in fitting if item.id not in withheld), withheld
-
-    def context(self, episode: EpisodeState) -> Context:
-        """What the policy may look at."""
-        hint = episode["hint"]
-        asked = self._asked(episode)
-        return Context(
-            state=episode["state"],
-            actions=tuple(episode["actions"]),
-            recollection=episode["recollection"],
-            guidance=hint.text if hint else None,
-            forbidden=episode["forbidden"],
-            history=tuple(episode["steps"]),
-            working=self.live[episode["thread"]].working,
-            rng=random.Random(f"{asked}:{len(episode['steps'])}:{episode['replans']}"),
-            learning=self.settings.learn,
-            episode=episode["episode"],
-            replan=episode.get("replan"),
-            manual=self._manual(episode),
-            plan=episode.get("plan"),
-        )
-
-    def _manual(self, episode: EpisodeState) -> str:
-        environment = self.live[episode["thread"]].environment
-        inner = getattr(environment, "inner", environment)
-        return inner.describe() if self.policy.reads == "text" and isinstance(inner, Described) else ""
 
     def decide(self, episode: EpisodeState) -> Update:
         """Ask the policy."""
@@ -470,7 +254,7 @@ class Nodes:
             **({"failed": episode["failed"]} if excluded else {}),
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
             **({"guidance": guidance} if (guidance := _guidance_of(episode["steps"])) else {}),
-            **_spent(episode.get("usage", Usage())),
+            **costs(episode.get("usage", Usage())),
         }
         trajectory = Trajectory(
             episode["state"].task if "state" in episode else episode["task"],
@@ -494,7 +278,7 @@ class Nodes:
         if self.extractor is not None and trajectory.success is not None:
             reading = read_episode(self.extractor, trajectory, self.library)
             usage += reading.usage
-            trajectory = replace(trajectory, meta={**trajectory.meta, **_spent(usage), "extraction": reading.told})
+            trajectory = replace(trajectory, meta={**trajectory.meta, **costs(usage), "extraction": reading.told})
         self.library.record(trajectory)
         if reading is not None:
             carry_out(reading, trajectory.id, self.library)
@@ -510,17 +294,6 @@ class Nodes:
 def _excluded(error: EnvironmentFailure) -> Update:
     hung = isinstance(error, EnvironmentHung)
     return {"ending": Failure.ENVIRONMENT_HANG if hung else Failure.ENVIRONMENT_CRASH, "failed": str(error)}
-
-
-def _spent(usage: Usage) -> dict[str, Any]:
-    if not usage.calls:
-        return {}
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cost_usd": usage.cost_usd,
-        "calls": usage.calls,
-    }
 
 
 def _guidance_of(steps: Sequence[Step]) -> dict[str, float]:
