@@ -97,7 +97,10 @@ test-gpu: install ## Tests that need an NVIDIA GPU
 	@$(call add,train,what training needs)
 	@$(call marked,gpu)
 
-test-browser: install ## Tests in a headless browser
+test-browser: install ## The dashboard in headless Chromium (installs Debian's chromium where there is none)
+	@$(call add,browser,what drives the browser)
+	@command -v chromium >/dev/null || { echo "Installing chromium ..." >&2; \
+		apt-get update -q && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
 	@$(call marked,browser)
 
 test-environments: install ## ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld builds for minutes; MiniWoB++ needs chromium and chromedriver)
