@@ -39,7 +39,11 @@ def main(
     draw: Annotated[Path | None, typer.Option(help="Folder for pictures of the curves.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Train tiny models in coin, stage by stage, and print what they reached in held-out worlds."""
+    """Train tiny models in coin, stage by stage, and print what they reached in held-out worlds.
+
+    A: a policy by imitation, that uses the way it is shown. B: extractors that learn what is worth keeping.
+    C: both at once. D: the policy alone, by two kinds of credit. E: an extractor that writes, taught by B's.
+    """
     wanted = [int(seed) for seed in seeds.split(",")]
     for stage in stages:
         if stage not in STAGES:

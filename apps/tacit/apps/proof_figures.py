@@ -44,7 +44,7 @@ def flat(figures: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Cell
     """Every figure with its name in words; curves are left to the pictures."""
     if "success" in figures:
         compared = figures["se"] > 0
-        yield path, (figures["success"], *((figures["to_base"], figures["se"]) if compared else (None, None)))
+        yield path, (figures["success"], figures["to_base"] if compared else None, figures["se"] if compared else None)
     for name, value in figures.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{path} {name}".strip())
