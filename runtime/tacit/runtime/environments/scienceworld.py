@@ -33,7 +33,7 @@ class ScienceWorld:
 
         Raises `MissingExtra` without the package, `UnknownName` for a task that does not exist.
         """
-        self._engine = _started()
+        self._engine: Any = _started()
         known = self._engine.get_task_names()
         if task not in known:
             self.close()
