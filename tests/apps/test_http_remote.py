@@ -198,7 +198,7 @@ def test_all_that_the_runtime_calls_is_served():
             ):
                 called.add(node.attr)
     assert called >= {"recall", "check", "record", "evolve"}
-    inherited = {"record", "add"}  # by record_many and add_many
+    inherited = {"record", "add", "items"}  # by record_many, add_many and _listed
     assert called - inherited - SERVED_BY_HAND_ONLY - {"namespace"} <= vars(RemoteLibrary).keys()
 
 

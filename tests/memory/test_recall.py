@@ -119,6 +119,17 @@ def test_a_score_that_moved_asks_for_no_new_search(library, episode):
     assert library._search.scans == scans
 
 
+def test_findings_that_were_forgotten_are_searched_anew(library, episode):
+    """Then what is recalled does not depend on what was recalled before."""
+    library.add(Item("insight", "a wooden drawer closed"))
+    library.record(episode())
+    library.recall(DRAWER)
+    scans = library._search.scans
+    library.forget_findings()
+    assert items(library.recall(DRAWER)) == ["a wooden drawer closed"]
+    assert library._search.scans > scans
+
+
 def test_an_item_bound_to_a_situation_is_recalled_in_it(library):
     """Its words need not resemble the situation; another situation does not get it."""
     library.add(Item("strategy", "zzz", signatures=(DRAWER.signature,)))

@@ -25,6 +25,8 @@ from .ledger import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
 from .records import Diagnosis, Failure, State, Step, Trajectory
 from .store import Store
 
+DISCOUNT = 0.95
+"""Per step, for the returns of recorded steps."""
 FILE_AFTER = 16_000_000
 """Characters that one process leaves in the inbox before it files them itself: some 15,000 steps, a second's work."""
 KEPT = 2_000
@@ -47,10 +49,9 @@ logger = logging.getLogger("tacit.memory")
 class Inbox:
     """The episodes of one namespace that wait to be filed."""
 
-    def __init__(self, store: Store, namespace: int, discount: float) -> None:
+    def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
         self._namespace = namespace
-        self._discount = discount
         self._key_ids = KeyIds()
         self._recent: dict[str, Trajectory] = {}
         self._steps = self._size = 0
@@ -129,7 +130,7 @@ class Inbox:
         try:
             if store.read_only:
                 with closing(Store(store.path)) as writer:
-                    Inbox(writer, self._namespace, self._discount)._file_there()
+                    Inbox(writer, self._namespace)._file_there()
             else:
                 self._file_there()
         except LibraryUnwritable as error:
@@ -197,7 +198,7 @@ class Inbox:
 
     def write(self, connection: Connection, episodes: Iterable[tuple[str, Trajectory]]) -> list[Trajectory]:
         """File episodes, recorded at a time each, and settle what they say of items; returns them as stored."""
-        batch = Batch(connection, self._namespace, self._key_ids, self._discount)
+        batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
         filed = []
         try:
             for at, episode in episodes:
@@ -217,7 +218,7 @@ class Inbox:
 
     def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> None:
         """File an episode, and leave what it says of items to others; for imports."""
-        batch = Batch(connection, self._namespace, self._key_ids, self._discount)
+        batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
         batch.add(episode, at)
         batch.write()
 
@@ -255,10 +256,10 @@ def waits(store: Store, namespace: int) -> bool:
     return store.connection.execute(f"SELECT 1 {_WAITING} LIMIT 1", (namespace,)).fetchone() is not None
 
 
-def file_all(store: Store, discount: float) -> None:
+def file_all(store: Store) -> None:
     """File what waits, in every namespace."""
     for (namespace,) in store.rows("SELECT id FROM namespaces"):
-        Inbox(store, namespace, discount).file()
+        Inbox(store, namespace).file()
 
 
 def packed(episode: Trajectory) -> str:

@@ -11,26 +11,24 @@ read and write one library. This file knows nothing of prompts, models or graphs
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from . import catalogue, clusters, credit, extraction, inspection, recall, tiers, transfer
+from . import catalogue, extraction, inspection, recall, transfer
 from .bank import Bank
 from .curator import Curator, Gate, expire
 from .derived import Derived
-from .embed import Embedder, RememberedEmbedder, open_embedder, refuse_other
-from .errors import LibraryError, UnknownName
-from .evolution import RATE_LIMITS, Evolution
+from .distilling import Distiller, admit_within_limits
+from .embed import Embedder
+from .errors import LibraryError
 from .guardrails import holds
-from .inbox import Inbox, file_all
-from .induction import Induction
-from .ledger import dumps, namespace_id, read_steps
+from .inbox import Inbox
+from .opening import agree_on_embedder, namespace_number, reembed as reembed
 from .records import (
     Admission,
     EvolutionReport,
@@ -40,27 +38,20 @@ from .records import (
     Operation,
     Problem,
     Recollection,
-    Segment,
     State,
-    Step,
-    Summary,
     Trajectory,
     Trust,
     Verdict,
 )
-from .redaction import redact, redact_item, redact_names, redact_state, redact_trajectory, redact_values
+from .redaction import redact, redact_names, redact_state, redact_trajectory
 from .search import How, Search
-from .sidecar import SAVE_AFTER, drop_indices
+from .sidecar import SAVE_AFTER
 from .situation import guard_keys
 from .store import Store
-
-DISCOUNT = 0.95
-"""Per step, for the returns of recorded steps."""
-EPISODES_READ = 500
-"""Newest episodes that the first `evolve` of a process reads for skills and remedies."""
+from .tending import TendedLibrary
 
 
-class ExperienceLibrary:
+class ExperienceLibrary(TendedLibrary):
     """A durable collection of experience and of the items distilled from it; see `open`."""
 
     def __init__(self, store: Store, embedder: Embedder, namespace: str) -> None:
@@ -68,15 +59,12 @@ class ExperienceLibrary:
         self._embedder = embedder
         self._lock = threading.RLock()
         self.namespace = namespace
-        self._number = self._namespace_number()
+        self._number = namespace_number(store, namespace)
         self._derived = Derived(store, self._number)
         self._search = Search(store, self._number, embedder)
-        self._evolution = Evolution()
-        self._induction = Induction()
-        self._inbox = Inbox(store, self._number, DISCOUNT)
+        self._distiller = Distiller(store, self._number)
+        self._inbox = Inbox(store, self._number)
         self._inbox.on_filed = self._keep_filed
-        self._read_up_to = 0
-        self._just_recorded: dict[str, Trajectory] = {}
         self.gate: Gate | None = None
         """A learned judge of candidates, asked after the rules of admission; None admits by rules alone."""
         self._version: tuple[int, int] | None = None
@@ -100,20 +88,10 @@ class ExperienceLibrary:
         store = Store(path, read_only=read_only)
         try:
             inspection.rebuild_tiers(store)
-            return cls(store, _agree_on_embedder(store, embedder), namespace)
+            return cls(store, agree_on_embedder(store, embedder), namespace)
         except BaseException:
             store.close()
             raise
-
-    def _namespace_number(self) -> int:
-        known = self._store.rows("SELECT id FROM namespaces WHERE name = ?", (self.namespace,))
-        if known:
-            return int(known[0][0])
-        if self._store.read_only:
-            names = [row[0] for row in self._store.rows("SELECT name FROM namespaces")]
-            raise UnknownName.of("namespace", self.namespace, names)
-        with self._store.transaction() as connection:
-            return namespace_id(connection, self.namespace)
 
     @property
     def path(self) -> str:
@@ -152,9 +130,7 @@ class ExperienceLibrary:
             return self._inbox.put(map(redact_trajectory, trajectories))
 
     def _keep_filed(self, episodes: Sequence[Trajectory]) -> None:
-        for stored in episodes[-EPISODES_READ:]:
-            if len(self._just_recorded) < EPISODES_READ:
-                self._just_recorded[stored.id] = stored
+        self._distiller.keep(episodes)
         self._steps_written += sum(len(stored.steps) for stored in episodes)
 
     def add(self, item: Item) -> Admission:
@@ -184,11 +160,6 @@ class ExperienceLibrary:
         with self._transaction() as connection:
             return self._curator(connection).rewrite([self.get(item_id) for item_id in item_ids], item)
 
-    def restore(self, item: Item) -> None:
-        """Write an item exactly as it is, past admission; for imports."""
-        with self._transaction() as connection:
-            catalogue.restore(connection, self._number, redact_item(item))
-
     def evolve(self) -> EvolutionReport:
         """Distil what was recorded since the last call into items, within the rate limits.
 
@@ -196,91 +167,25 @@ class ExperienceLibrary:
         """
         with self._lock:
             derived = self._caught_up()
-            self._read_episodes()
-            proposals = self._proposals()
+            self._distiller.read(self.trajectory)
+            proposals = self._distiller.proposals(derived.values)
             unpinned = [item for item in derived.items.values() if not item.pinned]
-            released = list(self._evolution.released(derived.values, iter(unpinned)))
+            released = self._distiller.released(derived.values, unpinned)
             aging = any(item.ttl is not None for item in unpinned)
             if not (proposals or released or aging):
                 return EvolutionReport()
             try:
                 with self._transaction() as connection:
-                    admissions = self._admit_within_limits(self._curator(connection), proposals)
+                    admissions = admit_within_limits(self._curator(connection), proposals)
                     for item, why in released:
                         catalogue.retire(connection, self._number, item.id, why)
                     expired = expire(connection, self._number, derived.episodes) if aging else []
             except BaseException:  # what was proposed was not written: propose it again
-                self._evolution, self._induction, self._read_up_to = Evolution(), Induction(), 0
+                self._distiller.start_over()
                 self._forget()
                 raise
             retired = (*(item.id for item, _ in released), *expired)
             return EvolutionReport(tuple(admissions), retired, len(proposals))
-
-    def _read_episodes(self) -> None:
-        """Read what was recorded since the last time, by this process or another, for skills and remedies."""
-        new = self._store.rows(
-            "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' "
-            "ORDER BY seq DESC LIMIT ?",
-            (self._read_up_to, self._number, EPISODES_READ),
-        )
-        for seq, ref in reversed(new):
-            known = self._just_recorded.get(ref)
-            self._induction.read(self.trajectory(ref) if known is None else known)
-            self._read_up_to = seq
-        self._just_recorded.clear()
-
-    def _proposals(self) -> list[tuple[Item, Callable[[], None], Callable[[], None]]]:
-        """Every candidate, with what to call when it was put before the curator, and when it has to wait."""
-        values = self._derived.values
-        found: list[tuple[Item, Callable[[], None], Callable[[], None]]] = []
-        for key, item in list(self._evolution.candidates(values)):
-            found.append((item, _nothing, partial(self._evolution.postpone, key, values)))
-        for candidate, item in list(self._induction.candidates()):
-            found.append((item, partial(self._induction.taken, candidate), _nothing))
-        return found
-
-    @staticmethod
-    def _admit_within_limits(
-        curator: Curator, proposals: Iterable[tuple[Item, Callable[[], None], Callable[[], None]]]
-    ) -> list[Admission]:
-        left = dict(RATE_LIMITS)
-        admissions = []
-        for item, taken, wait in proposals:
-            if not left.get(item.kind, 0):
-                wait()
-                continue
-            admission = curator.admit(item)
-            taken()
-            left[item.kind] -= admission.status in ("added", "replaced")
-            admissions.append(admission)
-        return admissions
-
-    def update(self, item_id: str, **changes: Any) -> Item:
-        """Change fields of an item; the old values stay in its history."""
-        return self._change(item_id, changes, "updated")
-
-    def pin(self, item_id: str, pinned: bool = True) -> Item:
-        """Protect an item from being replaced or evicted."""
-        return self._change(item_id, {"pinned": pinned}, "pinned" if pinned else "unpinned")
-
-    def retire(self, item_id: str, why: str) -> None:
-        """Take an item out of use; it and the reason stay in the history."""
-        with self._transaction() as connection:
-            catalogue.retire(connection, self._number, self.get(item_id).id, redact(why))
-
-    def release(self, item_id: str, why: str) -> Item:
-        """Take an item out of quarantine, on a person's word; it is trusted from then on."""
-        with self._transaction() as connection:
-            return catalogue.release(connection, self._number, self.get(item_id), redact(why))
-
-    def undo(self, item_id: str) -> Item:
-        """Take back the last change of an item that was not taken back yet; its score stays as earned."""
-        with self._transaction() as connection:
-            return catalogue.undo(connection, self._number, self.get(item_id))
-
-    def _change(self, item_id: str, changes: Mapping[str, Any], op: str) -> Item:
-        with self._transaction() as connection:
-            return catalogue.change(connection, self._number, self.get(item_id), redact_values(changes), op)
 
     def bank(self, task: str) -> Bank:
         """A short-lived bank that parallel teams share during one task; dropped when it closes."""
@@ -319,21 +224,12 @@ class ExperienceLibrary:
                 found = recall.by_task(
                     self._store, self._number, derived, state, k=k, budget_tokens=budget_tokens, actions=known
                 )
-                return _as_asked(found, asked, known)
-            by_text = isinstance(state_or_text, str)
-            found = recall.by_step(
-                self._store,
-                derived,
-                self._search,
-                state,
-                k=k,
-                kinds=kinds,
-                budget_tokens=budget_tokens,
-                actions=known,
-                by_text=by_text,
-                after=after if after is None else redact(after),
-            )
-            return _as_asked(found, asked, known)
+            else:
+                found = recall.by_step(
+                    self._store, derived, self._search, state, k=k, kinds=kinds, budget_tokens=budget_tokens,
+                    actions=known, by_text=isinstance(state_or_text, str), after=after and redact(after),
+                )  # fmt: skip
+        return _as_asked(found, asked, known)
 
     def check(self, state: State, action: str) -> Verdict:
         """Whether a guardrail forbids this action in this state."""
@@ -375,89 +271,12 @@ class ExperienceLibrary:
         with self._lock:
             return recall.search(self._store, self._caught_up(), self._search, redact(text), k, how)
 
-    # -- inspection -------------------------------------------------------------------------------
-
-    def items(
-        self,
-        kinds: Sequence[Kind] | None = None,
-        *,
-        status: str | None = "active",
-        sort: Literal["score", "confidence", "new", "old", "used"] = "score",
-        limit: int | None = None,
-        offset: int = 0,
-        signature: str | None = None,
-        location: str | None = None,
-        tag: str | None = None,
-        trust: Trust | None = None,
-        source: str | None = None,
-        writer: str | None = None,
-        text: str | None = None,
-    ) -> list[Item]:
-        """Items, filtered and sorted; `text` finds those that have all its words."""
-        return inspection.items(
-            self._filed(),
-            self._number,
-            kinds,
-            status,
-            sort,
-            limit,
-            offset,
-            text=text,
-            trust=trust,
-            source=source,
-            writer=writer,
-            signature=signature,
-            location=location,
-            tag=tag,
-        )
-
-    def get(self, item_id: str) -> Item:
-        """An item of this namespace by its id; raises UnknownName."""
-        return inspection.get(self._filed(), self._number, item_id)
-
-    def history(self, item_id: str) -> list[dict[str, Any]]:
-        """Every change of an item, oldest first: seq, at, op, detail."""
-        return inspection.history(self._filed(), self._number, self.get(item_id).id)
-
-    def usages(self, item_id: str) -> list[dict[str, Any]]:
-        """Who was shown an item, when, in which arm, and how the episode ended."""
-        return inspection.usages(self._filed(), self._number, self.get(item_id).id)
-
-    def usefulness(self, item_id: str) -> dict[str, Any]:
-        """What an item is worth by randomised show and withhold, with a 95% interval; see `credit.usefulness`."""
+    def forget_findings(self) -> None:
+        """Forget what searches found for situations met before: recall then depends on the library's content alone."""
         with self._lock:
-            return credit.usefulness(self._filed().connection, self._number, self.get(item_id).id)
+            self._derived.bound.clear()
 
-    def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
-        """Rows about episodes, newest first, without their steps."""
-        return inspection.trajectories(self._filed(), self._number, limit, offset)
-
-    def trajectory(self, trajectory_id: str) -> Trajectory:
-        """One episode with its steps; an unambiguous beginning of the id is enough."""
-        return inspection.trajectory(self._filed(), self._number, trajectory_id)
-
-    def steps(self, ids: Sequence[int]) -> list[Step]:
-        """Steps of this namespace by id, in the order of the ids given; those that do not exist are left out."""
-        where = "namespace = ? AND id IN (SELECT value FROM json_each(?))"
-        found = {step.id: step for step in read_steps(self._filed(), where, (self._number, dumps(list(ids))))}
-        return [found[ref] for ref in ids if ref in found]
-
-    def summaries(self, signature: str | None = None, *, limit: int | None = None, offset: int = 0) -> list[Summary]:
-        """What came of every kind of action, in one kind of situation or in all; the most tried first."""
-        return list(tiers.summaries(self._filed(), self._number, signature, limit, offset))
-
-    def evidence(self, summary_id: int, failure: str | None = None) -> list[int]:
-        """The ids of the steps behind a count of a summary: all of them, or those with a failure ("none": without)."""
-        return tiers.evidence(self._filed(), self._number, summary_id, failure)
-
-    def segments(self, trajectory_id: str) -> list[Segment]:
-        """The stretches of an episode between its gains; an unambiguous beginning of the id is enough."""
-        ref = inspection.trajectory_id(self._filed(), self._number, trajectory_id)
-        return tiers.segments(self._filed(), self._number, ref)
-
-    def clusters(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
-        """Situations that share a signature, the most frequent first: how often they were met, and what pays there."""
-        return clusters.listed(self._filed(), self._number, limit, offset)
+    # -- inspection -------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Counts, sizes and ages; `scans` are the index searches of this process: a known situation adds none."""
@@ -550,7 +369,7 @@ class ExperienceLibrary:
             self._inbox.file()
             if self._copies != self._store.copies:
                 self._copies = self._store.copies
-                self._just_recorded.clear()
+                self._distiller.forget()
                 self._forget()
             version = (version[0], self._store.connection.total_changes)
             with self._store.snapshot():
@@ -589,59 +408,9 @@ class ExperienceLibrary:
         return iter(self.items())
 
 
-def _nothing() -> None:
-    """What is done where nothing is to be done."""
-
-
 def _as_asked(found: Recollection, asked: Mapping[str, str], known: Mapping[str, str]) -> Recollection:
     """The recollection with its estimates under the actions as they were asked for."""
     if known is asked:
         return found
     estimates = {action: found.estimates[redact(action)] for action in asked if redact(action) in found.estimates}
     return replace(found, estimates=estimates)
-
-
-def reembed(
-    path: str | Path, embedder: str | Embedder, on_embedded: Callable[[int, int], None] = lambda done, of: None
-) -> Embedder:
-    """Make `embedder` the library's own and embed all of it, in every namespace; goes on where a killed one stopped.
-
-    `on_embedded` is told how many of how many texts are embedded, each time some were written.
-    """
-    chosen = open_embedder(embedder)
-    store = Store(path)
-    try:
-        with store.transaction() as connection:
-            if store.rows("SELECT value FROM meta WHERE name = 'fingerprint'") != [(chosen.fingerprint,)]:
-                connection.execute("DELETE FROM vectors")
-                _remember(store, chosen)
-                drop_indices(store)
-        file_all(store, DISCOUNT)
-        inspection.embed_all(store, chosen, on_embedded)
-    finally:
-        store.close()
-    return chosen
-
-
-def _agree_on_embedder(store: Store, wanted: str | Embedder | None) -> Embedder:
-    """The library's own embedder; another one is refused with the command that re-embeds."""
-    known = dict(store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
-    if known and wanted is None:
-        return RememberedEmbedder(known["embedder"], known["fingerprint"], store.path)
-    embedder = open_embedder(wanted)
-    if known:
-        refuse_other(embedder, known["embedder"], known["fingerprint"], store.path)
-    if known or store.read_only:
-        return embedder
-    with store.transaction() as connection:
-        taken = connection.execute("SELECT 1 FROM meta WHERE name = 'fingerprint'").fetchone()
-        if not taken:
-            _remember(store, embedder)
-    return _agree_on_embedder(store, embedder) if taken else embedder  # another process was first
-
-
-def _remember(store: Store, embedder: Embedder) -> None:
-    store.connection.executemany(
-        "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-        [("embedder", embedder.name), ("fingerprint", embedder.fingerprint)],
-    )

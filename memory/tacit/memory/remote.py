@@ -209,30 +209,13 @@ class RemoteLibrary(ExperienceLibrary):
 
     # -- inspection -------------------------------------------------------------------------------
 
-    def items(
-        self,
-        kinds: Sequence[Kind] | None = None,
-        *,
-        status: str | None = "active",
-        sort: Literal["score", "confidence", "new", "old", "used"] = "score",
-        limit: int | None = None,
-        offset: int = 0,
-        signature: str | None = None,
-        location: str | None = None,
-        tag: str | None = None,
-        trust: Trust | None = None,
-        source: str | None = None,
-        writer: str | None = None,
-        text: str | None = None,
+    def _listed(
+        self, kinds: Sequence[Kind] | None, limit: int | None, offset: int, by: Mapping[str, Any]
     ) -> list[Item]:
-        """Items, filtered and sorted; `text` finds those that have all its words."""
         if kinds is not None and not kinds:
             return []
-        filters = {
-            "kind": kinds, "status": status or "all", "sort": sort, "signature": signature, "location": location,
-            "tag": tag, "trust": trust, "source": source, "writer": writer, "text": text,
-        }  # fmt: skip
-        return read(list[Item], self._wire.paged("items", "items", limit, offset, filters))
+        asked = {**by, "kind": kinds, "status": by["status"] or "all"}
+        return read(list[Item], self._wire.paged("items", "items", limit, offset, asked))
 
     def get(self, item_id: str) -> Item:
         """An item of this namespace by its id; raises UnknownName."""

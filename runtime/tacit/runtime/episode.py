@@ -1,6 +1,6 @@
 """What the nodes of the loop read and change of a running episode: data alone."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypedDict
 
 from tacit.memory import Recollection, State, Step, Trajectory
@@ -78,11 +78,4 @@ class Settings:
 
 def costs(usage: Usage) -> dict[str, Any]:
     """Tokens, money and calls, where a model was asked."""
-    if not usage.calls:
-        return {}
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cost_usd": usage.cost_usd,
-        "calls": usage.calls,
-    }
+    return asdict(usage) if usage.calls else {}
