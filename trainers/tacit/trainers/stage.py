@@ -298,7 +298,7 @@ class Stage:
                 fresh.evolve()
             if config.merge_every and iteration % config.merge_every == 0:
                 told["library/merged"] = merge_pass(fresh)
-        self.library._derived.bound.clear()  # what it found earlier, a run that goes on has not seen
+        self.library.forget_findings()  # a run that goes on has not seen what was found earlier
         return {**told, "library/episodes": self.library.episodes, "library/items": len(self.library.items())}
 
     def arms_to_evaluate(self, copies: int) -> dict[str, int]:
