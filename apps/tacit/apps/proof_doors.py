@@ -1,0 +1,165 @@
+"""A harder setting: what the credit of steps is worth in a game of rooms with closed doors.
+
+    python -m tacit.apps.proof_doors examples/train_doors.yaml runs/doors --seeds 0,1 --credits grpo,slea
+
+For each seed a policy is warmed up once; then every kind of credit trains a copy of it, in the same worlds in the
+same order. What each ends as plays the settings' held-out worlds, and is compared world by world. What is in the
+folder is not run again. It chooses no settings, and is a program on its own and no command of `tacit`.
+"""
+
+import asyncio
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Annotated, Any
+
+import typer
+
+START = "start"
+"""The policy after its warm start."""
+SMOOTH = 3
+"""Updates whose mean is a point of a curve."""
+COLOURS = ("#0b6e6e", "#c98a2b", "#7a5ea8")
+
+Worlds = dict[str, float]
+"""Share of a world's episodes that succeeded, by world."""
+
+
+def main(
+    config: Annotated[Path, typer.Argument(help="Settings of a run, with a warm start.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the runs; what is there is not run again.")],
+    seeds: Annotated[str, typer.Option(help="Seeds, with commas.")] = "0,1",
+    credits: Annotated[str, typer.Option(help="Kinds of credit, with commas.")] = "grpo,slea",
+    draw: Annotated[Path | None, typer.Option(help="Picture of the curves to write.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Train from one warm start with several kinds of credit, and print what they reached in held-out worlds."""
+    kinds, numbers = credits.split(","), [int(seed) for seed in seeds.split(",")]
+    reached = {seed: {name: reach(config, out, seed, name) for name in (START, *kinds)} for seed in numbers}
+    if draw is not None:
+        draw_curves(out, numbers, kinds, draw)
+    print(json.dumps(reached) if as_json else table(reached))
+
+
+def reach(config: Path, out: Path, seed: int, name: str) -> Worlds:
+    """What a run reached in the held-out worlds; it is trained and played if it was not yet."""
+    kept = out / f"{name}-{seed}.json"
+    if not kept.exists():
+        run = out / f"{name}-{seed}"
+        _trained(config, out, seed, name, run)
+        kept.write_text(json.dumps(asyncio.run(_played(run))) + "\n", encoding="utf-8")
+    found: Worlds = json.loads(kept.read_text(encoding="utf-8"))
+    return found
+
+
+def _trained(config: Path, out: Path, seed: int, name: str, run: Path) -> None:
+    """The warm start alone, or a run from it; whatever was begun goes on."""
+    from tacit.trainers import train
+
+    warm = out / f"{START}-{seed}" / "export"
+    said = [f"run.seed={seed}", f"run.out={run}", "eval.every=0"]
+    if name == START and not warm.exists():
+        train(config, [*said, f"warmstart.learning.seed={seed}", "run.iterations=0"], resume=True, export=warm)
+    elif name != START:
+        said += ["warmstart=null", f"model.base={warm / 'policy'}", f"roles.policy.credit.name={name}"]
+        train(config, said, resume=True, quiet=False)
+
+
+async def _played(run: Path) -> Worlds:
+    """The newest checkpoint in the held-out worlds, sampled as `tacit eval` does."""
+    from tacit.trainers.checkpoint import find
+    from tacit.trainers.evaluate import of_rollouts
+    from tacit.trainers.stage import Stage, read_config
+
+    checkpoint = find(run)
+    config = read_config(checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage.restore(checkpoint, Path(folder))
+        try:
+            arms = stage.arms_to_evaluate(config.eval.copies)
+            rollouts = await stage.play(config.tasks.eval.all, arms, salt=f"eval/{config.run.seed}")
+        finally:
+            stage.close()
+    by_world: dict[str, list[bool]] = {}
+    for episode in of_rollouts(rollouts):
+        if episode.success is not None:
+            by_world.setdefault(episode.world, []).append(episode.success)
+    return {world: fmean(successes) for world, successes in by_world.items()}
+
+
+# -- what is printed --------------------------------------------------------------------------------
+
+
+def table(reached: Mapping[int, Mapping[str, Worlds]]) -> str:
+    """A row a run and a column a seed: success, and in brackets the difference to the start ± its standard error.
+
+    The last column is the mean of the seeds in each world, so its errors are over worlds, not over seeds.
+    """
+    columns = {**{f"seed {seed}": runs for seed, runs in reached.items()}, "mean": _over_seeds(list(reached.values()))}
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    names = list(columns["mean"])
+    lines += [f"| {name} | {' | '.join(_cell(runs, name) for runs in columns.values())} |" for name in names]
+    first, *others = names[1:]
+    for name in others:
+        cells = (_difference(runs[name], runs[first]) for runs in columns.values())
+        lines.append(f"| {name} beside {first} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _over_seeds(runs: Sequence[Mapping[str, Worlds]]) -> dict[str, Worlds]:
+    """The mean of the seeds, world by world."""
+    return {
+        name: {world: fmean(seed[name][world] for seed in runs if world in seed[name]) for world in runs[0][name]}
+        for name in runs[0]
+    }
+
+
+def _cell(runs: Mapping[str, Worlds], name: str) -> str:
+    success = f"{fmean(runs[name].values()):.3f}"
+    return success if name == START else f"{success} ({_difference(runs[name], runs[START])})"
+
+
+def _difference(one: Worlds, other: Worlds) -> str:
+    """Paired by world: `+0.055 ± 0.021`."""
+    found = [one[world] - other[world] for world in one if world in other]
+    return f"{fmean(found):+.3f} ± {stdev(found) / math.sqrt(len(found)):.3f}"
+
+
+def draw_curves(out: Path, seeds: Sequence[int], kinds: Sequence[str], path: Path) -> None:
+    """Success in training, the mean of the seeds drawn thick over each of them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.0), dpi=150)
+    for colour, kind in zip(COLOURS, kinds, strict=False):
+        curves = [_curve(out / f"{kind}-{seed}" / "metrics.jsonl") for seed in seeds]
+        at = range(SMOOTH, SMOOTH + len(curves[0]))
+        for curve in curves:
+            axes.plot(at, curve, color=colour, linewidth=1, alpha=0.35)
+        axes.plot(at, [fmean(column) for column in zip(*curves, strict=True)], color=colour, linewidth=2, label=kind)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.set_xlabel(f"updates, each point the mean of {SMOOTH}")
+    axes.set_ylabel("success in training")
+    axes.set_title("Coin with doors, by credit: seeds thin, their mean thick", loc="left", fontsize=11)
+    axes.grid(axis="y", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _curve(metrics: Path) -> list[float]:
+    lines: list[dict[str, Any]] = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    values = [line["success/control"] for line in lines if line["kind"] == "train"]
+    return [fmean(values[at - SMOOTH : at]) for at in range(SMOOTH, len(values) + 1)]
+
+
+if __name__ == "__main__":
+    typer.run(main)
