@@ -182,11 +182,11 @@ COMPARED = (*COLUMNS["success"], *COLUMNS["harm"], *COLUMNS["tokens"][1:], *COLU
 
 
 def values(report: Report, arm: str, name: str) -> dict[tuple[str, str], float]:
-    """One figure of an arm, by seed and world."""
+    """One figure of an arm, by seed and world, of the seeds in which it was run."""
     return {
         (seed, world): found[name]
         for seed, arms in report.items()
-        for world, found in arms[arm].items()
+        for world, found in arms.get(arm, {}).items()
         if name in found
     }
 
