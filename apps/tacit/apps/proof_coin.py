@@ -121,10 +121,10 @@ def both(ground: "Ground", seed: int, out: Path) -> Figures:
     """C: policy and extractor together, beside the same with a frozen extractor, and the start."""
     from .proof_extractor import by_oracle, choices, judged, surest, together
     from .proof_policy import compared, evaluate, paired
-    from .proof_worlds import HELD_OUT, usable
+    from .proof_worlds import KEPT_IN, usable
 
     start, _ = policy_of(ground, seed, out)
-    held_out = usable(ground.looks, HELD_OUT)
+    held_out = usable(ground.looks, KEPT_IN)
     first = evaluate(start, ground.transcript, {"oracle": by_oracle(ground, held_out)}, seed)
     report: Figures = {"start": compared(first)}
     ended = {}

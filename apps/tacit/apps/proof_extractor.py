@@ -25,18 +25,20 @@ from tacit.trainers.rows import Rollout
 from tacit.trainers.writers import Candidate, KeepOrSkip, ways
 
 from .proof_policy import GROUPS, Figures, Ground, acting, compared, evaluate, groups, outcomes, player, tell
-from .proof_worlds import HELD_OUT, WORLDS, Texts, World, best, offered, usable
+from .proof_worlds import KEPT_IN, WORLDS, Texts, World, best, offered, usable
 
-COST, LENGTH, ENTROPY = 0.1, 32, 0.03
+COST, LENGTH, ENTROPY = 0.2, 32, 0.03
 """What a text of LENGTH tokens costs, in units of success, and the weight of the extractor's entropy."""
 TABLE, POOL = 4, 100
 """Episodes that are played of each text, and of none, in each of so many of the extractor's worlds."""
-EACH, UPDATES, LR = 20, 50, 1e-3
+EACH, UPDATES, LR = 20, 60, 1e-3
 """Worlds an update of the extractor, its updates, its learning rate."""
 SHOWN = 24
 """Episodes of a world that are shown something in an update: what was played is drawn from, so they cost nothing."""
-TOGETHER_UPDATES, READY = 30, 24
-"""Updates of the policy beside the extractor, and decisions that make an update of the extractor."""
+TOGETHER_UPDATES, TOGETHER_LR = 60, 1e-4
+"""Updates of policy and extractor in turns, and the policy's learning rate in them."""
+TAKEN = {"memory": 8, "control": 3}
+"""Episodes of a world in such an update: GROUPS of its EACH worlds move the policy, all of them the extractor."""
 MEASURES: Mapping[str, Measure] = {"difference": "difference", "outcome": "outcome", "frozen": "difference"}
 """Extractors, and what each is paid; the frozen one learns nothing from it."""
 
@@ -79,13 +81,13 @@ def rooms(trajectory: Trajectory) -> list[Candidate]:
 
 
 def extractor(
-    model: Any, ground: Ground, seed: int, *, measure: Measure = "difference", ready: int = 1
+    model: Any, ground: Ground, seed: int, *, measure: Measure = "difference", updates: int = UPDATES
 ) -> ExtractorRole:
-    """A role that keeps or skips each way that the exploring walk of a world offers."""
+    """A role that keeps or skips each way that an exploring walk offers; its steps fall to nothing in `updates`."""
     config = RoleConfig(
-        learner=LearnerSettings(lr=LR, warmup=5, decay=UPDATES * 3 // 2, budget=8192),
+        learner=LearnerSettings(lr=LR, warmup=5, decay=updates, budget=8192),
         loss=LossSettings(kind="cispo", low=0.1, high=0.1, entropy=ENTROPY),
-        settings={"ready": ready, "cooldown": 0, "measure": measure, "cost": COST, "length": LENGTH},
+        settings={"ready": 1, "cooldown": 0, "measure": measure, "cost": COST, "length": LENGTH},
     )
     serving = LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
     parts = Parts(config, model, ground.transcript, serving, ExperienceLibrary.open(":memory:"), seed)
@@ -180,7 +182,7 @@ def by_oracle(ground: Ground, worlds: Sequence[World]) -> Texts:
 
 def alone(policy: Any, ground: Ground, seed: int) -> tuple[Any, Figures]:
     """The extractor that the difference pays; and all of them, judged by choices and by what these bring a policy."""
-    worlds, held_out = usable(ground.looks, WORLDS)[:POOL], usable(ground.looks, HELD_OUT)
+    worlds, held_out = usable(ground.looks, WORLDS)[:POOL], usable(ground.looks, KEPT_IN)
     began = time.process_time()
     played = Played(policy, ground, worlds, TABLE, seed)
     report: Figures = {"table": {"episodes": played.episodes, "cpu_s": time.process_time() - began}}
@@ -201,24 +203,27 @@ def alone(policy: Any, ground: Ground, seed: int) -> tuple[Any, Figures]:
 
 
 def together(start: Any, ground: Ground, seed: int, *, learns: bool) -> tuple[Any, Any, Figures]:
-    """Policy and extractor from the warm start, in turns; with `learns` False the extractor stays as it was."""
+    """Policy and extractor from the warm start, in turns; with `learns` False the extractor stays as it was.
+
+    The policy is moved in the same worlds either way; the others are for the extractor and are not played for nothing.
+    """
     worlds, began = usable(ground.looks, WORLDS), time.process_time()
     policy, reader = copy.deepcopy(start), copy.deepcopy(start)
     playing = player(policy, ground.transcript, ["control", "memory"], seed)
-    actor, chooser = acting(policy, ground, playing, "slea"), extractor(reader, ground, seed, ready=READY)
+    actor = acting(policy, ground, playing, "slea", TOGETHER_LR)
+    chooser = extractor(reader, ground, seed, updates=TOGETHER_UPDATES)
     chance, curve = random.Random(f"{seed} both"), []
     for update in range(1, TOGETHER_UPDATES + 1):
-        specs = dealt(
-            chooser, groups(chance.sample(worlds, GROUPS), f"both{seed}/{update}", {"memory": 6, "control": 4})
-        )
-        rollouts = playing.play(specs)
-        actor.collect(rollouts)
+        drawn = chance.sample(worlds, EACH)[: EACH if learns else GROUPS]
+        specs = dealt(chooser, groups(drawn, f"both{seed}/{update}", TAKEN))
+        rollouts, moving = playing.play(specs), GROUPS * sum(TAKEN.values())
+        actor.collect(rollouts[:moving])
         actor.update()
         playing.engine.load_adapter("policy", update, actor.weights())
         chooser.collect(rollouts)
-        if learns and chooser.ready():
+        if learns:
             chooser.update()
-        won = {arm: fmean(fmean(v) for v in by.values()) for arm, by in outcomes(rollouts, specs).items()}
-        curve.append({**won, **chooser.told})
+        won = outcomes(rollouts[:moving], specs[:moving])
+        curve.append({**{arm: fmean(fmean(v) for v in by.values()) for arm, by in won.items()}, **chooser.told})
     playing.close()
     return policy, reader, {"curve": curve, "cpu_s": time.process_time() - began}

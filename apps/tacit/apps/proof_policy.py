@@ -33,6 +33,7 @@ from .proof_worlds import (
     ACTED_IN,
     BACK,
     DEMOS,
+    KEPT_IN,
     LIMIT,
     PATIENCE,
     WORLDS,
@@ -167,7 +168,7 @@ class Ground:
     transcript: Transcript
 
 
-def ground(worlds: Sequence[World] = (*WORLDS, *ACTED_IN)) -> Ground:
+def ground(worlds: Sequence[World] = (*WORLDS, *ACTED_IN, *KEPT_IN)) -> Ground:
     """Walks to imitate, exploring walks of the other worlds, and a tokenizer that knows their words."""
     demos, looks = walks(DEMOS), walks(worlds, patience=PATIENCE)
     texts = [*BACK, SAID]
@@ -227,9 +228,9 @@ def turned(stream: Stream, transcript: Transcript, chance: random.Random) -> Str
 # -- reinforcement --------------------------------------------------------------------------------
 
 
-def acting(model: Any, ground: Ground, playing: Player, credit: str) -> PolicyRole:
+def acting(model: Any, ground: Ground, playing: Player, credit: str, lr: float = POLICY_LR) -> PolicyRole:
     """The role that moves the policy by outcomes."""
-    config = RoleConfig(learner=LearnerSettings(lr=POLICY_LR, budget=8192), credit=CreditConfig(name=credit))
+    config = RoleConfig(learner=LearnerSettings(lr=lr, budget=8192), credit=CreditConfig(name=credit))
     library = ExperienceLibrary.open(":memory:")
     return PolicyRole(Parts(config, model, ground.transcript, playing.engine, library))
 

@@ -24,14 +24,14 @@ from tacit.trainers.transcript import compact
 from tacit.trainers.warmstart import WarmStart, warm_start
 from tacit.trainers.writers import Candidate, Writes, text_of, ways
 
-from .proof_extractor import COST, LENGTH, at_random, by_oracle, choices, dealt, judged, surest
+from .proof_extractor import LENGTH, at_random, by_oracle, choices, dealt, judged, surest
 from .proof_policy import Figures, Ground, compared, evaluate, groups, player, tell, turned
 from .proof_worlds import HELD_OUT, WORLDS, Texts, World, best, offered, usable
 
 LESSONS, LESSON_UPDATES, LESSON_LR = 4, 400, 2e-3
 """Times that each lesson is turned another way, updates that teach, and their learning rate."""
-PAID_UPDATES, PAID_WORLDS, PAID_LR = 15, 12, 1e-4
-"""Updates that pay for what is written, worlds in each, and their learning rate."""
+PAID_UPDATES, PAID_WORLDS, PAID_LR, PAID_COST = 15, 12, 1e-4, 0.1
+"""Updates that pay for what is written, worlds in each, their learning rate, what LENGTH tokens cost."""
 
 
 def read_out(trajectory: Trajectory) -> str:
@@ -62,7 +62,7 @@ def paid(
     config = RoleConfig(
         learner=LearnerSettings(lr=PAID_LR, budget=8192),
         loss=LossSettings(kind="cispo", low=0.1, high=0.1),
-        settings={"ready": 1, "cooldown": 0, "cost": COST, "length": LENGTH},
+        settings={"ready": 1, "cooldown": 0, "cost": PAID_COST, "length": LENGTH},
     )
     parts = Parts(config, engine.model, ground.transcript, engine, ExperienceLibrary.open(":memory:"), seed)
     role = ExtractorRole(parts, lambda task, number: ground.looks.get((task, number)), writer)
