@@ -27,7 +27,7 @@ GUIDANCE = {
     "library": "What the library recalls, at every step.",
     "experience": "The way that an earlier, exploring episode of the same world took, at the start.",
     "another": "The same of another world: what memory does that does not belong here.",
-    "role": "What a role gives: the extractor's text.",
+    "role": "What a role gives: what an extractor or a guide says.",
 }
 """What an arm may be shown, by name."""
 LEARNS = frozenset({"library", "role"})
