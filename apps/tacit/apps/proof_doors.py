@@ -21,7 +21,7 @@ import typer
 START = "start"
 """The policy after its warm start."""
 SMOOTH = 3
-"""Updates whose mean is a point of a curve."""
+"""Iterations whose mean is a point of a curve."""
 COLOURS = ("#0b6e6e", "#c98a2b", "#7a5ea8")
 
 Worlds = dict[str, float]
@@ -143,7 +143,7 @@ def draw_curves(out: Path, seeds: Sequence[int], kinds: Sequence[str], path: Pat
             axes.plot(at, curve, color=colour, linewidth=1, alpha=0.35)
         axes.plot(at, [fmean(column) for column in zip(*curves, strict=True)], color=colour, linewidth=2, label=kind)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_xlabel(f"updates, each point the mean of {SMOOTH}")
+    axes.set_xlabel(f"iterations, each point the mean of {SMOOTH}")
     axes.set_ylabel("success in training")
     axes.set_title("Coin with doors, by credit: seeds thin, their mean thick", loc="left", fontsize=11)
     axes.grid(axis="y", alpha=0.25)
