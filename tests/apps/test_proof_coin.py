@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tacit.apps import proof_coin, proof_figures
+from tacit.apps import proof_coin, proof_figures, proof_worlds
 from tacit.apps.proof_extractor import Played
 from tacit.apps.proof_policy import paired, turned
 from tacit.apps.proof_worlds import (
@@ -29,6 +29,12 @@ from tacit.trainers.tiny import build_tokenizer
 from tacit.trainers.transcript import Transcript
 
 WORLDS = [("train", seed) for seed in range(6)]
+
+
+def test_what_is_reported_was_neither_trained_nor_tuned_in():
+    taught = {*proof_worlds.DEMOS, *proof_worlds.WORLDS, *proof_worlds.TUNING}
+    assert not taught & {*proof_worlds.ACTED_IN, *proof_worlds.KEPT_IN}
+    assert not {*proof_worlds.ACTED_IN} & {*proof_worlds.KEPT_IN}
 
 
 @pytest.fixture(scope="module")
