@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from tacit.memory.index import TrainedIndex, VectorIndex
+from tacit.memory.index import FEW, TrainedIndex, VectorIndex
 
 
 def vectors(count, dim=16, seed=0):
@@ -34,6 +34,20 @@ def test_the_index_finds_what_brute_force_finds(filled, query):
     assert [score for _, score in found] == pytest.approx(
         [float(drawn[ref - 1000] @ query) for ref, _ in found], abs=1e-5
     )
+
+
+def test_many_vectors_are_found_as_exactly_as_few():
+    rng = np.random.default_rng(1)
+    vectors = rng.standard_normal((2 * FEW, 32), dtype=np.float32)
+    vectors[1::2] = vectors[::2] + rng.standard_normal((FEW, 32), dtype=np.float32) * 1e-3  # to each a near double
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = VectorIndex(32)
+    index.add(range(2 * FEW), vectors)
+    for vector in vectors[:50]:
+        exact = vectors @ vector
+        found = index.search(vector, 5)
+        assert [ref for ref, _ in found] == np.argsort(-exact)[:5].tolist()
+        assert [cosine for _, cosine in found] == pytest.approx(sorted(exact, reverse=True)[:5], abs=1e-6)
 
 
 def test_an_empty_index_finds_nothing():

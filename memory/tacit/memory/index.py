@@ -1,9 +1,9 @@
 """Vector indices of one namespace: nearest by cosine, a cache of SQLite's vectors.
 
-`VectorIndex` is exact and holds every vector. `TrainedIndex` is for many: an inverted file of
-8-bit codes (IVF, SQ8) proposes candidates, the truth's own vectors rank them, so that every cosine
-is exact and an id that the truth does not have any more is never returned. How many lists it probes
-is chosen when it is trained, so that it finds what a probe of all lists finds.
+`VectorIndex` holds every vector, and looks through copies half as long. `TrainedIndex` is for many:
+an inverted file of 8-bit codes (IVF, SQ8) proposes candidates, the truth's own vectors rank them.
+So every cosine is exact, and an id that the truth does not have any more is never returned. How many
+lists it probes is chosen when it is trained, so that it finds what a probe of all lists finds.
 
 Adding while another thread searches crashes FAISS, so every call holds a lock.
 """
@@ -25,6 +25,10 @@ AGREEMENT = 0.99
 """Of the nearest five by a probe of all lists, what the chosen probe finds at least."""
 SPARE = 24
 """Candidates looked at beyond those asked for: codes of 8 bits misjudge a cosine by some thousandths."""
+FEW = 1024
+"""Vectors up to which those themselves are looked through."""
+SPARE_OF_HALVES = 8
+"""Candidates looked at beyond those asked for: numbers of 16 bits misjudge a cosine by some hundred thousandths."""
 _PER_LIST = 64
 _QUERIES = 128
 _MIXED = 4
@@ -33,16 +37,20 @@ _ALIKE = 1e-5
 
 
 class VectorIndex:
-    """Ids and unit vectors; finds the nearest by cosine, exactly."""
+    """Ids and unit vectors; finds the nearest by cosine.
+
+    Numbers of 16 bits propose candidates, for a search takes as long as its reading does; the vectors rank them.
+    """
 
     LIMIT = 32_768
-    """Vectors beyond which an exact search takes too long (some 2 ms)."""
+    """Vectors beyond which looking through all takes too long (some 1 ms)."""
 
     def __init__(self, dim: int) -> None:
         import faiss
 
         self.dim = dim
         self._faiss = faiss.IndexFlatIP(dim)
+        self._halves = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
         self._ids: list[int] = []
         self._at: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -58,8 +66,9 @@ class VectorIndex:
     def add(self, ids: Sequence[int], vectors: Vectors) -> None:
         """Add vectors (n, dim) under ids; an id that is there already moves to its new vector."""
         with self._lock:
-            start = len(self._ids)
-            self._faiss.add(np.ascontiguousarray(vectors, dtype=np.float32))
+            start, whole = len(self._ids), np.ascontiguousarray(vectors, dtype=np.float32)
+            self._faiss.add(whole)
+            self._halves.add(whole)
             self._ids.extend(ids)
             self._at.update({ref: start + offset for offset, ref in enumerate(ids)})
 
@@ -69,17 +78,34 @@ class VectorIndex:
             self._at.pop(ref, None)
 
     def search(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
-        """At most k pairs (id, cosine), best first."""
+        """At most k pairs (id, cosine), best first; ties by which came first."""
         with self._lock:
             stale = len(self._ids) - len(self._at)
             if not self._at:
                 return []
-            scores, places = self._faiss.search(vector.reshape(1, -1), min(k + stale, len(self._ids)))
-            pairs = zip(places[0].tolist(), scores[0].tolist(), strict=True)
+            found = ((self._ids[place], place, cosine) for place, cosine in self._nearest(vector, k + stale))
             if not stale:
-                return [(self._ids[place], score) for place, score in pairs if place >= 0]  # FAISS pads with -1
-            found = [(self._ids[place], place, score) for place, score in pairs if place >= 0]
-            return [(ref, score) for ref, place, score in found if self._at.get(ref) == place][:k]
+                return [(ref, cosine) for ref, _, cosine in found]
+            return [(ref, cosine) for ref, place, cosine in found if self._at.get(ref) == place][:k]
+
+    def _nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
+        """At most k pairs (place, cosine), of vectors that were replaced too."""
+        count = len(self._ids)
+        if count <= FEW:
+            cosines, places = self._faiss.search(vector.reshape(1, -1), min(k, count))
+            pairs = zip(places[0].tolist(), cosines[0].tolist(), strict=True)
+        else:
+            proposed = self._halves.search(vector.reshape(1, -1), min(k + SPARE_OF_HALVES, count))[1][0]
+            pairs = zip(proposed.tolist(), (self._vectors()[proposed] @ vector).tolist(), strict=True)
+        known = (pair for pair in pairs if pair[0] >= 0)  # FAISS pads with -1
+        return sorted(known, key=lambda pair: (-pair[1], pair[0]))[:k]
+
+    def _vectors(self) -> Vectors:
+        """All vectors, (count, dim), where FAISS holds them."""
+        import faiss
+
+        whole: Vectors = faiss.rev_swig_ptr(self._faiss.get_xb(), len(self._ids) * self.dim).reshape(-1, self.dim)
+        return whole
 
     def cosine(self, vector: Vectors, refs: Sequence[int]) -> list[float]:
         """Cosine to each of these ids; 0 for one that is not here."""

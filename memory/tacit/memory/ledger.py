@@ -330,7 +330,7 @@ def read_distinct_steps(store: Store, where: str, parameters: tuple[Any, ...], k
 def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:
     """By state, the step taken in it that had the highest return, in brief, among those of a WHERE clause."""
     rows = store.rows(
-        f"SELECT {_STEP} FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
+        f"SELECT {_BRIEF} FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
         (_numbers(states),),
     )

@@ -269,7 +269,8 @@ class ExperienceLibrary(TendedLibrary):
     def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
         """Items and steps that speak of a text, best first; for people rather than for policies."""
         with self._lock:
-            return recall.search(self._store, self._caught_up(), self._search, redact(text), k, how)
+            derived = self._caught_up()
+            return recall.search(self._store, derived, self._search, self._version, redact(text), k, how)
 
     def forget_findings(self) -> None:
         """Forget what searches found for situations met before: recall then depends on the library's content alone."""

@@ -15,7 +15,7 @@ from .guardrails import forbids, holds
 from .ledger import plain, read_best_steps, read_steps, state_text
 from .ranking import POOL, by_support
 from .records import Hit, Item, Kind, Recollection, State, Step
-from .search import How, Search
+from .search import How, Search, Version
 from .situation import Situation, content_words
 from .store import Store
 from .values import ValueTable
@@ -183,10 +183,12 @@ def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Ste
     return steps, values
 
 
-def search(store: Store, derived: Derived, index: Search, text: str, k: int, how: How) -> list[Hit]:
-    """Items and steps that speak of a text, best first."""
+def search(
+    store: Store, derived: Derived, index: Search, version: Version | None, text: str, k: int, how: How
+) -> list[Hit]:
+    """Items and steps that speak of a text, best first; of the library at this version, where that is known."""
     vector = None if how == "text" else index.embed(text)
-    asked: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": index.version()}
+    asked: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": version}
     items = index.find("items", text, k, **asked) if derived.items else []
     states = index.find("states", text, k, **asked)
     hits = [
