@@ -26,6 +26,10 @@ SOON_S = 20.0
 SHORT_LOG, LONG_LOG = 1000, 4000
 """Pages of the write-ahead log before it is copied into the file. A short one is soon written over, which costs a
 commit a third less than growing it; in a long one a page that many large transactions change is copied once."""
+CACHE_KIB = 65_536
+"""Pages that a connection keeps: the rows of 25,000 steps."""
+MAPPED = 1 << 40
+"""Bytes of a larger file that are mapped into memory; SQLite maps no more than 2 GiB."""
 _MAGIC = b"SQLite format 3\x00"
 
 
@@ -84,6 +88,7 @@ class Store:
                 f"{self.path} has schema {version}; this tacit knows up to {SCHEMA_VERSION}. "
                 "Upgrade with: pip install --upgrade tacit"
             )
+        self._read_quickly()
         if self.read_only:
             if version < SCHEMA_VERSION:
                 raise LibraryReadOnly(
@@ -94,10 +99,17 @@ class Store:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {SHORT_LOG}")
-        self.connection.execute("PRAGMA cache_size = -65536")  # 64 MiB: the rows of 100,000 steps
         if version < SCHEMA_VERSION:
             with self.transaction():
                 migrate(self.connection)
+
+    def _read_quickly(self) -> None:
+        """Keep the pages of a small file, and map a large one, of which most would be copied anew for every query."""
+        self.connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
+        (size,) = self.connection.execute("PRAGMA page_size").fetchone()
+        if pages * size > CACHE_KIB * 1024:
+            self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
 
     @property
     def writing(self) -> bool:
