@@ -1,13 +1,21 @@
 from pathlib import Path
 
-from tacit.apps.proof_doors import table
+from tacit.apps.proof_doors import Reached, costs, table
 from tacit.trainers.config import load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_doors.yaml"
 
 
+def reached(worlds: dict[str, float]) -> Reached:
+    return Reached(worlds, cpu_s=1500.4, weights=2_310_000)
+
+
+def test_a_run_tells_what_it_took():
+    assert costs({0: {"slea": reached({})}}) == "slea, seed 0: 1,500 CPU-s, 2.31 M weights"
+
+
 def test_a_difference_is_paired_by_world_and_the_mean_is_of_the_seeds_in_each_world():
-    start, better = {"a": 0.0, "b": 0.5}, {"a": 0.5, "b": 0.5}
+    start, better = reached({"a": 0.0, "b": 0.5}), reached({"a": 0.5, "b": 0.5})
     shown = table(
         {0: {"start": start, "grpo": better, "slea": start}, 1: {"start": start, "grpo": start, "slea": start}}
     )

@@ -1,10 +1,11 @@
 """A harder setting: what the credit of steps is worth in a game of rooms with closed doors.
 
-    python -m tacit.apps.proof_doors examples/train_doors.yaml runs/doors --seeds 0,1 --credits grpo,slea
+    python -m tacit.apps.proof_doors examples/train_doors.yaml runs/doors --seeds 0,1 --credits dr-grpo,slea
 
 For each seed a policy is warmed up once; then every kind of credit trains a copy of it, in the same worlds in the
 same order. What each ends as plays the settings' held-out worlds, and is compared world by world. What is in the
-folder is not run again. It chooses no settings, and is a program on its own and no command of `tacit`.
+folder is not run again, and what was interrupted goes on. It chooses no settings, and is a program on its own and
+no command of `tacit`.
 """
 
 import asyncio
@@ -12,11 +13,14 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
 
 import typer
+
+from tacit.memory.errors import TacitError
 
 START = "start"
 """The policy after its warm start."""
@@ -28,11 +32,21 @@ Worlds = dict[str, float]
 """Share of a world's episodes that succeeded, by world."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What came of a run, and what it took."""
+
+    worlds: Worlds
+    cpu_s: float
+    """Of training, rollouts and exploration among it; not of the held-out worlds, nor of the game's own process."""
+    weights: int
+
+
 def main(
     config: Annotated[Path, typer.Argument(help="Settings of a run, with a warm start.")],
     out: Annotated[Path, typer.Argument(help="Folder of the runs; what is there is not run again.")],
     seeds: Annotated[str, typer.Option(help="Seeds, with commas.")] = "0,1",
-    credits: Annotated[str, typer.Option(help="Kinds of credit, with commas.")] = "grpo,slea",
+    credits: Annotated[str, typer.Option(help="Kinds of credit, with commas.")] = "dr-grpo,slea",
     draw: Annotated[Path | None, typer.Option(help="Picture of the curves to write.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -41,35 +55,47 @@ def main(
     reached = {seed: {name: reach(config, out, seed, name) for name in (START, *kinds)} for seed in numbers}
     if draw is not None:
         draw_curves(out, numbers, kinds, draw)
-    print(json.dumps(reached) if as_json else table(reached))
+    if as_json:
+        print(json.dumps({seed: {name: asdict(run) for name, run in runs.items()} for seed, runs in reached.items()}))
+    else:
+        print(f"{table(reached)}\n\n{costs(reached)}")
 
 
-def reach(config: Path, out: Path, seed: int, name: str) -> Worlds:
+def reach(config: Path, out: Path, seed: int, name: str) -> Reached:
     """What a run reached in the held-out worlds; it is trained and played if it was not yet."""
     kept = out / f"{name}-{seed}.json"
     if not kept.exists():
-        run = out / f"{name}-{seed}"
-        _trained(config, out, seed, name, run)
-        kept.write_text(json.dumps(asyncio.run(_played(run))) + "\n", encoding="utf-8")
-    found: Worlds = json.loads(kept.read_text(encoding="utf-8"))
-    return found
+        cpu_s = trained(config, out, seed, name)
+        worlds, weights = asyncio.run(_played(out / f"{name}-{seed}"))
+        kept.write_text(json.dumps(asdict(Reached(worlds, cpu_s, weights))) + "\n", encoding="utf-8")
+    return Reached(**json.loads(kept.read_text(encoding="utf-8")))
 
 
-def _trained(config: Path, out: Path, seed: int, name: str, run: Path) -> None:
-    """The warm start alone, or a run from it; whatever was begun goes on."""
+def trained(config: Path, out: Path, seed: int, name: str) -> float:
+    """CPU-seconds of the warm start alone, or of a run from it; whatever was begun goes on.
+
+    A part that was killed is not counted. Raises TacitError where the run was asked to stop before its end.
+    """
     from tacit.trainers import train
 
-    warm = out / f"{START}-{seed}" / "export"
+    run, warm = out / f"{name}-{seed}", out / f"{START}-{seed}" / "export"
     said = [f"run.seed={seed}", f"run.out={run}", "eval.every=0"]
-    if name == START and not warm.exists():
-        train(config, [*said, f"warmstart.learning.seed={seed}", "run.iterations=0"], resume=True, export=warm)
-    elif name != START:
+    if name == START:
+        said += [f"warmstart.learning.seed={seed}", "run.iterations=0"]
+        report = train(config, said, resume=True, export=warm)
+    else:
         said += ["warmstart=null", f"model.base={warm / 'policy'}", f"roles.policy.credit.name={name}"]
-        train(config, said, resume=True, quiet=False)
+        report = train(config, said, resume=True, quiet=False)
+    spent = run / "cpu_s"
+    cpu_s = report.cpu_s + (float(spent.read_text(encoding="utf-8")) if spent.exists() else 0.0)
+    spent.write_text(f"{cpu_s}\n", encoding="utf-8")
+    if report.stopped:
+        raise TacitError(f"{run} was stopped after {report.iterations} iterations; the same command goes on.")
+    return cpu_s
 
 
-async def _played(run: Path) -> Worlds:
-    """The newest checkpoint in the held-out worlds, sampled as `tacit eval` does."""
+async def _played(run: Path) -> tuple[Worlds, int]:
+    """The newest checkpoint in the held-out worlds, sampled as `tacit eval` does; and how many weights it has."""
     from tacit.trainers.checkpoint import find
     from tacit.trainers.evaluate import of_rollouts
     from tacit.trainers.stage import Stage, read_config
@@ -81,24 +107,26 @@ async def _played(run: Path) -> Worlds:
         try:
             arms = stage.arms_to_evaluate(config.eval.copies)
             rollouts = await stage.play(config.tasks.eval.all, arms, salt=f"eval/{config.run.seed}")
+            weights = sum(weight.numel() for weight in stage.roles["policy"].model.parameters())
         finally:
             stage.close()
     by_world: dict[str, list[bool]] = {}
     for episode in of_rollouts(rollouts):
         if episode.success is not None:
             by_world.setdefault(episode.world, []).append(episode.success)
-    return {world: fmean(successes) for world, successes in by_world.items()}
+    return {world: fmean(successes) for world, successes in by_world.items()}, weights
 
 
 # -- what is printed --------------------------------------------------------------------------------
 
 
-def table(reached: Mapping[int, Mapping[str, Worlds]]) -> str:
+def table(reached: Mapping[int, Mapping[str, Reached]]) -> str:
     """A row a run and a column a seed: success, and in brackets the difference to the start ± its standard error.
 
     The last column is the mean of the seeds in each world, so its errors are over worlds, not over seeds.
     """
-    columns = {**{f"seed {seed}": runs for seed, runs in reached.items()}, "mean": _over_seeds(list(reached.values()))}
+    worlds = {seed: {name: run.worlds for name, run in runs.items()} for seed, runs in reached.items()}
+    columns = {**{f"seed {seed}": runs for seed, runs in worlds.items()}, "mean": _over_seeds(list(worlds.values()))}
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     names = list(columns["mean"])
     lines += [f"| {name} | {' | '.join(_cell(runs, name) for runs in columns.values())} |" for name in names]
@@ -107,6 +135,15 @@ def table(reached: Mapping[int, Mapping[str, Worlds]]) -> str:
         cells = (_difference(runs[name], runs[first]) for runs in columns.values())
         lines.append(f"| {name} beside {first} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def costs(reached: Mapping[int, Mapping[str, Reached]]) -> str:
+    """A line a run: the CPU-seconds of its training, and its weights."""
+    return "\n".join(
+        f"{name}, seed {seed}: {run.cpu_s:,.0f} CPU-s, {run.weights / 1e6:.2f} M weights"
+        for seed, runs in reached.items()
+        for name, run in runs.items()
+    )
 
 
 def _over_seeds(runs: Sequence[Mapping[str, Worlds]]) -> dict[str, Worlds]:
