@@ -253,6 +253,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "roles": {"extractor": {"settings": {"reads": "rollouts", "ready": 4}}},
         "warmstart": None,
     },
+    "policy as the gate": {
+        "arms": {"control": 2, "library": 2},
+        "gate": {"kind": "policy"},
+        "roles": {"extractor": {"settings": {"reads": "rollouts", "ready": 4}}},
+        "warmstart": None,
+    },
     "extractor that writes": {
         "arms": {"control": 2, "library": 2},
         "roles": {"extractor": {"settings": {"reads": "rollouts", "writes": "text", "ready": 4, "max_tokens": 8}}},

@@ -145,7 +145,8 @@ class GateConfig:
     """Whoever is asked before anything that was learnt is shown: accept, refine or reject; logged in gate.jsonl."""
 
     kind: str = "none"
-    """none, record (rejects what did harm so far), or MODULE:CLASS with the method judge(task, text, record)."""
+    """none, record (rejects what did harm so far), policy (whoever will act says so itself), or MODULE:CLASS
+    with the method judge(task, text, record)."""
     least: int = 4
     """Of record: episodes before it rejects."""
     floor: float = -0.1

@@ -16,9 +16,10 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import Any, Literal
 
-from tacit.memory import Trajectory
+from tacit.memory import State, Trajectory
 from tacit.memory.errors import ConfigError
 from tacit.memory.records import Admission, Return, Update
+from tacit.runtime.protocols import Context
 
 from .adapters import parameters_of
 from .background import Background
@@ -244,7 +245,7 @@ class ExtractorRole:
                 "kept": sum(map(len, kept.values())) / max(1, seen),
                 "shown": fmean(map(bool, kept.values())) if kept else 0.0,
             }
-        return self._dealt(specs, kept, remembered=not greedy)
+        return await self._dealt(specs, kept, remembered=not greedy)
 
     async def _known_of(self, spec: Spec) -> list[tuple[Row, dict[str, str]]]:
         """What was said of a world, read beside the last rollouts; read now where nothing goes on beside."""
@@ -260,22 +261,30 @@ class ExtractorRole:
         reading = await self._read_world(spec.task, spec.seed, f"{spec.salt}/{spec.group}", greedy=False)
         return [_named(written) for written in reading.written]
 
-    def _dealt(
+    async def _dealt(
         self, specs: Sequence[Spec], kept: Mapping[str, Sequence[tuple[str, str]]], *, remembered: bool
     ) -> list[Spec]:
-        dealt: dict[str, int] = {}
-        made = []
+        turns: Counter[str] = Counter()
+        dealt: dict[Spec, tuple[str, str]] = {}
         for spec in specs:
-            turn = dealt[spec.group] = dealt.get(spec.group, -1) + 1
             if texts := kept[spec.group]:
-                item, text = texts[turn % len(texts)]
-                asked = f"{spec.group}: {text}"
-                passed = text if self._gate is None else self._gate.passed(spec.task, text, item=asked)
-                if remembered and passed is not None:
-                    self._shown[spec.session], self._texts[item] = item, asked
-                spec = replace(spec, memory=passed)
-            made.append(spec)
-        return made
+                dealt[spec] = texts[turns[spec.group] % len(texts)]
+            turns[spec.group] += 1
+        asked = await asyncio.gather(*(self._passed(spec, text) for spec, (_, text) in dealt.items()))
+        passed = dict(zip(dealt, asked, strict=True))
+        for spec, (item, text) in dealt.items() if remembered else ():
+            if passed[spec] is not None:
+                self._shown[spec.session], self._texts[item] = item, _of_world(spec, text)
+        return [replace(spec, memory=passed[spec]) if spec in passed else spec for spec in specs]
+
+    async def _passed(self, spec: Spec, text: str) -> str | None:
+        """What the gate lets be shown of a text, in the situation in which the world's earlier episode began."""
+        if self._gate is None:
+            return text
+        walk = self._source(spec.task, spec.seed)
+        first = walk.steps[0].pre if walk is not None and walk.steps else State("", task=spec.task)
+        judged = await self._gate.judged(Context(first), text, item=_of_world(spec, text))
+        return judged.text or None
 
     def _remember(self, group: str, read: Sequence[tuple[Row, dict[str, str]]]) -> list[tuple[str, str]]:
         """Ids and texts of what was kept. Who wrote them is buffered once its group is collected, and only then."""
@@ -357,6 +366,11 @@ class ExtractorRole:
             group: [[(row_of(row), dict(items)) for row, items in reading] for reading in readings]
             for group, readings in state["known"].items()
         }
+
+
+def _of_world(spec: Spec, text: str) -> str:
+    """What a gate knows a text by: it may help in one world and mislead in another."""
+    return f"{spec.group}: {text}"
 
 
 def _named(written: Written) -> tuple[Row, dict[str, str]]:

@@ -2,25 +2,34 @@
 
 It accepts, refines the words, or rejects; every answer is logged. An episode that rejected what it
 was to be shown was shown nothing: it counts as control, not as a consumer, and the item is neither
-blamed nor praised for it. The gate changes no item and learns nothing.
+blamed nor praised for it. The gate changes no item and learns nothing. Who answers is a record of what
+items were worth (here), the policy itself (`gate_policy`), or code of one's own.
 """
 
+import asyncio
 import importlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from tacit.memory import Item
 from tacit.memory.errors import UnknownName
-from tacit.runtime.guidance import Guidance, Hint, recalling
-from tacit.runtime.protocols import Context
+from tacit.runtime.guidance import Guidance, Hint, proposed, recalling
+from tacit.runtime.protocols import Context, Usage
+
+from .config import GateConfig
+from .engine import Engine
+from .rollout import playing
+from .transcript import Transcript
 
 REMEMBERED = 32
 """Newest differences of an item that are remembered."""
+SCORED = 128
+"""Newest outcomes of a task that are remembered."""
 KNOWN = 20_000
-"""Items whose record is remembered; the one that was used longest ago goes."""
+"""Items, and tasks, of which something is remembered; the one that was heard of longest ago goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,8 @@ class Judgement:
     answer: Literal["accept", "refine", "reject"]
     text: str = ""
     why: str = ""
+    usage: Usage = field(default_factory=Usage)
+    """What it cost to ask."""
 
 
 Record = Sequence[float]
@@ -41,6 +52,27 @@ class Gate(Protocol):
 
     def judge(self, task: str, text: str, record: Record) -> Judgement:
         """What to do with a text on this task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A text before it is shown, and all that is known of it."""
+
+    context: Context
+    """The situation in which it would be: the task, and the episode so far."""
+    text: str
+    record: Record = ()
+    scores: Record = ()
+    """How episodes of the same task ended that were shown nothing, in [0, 1]."""
+
+
+@runtime_checkable
+class AwaitedGate(Protocol):
+    """A gate that waits for a model."""
+
+    async def ajudge(self, question: Question) -> Judgement:
+        """What to do with the text."""
         ...
 
 
@@ -58,43 +90,70 @@ class ByRecord:
 
 
 class Gated:
-    """Asks a gate, carries out what it answers, and logs it with what each item was worth so far."""
+    """Asks a gate, logs what it answers, and remembers what each item was worth so far."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate | AwaitedGate) -> None:
         self._gate = gate
         self._records: dict[str, list[float]] = {}
+        self._scores: dict[str, list[float]] = {}
+        self._judged: dict[tuple[str, str], Judgement] = {}
         self.answers: list[dict[str, Any]] = []
         """Every answer since the last `drained`."""
 
-    def passed(self, task: str, text: str, *, item: str = "") -> str | None:
-        """The text to be shown, as it is or refined; None where it was rejected. An item is its text unless named."""
-        judged = self._gate.judge(task, text, self._records.get(item or text, ()))
-        shown = {"accept": text, "refine": judged.text or text, "reject": None}[judged.answer]
+    async def judged(self, context: Context, text: str, *, item: str = "") -> Judgement:
+        """The answer, whose text is what is to be shown: as it is, or refined; empty where it was rejected.
+
+        An item is its text unless named; in an episode it is asked about once, and what was said then stands.
+        """
+        task, asked = context.state.task, (playing(), item or text)
+        if (known := self._judged.get(asked)) is not None:
+            return replace(known, usage=Usage())
+        question = Question(context, text, self._records.get(item or text, ()), self._scores.get(task, ()))
+        if isinstance(self._gate, AwaitedGate):
+            said = await self._gate.ajudge(question)
+        else:
+            said = self._gate.judge(task, text, question.record)
+        shown = {"accept": text, "refine": said.text or text, "reject": None}[said.answer]
         self.answers.append(
-            {"task": task, "item": item, "text": text, "answer": judged.answer, "shown": shown, "why": judged.why}
+            {"task": task, "item": item, "text": text, "answer": said.answer, "shown": shown, "why": said.why}
         )
-        return shown
+        judged = replace(said, text=shown or "")
+        if playing():
+            self._judged[asked] = judged
+        return judged
 
     def learned(self, item: str, differences: Iterable[float]) -> None:
         """What it was worth in another group: the outcome of each consumer less the mean of its control siblings."""
-        record = [*self._records.pop(item, ()), *differences][-REMEMBERED:]
-        self._records[item] = record
-        while len(self._records) > KNOWN:
-            del self._records[next(iter(self._records))]
+        _remember(self._records, item, differences, REMEMBERED)
+
+    def scored(self, task: str, outcomes: Iterable[float]) -> None:
+        """How more episodes of a task ended that were shown nothing."""
+        _remember(self._scores, task, outcomes, SCORED)
 
     def drained(self) -> list[dict[str, Any]]:
         """The answers since the last time, equal ones once with how many `times`."""
         times = Counter(tuple(answer.items()) for answer in self.answers)
         self.answers.clear()
+        self._judged.clear()
         return [{**dict(answer), "times": number} for answer, number in times.items()]
 
     def state_dict(self) -> dict[str, Any]:
         """All that it needs to go on exactly, as plain values."""
-        return {"records": {item: list(record) for item, record in self._records.items()}}
+        return {"records": _copied(self._records), "scores": _copied(self._scores)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self._records = {item: list(record) for item, record in state["records"].items()}
+        self._records, self._scores = _copied(state["records"]), _copied(state.get("scores", {}))
+
+
+def _remember(known: dict[str, list[float]], key: str, values: Iterable[float], most: int) -> None:
+    known[key] = [*known.pop(key, ()), *values][-most:]
+    while len(known) > KNOWN:
+        del known[next(iter(known))]
+
+
+def _copied(known: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    return {key: list(values) for key, values in known.items()}
 
 
 class GatedGuidance:
@@ -103,31 +162,45 @@ class GatedGuidance:
     def __init__(self, inner: Guidance, gated: Gated) -> None:
         self._inner, self._gated = inner, gated
 
-    def propose(self, context: Context) -> Hint | None:
+    async def apropose(self, context: Context) -> Hint | None:
         """What the inner guidance makes of those; a refined item has the refined words."""
-        kept = []
-        for hit in context.recollection.items:
+        kept, spent = [], Usage()
+        for hit in context.recollection.items:  # one after another: an engine's session asks for one thing at a time
             if not isinstance(hit.what, Item):
                 continue
             text = f"{hit.what.title} {hit.what.body}".strip()
-            passed = self._gated.passed(context.state.task, text, item=hit.what.id)
-            if passed == text:
+            judged = await self._gated.judged(context, text, item=hit.what.id)
+            spent += judged.usage
+            if judged.answer == "refine":
+                kept.append(replace(hit, what=replace(hit.what, title=judged.text, body="")))
+            elif judged.answer == "accept":
                 kept.append(hit)
-            elif passed is not None:
-                kept.append(replace(hit, what=replace(hit.what, title=passed, body="")))
-        return self._inner.propose(recalling(context, replace(context.recollection, items=tuple(kept))))
+        left = replace(context.recollection, items=tuple(kept))
+        hint = await proposed(self._inner, recalling(context, left))
+        if not spent.calls:
+            return hint
+        return replace(hint or Hint(""), usage=(hint or Hint("")).usage + spent)
+
+    def propose(self, context: Context) -> Hint | None:
+        """The same, for a loop that does not await."""
+        return asyncio.run(self.apropose(context))
 
 
-def open_gate(kind: str, *, least: int, floor: float) -> Gated | None:
-    """The gate of the settings: none, record, or MODULE:CLASS of one of your own."""
+def open_gate(config: GateConfig, engine: Engine, transcript: Transcript) -> Gated | None:
+    """The gate of the settings: none, record, policy, or MODULE:CLASS of one of your own."""
+    kind = config.kind
     if kind == "none":
         return None
     if kind == "record":
-        return Gated(ByRecord(least=least, floor=floor))
+        return Gated(ByRecord(least=config.least, floor=config.floor))
+    if kind == "policy":
+        from .gate_policy import PolicyGate
+
+        return Gated(PolicyGate(engine, transcript))
     module, colon, name = kind.partition(":")
     try:
         if not colon:
-            raise UnknownName.of("gate", kind, ["none", "record", "MODULE:CLASS"])
+            raise UnknownName.of("gate", kind, ["none", "record", "policy", "MODULE:CLASS"])
         return Gated(getattr(importlib.import_module(module), name)())
     except (ImportError, AttributeError) as error:
         raise UnknownName(

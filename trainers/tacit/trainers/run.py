@@ -28,11 +28,11 @@ from .draw import Drawn
 from .engines import tokens_read
 from .evaluate import metrics_of, of_rollouts, summarise
 from .explore import Task, way
-from .metrics import Metrics
+from .metrics import Metrics, keep_until
 from .roles import Role
 from .rows import Rollout
 from .screen import Screen
-from .stage import FROZEN, Stage, failures, read_config
+from .stage import FROZEN, GATE_LOG, Stage, failures, read_config
 from .warmstart import examples, warm_start
 
 MAY_DIFFER = ("engine.", "eval.", "run.iterations", "run.save_every", "run.keep", "run.out", "run.threads", "run.wandb")
@@ -161,6 +161,7 @@ class _Run:
             screen.tell(f"there is no checkpoint in {out} yet: beginning anew.")
         stage, state = _begun(config, out) if found is None else _gone_on(config, found, out)
         begun = None if found is None else state.iteration
+        keep_until(out / GATE_LOG, -1 if begun is None else begun)
         with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=settings.as_dict(config)) as metrics:
             run = cls(stage, out, state, screen, metrics)
             try:
@@ -335,7 +336,7 @@ class _Run:
             temperature=config.temperature,
         )
         report = summarise(of_rollouts(rollouts))
-        self.metrics.log(here, metrics_of(report), kind="eval")
+        self.metrics.log(here, {**metrics_of(report), **self.stage.gate_told(here, "eval")}, kind="eval")
         self.state.evaluated, self.state.last_evaluation = here, {arm: asdict(part) for arm, part in report.items()}
         self.state.first_evaluation = self.state.first_evaluation or self.state.last_evaluation
         said = ", ".join(

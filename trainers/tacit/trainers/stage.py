@@ -25,13 +25,14 @@ from .diversity import DiverseLibrary, Diversity, merge_pass
 from .engines import open_engine
 from .explore import Explorer, Task, open_world, words
 from .gate import GatedGuidance, open_gate
+from .gate_policy import QUESTION
 from .models import BASE
 from .parallel import team
 from .roles import ROLES, Parts, Reader, Role
 from .rollout import GivenGuidance, Spec, TokenPolicy, collect
 from .rows import Rollout
 from .transcript import Transcript
-from .worth import uses_of
+from .worth import unaided, uses_of
 from .writers import OUTCOMES, WORDS
 
 CONCURRENT = 256
@@ -77,7 +78,7 @@ class Stage:
             ours.shard(next(iter(trained.values())))
         elsewhere = config if plays else replace(config, engine=EngineConfig())
         self.engine = open_engine(elsewhere, next(iter(trained.values())), self.tokenizer, out)
-        self.gate = open_gate(config.gate.kind, least=config.gate.least, floor=config.gate.floor)
+        self.gate = open_gate(config.gate, self.engine, self.transcript)
         self.diversity = Diversity(seed=config.run.seed)
         self.roles = {name: self._role(name, part, trained[name]) for name, part in config.roles.items()}
         self._agents: dict[tuple[str, float, bool], Agent] = {}
@@ -96,7 +97,8 @@ class Stage:
         library, start = _libraries(config, out)
         texts: Iterable[str] = ()
         if config.model.base == "tiny":
-            texts = words(explorer.trajectories(config.explore.worlds), _library_words(library))
+            asked = [QUESTION] if config.gate.kind == "policy" else []
+            texts = words(explorer.trajectories(config.explore.worlds), [*_library_words(library), *asked])
         base = models.build_base(config.model, texts, config.run.seed)
         return cls(config, environment, explorer, base, library, start, out)
 
@@ -261,21 +263,27 @@ class Stage:
         return [role for role in self.roles.values() if isinstance(role, Reader)]
 
     def learned(self, rollouts: Sequence[Rollout]) -> None:
-        """Every role takes what it can learn from, and the gate hears what recalled items were worth."""
+        """Every role takes what it can learn from; the gate hears how it goes without, and what items were worth."""
         self.diversity.settle()
         for role in self.roles.values():
             role.collect(rollouts)
+        if self.gate is None:
+            return
+        for rollout in unaided(rollouts):
+            self.gate.scored(rollout.trajectory.steps[0].pre.task, [float(bool(rollout.trajectory.success))])
         for _, item, use in uses_of(rollouts):
-            if self.gate is not None and use.control:
+            if use.control:
                 self.gate.learned(item, use.differences)
 
-    def gate_told(self, iteration: int) -> dict[str, float]:
+    def gate_told(self, iteration: int, kind: str = "train") -> dict[str, float]:
         """How often the gate gave which answer since the last time; every answer goes to a file."""
         if self.gate is None:
             return {}
         answers = self.gate.drained()
         with (self._out / GATE_LOG).open("a", encoding="utf-8") as file:
-            file.writelines(sorted(json.dumps({"iteration": iteration, **answer}) + "\n" for answer in answers))
+            file.writelines(
+                sorted(json.dumps({"iteration": iteration, "kind": kind, **answer}) + "\n" for answer in answers)
+            )
         told = Counter({"accept": 0, "refine": 0, "reject": 0})
         for answer in answers:
             told[answer["answer"]] += answer["times"]

@@ -100,6 +100,18 @@ def uses_of(rollouts: Iterable[Rollout], shown: Mapping[str, str] = MappingProxy
     return [(group, item, use) for group, outcomes in groups.items() for item, use in of_group(outcomes).items()]
 
 
+def unaided(rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """Those that count and were shown nothing."""
+    return [
+        rollout
+        for rollout in rollouts
+        if not rollout.failed
+        and rollout.trajectory.success is not None
+        and rollout.trajectory.steps
+        and consumed(rollout.trajectory) == [None]
+    ]
+
+
 # -- what is known of what it wrote ---------------------------------------------------------------
 
 
