@@ -112,7 +112,7 @@ def free_port() -> int:
         return port
 
 
-def wait_until_healthy(url: str, server: "subprocess.Popen[bytes]", log: Path, seconds: float = 300) -> None:
+def wait_until_healthy(url: str, server: "subprocess.Popen[bytes]", log: Path, seconds: float = 540) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and server.poll() is None:
         try:
