@@ -121,8 +121,9 @@ def _serve(path: Path) -> None:
 
     from .dashboard import mount
     from .http.app import create_app
-    from .http.server import Server
+    from .http.server import Server, log_lines
 
+    log_lines()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         print(listening.getsockname()[1], flush=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from types import TracebackType
 from typing import Any, Literal, Self
+from weakref import ref
 
 from . import catalogue, extraction, inspection, recall, transfer
 from .bank import Bank
@@ -348,6 +349,22 @@ class ExperienceLibrary(TendedLibrary):
                 if self._version != version:  # rows were read that are gone
                     self._forget()
                 raise
+
+    @contextmanager
+    def at_once(self) -> Iterator[object | None]:
+        """Hold the library, unless another thread does, so that what is called inside waits for none.
+
+        Gives what stays equal as long as nothing is written; None where it is held, or something new has to be read.
+        """
+        if not self._lock.acquire(blocking=False):
+            yield None
+            return
+        try:
+            with self._store.at_once() as free:
+                version = (self._store.version(), self._store.connection.total_changes) if free else None
+                yield (ref(self._derived), version) if free and version == self._version else None
+        finally:
+            self._lock.release()
 
     def _filed(self) -> Store:
         """What is read from: all that was recorded, by this process or another, is filed in it."""

@@ -213,6 +213,16 @@ class Store:
         """Whether a copy is read."""
         return self._file is not None
 
+    @contextmanager
+    def at_once(self) -> Iterator[bool]:
+        """Hold the connection, unless another thread does; whether it is held."""
+        free = self._lock.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._lock.release()
+
     def version(self) -> int:
         """A number that changes when another connection has written."""
         with self._lock:

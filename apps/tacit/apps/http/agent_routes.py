@@ -1,5 +1,7 @@
 """What an agent asks at every step, and what it tells at the end of an episode."""
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Response
 
 from tacit.memory import EvolutionReport, Recollection, Verdict
@@ -34,7 +36,7 @@ def namespaces(at: At) -> Response:
 @router.post("/namespaces", response_model=About)
 def make_namespace(told: NamespaceTold, at: At) -> Response:
     """Make a namespace, or find the one that is there."""
-    return _about(Place(at.shelf, at.measures, at.caller, told.name, at.turn), make=True)
+    return _about(replace(at, namespace=told.name), make=True)
 
 
 @router.get("/about", response_model=About)

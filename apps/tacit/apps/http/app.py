@@ -25,6 +25,7 @@ from .auth import Tokens
 from .gate import Gate
 from .limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
 from .models import Health
+from .place import Turn
 from .shelf import Shelf
 from .watch import Measures, Watch
 
@@ -59,7 +60,7 @@ def create_app(
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-        app.state.turn = anyio.CapacityLimiter(1)
+        app.state.turn = Turn()
         yield
         app.state.stopping.set()
         await run_in_threadpool(shelf.close)

@@ -3,6 +3,7 @@
 It does not listen beyond this machine without a token, for then anybody who reaches it could read and write.
 """
 
+import gc
 import logging
 import signal
 import socket
@@ -55,7 +56,7 @@ def serve(
             mount(app)
         address = f"http://{'[' + host + ']' if ':' in host else host}:{listening.getsockname()[1]}"
         tell(f"{'Dashboard and API' if dashboard else 'API'} of {path}: {address}/   (stop with Ctrl-C)")
-        _log()
+        log_lines()
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
         )
@@ -70,6 +71,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen. What is there by then stays: to look through it for garbage would hold up requests."""
+        gc.collect()
+        gc.freeze()
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came. SIGTERM is an ordinary end, and is not raised again."""
@@ -91,7 +98,7 @@ def _listening(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _log() -> None:
+def log_lines() -> None:
     """Lines of JSON on stderr: requests by `tacit.http`, what goes wrong by anybody."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())

@@ -51,6 +51,21 @@ class Shelf:
             raise LibraryReadOnly(f"{self.path} is served to be read. Serve it without --read-only to write.")
         yield from self._leased(namespace, make=True)
 
+    @contextmanager
+    def at_once(self, namespace: str) -> Iterator[object | None]:
+        """Hold a namespace that is open, as `ExperienceLibrary.at_once` does; None where it is not."""
+        with self._lock:
+            library = self._taken(namespace)
+        if library is None:
+            yield None
+            return
+        try:
+            with library.at_once() as moment:
+                yield moment
+        finally:
+            with self._lock:
+                self._users[namespace] -= 1
+
     def _leased(self, namespace: str, *, make: bool) -> Iterator[ExperienceLibrary]:
         with self._lock:
             library = self._taken(namespace)
