@@ -40,6 +40,8 @@ BODIES = 400
 """Different recalls that are asked in turn."""
 SECONDS = 15.0
 """How long each recall load goes on."""
+TIMEOUT_S = 300.0
+"""How long a client waits for an answer; a shared machine may stand still for a while."""
 RATE = 60.0
 """Requests a second of the mixed load."""
 WARM = 0.2
@@ -103,7 +105,7 @@ def serving(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _answer(port: int, method: str, path: str, body: bytes) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
         connection.request(method, path, body, _JSON)
         answer = connection.getresponse()
@@ -160,19 +162,29 @@ def _ask(port: int, bodies: list[bytes], clients: int, seconds: float) -> tuple[
     began = time.perf_counter()
 
     def client(number: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
         at = number * 17
         while (start := time.perf_counter()) - began < seconds:
-            connection.request("POST", "/v1/recall", bodies[at % len(bodies)], _JSON)
-            answer = connection.getresponse()
-            answer.read()
+            good = _good(connection, "POST", "/v1/recall", bodies[at % len(bodies)])
             took[number].append(time.perf_counter() - start)
-            errors[number] += answer.status != 200
+            errors[number] += not good
             at += 1
         connection.close()
 
     _together(client, clients)
     return [one for own in took for one in own], sum(errors), time.perf_counter() - began
+
+
+def _good(connection: http.client.HTTPConnection, method: str, path: str, body: bytes) -> bool:
+    """Whether a request is answered well; a connection that broke is made anew by the next one."""
+    try:
+        connection.request(method, path, body, _JSON)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status < 400
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return False
 
 
 def _together(client: Callable[[int], None], clients: int) -> None:
@@ -310,18 +322,16 @@ def _send(port: int, items: list[str], clients: int, each: int) -> tuple[list[fl
     began = time.perf_counter()
 
     def client(number: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
         for at, (method, path, body) in zip(range(each), calls(number, items), strict=False):
             wait_s = began + at * clients / RATE - time.perf_counter()
             if wait_s > 0:
                 time.sleep(wait_s)
             told = json.dumps(body).encode()
             start = time.perf_counter()
-            connection.request(method, path, told, _JSON)
-            answer = connection.getresponse()
-            answer.read()
+            good = _good(connection, method, path, told)
             took[number].append(time.perf_counter() - start)
-            errors[number] += answer.status >= 400
+            errors[number] += not good
         connection.close()
 
     _together(client, clients)
