@@ -5,6 +5,7 @@ import logging
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,39 @@ def test_a_repeated_call_is_known_before_it_is_filed(path, library):
         with pytest.raises(ConfigError, match="another episode has the id 'a'"):
             other.record(one(taken(), taken(), id="a"))
     assert library.episodes == 1
+
+
+def rows(path, query):
+    """What another connection reads."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_an_id_that_the_library_gave_is_known_again(path, library):
+    """It is in no index: it tells its row."""
+    told = library.record(one())
+    assert library.record(one(id=told)) == told
+    assert waiting(path) == (1, 0)
+
+
+@pytest.mark.parametrize("ref", ["f" * 32, "7" * 32, "no number, but of the length....", "-1", "a" * 31])
+def test_an_id_of_another_is_nobodys_row(path, library, ref):
+    assert library.record(one(id=ref)) == library.record(one(id=ref)) == ref
+    assert waiting(path) == (1, 0)
+
+
+def test_rows_stand_in_the_order_of_recording_whatever_the_clock_says(path, library, monkeypatch):
+    monkeypatch.setattr("tacit.memory.inbox.time.time_ns", iter([5, 3, 3]).__next__)
+    ids = [library.record(one()) for _ in range(3)]
+    assert rows(path, "SELECT id, ref FROM inbox ORDER BY id") == list(zip([5, 6, 7], ids, strict=True))
+
+
+def test_a_signature_that_nobody_looked_at_is_computed_when_it_is_filed(path, library):
+    unseen = State("drawer 3 is open")
+    library.record(one(Step(unseen, "look", unseen, Diagnosis(success=True))))
+    assert unseen.signature_if_known == ""
+    assert library.episodes == 1
+    assert rows(path, "SELECT signature FROM states") == [(State("drawer 7 is open").signature,)]
 
 
 def test_an_episode_that_names_items_is_filed_at_once(path, library):

@@ -12,7 +12,8 @@ An episode that cannot be filed stays there with the reason, which `verify` tell
 import gc
 import json
 import logging
-import uuid
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -36,7 +37,12 @@ AT_ONCE = 4_000
 LARGEST = 1e100
 """The largest reward or score: the sums of many are still numbers."""
 _WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
-_PUT = "INSERT INTO inbox(namespace, ref, at, episode) VALUES (?, ?, ?, ?)"
+_PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode) VALUES (?, ?, ?, ?, ?, ?)"
+_FIND = """
+SELECT episode FROM inbox WHERE named AND namespace = :namespace AND ref = :ref
+UNION ALL SELECT episode FROM inbox WHERE id = :id AND namespace = :namespace AND ref = :ref AND NOT named
+"""
+"""Only ids that callers gave are in an index, which is a page more to write; an id of our own tells its row."""
 _BROKEN = (
     *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
     *(IntegrityError, InterfaceError, ProgrammingError),
@@ -68,31 +74,31 @@ class Inbox:
         self.on_file()
         given, ids = list(episodes), []
         new: dict[str, Trajectory] = {}
+        rows: list[tuple[int, int, str, bool]] = []
         with self._store.transaction() as connection:
-            for episode in given:
-                named = episode if episode.id else replace(episode, id=uuid.uuid4().hex)
+            for number, episode in enumerate(given, _next_number(connection)):
+                named = episode if episode.id else replace(episode, id=_ref(number))
                 ids.append(named.id)
                 if named.id in new:
                     refuse_other_episode(named, new[named.id].task, len(new[named.id].steps))
                 elif named is not episode or not self._holds(connection, named):
                     new[named.id] = named
+                    rows.append((number, self._namespace, named.id, named is episode))
             told, at = [packed(episode) for episode in new.values()], now()
             at_once = self._store.nested or any(map(credit.names_items, new.values()))
             if at_once:
                 self._file_there()
                 self.on_filed(self.write(connection, [(at, episode) for episode in new.values()]))
             else:
-                rows = [(self._namespace, ref, at, one) for ref, one in zip(new, told, strict=True)]
-                connection.executemany(_PUT, rows)
+                connection.executemany(_PUT, [(*row, at, one) for row, one in zip(rows, told, strict=True)])
         if new and not at_once:
             self._remember(new, sum(map(len, told)))
         return ids
 
     def _holds(self, connection: Connection, episode: Trajectory) -> bool:
         """Whether it is here or filed. Raises ConfigError when another episode has its id."""
-        waiting = connection.execute(
-            "SELECT episode FROM inbox WHERE namespace = ? AND ref = ?", (self._namespace, episode.id)
-        ).fetchone()
+        told = {"id": _number_of(episode.id), "namespace": self._namespace, "ref": episode.id}
+        waiting = connection.execute(_FIND, told).fetchone()
         if waiting:
             other = unpacked(waiting[0], episode.id)
             refuse_other_episode(episode, other.task, len(other.steps))
@@ -251,6 +257,26 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def _next_number(connection: Connection) -> int:
+    """Of the next row: the time, so that no number comes twice, and above all there, for rows stand as they came."""
+    (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()
+    return max(time.time_ns(), int(newest) + 1)
+
+
+def _ref(number: int) -> str:
+    """An id that nobody else gives, out of a row's number and chance."""
+    return f"{number:016x}{os.urandom(8).hex()}"
+
+
+def _number_of(ref: str) -> int:
+    """The number of the row that an id of ours tells; what another's tells is no row's."""
+    try:
+        number = int(ref[:16], 16) if len(ref) == 32 else -1
+    except ValueError:
+        number = -1
+    return number if number < 2**63 else -1  # SQLite's numbers go no further
+
+
 def waits(store: Store, namespace: int) -> bool:
     """Whether an episode waits to be filed."""
     return store.connection.execute(f"SELECT 1 {_WAITING} LIMIT 1", (namespace,)).fetchone() is not None
@@ -281,7 +307,10 @@ def packed(episode: Trajectory) -> str:
             episode.ending,
             dict(episode.meta),
             [
-                [one.observation, dict(one.facts), one.location, one.task, one.feedback, one.notes, one.signature]
+                [
+                    *(one.observation, dict(one.facts), one.location, one.task, one.feedback, one.notes),
+                    one.signature_if_known,
+                ]
                 for one in states.values()
             ],
             [

@@ -44,7 +44,17 @@ def m004_inbox(connection: Connection) -> None:
             connection.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox)
+def m005_named_episodes(connection: Connection) -> None:
+    """Of the episodes in the inbox, those whose id a caller gave are found by it; others by their row."""
+    connection.execute("ALTER TABLE inbox ADD COLUMN named INTEGER NOT NULL DEFAULT 1")
+    connection.execute("DROP INDEX inbox_by_ref")
+    connection.execute("CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref) WHERE named")
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
+    m005_named_episodes,
+)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 _INITIAL = """

@@ -7,7 +7,7 @@ and is never changed once recorded. An `Item` is one piece of knowledge distille
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import ConfigError
 from .signature import signature
@@ -51,7 +51,7 @@ class Failure(StrEnum):
 class State:
     """What the environment shows at one moment, and what the episode has told before it.
 
-    `signature` is computed when not given; see `tacit.memory.signature`.
+    `signature` is computed when not given, at the first look at it; see `tacit.memory.signature`.
     """
 
     observation: str
@@ -72,7 +72,25 @@ class State:
             facts = {name: list(value) if isinstance(value, tuple) else value for name, value in self.facts.items()}
             object.__setattr__(self, "facts", facts)
         if not self.signature:
+            object.__delattr__(self, "signature")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> str:
+            """The signature, once; Python asks here for what is not set."""
+            if name != "signature":
+                raise AttributeError(f"a State has no {name!r}")
             object.__setattr__(self, "signature", signature(self.observation, self.facts))
+            return self.signature
+
+    @property
+    def signature_if_known(self) -> str:
+        """The signature that was given or looked at; empty while nobody has."""
+        try:
+            known: str = object.__getattribute__(self, "signature")
+        except AttributeError:
+            return ""
+        return known
 
 
 @dataclass(frozen=True, slots=True)
