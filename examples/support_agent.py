@@ -80,16 +80,16 @@ def _call(name: str, **arguments: str) -> ChatResult:
     return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=[call]))])
 
 
-def served(middleware: list[ExperienceMiddleware]) -> list[int]:
-    """How many calls failed for each customer."""
-    counts = []
+def served(middleware: list[ExperienceMiddleware]) -> list[int | str]:
+    """How many calls failed for each customer; a dash for one who left without a refund."""
+    counts: list[int | str] = []
     for customer in CUSTOMERS:
         failed: list[str] = []
         model = os.environ.get("TACIT_MODEL") or Stubborn()
         agent: Any = create_agent(model, desk(failed), middleware=middleware)
         out = agent.invoke({"messages": [("user", f"{customer} wants the money for the last order back.")]})
-        assert any("was refunded" in message.text for message in out["messages"]), "nobody leaves without a refund"
-        counts.append(len(failed))
+        refunded = any("was refunded" in message.text for message in out["messages"])
+        counts.append(len(failed) if refunded else "-")
     return counts
 
 

@@ -3,8 +3,12 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,9 @@ TESTED = {
     "studio.py",
     "team.py",
 }
+
+
+WITHOUT_A_CHAT_MODEL = {"quickstart.py", "inspect_library.py"}
 
 
 def run(name: str, folder: Path, *arguments: str) -> str:
@@ -41,6 +48,49 @@ def run(name: str, folder: Path, *arguments: str) -> str:
 def test_every_example_is_tested():
     """An example that nobody runs is soon one that does not run."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
+
+
+class Provider(ThreadingHTTPServer):
+    """An OpenAI-compatible server that has one answer; `asked` are the models that were asked for."""
+
+    asked: list[str]
+
+    class RequestHandlerClass(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            self.server.asked.append(asked["model"])  # type: ignore[attr-defined]
+            message = {"role": "assistant", "content": 'finish(answer="80")'}
+            choice = {"index": 0, "finish_reason": "stop", "message": message}
+            told = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny", "choices": [choice]}
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+        def log_message(self, *told: object) -> None:
+            pass
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    server = Provider(("127.0.0.1", 0), Provider.RequestHandlerClass)
+    server.asked = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("name", sorted(TESTED - WITHOUT_A_CHAT_MODEL))
+def test_a_real_model_is_asked_where_the_environment_names_one(name, tmp_path, monkeypatch, provider):
+    """Each runs with a real model by an environment variable: TACIT_MODEL, and where it is."""
+    pytest.importorskip("langchain_openai")
+    where = {"OPENAI_BASE_URL": f"http://127.0.0.1:{provider.server_port}/v1", "OPENAI_API_KEY": "none"}
+    for variable, value in {"TACIT_MODEL": "openai:tiny", **where}.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert set(provider.asked) == {"tiny"}
 
 
 def test_quickstart_learns_and_its_library_can_be_inspected(tmp_path):
