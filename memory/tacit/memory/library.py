@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import ref
 
-from . import catalogue, extraction, inspection, recall, transfer
+from . import catalogue, extraction, inspection, recall, soundness, transfer
 from .bank import Bank
 from .curator import Curator, Gate, expire
 from .derived import Derived
@@ -88,7 +88,7 @@ class ExperienceLibrary(TendedLibrary):
         """
         store = Store(path, read_only=read_only)
         try:
-            inspection.rebuild_tiers(store)
+            soundness.rebuild_tiers(store)
             return cls(store, agree_on_embedder(store, embedder), namespace)
         except BaseException:
             store.close()
@@ -288,12 +288,12 @@ class ExperienceLibrary(TendedLibrary):
     def verify(self) -> list[Problem]:
         """Every derived structure checked against the truth; empty when all agree."""
         with self._lock:
-            return inspection.verify(self._filed(), self._number)
+            return soundness.verify(self._filed(), self._number)
 
     def repair(self) -> list[Problem]:
         """Rebuild from the truth what `verify` finds wrong; returns what was repaired."""
         with self._lock:
-            problems = inspection.repair(self._filed(), self._number)
+            problems = soundness.repair(self._filed(), self._number)
             self._forget()
             self._inbox.file()
             if any(problem.where.endswith("vectors") for problem in problems):

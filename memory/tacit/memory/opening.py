@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from . import inspection
+from . import soundness
 from .embed import Embedder, RememberedEmbedder, open_embedder, refuse_other
 from .errors import UnknownName
 from .inbox import file_all
@@ -40,7 +40,7 @@ def reembed(
                 _write_down(store, chosen)
                 drop_indices(store)
         file_all(store)
-        inspection.embed_all(store, chosen, on_embedded)
+        soundness.embed_all(store, chosen, on_embedded)
     finally:
         store.close()
     return chosen
