@@ -68,7 +68,8 @@ async def _place(
     namespace: Annotated[str, Query(max_length=200, description="The part of the library.")] = "default",
 ) -> Place:
     state = request.app.state
-    short = int(request.headers.get("content-length", SHORT_BYTES)) < SHORT_BYTES
+    told = request.headers.get("content-length", "")
+    short = told.isdigit() and int(told) < SHORT_BYTES
     return Place(state.shelf, state.measures, request.state.caller, namespace, state.turn, short)
 
 
