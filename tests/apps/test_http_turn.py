@@ -1,6 +1,7 @@
 """Agents' steps: in the event loop's own thread only where they are short, and hold up nobody."""
 
 import threading
+import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -78,6 +79,8 @@ def test_a_step_that_waits_for_a_writer_holds_up_nobody_else(client, threads):
     with client.app.state.shelf.writing("default") as library, library._transaction():
         waiting = threading.Thread(target=ask, args=(client,))
         waiting.start()
+        while not client.app.state.turn._mine.locked():
+            time.sleep(0.001)
         assert client.get("/openapi.json").status_code == 200
         assert waiting.is_alive()
     waiting.join()
