@@ -7,7 +7,9 @@ def test_middleware_rows(tacit_json, monkeypatch):
     assert [row["what"] for row in rows] == [
         "a bare agent's call",
         "added, known situations",
+        "its own work, known situations",
         "added, new situations",
+        "its own work, new situations",
         "the end of a run",
     ]
-    assert all(row["p99_ms"] >= row["p50_ms"] > 0 for row in rows)
+    assert all(row["p99_ms"] >= row["p50_ms"] > 0 and row["mean_ms"] > 0 for row in rows)

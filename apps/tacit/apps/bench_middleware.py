@@ -3,8 +3,9 @@
 Agents of `create_agent`, the same scripted model and the same tool, by turns, an episode each; the library
 holds so many steps in the form in which the middleware records them. Counted is the time from one model call to
 the next, which is the tool, LangGraph and the middleware: recall, guard, diagnosis; in situations that were met
-before, and in such as have to be searched for. Texts are embedded beforehand. What comes once a run, recording and
-evolution, is a row of its own.
+before, and in such as have to be searched for. Texts are embedded beforehand. `added` is that time less the bare
+agent's median, so that all that happens on the machine is in it, as it is in the bare agent's; `its own work` is
+what the middleware itself took of it. What comes once a run, recording and evolution, is a row of its own.
 """
 
 import random
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
@@ -28,6 +29,8 @@ from tacit.runtime.middleware import ExperienceMiddleware
 from tacit.runtime.tool_episode import ToolEpisode
 
 from .bench_library import ITEMS, TOGETHER, CachedEmbedder, Rooms
+
+_T = TypeVar("_T")
 
 CALLS = 20
 """Tool calls of an episode."""
@@ -61,28 +64,54 @@ class Walker(BaseChatModel):
         return answer
 
 
+class Clocked(ExperienceMiddleware):
+    """Keeps when its own work began, and how long it took."""
+
+    def __init__(self, library: ExperienceLibrary, **settings: Any) -> None:
+        super().__init__(library, **settings)
+        self.worked: list[tuple[float, float]] = []
+
+    def _spared(self, work: Callable[[], _T]) -> _T | None:
+        began = time.perf_counter()
+        try:
+            return super()._spared(work)
+        finally:
+            self.worked.append((began, time.perf_counter() - began))
+
+    def between(self, ended: float, asked: float) -> float:
+        """Seconds of its own work from the end of a model call to the next one."""
+        return sum(took for began, took in self.worked if ended <= began < asked)
+
+
 def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """p50 and p99 of a bare agent's model call, of what experience adds to it, and of the end of a run."""
+    """Mean, p50 and p99 of a bare agent's model call, of what experience adds to it, and of the end of a run."""
     with TemporaryDirectory(prefix="tacit-bench-") as folder:
         tell(f"building a library of {steps} steps ...")
         library, rooms = _build(Path(folder) / "library.db", steps)
         with library:
             tell(f"running {episodes} episodes of each agent ...")
-            bare, known, new, ends = _run(library, rooms, episodes)
+            (bare, known, new), (_, known_own, new_own), ends = _run(library, rooms, episodes)
     usual = statistics.median(bare)
     rows = {
         "a bare agent's call": bare,
         "added, known situations": [one - usual for one in known],
+        "its own work, known situations": known_own,
         "added, new situations": [one - usual for one in new],
+        "its own work, new situations": new_own,
         "the end of a run": ends,
     }
     return [
-        {"n": steps, "what": what, "p50_ms": _ms(times, 50), "p99_ms": _ms(times, 99)} for what, times in rows.items()
+        {"n": steps, "what": what, "mean_ms": _rounded(statistics.fmean(times)), **_percentiles(times)}
+        for what, times in rows.items()
     ]
 
 
-def _run(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tuple[list[float], ...]:
-    """Seconds between model calls, bare, with what is known and with what is new, and of the end of runs that learn."""
+Times = tuple[list[float], list[float], list[float]]
+"""Bare, with what is known, with what is new."""
+
+
+def _run(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tuple[Times, Times, list[float]]:
+    """Seconds between model calls, those of the middleware's own work, and of the end of runs that learn."""
     seen = {f"thing {n}": rooms.state().observation for n in range(CALLS)}
 
     @tool
@@ -91,24 +120,28 @@ def _run(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tuple[list[
         return seen[at]
 
     # what the third sees it does not learn, so that it stays new; it is embedded when it runs for the first time
-    quiet = ExperienceMiddleware(library, learn=False)
-    arms: list[list[ExperienceMiddleware]] = [[], [ExperienceMiddleware(library)], [quiet]]
+    arms: list[list[Clocked]] = [[], [Clocked(library)], [Clocked(library, learn=False)]]
     models = [Walker(things=list(seen), asked=[], ended=[]) for _ in arms]
     agents: list[Any] = [create_agent(model, [look], middleware=arm) for model, arm in zip(models, arms, strict=True)]
-    times: tuple[list[float], ...] = ([], [], [])
+    times: Times = ([], [], [])
+    own: Times = ([], [], [])
     ends: list[float] = []
     for episode in range(WARM + episodes):
-        for arm, (agent, model, kept) in enumerate(zip(agents, models, times, strict=True)):
+        for arm, (agent, model) in enumerate(zip(agents, models, strict=True)):
             model.asked.clear()
             model.ended.clear()
+            for middleware in arms[arm]:
+                middleware.worked.clear()
             request = "Look for the lost umbrella." if arm == 2 else "Look around, and find your way."
             agent.invoke({"messages": [("user", request)]}, {"recursion_limit": 10 * CALLS})
             over = time.perf_counter()
             if episode >= WARM:
-                kept.extend(begun - ended for ended, begun in zip(model.ended, model.asked[1:], strict=False))
+                spans = list(zip(model.ended, model.asked[1:], strict=False))
+                times[arm].extend(asked - ended for ended, asked in spans)
+                own[arm].extend(middleware.between(*span) for middleware in arms[arm] for span in spans)
                 if arm == 1:
                     ends.append(over - model.ended[-1])
-    return *times, ends
+    return times, own, ends
 
 
 def _build(path: Path, steps: int) -> tuple[ExperienceLibrary, Rooms]:
@@ -147,5 +180,10 @@ def _groups(episodes: Iterator[Trajectory]) -> Iterator[list[Trajectory]]:
         yield group
 
 
-def _ms(times: list[float], percent: int) -> float:
-    return round(1000 * statistics.quantiles(times, n=100, method="inclusive")[percent - 1], 3)
+def _percentiles(times: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    return {f"p{percent}_ms": _rounded(cuts[percent - 1]) for percent in (50, 99)}
+
+
+def _rounded(seconds: float) -> float:
+    return round(1000 * seconds, 3)
