@@ -110,7 +110,9 @@ class VectorIndex:
     def cosine(self, vector: Vectors, refs: Sequence[int]) -> list[float]:
         """Cosine to each of these ids; 0 for one that is not here."""
         with self._lock:
-            return [float(self._faiss.reconstruct(self._at[ref]) @ vector) if ref in self._at else 0.0 for ref in refs]
+            places = [self._at.get(ref, -1) for ref in refs]
+            cosines = (self._vectors()[places] @ vector).tolist() if self._ids and places else [0.0] * len(places)
+            return [cosine if place >= 0 else 0.0 for place, cosine in zip(places, cosines, strict=True)]
 
 
 class TrainedIndex:
