@@ -28,8 +28,8 @@ SHORT_LOG, LONG_LOG = 1000, 4000
 commit a third less than growing it; in a long one a page that many large transactions change is copied once."""
 CACHE_KIB = 65_536
 """Pages that a connection keeps: the rows of 25,000 steps."""
-MAPPED = 1 << 40
-"""Bytes of a larger file that are mapped into memory; SQLite maps no more than 2 GiB."""
+MAPPED = 2**31 - 2**16
+"""Bytes that SQLite maps into memory at most. A file that is larger yet gains nothing by it."""
 _MAGIC = b"SQLite format 3\x00"
 
 
@@ -104,11 +104,11 @@ class Store:
                 migrate(self.connection)
 
     def _read_quickly(self) -> None:
-        """Keep the pages of a small file, and map a large one, of which most would be copied anew for every query."""
+        """Keep the pages of a small file; map a large one, of which most would be copied anew for every query."""
         self.connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
         (size,) = self.connection.execute("PRAGMA page_size").fetchone()
-        if pages * size > CACHE_KIB * 1024:
+        if CACHE_KIB * 1024 < pages * size <= MAPPED:
             self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
 
     @property
