@@ -155,7 +155,8 @@ def _path(
         for state in states:  # binds items to its situation, so that the timed visit is not the first
             library.recall(state, k=K)
     scans = library.stats()["scans"]
-    ours, plain = [], []
+    ours: list[float] = []
+    plain: list[float] = []
     for start in range(0, len(states), BLOCK):
         block = [(state, state_text(state)) for state in states[start : start + BLOCK]]
         timed = [_timed(_ours, path, library, state, text) for state, text in block]
