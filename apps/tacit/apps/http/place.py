@@ -94,18 +94,22 @@ class Turn:
             await asyncio.sleep(0)  # answers that are ready go out before this one is worked on
             with at.shelf.at_once(at.namespace) as moment:
                 if at.short and moment is not None and moment == self._quick.get(kind):
-                    return self._timed(at, kind, call)
-            return await to_thread.run_sync(self._timed, at, kind, call, limiter=self._thread)
+                    answer, quick = _timed(call)
+                    if not quick:
+                        del self._quick[kind]
+                    return answer
+            answer, quick = await to_thread.run_sync(_timed, call, limiter=self._thread)
+            if len(self._quick) >= KINDS:
+                self._quick.clear()
+            with at.shelf.at_once(at.namespace) as moment:
+                self._quick[kind] = moment if quick else None
+            return answer
 
-    def _timed(self, at: Place, kind: Kind, call: Callable[[], Response]) -> Response:
-        began = time.perf_counter()
-        answer = call()
-        quick = time.perf_counter() - began < QUICK_S
-        if len(self._quick) >= KINDS:
-            self._quick.clear()
-        with at.shelf.at_once(at.namespace) as moment:
-            self._quick[kind] = moment if quick else None
-        return answer
+
+def _timed(call: Callable[[], Response]) -> tuple[Response, bool]:
+    """What the call returns, and whether it was quick."""
+    began = time.perf_counter()
+    return call(), time.perf_counter() - began < QUICK_S
 
 
 def in_turn(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
