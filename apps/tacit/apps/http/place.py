@@ -80,7 +80,7 @@ class Turn:
     """Agents' steps one after the other, in the order in which they were asked: threads at a lock have none.
 
     What takes milliseconds and waits for nobody is done in the event loop's own thread: to wake another one, and to
-    share Python with it, takes as long again. That is a call of a kind that was quick at this moment of the library.
+    share Python with it, costs too much. That is a call of a kind that was quick at this moment of the library.
     """
 
     def __init__(self) -> None:
