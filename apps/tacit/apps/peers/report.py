@@ -45,7 +45,6 @@ TARGETS = (
     ("hybrid p50 over its parts", "hybrid_p50_ms", "parts + fts5", "at most", 1.2),
     ("durable single adds over the parts'", "add_per_s", "parts", "at least", 0.8),
     ("adds a second in batches", "batch_per_s", "", "at least", 15_000),
-    ("memory, MB", "rss_mb", "", "at most", 130),
     ("disk, MB", "disk_mb", "", "at most", 40),
     ("searches of a tenant short of 5", "tenant_short", "", "at most", 0),
     ("acknowledged writes lost by kill -9", "kill_lost", "", "at most", 0),
