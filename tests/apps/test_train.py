@@ -8,6 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tacit.apps.cli import app
+from tacit.trainers.__main__ import print_arms
 from tacit.trainers.config import load
 
 ROOT = Path(__file__).parents[2]
@@ -103,3 +104,11 @@ def test_the_smallest_example_trains(tmp_path):
     few += ["model.tiny.hidden=16", "model.tiny.intermediate=16"]
     report = json.loads(tacit("train", ROOT / "examples" / "train_coin.yaml", *few, "--json", "-q").stdout)
     assert Path(report["checkpoint"]).name == "000001"
+
+
+def test_a_table_in_a_pipe_is_cut_nowhere(capsys):
+    numbers = {"episodes": 90, "success": 0.8, "low": 0.7, "high": 0.89, "difference": 0.044, "error": 0.047}
+    print_arms({"retrieved-frozen": {**numbers, "harm": 0.08, "steps": 5.0, "tokens": 1158.0, "excluded": 0}})
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split("  ")[0] == "retrieved-frozen"
+    assert "+0.044 ± 0.047" in row

@@ -18,6 +18,9 @@ from tacit.memory.errors import ConfigError, MissingExtra, TacitError, UnknownNa
 if TYPE_CHECKING:
     from .run import TrainReport
 
+PIPED_WIDTH = 100
+"""Columns of a table that goes to a file or another program: none is cut."""
+
 
 def train(
     config: Annotated[Path, typer.Argument(help="YAML file of the run's settings.", show_default=False)],
@@ -70,9 +73,12 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("arm", "episodes", "success", "95% range", "minus control", "harm", "steps", "tokens"):
-        table.add_column(name, justify="left" if name == "arm" else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
     for name, arm in arms.items():
         error = "" if arm["error"] is None else f" ± {arm['error']:.3f}"
         table.add_row(
@@ -85,7 +91,7 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
             f"{arm['steps']:.1f}",
             f"{arm['tokens']:.0f}",
         )
-    Console(markup=False, highlight=False).print(table)
+    console.print(table)
     if excluded := sum(arm["excluded"] for arm in arms.values()):
         typer.echo(f"{excluded} episodes were excluded because the environment failed.")
 
