@@ -179,7 +179,7 @@ def draw_curves(out: Path, seeds: Sequence[int], kinds: Sequence[str], path: Pat
         for curve in curves:
             axes.plot(at, curve, color=colour, linewidth=1, alpha=0.35)
         axes.plot(at, [fmean(column) for column in zip(*curves, strict=True)], color=colour, linewidth=2, label=kind)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_xlabel(f"iterations, each point the mean of {SMOOTH}")
     axes.set_ylabel("success in training")
