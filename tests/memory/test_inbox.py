@@ -141,6 +141,19 @@ def test_an_id_of_another_is_nobodys_row(path, library, ref):
     assert waiting(path) == (1, 0)
 
 
+def test_what_waits_in_an_older_file_is_found_by_its_id(path, library):
+    """Before schema 5 every id was in the index, also those that the library gave."""
+    told = library.record(one())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "DROP INDEX inbox_by_ref; ALTER TABLE inbox DROP COLUMN named; UPDATE inbox SET id = 1;"
+            "CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref); PRAGMA user_version = 4"
+        )
+    with ExperienceLibrary.open(path) as newer:
+        assert newer.record(one(id=told)) == told
+        assert newer.episodes == 1
+
+
 def test_rows_stand_in_the_order_of_recording_whatever_the_clock_says(path, library, monkeypatch):
     monkeypatch.setattr("tacit.memory.inbox.time.time_ns", iter([5, 3, 3]).__next__)
     ids = [library.record(one()) for _ in range(3)]
