@@ -29,7 +29,7 @@ def test_ours_and_the_parts_are_measured(tacit_json):
     rows = tacit_json("bench", "peers", "--n", "50", "--queries", "10", "--only", "ours,parts")["rows"]
     assert [row["system"] for row in rows] == ["parts", "parts + fts5", "ours", "parts, again", "parts + fts5, again"]
     parts, _, ours, *_ = rows
-    assert not any("error" in row for row in rows)
+    assert not [value for row in rows for name, value in row.items() if name.endswith("error")]
     for row in (parts, ours):
         assert (row["held"], row["added"], row["agreement"]) == (50, 50, 1.0)
         assert (row["tenant_short"], row["tenant_foreign"], row["tenant_agreement"]) == (0, 0, 1.0)

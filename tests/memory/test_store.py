@@ -219,6 +219,17 @@ def test_many_processes_may_create_one_library(path):
         assert len(library.items()) == 3
 
 
+def test_a_new_file_that_another_is_changing_is_waited_for(path):
+    """SQLite itself refuses at once to write ahead while another process makes the tables."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    ended = threading.Timer(0.1, other.execute, ["COMMIT"])
+    ended.start()
+    Store(path).close()
+    ended.join()
+    other.close()
+
+
 def as_nobody(check):
     """Run a check as a user without rights, since root may write anywhere; whether it passed."""
     child = os.fork()

@@ -9,6 +9,7 @@ reads a copy in memory where that cannot be done in the file.
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,7 +97,7 @@ class Store:
                     f"Run: tacit memory stats {self.path} --migrate"
                 )
             return
-        self.connection.execute("PRAGMA journal_mode = WAL")
+        _keep_a_log(self.connection)
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {SHORT_LOG}")
         if version < SCHEMA_VERSION:
@@ -268,6 +269,19 @@ class Store:
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def _keep_a_log(connection: sqlite3.Connection) -> None:
+    """WAL. Where several open a new file at once SQLite refuses all but one without waiting, so it is asked again."""
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > until:
+                raise
+            time.sleep(0.005)
 
 
 def _refuse_other_files(path: Path, read_only: bool) -> None:
