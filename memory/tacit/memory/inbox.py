@@ -24,6 +24,7 @@ from . import credit
 from .errors import ConfigError, LibraryUnwritable
 from .ledger import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
 from .records import Diagnosis, Failure, State, Step, Trajectory
+from .redaction import may_hold_secrets, redact_trajectory
 from .store import Store
 
 DISCOUNT = 0.95
@@ -61,7 +62,9 @@ class Inbox:
         self._key_ids = KeyIds()
         self._recent: dict[str, Trajectory] = {}
         self._steps = self._size = 0
-        self._copied_at = 0
+        self._copied_at = self._newest = 0
+        self._chance = os.urandom(8).hex()
+        """With the number of a row the id of an episode that has none: nobody else gives it."""
         self._counted = (0, 0)
         self.on_filed: Callable[[Sequence[Trajectory]], None] = lambda episodes: None
         """Called with episodes as they were stored."""
@@ -72,28 +75,37 @@ class Inbox:
         Those that name items are filed at once, for scores move with them; so is what another transaction holds.
         """
         self.on_file()
-        given, ids = list(episodes), []
+        given, ids = list(map(_redacted, episodes)), []
         new: dict[str, Trajectory] = {}
-        rows: list[tuple[int, int, str, bool]] = []
+        rows: list[tuple[int, int, str, bool, str, str]] = []
         with self._store.transaction() as connection:
-            for number, episode in enumerate(given, _next_number(connection)):
-                named = episode if episode.id else replace(episode, id=_ref(number))
-                ids.append(named.id)
-                if named.id in new:
-                    refuse_other_episode(named, new[named.id].task, len(new[named.id].steps))
-                elif named is not episode or not self._holds(connection, named):
-                    new[named.id] = named
-                    rows.append((number, self._namespace, named.id, named is episode))
-            told, at = [packed(episode) for episode in new.values()], now()
+            at = now()
+            for number, (episode, told) in enumerate(given, self._next_number(connection)):
+                ref = episode.id or f"{number:016x}{self._chance}"
+                ids.append(ref)
+                if ref in new:
+                    refuse_other_episode(episode, new[ref].task, len(new[ref].steps))
+                elif not (episode.id and self._holds(connection, episode)):
+                    new[ref] = episode
+                    rows.append((number, self._namespace, ref, bool(episode.id), at, told))
             at_once = self._store.nested or any(map(credit.names_items, new.values()))
             if at_once:
                 self._file_there()
-                self.on_filed(self.write(connection, [(at, episode) for episode in new.values()]))
+                self.on_filed(self.write(connection, [(at, _named(episode, ref)) for ref, episode in new.items()]))
             else:
-                connection.executemany(_PUT, [(*row, at, one) for row, one in zip(rows, told, strict=True)])
+                connection.executemany(_PUT, rows)
+                self._newest = rows[-1][0] if rows else self._newest
         if new and not at_once:
-            self._remember(new, sum(map(len, told)))
+            self._remember(new, sum(len(told) for *_, told in rows))
         return ids
+
+    def _next_number(self, connection: Connection) -> int:
+        """Of the next row: the time, so that no number comes twice; where the clock was put back, above all there."""
+        number = time.time_ns()
+        if number > self._newest > 0:
+            return number
+        (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()
+        return max(number, self._newest + 1, int(newest) + 1)
 
     def _holds(self, connection: Connection, episode: Trajectory) -> bool:
         """Whether it is here or filed. Raises ConfigError when another episode has its id."""
@@ -164,7 +176,8 @@ class Inbox:
         broken = []
         for number, ref, at, told in rows:
             try:
-                found.append((number, at, self._recent.get(ref) or unpacked(told, ref)))
+                recent = self._recent.get(ref)
+                found.append((number, at, _named(recent, ref) if recent else unpacked(told, ref)))
             except _BROKEN as error:
                 broken.append((repr(error), number))
                 continue
@@ -257,15 +270,8 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _next_number(connection: Connection) -> int:
-    """Of the next row: the time, so that no number comes twice, and above all there, for rows stand as they came."""
-    (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()
-    return max(time.time_ns(), int(newest) + 1)
-
-
-def _ref(number: int) -> str:
-    """An id that nobody else gives, out of a row's number and chance."""
-    return f"{number:016x}{os.urandom(8).hex()}"
+def _named(episode: Trajectory, ref: str) -> Trajectory:
+    return episode if episode.id else replace(episode, id=ref)
 
 
 def _number_of(ref: str) -> int:
@@ -288,15 +294,22 @@ def file_all(store: Store) -> None:
         Inbox(store, namespace).file()
 
 
+def _redacted(episode: Trajectory) -> tuple[Trajectory, str]:
+    """The episode without secrets, and packed: read once as a whole, its parts only where that shows one may be."""
+    told = packed(episode)
+    clean = redact_trajectory(episode) if may_hold_secrets(told) else episode
+    return clean, told if clean is episode else packed(clean)
+
+
 def packed(episode: Trajectory) -> str:
     """An episode as it is kept here: a state that steps share is told once.
 
-    Raises: ConfigError for a reward or score that is no number, OverflowError for a seed beyond 64 bits.
+    Raises: ConfigError for a reward or score that is no number, and for a seed beyond 64 bits.
     """
     states = {id(state): state for step in episode.steps for state in (step.pre, step.post)}
     places = {ref: place for place, ref in enumerate(states)}
     if not -(2**63) <= episode.seed < 2**63:
-        raise OverflowError(f"seed {episode.seed}")
+        raise ConfigError(f"seed {episode.seed} is beyond 64 bits; give a smaller one.")
     return dumps(
         [
             episode.task,

@@ -6,10 +6,12 @@ transaction, so an episode is in the library whole or not at all.
 
 import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from json.encoder import encode_basestring
 from math import isfinite
 from sqlite3 import Connection
@@ -35,7 +37,12 @@ _BRIEF = _STEP.replace("keys, why", "'', ''")
 
 def now() -> str:
     """The time as it is stored: UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return _at(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _at(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat()
 
 
 def dumps(value: Any) -> str:

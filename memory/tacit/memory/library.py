@@ -127,8 +127,13 @@ class ExperienceLibrary(TendedLibrary):
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Write episodes in one transaction, for an import or a group of rollouts; returns their ids."""
-        with self._whole():
-            return self._inbox.put(map(redact_trajectory, trajectories))
+        with self._lock:
+            version = self._version
+            try:
+                return self._inbox.put(trajectories)
+            except BaseException:  # `_whole` takes as long as a small insertion
+                self._take_back(version)
+                raise
 
     def _keep_filed(self, episodes: Sequence[Trajectory]) -> None:
         self._distiller.keep(episodes)
@@ -344,11 +349,15 @@ class ExperienceLibrary(TendedLibrary):
             try:
                 yield
             except BaseException:
-                self._inbox.forget()
-                self._store.waiting = self._inbox.file
-                if self._version != version:  # rows were read that are gone
-                    self._forget()
+                self._take_back(version)
                 raise
+
+    def _take_back(self, version: tuple[int, int] | None) -> None:
+        """Forget what was read since a version, in a transaction that failed."""
+        self._inbox.forget()
+        self._store.waiting = self._inbox.file
+        if self._version != version:  # rows were read that are gone
+            self._forget()
 
     @contextmanager
     def at_once(self) -> Iterator[object | None]:

@@ -152,6 +152,21 @@ _redacted_short = lru_cache(maxsize=8 * REMEMBERED)(_redacted)
 _redacted_long = lru_cache(maxsize=REMEMBERED)(_redacted)
 
 
+def may_hold_secrets(text: str) -> bool:
+    """Whether a text asks for a pattern. In JSON it asks whenever a text within does: what is looked for is written
+    there as it is, but for a control character before it, so whatever has one asks."""
+    raw = text.encode("ascii", "replace")
+    lowered = text.lower()
+    return (
+        "@" in text
+        or any([hint in lowered for hint in _HINTS])  # noqa: C419 - as in `_once`
+        or _begins_a_token(raw)
+        or "-----BEGIN " in text
+        or "\\u00" in text
+        or _CARD_RUN in raw.translate(_DIGITS, b" -")
+    )
+
+
 def _once(text: str) -> str:
     told = text
     if "-----BEGIN " in text:

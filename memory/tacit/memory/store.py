@@ -130,7 +130,7 @@ class Store:
         """
         if self.read_only:
             raise LibraryReadOnly(f"{self.path} was opened to be read; open it with read_only=False to write.")
-        with self._lock, self._explained():
+        with self._lock:
             if self._depth:
                 self._depth += 1
                 try:
@@ -141,11 +141,11 @@ class Store:
             if self._file is not None:
                 raise LibraryUnwritable(f"{self.path} could not be written lately. Write once more, or open it anew.")
             run = self.connection.execute
-            if not durable:
-                run("PRAGMA synchronous = NORMAL")
-                run(f"PRAGMA busy_timeout = {SOON_S * 1000:.0f}")
-                run(f"PRAGMA wal_autocheckpoint = {LONG_LOG}")
             try:
+                if not durable:
+                    run("PRAGMA synchronous = NORMAL")
+                    run(f"PRAGMA busy_timeout = {SOON_S * 1000:.0f}")
+                    run(f"PRAGMA wal_autocheckpoint = {LONG_LOG}")
                 run("BEGIN IMMEDIATE")
                 self._depth += 1
                 try:
@@ -157,6 +157,8 @@ class Store:
                     raise
                 finally:
                     self._depth -= 1
+            except (sqlite3.Error, OverflowError) as error:  # `_explained` takes as long as a small insertion
+                raise self._explain(error) from error
             finally:
                 if not durable:
                     run("PRAGMA synchronous = FULL")
