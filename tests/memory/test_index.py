@@ -36,17 +36,28 @@ def test_the_index_finds_what_brute_force_finds(filled, query):
     )
 
 
-def test_many_vectors_are_found_as_exactly_as_few():
+def many(spread=0.0, alike=1, largest=0.0, dim=32):
+    """Twice FEW unit vectors in groups of some that differ by a spread; the last have one large component."""
     rng = np.random.default_rng(1)
-    vectors = rng.standard_normal((2 * FEW, 32), dtype=np.float32)
-    vectors[1::2] = vectors[::2] + rng.standard_normal((FEW, 32), dtype=np.float32) * 1e-3  # to each a near double
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    middles = np.repeat(rng.standard_normal((2 * FEW // alike, dim)), alike, axis=0)
+    drawn = middles + rng.standard_normal(middles.shape) * spread
+    drawn[-20:, 3] += largest
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [many(), many(spread=1e-3, alike=2), many(spread=0.05, alike=256), many(largest=50.0)],
+    ids=["as they come", "near doubles", "hundreds nearly alike", "later ones with larger components"],
+)
+def test_many_vectors_are_found_as_exactly_as_few(drawn):
     index = VectorIndex(32)
-    index.add(range(2 * FEW), vectors)
-    for vector in vectors[:50]:
-        exact = vectors @ vector
+    for start in range(0, len(drawn), 500):
+        index.add(range(start, min(start + 500, len(drawn))), drawn[start : start + 500])
+    for vector in (*drawn[:50], *drawn[-5:]):
+        exact = drawn @ vector
         found = index.search(vector, 5)
-        assert [ref for ref, _ in found] == np.argsort(-exact)[:5].tolist()
+        assert sorted(ref for ref, _ in found) == sorted(np.argsort(-exact)[:5].tolist())
         assert [cosine for _, cosine in found] == pytest.approx(sorted(exact, reverse=True)[:5], abs=1e-6)
 
 

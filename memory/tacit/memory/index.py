@@ -1,6 +1,6 @@
 """Vector indices of one namespace: nearest by cosine, a cache of SQLite's vectors.
 
-`VectorIndex` holds every vector, and looks through copies half as long. `TrainedIndex` is for many:
+`VectorIndex` holds every vector, and looks through copies a quarter as long. `TrainedIndex` is for many:
 an inverted file of 8-bit codes (IVF, SQ8) proposes candidates, the truth's own vectors rank them.
 So every cosine is exact, and an id that the truth does not have any more is never returned. How many
 lists it probes is chosen when it is trained, so that it finds what a probe of all lists finds.
@@ -8,6 +8,7 @@ lists it probes is chosen when it is trained, so that it finds what a probe of a
 Adding while another thread searches crashes FAISS, so every call holds a lock.
 """
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,8 +28,12 @@ SPARE = 24
 """Candidates looked at beyond those asked for: codes of 8 bits misjudge a cosine by some thousandths."""
 FEW = 1024
 """Vectors up to which those themselves are looked through."""
-SPARE_OF_HALVES = 8
-"""Candidates looked at beyond those asked for: numbers of 16 bits misjudge a cosine by some hundred thousandths."""
+SPARE_OF_CODES = 16
+"""Candidates looked at beyond four times those asked for, of vectors looked through as whole numbers of 8 bits."""
+WHOLE = 127.0
+"""The largest of those whole numbers."""
+MISJUDGED = 1.2
+"""Four standard deviations of what rounding two vectors adds to a cosine, over the root of their steps' squares."""
 _PER_LIST = 64
 _QUERIES = 128
 _MIXED = 4
@@ -39,7 +44,8 @@ _ALIKE = 1e-5
 class VectorIndex:
     """Ids and unit vectors; finds the nearest by cosine.
 
-    Numbers of 16 bits propose candidates, for a search takes as long as its reading does; the vectors rank them.
+    Numbers of 8 bits propose candidates, for a search takes as long as its reading does; the vectors rank them. All
+    vectors are looked through where the candidates are too near to what was not proposed to be told from it.
     """
 
     LIMIT = 32_768
@@ -50,7 +56,9 @@ class VectorIndex:
 
         self.dim = dim
         self._faiss = faiss.IndexFlatIP(dim)
-        self._halves = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+        kind = faiss.ScalarQuantizer.QT_8bit_direct_signed
+        self._codes = faiss.IndexScalarQuantizer(dim, kind, faiss.METRIC_INNER_PRODUCT)
+        self._step = dim**-0.5 / WHOLE
         self._ids: list[int] = []
         self._at: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -68,9 +76,18 @@ class VectorIndex:
         with self._lock:
             start, whole = len(self._ids), np.ascontiguousarray(vectors, dtype=np.float32)
             self._faiss.add(whole)
-            self._halves.add(whole)
             self._ids.extend(ids)
             self._at.update({ref: start + offset for offset, ref in enumerate(ids)})
+            self._add_codes(whole)
+
+    def _add_codes(self, vectors: Vectors) -> None:
+        """Add vectors as whole numbers; all are written anew, in longer steps, when one is too large for them."""
+        needed = _step_for(vectors)
+        if needed > self._step:
+            self._step = 1.25 * needed
+            self._codes.reset()
+            vectors = self._vectors()
+        self._codes.add(_whole(vectors, self._step))
 
     def remove(self, ref: int) -> None:
         """Forget an id; its vector is skipped from now on and dropped at the next rebuild."""
@@ -90,15 +107,16 @@ class VectorIndex:
 
     def _nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
         """At most k pairs (place, cosine), of vectors that were replaced too."""
-        count = len(self._ids)
-        if count <= FEW:
-            cosines, places = self._faiss.search(vector.reshape(1, -1), min(k, count))
-            pairs = zip(places[0].tolist(), cosines[0].tolist(), strict=True)
-        else:
-            proposed = self._halves.search(vector.reshape(1, -1), min(k + SPARE_OF_HALVES, count))[1][0]
-            pairs = zip(proposed.tolist(), (self._vectors()[proposed] @ vector).tolist(), strict=True)
-        known = (pair for pair in pairs if pair[0] >= 0)  # FAISS pads with -1
-        return sorted(known, key=lambda pair: (-pair[1], pair[0]))[:k]
+        count, wanted = len(self._ids), 4 * k + SPARE_OF_CODES
+        if count > max(FEW, wanted):
+            step = _step_for(vector)
+            products, proposed = self._codes.search(_whole(vector, step).reshape(1, -1), wanted)
+            nearest = _best(proposed[0], self._vectors()[proposed[0]] @ vector, k)
+            left_out = float(products[0, -1]) * step * self._step
+            if nearest[-1][1] > left_out + MISJUDGED * math.hypot(step, self._step):
+                return nearest
+        cosines, places = self._faiss.search(vector.reshape(1, -1), min(k, count))
+        return _best(places[0], cosines[0], k)
 
     def _vectors(self) -> Vectors:
         """All vectors, (count, dim), where FAISS holds them."""
@@ -113,6 +131,24 @@ class VectorIndex:
             places = [self._at.get(ref, -1) for ref in refs]
             cosines = (self._vectors()[places] @ vector).tolist() if self._ids and places else [0.0] * len(places)
             return [cosine if place >= 0 else 0.0 for place, cosine in zip(places, cosines, strict=True)]
+
+
+def _step_for(vectors: Vectors) -> float:
+    """The step between whole numbers that has room for the largest of these."""
+    return max(float(np.abs(vectors).max(initial=0.0)), 1e-9) / WHOLE
+
+
+def _whole(vectors: Vectors, step: float) -> Vectors:
+    """Vectors in steps, rounded: FAISS cuts off what stands behind the point, of what is asked for too."""
+    counted: Vectors = np.rint(vectors / np.float32(step))
+    return counted
+
+
+def _best(places: Ids, cosines: Vectors, k: int) -> list[tuple[int, float]]:
+    """The k pairs (place, cosine) with the largest cosines, ties by place; FAISS pads places with -1."""
+    order = np.lexsort((places, -cosines))[:k]
+    pairs = zip(places[order].tolist(), cosines[order].tolist(), strict=True)
+    return [pair for pair in pairs if pair[0] >= 0]
 
 
 class TrainedIndex:

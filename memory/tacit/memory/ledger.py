@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,10 +26,10 @@ from .tiers import Attempts, segments_of, write_segments
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 _ASKED = 250
 """Values looked up in one statement."""
+_ONE_BY_ONE = 16
 _YES_NO = ("false", "true")
 _JUDGED = tuple(field.name for field in fields(Diagnosis))
 _STATE = "observation, facts, location, task, feedback, notes, signature"
-_STATES_OF = f"SELECT id, {_STATE} FROM states WHERE id IN (SELECT value FROM json_each(?))"
 _FAILURES = {failure.value: failure for failure in Failure}
 _STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id"
 _BRIEF = _STEP.replace("keys, why", "'', ''")
@@ -295,9 +295,10 @@ class KeyIds:
         self._ids.clear()
 
 
-def read_states(store: Store, ids: Sequence[int]) -> dict[int, State]:
+def read_states(store: Store, ids: Collection[int]) -> dict[int, State]:
     """States by id."""
-    rows = store.rows(_STATES_OF, (_numbers(ids),))
+    chosen, values = _among(ids)
+    rows = store.rows(f"SELECT id, {_STATE} FROM states WHERE id IN ({chosen})", values)
     return {
         ref: State(
             observation,
@@ -310,6 +311,13 @@ def read_states(store: Store, ids: Sequence[int]) -> dict[int, State]:
         )
         for ref, observation, facts, location, task, feedback, notes, signature in rows
     }
+
+
+def _among(ids: Collection[int]) -> tuple[str, tuple[Any, ...]]:
+    """What stands in `IN (...)`, and its values; a few ids one by one, which is quicker."""
+    if len(ids) > _ONE_BY_ONE:
+        return "SELECT value FROM json_each(?)", (_numbers(ids),)
+    return ",".join("?" * len(ids)), tuple(ids)
 
 
 def _numbers(ids: Iterable[int]) -> str:
@@ -336,10 +344,11 @@ def read_distinct_steps(store: Store, where: str, parameters: tuple[Any, ...], k
 
 def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:
     """By state, the step taken in it that had the highest return, in brief, among those of a WHERE clause."""
+    chosen, values = _among(states)
     rows = store.rows(
-        f"SELECT {_BRIEF} FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
+        f"SELECT {_BRIEF} FROM steps WHERE pre IN ({chosen}) AND {where} "
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
-        (_numbers(states),),
+        values,
     )
     return {row[2]: step for row, step in zip(rows, _steps(store, rows, brief=True), strict=True)}
 
@@ -347,29 +356,46 @@ def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int
 def _steps(store: Store, rows: Sequence[tuple[Any, ...]], brief: bool) -> list[Step]:
     if not rows:
         return []
-    states = read_states(store, sorted({ref for row in rows for ref in (row[2], row[4])}))
+    states = read_states(store, {ref for row in rows for ref in (row[2], row[4])})
+    judged = _diagnoses(row[7] for row in rows)
     if brief:
-        judgements = json.loads(f"[{','.join([row[7] for row in rows])}]")  # one call for all rows: it adds up
-        return [_step(row, (judged, (), {}), states, {}) for row, judged in zip(rows, judgements, strict=True)]
-    parsed = [json.loads(f"[{row[7]},{row[8]},{row[9]}]") for row in rows]  # one call for three columns: it adds up
-    numbers = sorted({number for _, keys, _ in parsed for number in keys})
+        return [_step(row, judged, (), {}, states) for row in rows]
+    parsed = [json.loads(f"[{row[8]},{row[9]}]") for row in rows]  # one call for two columns: it adds up
+    numbers = sorted({number for keys, _ in parsed for number in keys})
     texts = dict(
         store.rows("SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))", (_numbers(numbers),))
     )
-    return [_step(row, known, states, texts) for row, known in zip(rows, parsed, strict=True)]
+    return [
+        _step(row, judged, tuple([texts[number] for number in keys]), why, states)
+        for row, (keys, why) in zip(rows, parsed, strict=True)
+    ]
 
 
-def _step(row: tuple[Any, ...], parsed: Sequence[Any], states: dict[int, State], texts: dict[int, str]) -> Step:
-    ref, t, pre, action, post, reward, return_to_go, _, _, _, trajectory_id = row
-    judged, keys, why = parsed
+def _diagnoses(told: Iterable[str]) -> dict[str, Diagnosis]:
+    """By what was stored: many are alike, and one call for all others adds up."""
+    known = list(dict.fromkeys(told))
+    return {
+        one: Diagnosis(judged.pop("success"), _FAILURES[judged.pop("failure")], **judged)
+        for one, judged in zip(known, json.loads(f"[{','.join(known)}]"), strict=True)
+    }
+
+
+def _step(
+    row: tuple[Any, ...],
+    diagnoses: Mapping[str, Diagnosis],
+    keys: tuple[str, ...],
+    why: Mapping[str, Any],
+    states: Mapping[int, State],
+) -> Step:
+    ref, t, pre, action, post, reward, return_to_go, told, _, _, trajectory_id = row
     return Step(
         states[pre],
         action,
         states[post],
-        Diagnosis(judged.pop("success"), _FAILURES[judged.pop("failure")], **judged),
+        diagnoses[told],
         reward,
         t,
-        tuple([texts[number] for number in keys]) if keys else (),
+        keys,
         {**why, "trajectory": trajectory_id},
         ref,
         return_to_go,
