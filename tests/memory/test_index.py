@@ -61,6 +61,12 @@ def test_many_vectors_are_found_as_exactly_as_few(drawn):
         assert [cosine for _, cosine in found] == pytest.approx(sorted(exact, reverse=True)[:5], abs=1e-6)
 
 
+def test_among_many_vectors_what_is_no_number_is_not_found():
+    index = VectorIndex(16)
+    index.add(range(2 * FEW), np.full((2 * FEW, 16), np.nan, dtype=np.float32))
+    assert index.search(vectors(1)[0], 5) == []
+
+
 def test_an_empty_index_finds_nothing():
     """No vector, no hit, no padding."""
     assert VectorIndex(16).search(vectors(1)[0], 5) == []

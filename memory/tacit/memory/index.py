@@ -113,7 +113,7 @@ class VectorIndex:
             products, proposed = self._codes.search(_whole(vector, step).reshape(1, -1), wanted)
             nearest = _best(proposed[0], self._vectors()[proposed[0]] @ vector, k)
             left_out = float(products[0, -1]) * step * self._step
-            if nearest[-1][1] > left_out + MISJUDGED * math.hypot(step, self._step):
+            if len(nearest) == k and nearest[-1][1] > left_out + MISJUDGED * math.hypot(step, self._step):
                 return nearest
         cosines, places = self._faiss.search(vector.reshape(1, -1), min(k, count))
         return _best(places[0], cosines[0], k)
