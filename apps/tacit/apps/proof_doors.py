@@ -24,7 +24,7 @@ from tacit.memory.errors import TacitError
 
 START = "start"
 """The policy after its warm start."""
-SMOOTH = 3
+SMOOTH = 10
 """Iterations whose mean is a point of a curve."""
 COLOURS = ("#0b6e6e", "#c98a2b", "#7a5ea8")
 
