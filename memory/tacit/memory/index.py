@@ -1,6 +1,6 @@
 """Vector indices of one namespace: nearest by cosine, a cache of SQLite's vectors.
 
-`VectorIndex` holds every vector, and looks through copies a quarter as long. `TrainedIndex` is for many:
+`VectorIndex` holds every vector, and looks through shorter copies. `TrainedIndex` is for many:
 an inverted file of 8-bit codes (IVF, SQ8) proposes candidates, the truth's own vectors rank them.
 So every cosine is exact, and an id that the truth does not have any more is never returned. How many
 lists it probes is chosen when it is trained, so that it finds what a probe of all lists finds.
@@ -28,8 +28,12 @@ SPARE = 24
 """Candidates looked at beyond those asked for: codes of 8 bits misjudge a cosine by some thousandths."""
 FEW = 1024
 """Vectors up to which those themselves are looked through."""
-SPARE_OF_CODES = 16
-"""Candidates looked at beyond four times those asked for, of vectors looked through as whole numbers of 8 bits."""
+SPARE_OF_HALVES = 8
+"""Candidates looked at beyond those asked for: numbers of 16 bits misjudge a cosine by some hundred thousandths."""
+NEAREST = 8
+"""How many are sought among whole numbers of 8 bits at most: of more, the last are seldom told from those left out."""
+SPARE_OF_CODES = 12
+"""Candidates looked at beyond four times those asked for, of vectors looked through as such numbers."""
 WHOLE = 127.0
 """The largest of those whole numbers."""
 MISJUDGED = 1.2
@@ -44,8 +48,8 @@ _ALIKE = 1e-5
 class VectorIndex:
     """Ids and unit vectors; finds the nearest by cosine.
 
-    Numbers of 8 bits propose candidates, for a search takes as long as its reading does; the vectors rank them. All
-    vectors are looked through where the candidates are too near to what was not proposed to be told from it.
+    Numbers of 16 bits propose candidates, for a search takes as long as its reading does; the vectors rank them. Where
+    few are sought, numbers of 8 bits do, unless their candidates are too near to what was left out to be told from it.
     """
 
     LIMIT = 32_768
@@ -56,8 +60,9 @@ class VectorIndex:
 
         self.dim = dim
         self._faiss = faiss.IndexFlatIP(dim)
-        kind = faiss.ScalarQuantizer.QT_8bit_direct_signed
-        self._codes = faiss.IndexScalarQuantizer(dim, kind, faiss.METRIC_INNER_PRODUCT)
+        kinds, by = faiss.ScalarQuantizer, faiss.METRIC_INNER_PRODUCT
+        self._halves = faiss.IndexScalarQuantizer(dim, kinds.QT_fp16, by)
+        self._codes = faiss.IndexScalarQuantizer(dim, kinds.QT_8bit_direct_signed, by)
         self._step = dim**-0.5 / WHOLE
         self._ids: list[int] = []
         self._at: dict[int, int] = {}
@@ -76,6 +81,7 @@ class VectorIndex:
         with self._lock:
             start, whole = len(self._ids), np.ascontiguousarray(vectors, dtype=np.float32)
             self._faiss.add(whole)
+            self._halves.add(whole)
             self._ids.extend(ids)
             self._at.update({ref: start + offset for offset, ref in enumerate(ids)})
             self._add_codes(whole)
@@ -107,16 +113,23 @@ class VectorIndex:
 
     def _nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
         """At most k pairs (place, cosine), of vectors that were replaced too."""
-        count, wanted = len(self._ids), 4 * k + SPARE_OF_CODES
-        if count > max(FEW, wanted):
-            step = _step_for(vector)
-            products, proposed = self._codes.search(_whole(vector, step).reshape(1, -1), wanted)
-            nearest = _best(proposed[0], self._vectors()[proposed[0]] @ vector, k)
-            left_out = float(products[0, -1]) * step * self._step
-            if len(nearest) == k and nearest[-1][1] > left_out + MISJUDGED * math.hypot(step, self._step):
-                return nearest
-        cosines, places = self._faiss.search(vector.reshape(1, -1), min(k, count))
-        return _best(places[0], cosines[0], k)
+        count, query = len(self._ids), vector.reshape(1, -1)
+        if count <= FEW:
+            cosines, places = self._faiss.search(query, min(k, count))
+            return _best(places[0], cosines[0], k)
+        if k <= NEAREST and (found := self._surely_nearest(vector, k)):
+            return found
+        proposed = self._halves.search(query, min(k + SPARE_OF_HALVES, count))[1][0]
+        return _best(proposed, self._vectors()[proposed] @ vector, k)
+
+    def _surely_nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
+        """The same among whole numbers; nothing where one that they left out might be as near."""
+        step = _step_for(vector)
+        products, proposed = self._codes.search(_whole(vector, step).reshape(1, -1), 4 * k + SPARE_OF_CODES)
+        found = _best(proposed[0], self._vectors()[proposed[0]] @ vector, k)
+        left_out = float(products[0, -1]) * step * self._step
+        sure = len(found) == k and found[-1][1] > left_out + MISJUDGED * math.hypot(step, self._step)
+        return found if sure else []
 
     def _vectors(self) -> Vectors:
         """All vectors, (count, dim), where FAISS holds them."""
