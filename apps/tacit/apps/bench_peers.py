@@ -34,7 +34,7 @@ TENANTS, PER_TENANT = 25, 20
 WRITES = 80
 """Texts that each of two processes adds to one memory."""
 SLICE = 20
-"""Single adds that a system does before the plain parts do theirs."""
+"""Single adds, or searches, that a system does before the plain parts do theirs."""
 BATCH = 100
 KILLS = 10
 """Whether one loses something is chance: it must meet a write."""
@@ -190,14 +190,16 @@ class Measured:
         data = self._data
         with self._in_turn("load", data.n, data.queries) as phases:
             held, figures = self._add(phases, BATCH, "batch")
+            timed, found = self._search(phases)
             phases[0].go(0)
             told = phases[0].told()
-        agreed = [data.agreement(data.n + nth, rows, range(held)) for nth, rows in enumerate(told["found"])]
+        agreed = [data.agreement(data.n + nth, rows, range(held)) for nth, rows in enumerate(found)]
+        for prefix, times in zip(("dense", "beside_dense"), timed, strict=False):
+            figures |= _times(prefix, times)
         return {
             **figures,
             "held": held,
             "first_search_ms": figure(told["first_search_ms"]),
-            **_times("dense", told["dense"]),
             "agreement": round(float(np.mean(agreed)), 4),
             **(_times("hybrid", told["hybrid"]) if "hybrid" in told else {}),
             "import_s": round(told["import_s"], 2),
@@ -205,6 +207,20 @@ class Measured:
             "rss_before_mb": round(told["rss_before_mb"]),
             "disk_mb": round(_size_mb(self._folder / "load"), 1),
         }
+
+    def _search(self, phases: Sequence[Phase]) -> tuple[list[list[Any]], list[Any]]:
+        """Searches, each in turn as with adds: milliseconds of each, and what the first found."""
+        timed: list[list[Any]] = [[] for _ in phases]
+        found: list[Any] = []
+        for phase in phases:
+            phase.go(0)
+            phase.until("first_search_ms")
+        for done in range(0, self._data.queries, SLICE):
+            for phase, times in zip(phases, timed, strict=True):
+                phase.go(min(SLICE, self._data.queries - done))
+                times += phase.until("dense")
+            found += phases[0].last("found")
+        return timed, found
 
     def tenants(self) -> Row:
         """Searches inside a tenant that are short of results, or show another's."""

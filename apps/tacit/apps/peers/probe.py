@@ -10,6 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,13 +96,15 @@ def single(memory: Memory, look_up: LookUp, rest: Sequence[Any], tell: Tell) -> 
 
 
 def load(memory: Memory, look_up: LookUp, rest: Sequence[Any], tell: Tell) -> None:
-    """[n, queries]: add texts by calls of as many as stdin says, then search with the rows from n on."""
+    """[n, queries]: add texts by calls of as many as stdin says, then search with the rows from n on, likewise."""
     n, queries = rest
     _slices(lambda texts: memory.add_batch(ONE, texts), look_up, tell)
     asked = range(n, n + queries)
     tell({"first_search_ms": _timed(memory.search, ONE, look_up.texts[0], K)[0]})
-    timed = [_timed(memory.search, ONE, look_up.texts[row], K) for row in asked]
-    tell({"dense": [each[:2] for each in timed], "found": [look_up.rows(each[2]) for each in timed]})
+    rows = iter(asked)
+    while size := int(sys.stdin.readline() or 0):
+        timed = [_timed(memory.search, ONE, look_up.texts[row], K) for row in islice(rows, size)]
+        tell({"dense": [each[:2] for each in timed], "found": [look_up.rows(each[2]) for each in timed]})
     if hasattr(memory, "hybrid"):
         memory.hybrid(ONE, look_up.texts[0], look_up.terms[0], K)
         timed = [_timed(memory.hybrid, ONE, look_up.texts[row], look_up.terms[row], K) for row in asked]

@@ -81,6 +81,10 @@ class Phase:
                 return event[name]
         raise ScriptDied(f"{self._phase}: it ended before it was {name}")
 
+    def last(self, name: str) -> Any:
+        """What it told last under a name that it has told."""
+        return self._told[name]
+
     def told(self) -> dict[str, Any]:
         """All events from the beginning to the end, as one. Raises ScriptDied."""
         for _ in self.events():

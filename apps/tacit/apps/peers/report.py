@@ -161,7 +161,7 @@ def figure(value: Any) -> float:
 
 
 def ratios_of(row: Row, rows: Iterable[Row]) -> Row:
-    """Each figure over the plain parts': adds over those done in turn with them, all else over their mean."""
+    """Each figure over the plain parts': adds and searches by vector over those in turn, all else over their mean."""
     ratios = {}
     for name in RATED:
         if name in row and (plain := _plain(name, row, rows)):
