@@ -15,7 +15,14 @@ from tacit.apps.peers.processes import Phase, ScriptDied
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """As little of everything as shows that it is measured."""
-    for name, value in {"TENANTS": 4, "PER_TENANT": 10, "WRITES": 5, "KILLS": 1, "KILL_AFTER": (5, 10)}.items():
+    for name, value in {
+        "TENANTS": 4,
+        "PER_TENANT": 10,
+        "WRITES": 5,
+        "KILLS": 1,
+        "KILL_AFTER": (5, 10),
+        "SEARCH_S": 0.05,
+    }.items():
         monkeypatch.setattr(bench_peers, name, value)
 
 

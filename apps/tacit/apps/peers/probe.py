@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,7 +101,7 @@ def load(memory: Memory, look_up: LookUp, rest: Sequence[Any], tell: Tell) -> No
     _slices(lambda texts: memory.add_batch(ONE, texts), look_up, tell)
     asked = range(n, n + queries)
     tell({"first_search_ms": _timed(memory.search, ONE, look_up.texts[0], K)[0]})
-    rows = iter(asked)
+    rows = cycle(asked)
     while size := int(sys.stdin.readline() or 0):
         timed = [_timed(memory.search, ONE, look_up.texts[row], K) for row in islice(rows, size)]
         tell({"dense": [each[:2] for each in timed], "found": [look_up.rows(each[2]) for each in timed]})
