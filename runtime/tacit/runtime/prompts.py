@@ -183,8 +183,8 @@ def clean(text: str, limit: int) -> str:
     if len(text) > limit:
         head, tail = text[: limit * 2 // 3], text[-limit // 3 :]
         text = f"{head}\n[{len(text) - len(head) - len(tail)} characters left out]\n{tail}"
-    if text.isascii() and text.isprintable():
-        return _DEFUSED.sub("‹", text)
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return _DEFUSED.sub("‹", text.removesuffix("\n"))
     lines = _INVISIBLE.sub("", "\n".join(_ANSI.sub("", text).splitlines()))
     kept = "".join(c for c in lines if c in "\n\t" or unicodedata.category(c) not in _DROPPED)
     return _DEFUSED.sub("‹", kept)
