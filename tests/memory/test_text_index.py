@@ -1,7 +1,7 @@
 import pytest
 
 from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.text_index import CONSIDERED, QUERY_TERMS, RANKED, WINDOW, TextIndex
+from tacit.memory.text_index import CONSIDERED, FEW, QUERY_TERMS, RANKED, WINDOW, TextIndex
 
 
 @pytest.fixture
@@ -70,6 +70,41 @@ def test_where_all_words_are_common_the_newest_rows_are_ranked(shown):
     assert index.search("door window", 2, {}) == both
     assert index.search("door window", 3 * WINDOW, {})[2:5] == [3 * WINDOW - n for n in (1, 4, 7)]
     assert min(index.search("door window", 3 * WINDOW, {})) == query.since
+
+
+def test_many_rows_are_ranked_by_the_words_that_they_have(shown):
+    """A word that few rows have weighs more than one that many have; the newer of two alike comes first."""
+    index = shown(*["door"] * (WINDOW - 1), "window", *["kettle"] * 200, "door window")
+    query = index.choose("door window kettle", {})
+    assert (query.since, set(query.words)) == (0, {"door", "window", "kettle"})
+    assert query.rows > FEW
+    last = WINDOW + 201
+    assert index.search("door window kettle", 4, {}) == [last, WINDOW, last - 1, last - 2]
+
+
+def test_a_row_written_since_is_among_the_newest(shown):
+    """Which rows have a word is remembered until something is written."""
+    index = shown(*["door window"] * WINDOW)
+    before = index.search("door window", 1, {})
+    shown("door window")
+    assert (before, index.search("door window", 1, {})) == ([WINDOW], [WINDOW + 1])
+
+
+def test_rows_further_back_are_looked_up_where_a_rarer_word_asks_for_them(shown):
+    """What is remembered of a word may begin later than what the next query needs."""
+    index = shown(*["lamp"] * WINDOW, *["door lamp"] * WINDOW, *["door"] * WINDOW)
+    assert min(index.search("door", 3 * WINDOW, {})) == 2 * WINDOW + 1
+    assert min(index.search("lamp door", 3 * WINDOW, {})) == WINDOW + 1
+
+
+def test_the_rows_of_few_words_are_remembered(shown, monkeypatch):
+    """Memory stays bounded however many words are asked for."""
+    monkeypatch.setattr("tacit.memory.text_index.LISTED", 2)
+    words = ("door", "lamp", "oven", "sink")
+    index = shown(*[" ".join(words)] * WINDOW)
+    for word in words:
+        assert index.search(word, 1, {}) == [WINDOW]
+        assert len(index._listed) <= 2
 
 
 def test_what_was_written_since_is_counted(shown):
