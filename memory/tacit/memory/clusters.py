@@ -22,7 +22,7 @@ from .tiers import summaries
 
 SUMMARIES = 8
 """Summaries of a cluster that are recalled, the most tried."""
-POOL = 4
+POOL = 3
 """Steps looked at for each that is recalled, so that the same action need not be shown twice."""
 MIN_COSINE = 0.2
 """Nothing less near than this is recalled for its words and meaning alone: empty is a valid answer."""

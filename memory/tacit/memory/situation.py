@@ -9,7 +9,7 @@ used where the environment gives them, text otherwise; nothing here knows any on
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from .records import Fact, State
 
@@ -221,19 +221,31 @@ def vocabulary(text: str) -> frozenset[str]:
 
 
 class Situation:
-    """One state, prepared so that many actions can be keyed in it cheaply."""
+    """One state, prepared so that many actions can be keyed in it cheaply; what none asks for is not read."""
 
     def __init__(self, state: State, structural: frozenset[str] = frozenset()) -> None:
         self.state = state
         self._structural = structural
         self._task = content_words(state.task)
-        self._shown = _text(state.observation)
-        self._notes = _text("\n".join(state.notes))
         self._contexts: dict[str, tuple[str, str]] = {}
         self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list | tuple)}
-        told = [f"{name} {value}" for name, value in sorted(state.facts.items()) if not isinstance(value, list | tuple)]
-        self._scalars = "; ".join([*told, *self._untold()])
-        self._listed = "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
+
+    @cached_property
+    def _shown(self) -> _Text:
+        return _text(self.state.observation)
+
+    @cached_property
+    def _notes(self) -> _Text:
+        return _text("\n".join(self.state.notes))
+
+    @cached_property
+    def _scalars(self) -> str:
+        told = [f"{name} {value}" for name, value in sorted(self.state.facts.items()) if name not in self._lists]
+        return "; ".join([*told, *self._untold()])
+
+    @cached_property
+    def _listed(self) -> str:
+        return "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
 
     def keys(self, action: str, counts: str = "") -> tuple[str, ...]:
         """The keys of this action here, most general first.
