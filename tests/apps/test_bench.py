@@ -5,7 +5,8 @@ from tacit.apps.bench_library import CachedEmbedder, Rooms
 from tacit.memory.embed import HashingEmbedder
 
 
-def test_recall_rows(tacit_json):
+def test_recall_rows(tacit_json, monkeypatch):
+    monkeypatch.setattr("tacit.apps.bench_recall.TIMED_S", 0.0)
     rows = tacit_json("bench", "recall", "--sizes", "100", "--queries", "10")["rows"]
     assert [row["path"] for row in rows] == ["cluster", "dense", "hybrid", "random"]
     figures = {"p50_ms", "p99_ms", "parts_p50_ms", "ratio", "agreement", "embedding_p50_ms"}
