@@ -58,6 +58,7 @@ class TextIndex:
     def __init__(self, rows: Rows, kind: str, namespace: int) -> None:
         self._rows = rows
         self._table = f"{kind}_text_{namespace}"
+        self._with_word = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ?"
         self._reaches: dict[str, Reach] = {}
         self._listed: dict[str, tuple[int, NDArray[np.int64]]] = {}
         self._newest = 0
@@ -69,8 +70,8 @@ class TextIndex:
             return []
         if query.since or query.rows > FEW:
             return self._heaviest(query, k)
-        ranked = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? ORDER BY rank LIMIT ?"
-        return [row[0] for row in self._rows(ranked, (" OR ".join(map(_quoted, query.words)), k))]
+        ranked = self._rows(f"{self._with_word} ORDER BY rank LIMIT ?", (" OR ".join(map(_quoted, query.words)), k))
+        return [row[0] for row in ranked]
 
     def choose(self, text: str, frequencies: Mapping[str, int]) -> Query:
         """The words to look up; ties in alphabetical order.
@@ -106,7 +107,7 @@ class TextIndex:
         return best
 
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
-        """From one row on, all that have a word, in order."""
+        """From one row on, those that have a word, in order: the newest RANKED."""
         start, rows = self._listed.get(word, (math.inf, None))
         if rows is None or since < start:
             rows = self._list(word, since)
@@ -117,9 +118,9 @@ class TextIndex:
 
     def _list(self, word: str, since: int) -> NDArray[np.int64]:
         """The same as one text from SQLite: to make a Python number of each takes thrice as long."""
-        with_it = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? AND rowid >= ? ORDER BY rowid"
-        ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({with_it})", (_quoted(word), since))
-        return np.fromstring(listed or "", dtype=np.int64, sep=",")
+        newest = f"{self._with_word} AND rowid >= ? ORDER BY rowid DESC LIMIT ?"
+        ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quoted(word), since, RANKED))
+        return np.sort(np.fromstring(listed or "", dtype=np.int64, sep=","))
 
     def forget(self) -> None:
         """Look anew which rows have a word: what the table held was changed."""
@@ -129,8 +130,8 @@ class TextIndex:
     def _reach(self, word: str) -> Reach:
         known = self._reaches.get(word)
         if known is None:
-            newest_with_it = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? ORDER BY rowid DESC LIMIT ?"
-            counted = f"SELECT count(*), min(rowid) FROM ({newest_with_it})"
+            newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
+            counted = f"SELECT count(*), min(rowid) FROM ({newest})"
             ((rows, since),) = self._rows(counted, (_quoted(word), WINDOW))
             if rows == WINDOW:
                 known = Reach(rows * (self._newest + 1) / (self._newest - since + 1), since)
