@@ -89,6 +89,35 @@ def test_nothing_found_is_nothing_ranked(store):
     assert by_support(store, [], "1", "dig") == []
 
 
+def test_what_was_done_is_read_once_while_nothing_is_written(store, found):
+    known = {}
+    first = by_support(store, found, "1", None, known)
+    assert by_support(store, found, "0", None, known) == first
+
+
+def test_whether_what_came_before_counts_is_remembered_apart(store, found):
+    known = {}
+    by_support(store, found, "1", None, known)
+    assert by_support(store, found, "0", "dig", known) == []
+
+
+def test_what_is_done_later_counts_at_once(library):
+    """What is remembered of a state goes with the next write."""
+    library.record(did(("ship", "climb up"), reward=0.5))
+    assert actions(library) == ["climb up"]
+    library.record(did(("ship", "dig here")))
+    assert actions(library) == ["dig here"]
+
+
+def test_states_remembered_are_bounded(store, found, monkeypatch):
+    monkeypatch.setattr("tacit.memory.ranking.KNOWN", 2)
+    known = {}
+    for after in (None, "dig", None):
+        assert refs(store, found) == [ref for ref, _, _ in by_support(store, found, "1", None, known)]
+        by_support(store, found, "1", after, known)
+    assert len(known) <= 3 * 2
+
+
 def test_ties_go_by_id(library):
     for word, action in (("cat", "climb"), ("dog", "dig"), ("cow", "eat")):
         library.record(did((word, action)))

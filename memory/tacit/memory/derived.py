@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from .catalogue import item_of
 from .guardrails import Guard
+from .ranking import Known
 from .records import Failure, Hit, Item, State, Step
 from .sidecar import SAVE_AFTER, Sidecar, due
 from .situation import Situation
@@ -53,6 +54,9 @@ class Derived:
         self.bound: dict[str, tuple[Hit, ...]] = {}
         """Items found for a state cluster by search, so that its next visit needs none."""
 
+        self.done: Known = {}
+        """What was done in the states that were near, as far as asked."""
+
         self.reached: dict[str, tuple[str, ...]] = {}
         """By place, the places that recorded steps led to from it, as far as asked."""
 
@@ -61,6 +65,7 @@ class Derived:
 
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call; returns what kinds of things changed."""
+        self.done.clear()
         before = self._seq
         rows = self._store.rows(
             "SELECT iif(op = 'scored', 'score', what), max(seq) FROM changes "

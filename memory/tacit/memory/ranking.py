@@ -24,6 +24,8 @@ SAME_BEFORE = 5.0
 """How much more a state counts that was reached by the same kind of action as this one."""
 FRUITLESS = 0.25
 """What a state counts from whose best step on no reward came: it shows what is done, not what is good."""
+KNOWN = 8192
+"""States of which the best step is remembered, about: some 2 MB."""
 _BEFORE = (
     "(SELECT action FROM steps AS last WHERE last.namespace = steps.namespace "
     "AND last.trajectory_id = steps.trajectory_id AND last.t = steps.t - 1)"
@@ -33,7 +35,7 @@ Found = tuple[int, float, str]
 """A state: its id, its cosine to the query, why it was found."""
 
 
-class _Done(NamedTuple):
+class Done(NamedTuple):
     """The best step taken in a state."""
 
     kind: str
@@ -43,7 +45,13 @@ class _Done(NamedTuple):
     """Discounted reward-to-go."""
 
 
-def by_support(store: Store, found: Sequence[Found], where: str, after: str | None) -> list[Found]:
+Known = dict[tuple[int, bool], Done | None]
+"""By state, and whether what led to it was read: its best step; None where none was taken."""
+
+
+def by_support(
+    store: Store, found: Sequence[Found], where: str, after: str | None, known: Known | None = None
+) -> list[Found]:
     """The states in which a step was taken, those of the best supported kind of action first.
 
     Within a kind the heaviest witness comes first; ties by id, so that any process gives the same order.
@@ -51,8 +59,9 @@ def by_support(store: Store, found: Sequence[Found], where: str, after: str | No
     Args:
         where: which steps count, as a condition on the steps table.
         after: the action just taken in this episode; "" at its beginning, None when not known.
+        known: what was read of states since anything was written; what is read now is added.
     """
-    done = _done(store, [ref for ref, _, _ in found], where, _BEFORE if after is not None else "NULL")
+    done = _known(store, [ref for ref, _, _ in found], where, after is not None, {} if known is None else known)
     here = None if after is None else kind_of(after)
     taken = [one for one in found if one[0] in done]
     weights = {ref: _weight(cosine, done[ref], here) for ref, cosine, _ in taken}
@@ -65,7 +74,7 @@ def by_support(store: Store, found: Sequence[Found], where: str, after: str | No
     return sorted(taken, key=worth)
 
 
-def _weight(cosine: float, done: _Done, here: str | None) -> float:
+def _weight(cosine: float, done: Done, here: str | None) -> float:
     """exp(cosine / BANDWIDTH), more after the same kind of action as here, less where nothing came of it."""
     return (
         math.exp(cosine / BANDWIDTH)
@@ -87,7 +96,18 @@ def kind_of(action: str) -> str:
     return parse_action(action).verb
 
 
-def _done(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, _Done]:
+def _known(store: Store, states: Sequence[int], where: str, with_before: bool, known: Known) -> dict[int, Done]:
+    """By state in which a step was taken: the best one, from what is known or from the library."""
+    if len(known) > KNOWN:
+        known.clear()
+    unread = [ref for ref in states if (ref, with_before) not in known]
+    if unread:
+        read = _done(store, unread, where, _BEFORE if with_before else "NULL")
+        known.update({(ref, with_before): read.get(ref) for ref in unread})
+    return {ref: done for ref in states if (done := known[ref, with_before]) is not None}
+
+
+def _done(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, Done]:
     """By state: its best step."""
     rows = store.rows(
         f"SELECT pre, action, {before}, max(return_to_go) "
@@ -95,4 +115,4 @@ def _done(store: Store, states: Sequence[int], where: str, before: str) -> dict[
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
         (json.dumps(states),),
     )
-    return {row[0]: _Done(kind_of(row[1]), kind_of(row[2] or ""), row[3]) for row in rows}
+    return {row[0]: Done(kind_of(row[1]), kind_of(row[2] or ""), row[3]) for row in rows}

@@ -92,7 +92,7 @@ def _found_steps(
 ) -> tuple[Hit, ...]:
     found = search.find("states", state_text(state), POOL, frequencies=derived.words, vector=vector)
     near = [one for one in found if one[1] >= clusters.MIN_COSINE]
-    return step_hits(store, by_support(store, near, _COUNTS, after)[:k])
+    return step_hits(store, by_support(store, near, _COUNTS, after, derived.done)[:k])
 
 
 def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
