@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tacit.memory import Diagnosis, State, Step, Trajectory
-from tacit.memory.ranking import by_support, kind_of
+from tacit.memory.ranking import Known, by_support, kind_of
 
 WALL = "A brick wall with a painted %s on it, and moss."
 HERE = State(WALL % "boat")
@@ -90,13 +90,13 @@ def test_nothing_found_is_nothing_ranked(store):
 
 
 def test_what_was_done_is_read_once_while_nothing_is_written(store, found):
-    known = {}
+    known: Known = {}
     first = by_support(store, found, "1", None, known)
     assert by_support(store, found, "0", None, known) == first
 
 
 def test_whether_what_came_before_counts_is_remembered_apart(store, found):
-    known = {}
+    known: Known = {}
     by_support(store, found, "1", None, known)
     assert by_support(store, found, "0", "dig", known) == []
 
@@ -111,7 +111,7 @@ def test_what_is_done_later_counts_at_once(library):
 
 def test_states_remembered_are_bounded(store, found, monkeypatch):
     monkeypatch.setattr("tacit.memory.ranking.KNOWN", 2)
-    known = {}
+    known: Known = {}
     for after in (None, "dig", None):
         assert refs(store, found) == [ref for ref, _, _ in by_support(store, found, "1", None, known)]
         by_support(store, found, "1", after, known)
