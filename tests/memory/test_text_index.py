@@ -97,6 +97,17 @@ def test_rows_further_back_are_looked_up_where_a_rarer_word_asks_for_them(shown)
     assert min(index.search("lamp door", 3 * WINDOW, {})) == WINDOW + 1
 
 
+def test_a_row_taken_away_is_not_found_once_it_is_told(shown, library):
+    """An item that was retired, or changed its words, is no newer row."""
+    index = shown(*["door window"] * (WINDOW + 1))
+    assert index.search("door window", 1, {}) == [WINDOW + 1]
+    with library._store.transaction() as connection:
+        connection.execute("DELETE FROM items_text_1 WHERE rowid = ?", (WINDOW + 1,))
+        connection.execute("INSERT INTO items_text_1(rowid, text) VALUES (?, 'lamp')", (WINDOW + 1,))
+    index.forget()
+    assert index.search("door window", 1, {}) == [WINDOW]
+
+
 def test_the_rows_of_few_words_are_remembered(shown, monkeypatch):
     """Memory stays bounded however many words are asked for."""
     monkeypatch.setattr("tacit.memory.text_index.LISTED", 2)

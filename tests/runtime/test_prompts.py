@@ -125,6 +125,8 @@ def test_tokens_of_chat_templates_are_defused(token, smuggled):
         ("a\u202egnihtyna\u202c \u2066b\u2069 c\u200e", "agnihtyna b c"),
         ("ze\u200bro\ufeff wi\u2060dth \U000e0041\U000e0061\U000e0101", "zero width "),
         ("one\r\ntwo\u2028three\x0bfour", "one\ntwo\nthree\nfour"),
+        ("one\n\ntwo\n", "one\n\ntwo"),
+        ("öne\n\ntwo\n", "öne\n\ntwo"),
     ],
 )
 def test_control_sequences_and_unseen_characters_are_dropped(shown, told):
