@@ -38,33 +38,33 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "There is no
 	test-slow test-vllm test-gpu test-browser test-environments
 
 help: ## Show this list
-	@echo "tacit: an agent runtime that consults a durable library of its own experience at every step"; echo
+	@echo "hardwon: an agent runtime that consults a durable library of its own experience at every step"; echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
 	@echo "Each target sets up what it needs, in $(VENV). PYTHON=python3.12 chooses the interpreter."
 
 demo: venv ## Watch an agent learn a text game from its own experience (a minute, after installation)
 	@$(call has,dev) || { $(call add,demo,what the demo needs); }
-	@$(BIN)/tacit $(DEMO)
-	@echo; echo "\`tacit\` is in $(BIN): run \`. $(BIN)/activate\` first. To run the demo anew: rm -r $(DEMO_OUT)"
+	@$(BIN)/hardwon $(DEMO)
+	@echo; echo "\`hardwon\` is in $(BIN): run \`. $(BIN)/activate\` first. To run the demo anew: rm -r $(DEMO_OUT)"
 
 train-demo: venv ## Train a tiny policy to use what it is shown (minutes on one core, after installation; goes on where it was)
 	@$(call has,dev) || { { $(call add,demo,what the demo needs); } && { $(call add,train,what training needs); }; }
-	@$(BIN)/tacit train examples/train_coin.yaml --resume run.out=$(TRAIN_OUT)
-	@echo; echo "To evaluate it again: $(BIN)/tacit eval $(TRAIN_OUT). To train anew: rm -r $(TRAIN_OUT)"
+	@$(BIN)/hardwon train examples/train_coin.yaml --resume run.out=$(TRAIN_OUT)
+	@echo; echo "To evaluate it again: $(BIN)/hardwon eval $(TRAIN_OUT). To train anew: rm -r $(TRAIN_OUT)"
 
 test: install ## Lint, types, the import contract, and the default tests
 	@$(MAKE) --no-print-directory -j$(JOBS) $(SYNC) check
 	$(BIN)/python -m pytest -n $(JOBS)
 
 install: venv ## Make .venv with everything the tests need (nothing to do while pyproject.toml is the same)
-	@$(call add,dev,tacit and what its tests need)
+	@$(call add,dev,hardwon and what its tests need)
 	@$(BIN)/python -c "import bfcl_eval, mpmath" 2>/dev/null || $(PIP) install --no-deps bfcl-eval mpmath
 
 venv:
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 		command -v $(PYTHON) >/dev/null || { \
 			echo "There is no $(PYTHON) here. Install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
-		$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("tacit needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % v[:2])' && \
+		$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("hardwon needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % v[:2])' && \
 		$(PYTHON) -m venv --clear $(VENV); }
 
 check: lint types contract
@@ -81,7 +81,7 @@ pyright: install
 	@$(BIN)/pyright
 
 contract: install ## Imports point one way: apps, trainers, runtime, memory
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -c 'import hardwon; from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
 
 format: install ## Sort imports, reformat, and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
@@ -108,13 +108,13 @@ test-environments: install ## ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld bui
 	$(BIN)/python -m pytest -m "browser or not browser" tests/runtime/environments
 
 bench: install ## Measure learning, recall and the loop; fills in docs/results.md (an hour on 2 cores)
-	$(BIN)/tacit bench learn --write docs/results.md
-	$(BIN)/tacit bench recall
-	$(BIN)/tacit bench loop
+	$(BIN)/hardwon bench learn --write docs/results.md
+	$(BIN)/hardwon bench recall
+	$(BIN)/hardwon bench loop
 
 bench-gpu: install ## Measure generation and training on an NVIDIA GPU; fills in docs/benchmarks.md (minutes)
 	@$(call add,train,what training needs)
-	$(BIN)/tacit bench gpu --write docs/benchmarks.md
+	$(BIN)/hardwon bench gpu --write docs/benchmarks.md
 
 clean: ## Remove .venv, caches, built files and the demos' runs; other runs stay
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist $(DEMO_OUT) $(TRAIN_OUT)

@@ -1,8 +1,8 @@
 """A chat model in the loop: it calls tools, and sees at every step what earlier episodes suggest.
 
-    pip install 'tacit[chat]'
+    pip install '.[chat]'
     python examples/chat_scripted.py                                   offline: a model that reads out a script
-    TACIT_MODEL=openai:gpt-5 python examples/chat_scripted.py          a real one, with its key in the environment
+    HARDWON_MODEL=openai:gpt-5 python examples/chat_scripted.py          a real one, with its key in the environment
 
 Two customers want their money back. A refund needs an order number that nobody tells the agent; in
 the first episode it finds out the hard way, and in the second the library says so before it acts.
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from langchain_core.language_models import FakeListChatModel
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime import Agent, ChatPolicy, ToolEnvironment
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import Agent, ChatPolicy, ToolEnvironment
 
 ORDERS = {"Ada": "A-1042", "Grace": "A-2077"}
 SCRIPT = [
@@ -49,7 +49,7 @@ def paid_back(task: str, answer: str, calls: tuple[object, ...]) -> bool:
 
 def main() -> None:
     """Two episodes; the second one has the first one's experience."""
-    policy = ChatPolicy(os.environ.get("TACIT_MODEL") or FakeListChatModel(responses=SCRIPT))
+    policy = ChatPolicy(os.environ.get("HARDWON_MODEL") or FakeListChatModel(responses=SCRIPT))
     path = Path("runs/chat.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""A coding agent over MCP: it asks a running `tacit mcp` before it starts, and tells it what came of its work.
+"""A coding agent over MCP: it asks a running `hardwon mcp` before it starts, and tells it what came of its work.
 
-    pip install 'tacit[chat,mcp]'
+    pip install '.[chat,mcp]'
     python examples/coding_agent_mcp.py                                offline: a model that acts by a few rules
-    TACIT_MODEL=openai:gpt-5 python examples/coding_agent_mcp.py       a real one, with its key in the environment
+    HARDWON_MODEL=openai:gpt-5 python examples/coding_agent_mcp.py       a real one, with its key in the environment
 
 Two projects, each in a folder of its own, have the same trap: `settings.py` is written anew from
 `settings.template` by every build, so that what is changed in it is lost. In the first one the agent finds out
@@ -22,7 +22,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, ToolException, tool
 from mcp import StdioServerParameters
 
-from tacit.runtime import McpTools
+from hardwon.runtime import McpTools
 
 INSTRUCTIONS = (
     "You work on a project with the tools edit and build. First call recall with the task. When the build works, call "
@@ -99,7 +99,7 @@ def work(task: str, memory: McpTools) -> None:
     print(f"\n{task}")
     with TemporaryDirectory() as folder:
         tools = [*workshop(Path(folder)), *memory.tools]
-        model = os.environ.get("TACIT_MODEL") or Coder()
+        model = os.environ.get("HARDWON_MODEL") or Coder()
         agent: Any = create_agent(model, tools, system_prompt=INSTRUCTIONS)
         for message in agent.invoke({"messages": [("user", task)]})["messages"]:
             for call in getattr(message, "tool_calls", ()):
@@ -113,11 +113,11 @@ def main() -> None:
     path = Path("runs/coding.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
-    command = ["-c", "from tacit.apps.cli import main; main()", "mcp", str(path)]  # `tacit mcp runs/coding.db`
+    command = ["-c", "from hardwon.apps.cli import main; main()", "mcp", str(path)]  # `hardwon mcp runs/coding.db`
     with McpTools(StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))) as memory:
         work("Let the shop listen on port 8080.", memory)
         work("Let the warehouse listen on port 8080.", memory)
-    print(f"\nWhat it keeps: tacit memory ls {path} --episodes")
+    print(f"\nWhat it keeps: hardwon memory ls {path} --episodes")
 
 
 if __name__ == "__main__":

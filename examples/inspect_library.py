@@ -3,14 +3,14 @@
     python examples/quickstart.py                      makes runs/quickstart.db
     python examples/inspect_library.py [LIBRARY]
 
-The same on the command line: tacit memory ls, tacit memory search, tacit memory show.
+The same on the command line: hardwon memory ls, hardwon memory search, hardwon memory show.
 """
 
 import sys
 from pathlib import Path
 from textwrap import shorten
 
-from tacit.memory import ExperienceLibrary, Step
+from hardwon.memory import ExperienceLibrary, Step
 
 
 def what_it_knows(library: ExperienceLibrary) -> None:

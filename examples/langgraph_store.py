@@ -1,8 +1,8 @@
-"""A LangGraph app whose long-term memory lasts: `TacitStore`, in the file where the experience is.
+"""A LangGraph app whose long-term memory lasts: `HardwonStore`, in the file where the experience is.
 
-    pip install 'tacit[chat]'
+    pip install '.[chat]'
     python examples/langgraph_store.py                                 offline: the graph answers by itself
-    TACIT_MODEL=openai:gpt-5 python examples/langgraph_store.py        a model words the answer
+    HARDWON_MODEL=openai:gpt-5 python examples/langgraph_store.py        a model words the answer
 
 Every user has a namespace. What they tell is kept there and found again by its meaning, after the app was
 closed and opened again, and never by another user.
@@ -16,8 +16,8 @@ from typing import Any
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime import TacitStore
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import HardwonStore
 
 TALKS = (
     ("ada", "Remember that I drink green tea."),
@@ -51,7 +51,7 @@ def answer(state: MessagesState, runtime: Runtime[User]) -> dict[str, Any]:
 
 def worded(question: str, facts: list[str]) -> str:
     """The answer of a model, where there is one; the nearest fact otherwise."""
-    if name := os.environ.get("TACIT_MODEL"):
+    if name := os.environ.get("HARDWON_MODEL"):
         from langchain.chat_models import init_chat_model
 
         return str(init_chat_model(name).invoke(f"{question} You were told: {facts}. Answer in one line.").text)
@@ -60,7 +60,7 @@ def worded(question: str, facts: list[str]) -> str:
 
 def talk(path: Path, user: str, said: str) -> str:
     """One visit: the file is opened, and closed again."""
-    with ExperienceLibrary.open(path) as library, TacitStore(library, index={"fields": ["text"]}) as store:
+    with ExperienceLibrary.open(path) as library, HardwonStore(library, index={"fields": ["text"]}) as store:
         builder = StateGraph(MessagesState, context_schema=User)
         graph: Any = builder.add_node("answer", answer).add_edge(START, "answer").compile(store=store)
         out = graph.invoke({"messages": [("user", said)]}, context=User(user))

@@ -1,8 +1,8 @@
 """An agent that exists already becomes experienced: one line in `create_agent`.
 
-    pip install 'tacit[chat]'
+    pip install '.[chat]'
     python examples/middleware_agent.py                                offline: a model that acts by a few rules
-    TACIT_MODEL=openai:gpt-5 python examples/middleware_agent.py       a real one, with its key in the environment
+    HARDWON_MODEL=openai:gpt-5 python examples/middleware_agent.py       a real one, with its key in the environment
 
 The travel desk wants dates written in its own way and says so only when they are not. The first traveller's
 request fails once; at the second one's the agent is told what happened, before it calls anything.
@@ -18,8 +18,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import ToolException, tool
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime import ExperienceMiddleware
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import ExperienceMiddleware
 
 
 @tool
@@ -64,7 +64,7 @@ def main() -> None:
     path.unlink(missing_ok=True)
     with ExperienceLibrary.open(path) as library:
         agent: Any = create_agent(
-            os.environ.get("TACIT_MODEL") or Rules(),
+            os.environ.get("HARDWON_MODEL") or Rules(),
             [find_trains],
             middleware=[ExperienceMiddleware(library)],  # the added line
         )

@@ -1,6 +1,6 @@
 """An agent learns a text game from its own experience, without a language model.
 
-    pip install 'tacit[textworld]'
+    pip install '.[textworld]'
     python examples/quickstart.py
 
 Map Reader: find your way with a map, fetch a coin, bring it back. The agent plays 30 games,
@@ -10,8 +10,8 @@ it does not learn from. About 10 seconds on one core; the library is left in `ru
 
 from pathlib import Path
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime import Agent, EpisodicPolicy, TextWorldExpress
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import Agent, EpisodicPolicy, TextWorldExpress
 
 GAME = "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0"
 LIBRARY = Path("runs/quickstart.db")
@@ -39,7 +39,7 @@ def main() -> None:
         figures = library.stats()
     print(f"before: {before} of 20 games won")
     print(f"after:  {after} of 20, having learnt from {figures['episodes']} episodes of {figures['steps']} steps")
-    print(f"See what it knows: tacit memory ls {LIBRARY}")
+    print(f"See what it knows: hardwon memory ls {LIBRARY}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The graph that `langgraph.json` names, for LangGraph Studio: an agent with tools that learns from what it does.
 
-    pip install 'tacit[chat]' 'langgraph-cli[inmem]'
+    pip install '.[chat]' 'langgraph-cli[inmem]'
     langgraph dev                                    offline: a model that reads out a script
-    TACIT_MODEL=openai:gpt-5 langgraph dev           a real one, with its key in the environment
+    HARDWON_MODEL=openai:gpt-5 langgraph dev           a real one, with its key in the environment
 
-The library is `runs/studio.db`, or what TACIT_LIBRARY says; it stays open as long as the server runs.
+The library is `runs/studio.db`, or what HARDWON_LIBRARY says; it stays open as long as the server runs.
 """
 
 import os
@@ -17,8 +17,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import ToolException, tool
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime import ExperienceMiddleware
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import ExperienceMiddleware
 
 ORDERS = {"Ada": "A-1042", "Grace": "A-2077"}
 
@@ -69,9 +69,9 @@ class Scripted(BaseChatModel):
 
 def make_graph() -> Any:
     """The agent as a graph."""
-    path = Path(os.environ.get("TACIT_LIBRARY") or "runs/studio.db")
+    path = Path(os.environ.get("HARDWON_LIBRARY") or "runs/studio.db")
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = os.environ.get("TACIT_MODEL") or Scripted()
+    model = os.environ.get("HARDWON_MODEL") or Scripted()
     return create_agent(model, [find_order, refund], middleware=[ExperienceMiddleware(ExperienceLibrary.open(path))])
 
 

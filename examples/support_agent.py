@@ -1,8 +1,8 @@
 """A customer-support agent with tools stops repeating a mistake; the same one without a library does not.
 
-    pip install 'tacit[chat]'
+    pip install '.[chat]'
     python examples/support_agent.py                                   offline: a stubborn model
-    TACIT_MODEL=openai:gpt-5 python examples/support_agent.py          a real one, with its key in the environment
+    HARDWON_MODEL=openai:gpt-5 python examples/support_agent.py          a real one, with its key in the environment
 
 The model pays everybody back in cash, which this shop does not do; then it thinks of a voucher. It reads no
 hint, so nothing but a guardrail can stop it: after the fourth failure the library has one, by rules alone,
@@ -19,8 +19,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, ToolException, tool
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime import ExperienceMiddleware
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import ExperienceMiddleware
 
 CUSTOMERS = {"Ada": "A-1042", "Grace": "A-2077", "Joan": "A-3101", "Edith": "A-4455",
              "Mary": "A-5120", "Rosa": "A-6001", "Emmy": "A-7313", "Lise": "A-8086"}  # fmt: skip
@@ -85,7 +85,7 @@ def served(middleware: list[ExperienceMiddleware]) -> list[int | str]:
     counts: list[int | str] = []
     for customer in CUSTOMERS:
         failed: list[str] = []
-        model = os.environ.get("TACIT_MODEL") or Stubborn()
+        model = os.environ.get("HARDWON_MODEL") or Stubborn()
         agent: Any = create_agent(model, desk(failed), middleware=middleware)
         out = agent.invoke({"messages": [("user", f"{customer} wants the money for the last order back.")]})
         refunded = any("was refunded" in message.text for message in out["messages"])
@@ -104,7 +104,7 @@ def main() -> None:
         print("  with one:         ", *served([ExperienceMiddleware(library)]))
         for item in library.items(["guardrail"]):
             print(f"\nguardrail: {item.title}; {item.body}")
-        print(f"Why, step by step: tacit memory guardrails {path}")
+        print(f"Why, step by step: hardwon memory guardrails {path}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Three agents on one question: what one has looked up, the others need not look up again.
 
     python examples/team.py                              offline: agents that follow a rule
-    TACIT_MODEL=openai:gpt-5 python examples/team.py     a model, with its key in the environment
+    HARDWON_MODEL=openai:gpt-5 python examples/team.py     a model, with its key in the environment
 
 The question needs the stock of six shops, and every call takes a quarter of a second. Each agent asks
 the shops in an order of its own. Alone, it asks all six; in a team, what another one was told comes from
@@ -15,9 +15,9 @@ from typing import Literal
 
 from langchain_core.tools import StructuredTool
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime import Agent, ChatPolicy, Policy, RuleAdmission, Team, ToolEnvironment
-from tacit.runtime.protocols import Context, Decision
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import Agent, ChatPolicy, Policy, RuleAdmission, Team, ToolEnvironment
+from hardwon.runtime.protocols import Context, Decision
 
 STOCK = {"Arden": 12, "Brink": 7, "Calder": 30, "Dunmore": 4, "Elswick": 19, "Farrow": 8}
 QUESTION = f"How many lamps do the shops have together? The shops: {', '.join(STOCK)}."
@@ -53,7 +53,7 @@ class Clerk:
 
 def main() -> None:
     """The same three agents, first each for itself, then as a team that shares."""
-    model = os.environ.get("TACIT_MODEL")
+    model = os.environ.get("HARDWON_MODEL")
     policies: list[Policy] = [ChatPolicy(model) if model else Clerk(n) for n in range(3)]
     tools = [StructuredTool.from_function(coroutine=stock, metadata={"readOnlyHint": True})]
     shops = ToolEnvironment(tools, lambda task, answer, calls: float(answer == str(sum(STOCK.values()))))

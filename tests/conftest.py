@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
-from tacit.memory.errors import PolicyFailure
-from tacit.runtime.protocols import Decision
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
+from hardwon.memory.errors import PolicyFailure
+from hardwon.runtime.protocols import Decision
 
-settings.register_profile("tacit", deadline=None, max_examples=40, derandomize=True)
-settings.load_profile("tacit")
+settings.register_profile("hardwon", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("hardwon")
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import typer
 
-from tacit.apps.cli import app
+from hardwon.apps.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TACIT: Any = typer.main.get_command(app)
+HARDWON: Any = typer.main.get_command(app)
 """The tree of commands; typer brings a click of its own, so it is told by what it has."""
 
 
@@ -32,13 +32,13 @@ def named(pairs: Iterator[tuple[Path, str]]) -> list[object]:
 
 
 def commands() -> Iterator[tuple[Path, str]]:
-    """Every `tacit ...` or `make ...` that a page names: lines of console blocks, and code in a sentence."""
+    """Every `hardwon ...` or `make ...` that a page names: lines of console blocks, and code in a sentence."""
     for page, text in blocks("console"):
         lines = text.replace("\\\n", " ").splitlines()
         yield from ((page, line.removeprefix("$ ").split(" #")[0].strip()) for line in lines if line.startswith("$ "))
     for page in PAGES:
         prose = FENCE.sub("", page.read_text(encoding="utf-8"))
-        yield from ((page, " ".join(code.split())) for code in re.findall(r"`((?:tacit|make)\s[^`]*)`", prose))
+        yield from ((page, " ".join(code.split())) for code in re.findall(r"`((?:hardwon|make)\s[^`]*)`", prose))
 
 
 def told(program: str) -> list[str]:
@@ -61,10 +61,10 @@ def test_python_in_a_page_runs(code, tmp_path, monkeypatch):
     exec(compile(code, "page", "exec"), {"__name__": "page"})
 
 
-@pytest.mark.parametrize("line", told("tacit"))
+@pytest.mark.parametrize("line", told("hardwon"))
 def test_command_in_a_page_exists_with_its_options(line):
-    """`tacit memory ls LIBRARY --kind guardrail`: each part is known to the command line."""
-    command = TACIT
+    """`hardwon memory ls LIBRARY --kind guardrail`: each part is known to the command line."""
+    command = HARDWON
     words = shlex.split(line)[1:]
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         if words[0] not in command.commands and hasattr(command, "default"):
@@ -79,13 +79,13 @@ def test_command_in_a_page_exists_with_its_options(line):
 def test_every_command_is_in_a_page():
     """Whoever reads the documentation knows of it."""
     prose = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for name, _ in leaves(TACIT, "tacit"):
+    for name, _ in leaves(HARDWON, "hardwon"):
         family, _, own = name.rpartition(" ")
         listed = re.search(rf"`{family} \w+`(?:[\s,]|and|`\w+`)*`{own}`", prose)
         assert name in prose or listed, f"{name} is in no page"
 
 
-@pytest.mark.parametrize(("name", "command"), [pytest.param(*leaf, id=leaf[0]) for leaf in leaves(TACIT, "tacit")])
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*leaf, id=leaf[0]) for leaf in leaves(HARDWON, "hardwon")])
 def test_every_parameter_has_a_sentence_of_help(name, command):
     assert command.help
     for parameter in command.params:
@@ -119,6 +119,6 @@ def test_every_picture_is_used():
 
 
 def test_results_have_a_place_for_the_table():
-    """`tacit bench learn --write` replaces what stands between these lines."""
+    """`hardwon bench learn --write` replaces what stands between these lines."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert text.index("<!-- bench learn: begin -->") < text.index("<!-- bench learn: end -->")

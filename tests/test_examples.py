@@ -32,7 +32,7 @@ WITHOUT_A_CHAT_MODEL = {"quickstart.py", "inspect_library.py"}
 
 def run(name: str, folder: Path, *arguments: str) -> str:
     """What an example prints, run as a script in an empty folder and without a model's key."""
-    environment = {key: value for key, value in os.environ.items() if key != "TACIT_MODEL"}
+    environment = {key: value for key, value in os.environ.items() if key != "HARDWON_MODEL"}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         cwd=folder,
@@ -83,10 +83,10 @@ def provider() -> Iterator[Provider]:
 
 @pytest.mark.parametrize("name", sorted(TESTED - WITHOUT_A_CHAT_MODEL))
 def test_a_real_model_is_asked_where_the_environment_names_one(name, tmp_path, monkeypatch, provider):
-    """Each runs with a real model by an environment variable: TACIT_MODEL, and where it is."""
+    """Each runs with a real model by an environment variable: HARDWON_MODEL, and where it is."""
     pytest.importorskip("langchain_openai")
     where = {"OPENAI_BASE_URL": f"http://127.0.0.1:{provider.server_port}/v1", "OPENAI_API_KEY": "none"}
-    for variable, value in {"TACIT_MODEL": "openai:tiny", **where}.items():
+    for variable, value in {"HARDWON_MODEL": "openai:tiny", **where}.items():
         monkeypatch.setenv(variable, value)
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")

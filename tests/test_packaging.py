@@ -1,17 +1,20 @@
 """What is installed is what is here: portions, public names, import times and directions, the changelog."""
 
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-import tacit.memory
-import tacit.runtime
-import tacit.trainers
+import hardwon
+import hardwon.memory
+import hardwon.runtime
+import hardwon.trainers
 
 ROOT = Path(__file__).parents[1]
 PORTIONS = ("memory", "runtime", "trainers", "apps")
@@ -19,7 +22,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HEAVY = {"torch", "transformers", "langgraph"}
 
 PUBLIC = {
-    "tacit.memory": {
+    "hardwon.memory": {
         "Admission",
         "Diagnosis",
         "ExperienceLibrary",
@@ -27,11 +30,11 @@ PUBLIC = {
         "Recollection",
         "State",
         "Step",
-        "TacitError",
+        "HardwonError",
         "Trajectory",
         "Verdict",
     },
-    "tacit.runtime": {
+    "hardwon.runtime": {
         "Agent",
         "ChatPolicy",
         "Environment",
@@ -42,12 +45,12 @@ PUBLIC = {
         "Policy",
         "RandomPolicy",
         "Result",
-        "TacitStore",
+        "HardwonStore",
         "TextWorldExpress",
         "ToolEnvironment",
         "open_environment",
     },
-    "tacit.trainers": {
+    "hardwon.trainers": {
         "Engine",
         "EngineChatModel",
         "LocalEngine",
@@ -79,24 +82,25 @@ def imported(code: str) -> set[str]:
 
 @pytest.mark.parametrize("portion", PORTIONS)
 def test_portion_is_a_typed_part_of_the_namespace(portion):
-    """An `__init__.py` in one portion's `tacit` would hide the other three."""
-    assert not (ROOT / portion / "tacit" / "__init__.py").exists()
-    assert (ROOT / portion / "tacit" / portion / "py.typed").exists()
-    assert (ROOT / portion / "tacit" / portion / "__init__.py").exists()
+    """An `__init__.py` in one portion only, or another one, would hide the other three."""
+    first = (ROOT / "memory" / "hardwon" / "__init__.py").read_text(encoding="utf-8")
+    assert (ROOT / portion / "hardwon" / "__init__.py").read_text(encoding="utf-8") == first
+    assert (ROOT / portion / "hardwon" / portion / "py.typed").exists()
+    assert (ROOT / portion / "hardwon" / portion / "__init__.py").exists()
 
 
 def test_every_portion_is_named_wherever_portions_are():
     """One forgotten place makes a portion uninstalled, unchecked or not editable."""
     tools = PYPROJECT["tool"]
-    assert set(PORTIONS) == {path.parent.name for path in ROOT.glob("*/tacit")}
+    assert set(PORTIONS) == {path.parent.name for path in ROOT.glob("*/hardwon")}
     assert tools["hatch"]["build"]["dev-mode-dirs"] == list(PORTIONS)
-    assert tools["hatch"]["build"]["targets"]["wheel"]["packages"] == [f"{portion}/tacit" for portion in PORTIONS]
+    assert tools["hatch"]["build"]["targets"]["wheel"]["packages"] == [f"{folder}/hardwon" for folder in PORTIONS]
     assert set(PORTIONS) <= set(tools["hatch"]["build"]["targets"]["sdist"]["only-include"])
     assert tools["mypy"]["mypy_path"].split(":") == list(PORTIONS)
     assert set(PORTIONS) <= set(tools["mypy"]["files"])
     assert tools["pyright"]["include"] == list(PORTIONS)
     assert tools["ruff"]["src"] == list(PORTIONS)
-    assert set(tools["importlinter"]["root_packages"]) == {f"tacit.{portion}" for portion in PORTIONS}
+    assert tools["importlinter"]["root_packages"] == ["hardwon"]
 
 
 # ---- public names
@@ -112,7 +116,7 @@ def test_public_names_are_there(module):
 
 def test_public_names_are_listed():
     """What a module offers is said in one place, and all of it can be had."""
-    for portion in (tacit.memory, tacit.runtime, tacit.trainers):
+    for portion in (hardwon.memory, hardwon.runtime, hardwon.trainers):
         assert PUBLIC[portion.__name__] <= set(portion.__all__)
         assert all(getattr(portion, name) for name in portion.__all__)
         assert set(portion.__all__) <= set(dir(portion))
@@ -121,7 +125,7 @@ def test_public_names_are_listed():
 def test_name_that_does_not_exist_is_an_attribute_error():
     """Lazy names must not turn a typing mistake into something else."""
     with pytest.raises(AttributeError, match="Agnet"):
-        _ = tacit.runtime.Agnet
+        _ = hardwon.runtime.Agnet
 
 
 # ---- imports
@@ -130,12 +134,12 @@ def test_name_that_does_not_exist_is_an_attribute_error():
 @pytest.mark.parametrize(
     "code",
     [
-        "import tacit.memory",
-        "import tacit.runtime",
-        "import tacit.trainers",
-        "import tacit.memory; tacit.memory.ExperienceLibrary.open(':memory:').close()",
-        "from typer.testing import CliRunner; from tacit.apps.cli import app; CliRunner().invoke(app, ['--help'])",
-        "from tacit.apps import eval, train",
+        "import hardwon.memory",
+        "import hardwon.runtime",
+        "import hardwon.trainers",
+        "import hardwon.memory; hardwon.memory.ExperienceLibrary.open(':memory:').close()",
+        "from typer.testing import CliRunner; from hardwon.apps.cli import app; CliRunner().invoke(app, ['--help'])",
+        "from hardwon.apps import eval, train",
     ],
 )
 def test_light_imports_stay_light(code):
@@ -145,16 +149,33 @@ def test_light_imports_stay_light(code):
 
 def test_imports_point_one_way():
     """The contracts of pyproject.toml, checked by import-linter."""
-    done = run(Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache")
+    check = "import hardwon; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = run(sys.executable, "-c", check, "--no-logo", "--no-cache")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+    files = sum(len(list((ROOT / portion / "hardwon" / portion).rglob("*.py"))) for portion in PORTIONS)
+    assert int(done.stdout.split("Analyzed ")[1].split()[0]) >= files  # what is not found breaks no contract
 
 
 # ---- versions and extras
 
 
+def test_version_is_said_once():
+    assert hardwon.__version__ == version("hardwon")
+    done = run(sys.executable, "-m", "hardwon", "--version")
+    assert done.stdout == f"hardwon {hardwon.__version__}\n"
+
+
+def test_no_message_installs_a_package_of_our_name():
+    """hardwon is not on PyPI yet, and its former name is a stranger's: what users are told installs from a clone."""
+    told = re.compile(r"pip install[^\n]*(?:tacit|(?<!clone of )hardwon\b)")
+    for path in (path for folder in (*PORTIONS, "docs", "examples") for path in (ROOT / folder).rglob("*")):
+        if path.suffix in (".py", ".md"):
+            assert not told.search(path.read_text(encoding="utf-8")), path
+
+
 def test_changelog_speaks_of_this_version():
-    assert f"## [{PYPROJECT['project']['version']}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{hardwon.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_torch_is_bound_and_not_in_the_core():
@@ -191,11 +212,11 @@ def wheel(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_wheel_has_every_module_and_no_other(wheel):
-    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("tacit/")}
+    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("hardwon/")}
     there = {
         str(path.relative_to(ROOT / portion))
         for portion in PORTIONS
-        for path in (ROOT / portion / "tacit").rglob("*")
+        for path in (ROOT / portion / "hardwon").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert shipped == there
@@ -209,10 +230,10 @@ def test_wheel_works_in_an_empty_environment(wheel, tmp_path):
     for command in (
         (sys.executable, "-m", "venv", tmp_path / "venv"),
         (python, "-m", "pip", "install", "--quiet", wheel),
-        (python, "-c", "import tacit.memory, tacit.runtime, tacit.trainers, tacit.apps"),
-        (python, "-c", "from tacit.runtime import Agent, EpisodicPolicy"),
-        (python.with_name("tacit"), "--help"),
-        (python.with_name("tacit"), "doctor"),
+        (python, "-c", "import hardwon.memory, hardwon.runtime, hardwon.trainers, hardwon.apps"),
+        (python, "-c", "from hardwon.runtime import Agent, EpisodicPolicy"),
+        (python.with_name("hardwon"), "--help"),
+        (python.with_name("hardwon"), "doctor"),
     ):
         done = run(*command, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -229,12 +250,12 @@ def test_checkers_see_a_planted_type_error(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     for portion in PORTIONS:
-        planted = tmp_path / portion / "tacit" / portion / "planted.py"
+        planted = tmp_path / portion / "hardwon" / portion / "planted.py"
         planted.write_text(
-            'from tacit.memory import Item\n\nwrong: int = Item("insight", "x").title\n', encoding="utf-8"
+            'from hardwon.memory import Item\n\nwrong: int = Item("insight", "x").title\n', encoding="utf-8"
         )
     for checker in ("mypy", "pyright"):
         done = run(Path(sys.executable).with_name(checker), cwd=tmp_path)
         assert done.returncode == 1
         for portion in PORTIONS:
-            assert f"{portion}/tacit/{portion}/planted.py:3" in done.stdout, done.stdout + done.stderr
+            assert f"{portion}/hardwon/{portion}/planted.py:3" in done.stdout, done.stdout + done.stderr

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tacit.apps.cli import app
-from tacit.memory import ExperienceLibrary, State
-from tacit.runtime.agent import Agent
-from tacit.runtime.episodic import EpisodicPolicy
-from tacit.runtime.protocols import Info
+from hardwon.apps.cli import app
+from hardwon.memory import ExperienceLibrary, State
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.episodic import EpisodicPolicy
+from hardwon.runtime.protocols import Info
 
 
 class Pantry:
@@ -73,8 +73,8 @@ def empty(tmp_path) -> Path:
 
 
 @pytest.fixture
-def tacit():
-    """Runs a command: tacit("memory", "ls", path)."""
+def hardwon():
+    """Runs a command: hardwon("memory", "ls", path)."""
 
     def run(*arguments: object, expect: int = 0) -> Result:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -85,10 +85,10 @@ def tacit():
 
 
 @pytest.fixture
-def tacit_json(tacit):
+def hardwon_json(hardwon):
     """Runs a command with --json and returns what it printed, parsed."""
 
     def run(*arguments: object, expect: int = 0) -> Any:
-        return json.loads(tacit(*arguments, "--json", expect=expect).stdout)
+        return json.loads(hardwon(*arguments, "--json", expect=expect).stdout)
 
     return run

@@ -1,13 +1,13 @@
 import pytest
 
-from tacit.apps import bench_start
-from tacit.apps.bench_library import CachedEmbedder, Rooms
-from tacit.memory.embed import HashingEmbedder
+from hardwon.apps import bench_start
+from hardwon.apps.bench_library import CachedEmbedder, Rooms
+from hardwon.memory.embed import HashingEmbedder
 
 
-def test_recall_rows(tacit_json, monkeypatch):
-    monkeypatch.setattr("tacit.apps.bench_recall.TIMED_S", 0.0)
-    rows = tacit_json("bench", "recall", "--sizes", "100", "--queries", "10")["rows"]
+def test_recall_rows(hardwon_json, monkeypatch):
+    monkeypatch.setattr("hardwon.apps.bench_recall.TIMED_S", 0.0)
+    rows = hardwon_json("bench", "recall", "--sizes", "100", "--queries", "10")["rows"]
     assert [row["path"] for row in rows] == ["cluster", "dense", "hybrid", "random"]
     figures = {"p50_ms", "p99_ms", "parts_p50_ms", "ratio", "agreement", "embedding_p50_ms"}
     assert all(set(row) == {"n", "path"} | figures for row in rows)
@@ -15,41 +15,41 @@ def test_recall_rows(tacit_json, monkeypatch):
     assert all(row["p50_ms"] > 0 and row["parts_p50_ms"] > 0 for row in rows)
 
 
-def test_store_rows(tacit_json, monkeypatch):
+def test_store_rows(hardwon_json, monkeypatch):
     """Every tenant finds its own, whatever the size."""
-    monkeypatch.setattr("tacit.apps.bench_store.SINGLES", 5)
-    monkeypatch.setattr("tacit.apps.bench_store.TENANTS", 3)
-    rows = tacit_json("bench", "store", "--steps", "1000", "--large", "1000")["rows"]
+    monkeypatch.setattr("hardwon.apps.bench_store.SINGLES", 5)
+    monkeypatch.setattr("hardwon.apps.bench_store.TENANTS", 3)
+    rows = hardwon_json("bench", "store", "--steps", "1000", "--large", "1000")["rows"]
     assert all(row["value"] > 0 and row["unit"] for row in rows)
     assert [row["value"] for row in rows if row["what"].startswith("tenants")] == [5, 5]
 
 
-def test_loop_rows(tacit_json):
-    rows = tacit_json("bench", "loop", "--steps", "100", "--episodes", "1")["rows"]
+def test_loop_rows(hardwon_json):
+    rows = hardwon_json("bench", "loop", "--steps", "100", "--episodes", "1")["rows"]
     assert {row["mode"] for row in rows} == {"fused", "stages", "learning"}
     assert all(row["cpu_ms_per_step"] > 0 for row in rows)
 
 
-def test_start_rows(tacit_json):
-    rows = tacit_json("bench", "start", "--repeats", "1")["rows"]
-    assert [row["what"] for row in rows] == ["tacit --help", "import tacit.memory"]
+def test_start_rows(hardwon_json):
+    rows = hardwon_json("bench", "start", "--repeats", "1")["rows"]
+    assert [row["what"] for row in rows] == ["hardwon --help", "import hardwon.memory"]
     assert all(row["p50_ms"] > 0 and isinstance(row["heavy"], list) for row in rows)
 
 
-def test_people_get_a_table_and_progress_on_stderr(tacit, monkeypatch):
+def test_people_get_a_table_and_progress_on_stderr(hardwon, monkeypatch):
     def measure(repeats, tell):
         tell("starting ...")
         return [{"what": "a start", "p50_ms": 1.5, "heavy": ["torch", "faiss"]}]
 
     monkeypatch.setattr(bench_start, "measure", measure)
-    result = tacit("bench", "start")
+    result = hardwon("bench", "start")
     assert result.stdout.split() == ["what", "p50_ms", "heavy", "a", "start", "1.5", "torch,", "faiss"]
     assert result.stderr == "starting ...\n"
 
 
 @pytest.mark.parametrize("sizes", ["", "ten", "100,", "5"])
-def test_sizes_that_cannot_be_measured_are_refused(tacit, sizes):
-    assert "--sizes" in tacit("bench", "recall", "--sizes", sizes, expect=2).stderr
+def test_sizes_that_cannot_be_measured_are_refused(hardwon, sizes):
+    assert "--sizes" in hardwon("bench", "recall", "--sizes", sizes, expect=2).stderr
 
 
 def test_rooms_are_the_same_for_the_same_seed():

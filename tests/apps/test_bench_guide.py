@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from tacit.apps.bench_guide import ARMS, TEST, TUNING, WORLDS, bootstrap, summary, tables
-from tacit.apps.guide_houses import DEMOS, EASY, KINDS, Memory, memories, rebuilt, record
-from tacit.memory import Diagnosis, State, Step, Trajectory
+from hardwon.apps.bench_guide import ARMS, TEST, TUNING, WORLDS, bootstrap, summary, tables
+from hardwon.apps.guide_houses import DEMOS, EASY, KINDS, Memory, memories, rebuilt, record
+from hardwon.memory import Diagnosis, State, Step, Trajectory
 
 SEEN = "You are in the kitchen. To the North you see the hall. To the East you see the yard."
 KITCHEN = State(SEEN, location="kitchen")

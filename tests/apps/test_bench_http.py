@@ -1,13 +1,13 @@
-"""`tacit bench http`: the load is the same for server and library, and every call of it is one that works."""
+"""`hardwon bench http`: the load is the same for server and library, and every call of it is one that works."""
 
 from itertools import islice
 
 import pytest
 from fastapi.testclient import TestClient
 
-from tacit.apps import bench_http
-from tacit.apps.bench_library import build
-from tacit.apps.http.app import create_app
+from hardwon.apps import bench_http
+from hardwon.apps.bench_library import build
+from hardwon.apps.http.app import create_app
 
 
 def test_load_is_the_same_for_the_same_seed():

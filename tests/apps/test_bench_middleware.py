@@ -1,9 +1,9 @@
 """What the benchmark of the middleware prints."""
 
 
-def test_middleware_rows(tacit_json, monkeypatch):
-    monkeypatch.setattr("tacit.apps.bench_middleware.CALLS", 4)
-    rows = tacit_json("bench", "middleware", "--steps", "100", "--episodes", "2")["rows"]
+def test_middleware_rows(hardwon_json, monkeypatch):
+    monkeypatch.setattr("hardwon.apps.bench_middleware.CALLS", 4)
+    rows = hardwon_json("bench", "middleware", "--steps", "100", "--episodes", "2")["rows"]
     assert [row["what"] for row in rows] == [
         "a bare agent's call",
         "added, known situations",

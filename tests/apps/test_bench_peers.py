@@ -1,15 +1,15 @@
-"""`tacit bench peers`: the measuring itself, on ours and the plain parts; no network."""
+"""`hardwon bench peers`: the measuring itself, on ours and the plain parts; no network."""
 
 import sys
 
 import numpy as np
 import pytest
 
-from tacit.apps import bench_peers
-from tacit.apps.bench_peers import Data, System, make_data
-from tacit.apps.peers import environments, report
-from tacit.apps.peers.environments import NotInstalled, python_of
-from tacit.apps.peers.processes import Phase, ScriptDied
+from hardwon.apps import bench_peers
+from hardwon.apps.bench_peers import Data, System, make_data
+from hardwon.apps.peers import environments, report
+from hardwon.apps.peers.environments import NotInstalled, python_of
+from hardwon.apps.peers.processes import Phase, ScriptDied
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,9 @@ def data(tmp_path):
     return make_data(tmp_path / "data", 12, 10, None, lambda _: None)
 
 
-def test_ours_and_the_parts_are_measured(tacit_json):
+def test_ours_and_the_parts_are_measured(hardwon_json):
     """Ours keeps every promise that does not depend on speed; the parts run twice."""
-    rows = tacit_json("bench", "peers", "--n", "50", "--queries", "10", "--only", "ours,parts")["rows"]
+    rows = hardwon_json("bench", "peers", "--n", "50", "--queries", "10", "--only", "ours,parts")["rows"]
     assert [row["system"] for row in rows] == ["parts", "parts + fts5", "ours", "parts, again", "parts + fts5, again"]
     parts, _, ours, *_ = rows
     assert not [value for row in rows for name, value in row.items() if name.endswith("error")]
@@ -46,10 +46,10 @@ def test_ours_and_the_parts_are_measured(tacit_json):
     assert ours["ratios"]["add_per_s"] == pytest.approx(ours["add_per_s"] / ours["beside_add_per_s"], rel=0.01)
 
 
-def test_people_get_tables(tacit, monkeypatch):
+def test_people_get_tables(hardwon, monkeypatch):
     row = {"system": "ours", "dense_p50_ms": 0.5, "ratios": {"dense_p50_ms": 1.5}, "error": "searches: broken"}
     monkeypatch.setattr(bench_peers, "measure", lambda *_: [row])
-    said = tacit("bench", "peers", "--only", "ours").stdout
+    said = hardwon("bench", "peers", "--only", "ours").stdout
     assert "0.5 (1.5x)" in said
     assert "searches: broken" in said
     assert "at most 1.2" in said
@@ -58,7 +58,7 @@ def test_people_get_tables(tacit, monkeypatch):
 def test_tables_are_written_between_the_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
-    report.write(page, [{"system": "parts", "held": 10, "dense_p50_ms": 0.5, "ratios": {}}], "tacit bench peers")
+    report.write(page, [{"system": "parts", "held": 10, "dense_p50_ms": 0.5, "ratios": {}}], "hardwon bench peers")
     written = page.read_text(encoding="utf-8")
     assert "| parts | 10 | 0.5 |" in written
     assert written.startswith("before\n")
@@ -66,14 +66,14 @@ def test_tables_are_written_between_the_marks(tmp_path):
     assert "old" not in written
 
 
-def test_file_without_a_place_is_refused_before_anything_is_measured(tacit, tmp_path):
+def test_file_without_a_place_is_refused_before_anything_is_measured(hardwon, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("nothing here\n", encoding="utf-8")
-    assert report.BEGIN in tacit("bench", "peers", "--write", page, expect=2).stderr
+    assert report.BEGIN in hardwon("bench", "peers", "--write", page, expect=2).stderr
 
 
-def test_unknown_system_is_refused(tacit):
-    assert "mem0-faiss" in tacit("bench", "peers", "--only", "mem0-fais", expect=2).stderr
+def test_unknown_system_is_refused(hardwon):
+    assert "mem0-faiss" in hardwon("bench", "peers", "--only", "mem0-fais", expect=2).stderr
 
 
 def test_system_that_does_not_install_is_skipped_with_its_reason(tmp_path, monkeypatch):

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.apps import bench_retrieval
-from tacit.apps.bench_retrieval import interval, read
-from tacit.memory.errors import ConfigError
+from hardwon.apps import bench_retrieval
+from hardwon.apps.bench_retrieval import interval, read
+from hardwon.memory.errors import ConfigError
 
 SEEN = (("I lost my key, %s.", "find_key"), ('{"key": "%s", "found": true}', "send_key"))
 
@@ -125,10 +125,10 @@ def test_one_task_cannot_be_left_out(tmp_path):
         read(write(tmp_path, told(), step()))
 
 
-def test_a_missing_folder_says_what_to_do(tacit, tmp_path):
+def test_a_missing_folder_says_what_to_do(hardwon, tmp_path):
     assert (
         "Name a folder of trajectories by --data"
-        in tacit("bench", "retrieval", "--data", str(tmp_path / "none"), expect=2).stderr
+        in hardwon("bench", "retrieval", "--data", str(tmp_path / "none"), expect=2).stderr
     )
 
 
@@ -140,13 +140,13 @@ def test_a_model_that_is_not_installed_is_skipped_with_a_word(folder, monkeypatc
     assert any("MiniLM is left out" in line for line in said)
 
 
-def test_the_command_prints_json_or_a_table(tacit, tacit_json, folder, hashing_only, monkeypatch):
-    rows = tacit_json("bench", "retrieval", "--data", str(folder))["rows"]
+def test_the_command_prints_json_or_a_table(hardwon, hardwon_json, folder, hashing_only, monkeypatch):
+    rows = hardwon_json("bench", "retrieval", "--data", str(folder))["rows"]
     assert {"method", "level", "agreement", "agreement_ci95", "tuning", "held_out", "any", "answered", "n"} <= set(
         rows[0]
     )
-    monkeypatch.setenv("TACIT_DATA", str(folder))
-    assert "ours, hashing" in tacit("bench", "retrieval").stdout
+    monkeypatch.setenv("HARDWON_DATA", str(folder))
+    assert "ours, hashing" in hardwon("bench", "retrieval").stdout
 
 
 def test_intervals_resample_whole_groups():

@@ -1,4 +1,4 @@
-"""`tacit bench train`, on a small batch; TRL's process is scripted."""
+"""`hardwon bench train`, on a small batch; TRL's process is scripted."""
 
 import json
 import subprocess
@@ -8,11 +8,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from tacit.apps import bench_train, bench_train_gpu, bench_train_work
-from tacit.apps.peers.processes import ScriptDied
-from tacit.memory.errors import ConfigError
-from tacit.trainers.optim import Learner
-from tacit.trainers.tiny import TinyConfig
+from hardwon.apps import bench_train, bench_train_gpu, bench_train_work
+from hardwon.apps.peers.processes import ScriptDied
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.optim import Learner
+from hardwon.trainers.tiny import TinyConfig
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +39,9 @@ class Scripted:
         return [1.0, 2.0]
 
 
-def test_train_rows(tacit_json):
+def test_train_rows(hardwon_json):
     """A row for every system, the raw pass of each phase being the unit; without TRL, that is said."""
-    found = tacit_json("bench", "train", "--rounds", "1", "--no-trl")
+    found = hardwon_json("bench", "train", "--rounds", "1", "--no-trl")
     assert {row["system"]: row["to_raw"] for row in found["rows"]}["raw"] == 1.0
     assert {row["phase"] for row in found["rows"]} == {"generation", "training"}
     assert all(row["tokens_per_cpu_s"] > 0 and row["to_trl"] is None for row in found["rows"])
@@ -71,7 +71,7 @@ def test_tables_are_written_between_the_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{bench_train.BEGIN}\nold\n{bench_train.END}\nafter\n", encoding="utf-8")
     found = {"rows": [{"system": "raw", "tokens_per_cpu_s": 4000}], "targets": [{"what": "x"}], "floor": {"a": 1}}
-    bench_train.write(page, found, "tacit bench train")
+    bench_train.write(page, found, "hardwon bench train")
     text = page.read_text(encoding="utf-8")
     assert "| raw | 4,000 |" in text
     assert "old" not in text
@@ -87,7 +87,7 @@ class Missing:
             raise ImportError(name)
 
 sys.meta_path.insert(0, Missing())
-from tacit.apps.bench_train_gpu import TINY, measure
+from hardwon.apps.bench_train_gpu import TINY, measure
 import json
 print(json.dumps(measure(TINY, "cpu", 1, lambda line: None)))
 """

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import typer
 
-from tacit.apps import bench_start, cli, doors
-from tacit.memory import errors
+from hardwon.apps import bench_start, cli, doors
+from hardwon.memory import errors
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,10 +42,10 @@ def test_every_command_can_print_json(path):
 
 @pytest.mark.parametrize("wing", ["memory", "runtime"])
 def test_every_command_that_a_message_names_exists(wing):
-    """`Re-embed it with: tacit memory reembed PATH --embedder NAME` must be something one can type."""
+    """`Re-embed it with: hardwon memory reembed PATH --embedder NAME` must be something one can type."""
     said = "\n".join(file.read_text() for file in (ROOT / wing).rglob("*.py"))
-    named = set(re.findall(r"tacit (memory|bench) ([a-z]+)", said)) | {
-        (w,) for w in re.findall(r"tacit (run|doctor)\b", said)
+    named = set(re.findall(r"hardwon (memory|bench) ([a-z]+)", said)) | {
+        (w,) for w in re.findall(r"hardwon (run|doctor)\b", said)
     }
     assert named <= set(COMMANDS)
 
@@ -57,8 +57,8 @@ def test_the_options_that_messages_name_exist(path, option):
     assert option in {name for parameter in COMMANDS[path].params for name in parameter.opts}
 
 
-def test_version(tacit):
-    assert re.fullmatch(r"tacit \d+\.\d+\.\d+\S*\n", tacit("--version").stdout)
+def test_version(hardwon):
+    assert re.fullmatch(r"hardwon \d+\.\d+\.\d+\S*\n", hardwon("--version").stdout)
 
 
 @pytest.mark.parametrize("start", bench_start.STARTS)
@@ -72,7 +72,7 @@ def raising(monkeypatch, error: BaseException) -> None:
         raise error
 
     monkeypatch.setattr(doors, "say_json", fail)
-    monkeypatch.setattr("tacit.apps.doctor.say_json", fail)
+    monkeypatch.setattr("hardwon.apps.doctor.say_json", fail)
 
 
 @pytest.mark.parametrize(
@@ -87,27 +87,27 @@ def raising(monkeypatch, error: BaseException) -> None:
         (OSError(28, "No space left on device"), 1),
     ],
 )
-def test_an_error_is_one_line_and_an_exit_code(tacit, monkeypatch, error, code):
+def test_an_error_is_one_line_and_an_exit_code(hardwon, monkeypatch, error, code):
     raising(monkeypatch, error)
-    result = tacit("doctor", "--json", expect=code)
+    result = hardwon("doctor", "--json", expect=code)
     assert result.stdout == ""
     assert result.stderr == f"error: {error}\n"
 
 
-def test_a_bug_is_not_disguised_as_an_error(tacit, monkeypatch):
+def test_a_bug_is_not_disguised_as_an_error(hardwon, monkeypatch):
     raising(monkeypatch, ValueError("a bug"))
-    assert isinstance(tacit("doctor", "--json", expect=1).exception, ValueError)
+    assert isinstance(hardwon("doctor", "--json", expect=1).exception, ValueError)
 
 
-def test_a_wrong_call_exits_with_2(tacit):
-    assert "No such command" in tacit("memory", "sing", expect=2).stderr
-    assert "Missing argument" in tacit("memory", "show", expect=2).stderr
+def test_a_wrong_call_exits_with_2(hardwon):
+    assert "No such command" in hardwon("memory", "sing", expect=2).stderr
+    assert "Missing argument" in hardwon("memory", "show", expect=2).stderr
 
 
-def test_an_interruption_says_where_the_library_is(tacit, learnt, monkeypatch):
+def test_an_interruption_says_where_the_library_is(hardwon, learnt, monkeypatch):
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tacit.memory.ExperienceLibrary.stats", interrupted)
-    result = tacit("memory", "stats", learnt, expect=130)
+    monkeypatch.setattr("hardwon.memory.ExperienceLibrary.stats", interrupted)
+    result = hardwon("memory", "stats", learnt, expect=130)
     assert result.stderr == f"interrupted. The library is at {learnt}; what was written is kept.\n"

@@ -5,13 +5,13 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.apps.dashboard import charts, figures
-from tacit.apps.dashboard.login import _own
-from tacit.apps.dashboard.markup import linked, tag
-from tacit.apps.dashboard.run_pages import experiment, training
-from tacit.apps.http import runs
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import UnknownName
+from hardwon.apps.dashboard import charts, figures
+from hardwon.apps.dashboard.login import _own
+from hardwon.apps.dashboard.markup import linked, tag
+from hardwon.apps.dashboard.run_pages import experiment, training
+from hardwon.apps.http import runs
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import UnknownName
 
 
 def world(arm, success, seed=0):

@@ -2,11 +2,11 @@ import sqlite3
 
 import pytest
 
-from tacit.apps import doctor
+from hardwon.apps import doctor
 
 
-def test_the_report_names_what_matters(tacit_json):
-    report = tacit_json("doctor")
+def test_the_report_names_what_matters(hardwon_json):
+    report = hardwon_json("doctor")
     assert report["ok"]
     assert report["sqlite"]["fts5"]
     assert report["packages"]["core"]["numpy"]
@@ -14,18 +14,18 @@ def test_the_report_names_what_matters(tacit_json):
     assert report["library"] is None
 
 
-def test_a_missing_package_names_its_extra(tacit, monkeypatch):
+def test_a_missing_package_names_its_extra(hardwon, monkeypatch):
     known = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "minigrid" else known(name))
-    printed = " ".join(tacit("doctor").stdout.split())
-    assert "babyai minigrid not installed: pip install 'tacit[babyai]'" in printed
-    assert "babyai pip install 'tacit[babyai]'" in printed
+    printed = " ".join(hardwon("doctor").stdout.split())
+    assert "babyai minigrid not installed: pip install '.[babyai]'" in printed
+    assert "babyai pip install '.[babyai]'" in printed
 
 
-def test_a_missing_core_package_is_an_error(tacit, monkeypatch):
+def test_a_missing_core_package_is_an_error(hardwon, monkeypatch):
     known = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numpy" else known(name))
-    tacit("doctor", expect=1)
+    hardwon("doctor", expect=1)
 
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch):
@@ -33,38 +33,38 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch):
     assert doctor.find_device() == {"gpus": []}
 
 
-def test_a_sound_library(tacit, tacit_json, learnt):
-    assert tacit_json("doctor", learnt)["library"]["sound"]
-    assert "sound: " in tacit("doctor", learnt).stdout
+def test_a_sound_library(hardwon, hardwon_json, learnt):
+    assert hardwon_json("doctor", learnt)["library"]["sound"]
+    assert "sound: " in hardwon("doctor", learnt).stdout
 
 
-def test_a_library_that_is_not_sound_is_an_error(tacit, own):
+def test_a_library_that_is_not_sound_is_an_error(hardwon, own):
     with sqlite3.connect(own) as connection:
         connection.execute("DELETE FROM words")
     connection.close()
-    assert "not sound: " in tacit("doctor", own, expect=1).stdout
+    assert "not sound: " in hardwon("doctor", own, expect=1).stdout
 
 
-def test_the_library_names_its_embedder_and_its_index_files(tacit_json, learnt):
-    library = tacit_json("doctor", learnt)["library"]
+def test_the_library_names_its_embedder_and_its_index_files(hardwon_json, learnt):
+    library = hardwon_json("doctor", learnt)["library"]
     assert library["embedder"] == "hashing"
     assert library["namespaces"]["default"]["episodes"] == 40
     assert library["index"]["valid"] in (True, None)
 
 
-def test_a_damaged_index_file_is_found(tacit_json, own):
+def test_a_damaged_index_file_is_found(hardwon_json, own):
     folder = own.with_name(f"{own.name}.index")
     folder.mkdir(exist_ok=True)
     (folder / "1-states").write_bytes(b"not an index")
-    library = tacit_json("doctor", own, expect=1)["library"]
+    library = hardwon_json("doctor", own, expect=1)["library"]
     assert library["index"]["valid"] is False
     assert any("states" in problem["where"] for problem in library["problems"])
 
 
 @pytest.mark.parametrize("content", [b"hello", b"SQLite format 3\x00 and then nothing"])
-def test_what_is_no_library_is_a_finding(tacit_json, tmp_path, content):
+def test_what_is_no_library_is_a_finding(hardwon_json, tmp_path, content):
     """The rest of the report is still made."""
     (tmp_path / "a.txt").write_bytes(content)
-    report = tacit_json("doctor", tmp_path / "a.txt", expect=1)
+    report = hardwon_json("doctor", tmp_path / "a.txt", expect=1)
     assert report["packages"]["core"]["numpy"]
     assert "a.txt" in report["library"]["problems"][0]["what"]

@@ -1,8 +1,8 @@
 import pytest
 
-from tacit.apps.explain import explain, guarded, happened, resolve
-from tacit.memory import ExperienceLibrary, Item, State
-from tacit.memory.errors import UnknownName
+from hardwon.apps.explain import explain, guarded, happened, resolve
+from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.memory.errors import UnknownName
 
 
 @pytest.fixture

@@ -5,9 +5,16 @@ import json
 import pytest
 from fastapi.testclient import TestClient as Plain
 
-from tacit.apps.http.app import create_app
-from tacit.memory import ExperienceLibrary, Item, State
-from tacit.memory.errors import ConfigError, LibraryError, LibraryReadOnly, LibraryUnwritable, MissingExtra, UnknownName
+from hardwon.apps.http.app import create_app
+from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.memory.errors import (
+    ConfigError,
+    LibraryError,
+    LibraryReadOnly,
+    LibraryUnwritable,
+    MissingExtra,
+    UnknownName,
+)
 
 
 class TestClient(Plain):
@@ -166,7 +173,7 @@ def test_metrics_of_a_run_are_streamed(path, tmp_path):
     ],
 )
 def test_status_follows_the_kind_of_error(error, status):
-    from tacit.apps.http.problems import status_of
+    from hardwon.apps.http.problems import status_of
 
     assert status_of(error) == status
 
@@ -216,9 +223,9 @@ def test_figures_count_by_route_and_not_by_id(client):
     client.get("/v1/items/one"), client.get("/v1/items/two")
     client.post("/v1/recall", json={"text": "x"})
     text = client.get("/metrics").text
-    assert 'tacit_http_requests_total{method="GET",route="/v1/items/{item_id}",status="404"} 2.0' in text
-    assert "tacit_recall_seconds_count 1.0" in text
-    assert 'tacit_episodes{namespace="default"} 0.0' in text
+    assert 'hardwon_http_requests_total{method="GET",route="/v1/items/{item_id}",status="404"} 2.0' in text
+    assert "hardwon_recall_seconds_count 1.0" in text
+    assert 'hardwon_episodes{namespace="default"} 0.0' in text
 
 
 def test_description_loads_nothing_from_elsewhere(client):

@@ -6,12 +6,12 @@ import logging
 import pytest
 from fastapi.testclient import TestClient as Plain
 
-from tacit.apps.http.app import create_app
-from tacit.apps.http.auth import Tokens
-from tacit.apps.http.limits import Rates
-from tacit.apps.http.watch import JsonLines
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import ConfigError, UnknownName
+from hardwon.apps.http.app import create_app
+from hardwon.apps.http.auth import Tokens
+from hardwon.apps.http.limits import Rates
+from hardwon.apps.http.watch import JsonLines
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, UnknownName
 
 
 class TestClient(Plain):
@@ -66,7 +66,7 @@ def test_nobody_comes_in_without_a_token(client):
     """Not even while there is none, where other machines can reach the server."""
     answer = client.get("/v1/stats")
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert client.get("/v1/stats", headers=bearer("tacit_wrong")).status_code == 401
+    assert client.get("/v1/stats", headers=bearer("hardwon_wrong")).status_code == 401
     assert client.get("/metrics").status_code == 401
     assert client.get("/openapi.json").status_code == 401
     assert client.get("/healthz").status_code == 200
@@ -162,7 +162,7 @@ def test_rate_fills_up_again():
 
 def test_line_of_the_log_has_the_caller_and_no_secret(client, tokens, caplog):
     secret = tokens.add("ci")
-    with caplog.at_level(logging.INFO, "tacit.http"):
+    with caplog.at_level(logging.INFO, "hardwon.http"):
         client.get("/v1/items/x", headers=bearer(secret))
     (record,) = [record for record in caplog.records if hasattr(record, "told")]
     line = json.loads(JsonLines().format(record))

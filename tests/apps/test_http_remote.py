@@ -11,11 +11,11 @@ import pytest
 import uvicorn
 from hypothesis import given, settings, strategies as st
 
-import tacit.runtime
-from tacit.apps.http.app import create_app
-from tacit.apps.http.auth import Tokens
-from tacit.memory import Add, ExperienceLibrary, Item, Return, State, Step, Update
-from tacit.memory.errors import (
+import hardwon.runtime
+from hardwon.apps.http.app import create_app
+from hardwon.apps.http.auth import Tokens
+from hardwon.memory import Add, ExperienceLibrary, Item, Return, State, Step, Update
+from hardwon.memory.errors import (
     ConfigError,
     LibraryError,
     LibraryForbidden,
@@ -23,9 +23,9 @@ from tacit.memory.errors import (
     LibraryUnreachable,
     UnknownName,
 )
-from tacit.memory.remote import RemoteLibrary
-from tacit.runtime.agent import Agent
-from tacit.runtime.episodic import EpisodicPolicy
+from hardwon.memory.remote import RemoteLibrary
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.episodic import EpisodicPolicy
 
 SERVED_BY_HAND_ONLY = {"gate", "index", "repair", "restore"}
 """What is done beside the file."""
@@ -190,7 +190,7 @@ def test_bank_is_shared_between_clients(remote, address, episode, request):
 def test_all_that_the_runtime_calls_is_served():
     """Every method of a library that a module of the runtime names."""
     called = set()
-    for file in Path(inspect.getfile(tacit.runtime)).parent.rglob("*.py"):
+    for file in Path(inspect.getfile(hardwon.runtime)).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value).removeprefix("self.") in (
                 "library",
@@ -222,11 +222,11 @@ def test_errors_are_the_library_s_own(remote):
 @pytest.fixture
 def in_haste(monkeypatch):
     """No wait between tries."""
-    monkeypatch.setattr("tacit.memory.wire.WAIT_S", 0.0)
+    monkeypatch.setattr("hardwon.memory.wire.WAIT_S", 0.0)
 
 
 def test_server_that_is_not_there(in_haste):
-    with pytest.raises(LibraryUnreachable, match="tacit serve"):
+    with pytest.raises(LibraryUnreachable, match="hardwon serve"):
         RemoteLibrary("http://127.0.0.1:9")
 
 

@@ -12,7 +12,7 @@ from hypothesis.errors import Unsatisfiable  # noqa: E402
 from schemathesis.generation import GenerationMode  # noqa: E402
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
 
-from tacit.apps.http.app import create_app  # noqa: E402
+from hardwon.apps.http.app import create_app  # noqa: E402
 
 FOLLOWING = "/events"
 """Streams that follow do not end; they have tests of their own."""

@@ -6,9 +6,9 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from tacit.apps.http import place
-from tacit.apps.http.app import create_app
-from tacit.memory import ExperienceLibrary
+from hardwon.apps.http import place
+from hardwon.apps.http.app import create_app
+from hardwon.memory import ExperienceLibrary
 
 
 @pytest.fixture

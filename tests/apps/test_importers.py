@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, messages_to_dict
 
-from tacit.apps import importers
-from tacit.memory import ExperienceLibrary, Failure
-from tacit.memory.errors import ConfigError
+from hardwon.apps import importers
+from hardwon.memory import ExperienceLibrary, Failure
+from hardwon.memory.errors import ConfigError
 
 ASK = {"role": "user", "content": "Refund Ada's order."}
 
@@ -254,14 +254,14 @@ def test_nothing_is_learnt_of_an_untrusted_file(library, file):
         (['{"messages": [{"role": "oracle", "content": "x"}]}'], "line 1: a message with the role 'oracle'"),
         (['{"messages": []}', '{"text": "x"}'], "line 2: there are no messages"),
         (['{"id": "1", "run_type": "llm"}', '{"run_type": "llm"}'], "line 2: not a run"),
-        (['{"colour": "red"}'], "line 1: of no format that is known. Say which with --format tacit or openai"),
+        (['{"colour": "red"}'], "line 1: of no format that is known. Say which with --format hardwon or openai"),
         (["7"], "line 1: of no format"),
         ([""], "is empty"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_line_and_nothing_is_written(tacit, path, tmp_path, lines, told):
+def test_what_cannot_be_read_is_refused_by_its_line_and_nothing_is_written(hardwon, path, tmp_path, lines, told):
     (tmp_path / "bad.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    assert told in tacit("memory", "import", path, tmp_path / "bad.jsonl", expect=2).stderr
+    assert told in hardwon("memory", "import", path, tmp_path / "bad.jsonl", expect=2).stderr
     assert not path.exists()
 
 
@@ -287,31 +287,31 @@ def test_nonsense_is_read_or_refused_in_our_words(tmp_path_factory, value):
 # ---- the command
 
 
-def test_the_command_counts_what_it_imports(tacit_json, path, file):
+def test_the_command_counts_what_it_imports(hardwon_json, path, file):
     source = file({"messages": TALK})
-    told = tacit_json("memory", "import", path, source)
+    told = hardwon_json("memory", "import", path, source)
     assert told == {"format": "openai", "library": str(path), "episodes": 1, "new": 1, "steps": 2}
-    assert tacit_json("memory", "import", path, source)["new"] == 0
+    assert hardwon_json("memory", "import", path, source)["new"] == 0
 
 
-def test_a_dry_run_writes_nothing(tacit_json, path, file):
+def test_a_dry_run_writes_nothing(hardwon_json, path, file):
     source = file({"messages": TALK})
-    assert tacit_json("memory", "import", path, source, "--dry-run")["new"] == 1
+    assert hardwon_json("memory", "import", path, source, "--dry-run")["new"] == 1
     assert not path.exists()
-    tacit_json("memory", "import", path, source)
-    assert tacit_json("memory", "import", path, source, "--dry-run")["new"] == 0
+    hardwon_json("memory", "import", path, source)
+    assert hardwon_json("memory", "import", path, source, "--dry-run")["new"] == 0
 
 
-def test_a_dry_run_counts_our_own_files_too(tacit, tacit_json, path, tmp_path, episode):
+def test_a_dry_run_counts_our_own_files_too(hardwon, hardwon_json, path, tmp_path, episode):
     with ExperienceLibrary.open(path) as library:
         library.record(episode())
-    tacit("memory", "export", path, tmp_path / "own.jsonl")
-    told = tacit_json("memory", "import", tmp_path / "other.db", tmp_path / "own.jsonl", "--dry-run")
-    assert (told["format"], told["episodes"], told["new"]) == ("tacit", 1, 1)
+    hardwon("memory", "export", path, tmp_path / "own.jsonl")
+    told = hardwon_json("memory", "import", tmp_path / "other.db", tmp_path / "own.jsonl", "--dry-run")
+    assert (told["format"], told["episodes"], told["new"]) == ("hardwon", 1, 1)
     assert not (tmp_path / "other.db").exists()
-    assert tacit_json("memory", "import", path, tmp_path / "own.jsonl", "--dry-run")["new"] == 0
+    assert hardwon_json("memory", "import", path, tmp_path / "own.jsonl", "--dry-run")["new"] == 0
 
 
-def test_the_format_can_be_said(tacit, path, file):
-    assert "format is 'csv'" in tacit("memory", "import", path, file(TALK), "--format", "csv", expect=2).stderr
-    assert "not an episode" in tacit("memory", "import", path, file(TALK), "--format", "tacit", expect=2).stderr
+def test_the_format_can_be_said(hardwon, path, file):
+    assert "format is 'csv'" in hardwon("memory", "import", path, file(TALK), "--format", "csv", expect=2).stderr
+    assert "not an episode" in hardwon("memory", "import", path, file(TALK), "--format", "hardwon", expect=2).stderr

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
-from tacit.apps.mcp_server import build
-from tacit.memory import ExperienceLibrary, Item
+from hardwon.apps.mcp_server import build
+from hardwon.memory import ExperienceLibrary, Item
 
-COMMAND = [sys.executable, "-c", "from tacit.apps.cli import main; main()", "mcp"]
+COMMAND = [sys.executable, "-c", "from hardwon.apps.cli import main; main()", "mcp"]
 STEPS = [
     {"action": 'run(command="pytest")', "result": "no module named attrs", "failed": True},
     {"action": 'run(command="pip install attrs")', "result": "installed"},
@@ -180,14 +180,14 @@ def test_items_are_resources(library, server):
     async def talk():
         async with Client(server) as client:
             listed = (await client.list_resources()).resources
-            everything = await client.read_resource("tacit://items")
-            one = await client.read_resource(f"tacit://items/{item}")
+            everything = await client.read_resource("hardwon://items")
+            one = await client.read_resource(f"hardwon://items/{item}")
             with pytest.raises(MCPError, match="nowhere"):
-                await client.read_resource("tacit://items/nowhere")
+                await client.read_resource("hardwon://items/nowhere")
             return listed, *(json.loads(getattr(answer.contents[0], "text", "")) for answer in (everything, one))
 
     listed, everything, one = asyncio.run(talk())
-    assert [str(resource.uri) for resource in listed] == ["tacit://items", f"tacit://items/{item}"]
+    assert [str(resource.uri) for resource in listed] == ["hardwon://items", f"hardwon://items/{item}"]
     assert [known["title"] for known in everything] == ["The tests need attrs"]
     assert one["history"][0]["op"] == "added"
 
@@ -251,7 +251,7 @@ def test_over_stdin_and_stdout(path):
     (recorded, recalled), resources = round_trip(parameters)
     assert told(recorded)["steps"] == 2
     assert "no module named attrs" in told(recalled)["advice"]
-    assert resources[0] == "tacit://items"
+    assert resources[0] == "hardwon://items"
     with ExperienceLibrary.open(path, read_only=True) as library:
         assert library.stats()["episodes"] == 1
 
@@ -267,11 +267,11 @@ def test_over_http(path):
             assert httpx.post(address, json={}, headers=forged).status_code in (403, 421)
 
 
-def test_beyond_this_machine_it_does_not_listen(tacit, path):
-    result = tacit("mcp", str(path), "--http", "--host", "0.0.0.0", expect=2)
+def test_beyond_this_machine_it_does_not_listen(hardwon, path):
+    result = hardwon("mcp", str(path), "--http", "--host", "0.0.0.0", expect=2)
     assert "listens on 127.0.0.1 alone" in result.stderr
 
 
-def test_reading_a_library_that_is_not_there_makes_none(tacit, path):
-    assert "there is no library" in tacit("mcp", str(path), "--read-only", expect=1).stderr
+def test_reading_a_library_that_is_not_there_makes_none(hardwon, path):
+    assert "there is no library" in hardwon("mcp", str(path), "--read-only", expect=1).stderr
     assert not path.exists()

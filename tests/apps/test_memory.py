@@ -4,48 +4,48 @@ import sqlite3
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item, errors
+from hardwon.memory import ExperienceLibrary, Item, errors
 
 READS = ["stats", "ls", "guardrails", "clusters", "quarantine", "verify"]
 
 
 @pytest.mark.parametrize("command", READS)
-def test_looking_prints_json(tacit_json, learnt, command):
-    assert tacit_json("memory", command, learnt)
+def test_looking_prints_json(hardwon_json, learnt, command):
+    assert hardwon_json("memory", command, learnt)
 
 
 @pytest.mark.parametrize("command", READS)
-def test_looking_prints_words_that_fit_the_page(tacit, learnt, command):
-    printed = tacit("memory", command, learnt).stdout
+def test_looking_prints_words_that_fit_the_page(hardwon, learnt, command):
+    printed = hardwon("memory", command, learnt).stdout
     assert printed
     assert "\x1b" not in printed
     assert max(map(len, printed.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", [*READS, "show", "search", "history"])
-def test_looking_changes_nothing(tacit, own, command):
+def test_looking_changes_nothing(hardwon, own, command):
     with ExperienceLibrary.open(own, read_only=True) as library:
         item = library.items()[0].id
     before = own.read_bytes()
-    tacit("memory", command, own, *({"show": [item], "history": [item], "search": ["apple"]}.get(command, [])))
+    hardwon("memory", command, own, *({"show": [item], "history": [item], "search": ["apple"]}.get(command, [])))
     assert own.read_bytes() == before
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["ls", "--episodes"], ["clusters"], ["guardrails"], ["search", "apple"]])
-def test_an_empty_library_says_what_to_do_next(tacit, empty, arguments):
-    printed = tacit("memory", arguments[0], empty, *arguments[1:]).stdout
-    assert f"tacit run textworld --library {empty}" in printed
+def test_an_empty_library_says_what_to_do_next(hardwon, empty, arguments):
+    printed = hardwon("memory", arguments[0], empty, *arguments[1:]).stdout
+    assert f"hardwon run textworld --library {empty}" in printed
 
 
-def test_stats_counts_episodes(tacit_json, learnt):
-    figures = tacit_json("memory", "stats", learnt)
+def test_stats_counts_episodes(hardwon_json, learnt):
+    figures = hardwon_json("memory", "stats", learnt)
     assert figures["episodes"] == 40
     assert 0 < figures["successes"] <= 40
 
 
-def test_stats_counts_every_tier(tacit_json, learnt):
+def test_stats_counts_every_tier(hardwon_json, learnt):
     """systems.md §3: rolling summary bounded and auditable; counts in summary equal true counts."""
-    figures = tacit_json("memory", "stats", learnt)
+    figures = hardwon_json("memory", "stats", learnt)
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         summaries = library.summaries()
         items = library.items(status=None)
@@ -56,8 +56,8 @@ def test_stats_counts_every_tier(tacit_json, learnt):
     assert sum(sum(kinds.values()) for kinds in figures["items_by_status"].values()) == len(items)
 
 
-def test_stats_on_paper_names_the_tiers(tacit, learnt):
-    printed = tacit("memory", "stats", learnt).stdout
+def test_stats_on_paper_names_the_tiers(hardwon, learnt):
+    printed = hardwon("memory", "stats", learnt).stdout
     assert all(word in printed for word in ("live", "folded", "segments", "attempts", "situations", "active items"))
 
 
@@ -86,86 +86,88 @@ def varied(own):
         (["--status", "retired", "--writer", "chat:m/1"], "doors are never locked here"),
     ],
 )
-def test_ls_filters(tacit_json, varied, arguments, title):
-    found = tacit_json("memory", "ls", varied, *arguments)
+def test_ls_filters(hardwon_json, varied, arguments, title):
+    found = hardwon_json("memory", "ls", varied, *arguments)
     assert ([item["title"] for item in found["items"]], found["total"]) == ([title], 1)
 
 
-def test_ls_filters_by_situation(tacit_json, varied):
+def test_ls_filters_by_situation(hardwon_json, varied):
     with ExperienceLibrary.open(varied) as library:
         signature = library.clusters(1)[0]["signature"]
         ref = library.items(tag="fruit")[0].id
         library.update(ref, signatures=(signature,))
-    assert ref in {item["id"] for item in tacit_json("memory", "ls", varied, "--signature", signature)["items"]}
+    assert ref in {item["id"] for item in hardwon_json("memory", "ls", varied, "--signature", signature)["items"]}
 
 
-def test_ls_of_an_unusual_item_says_what_is_unusual(tacit, varied):
-    assert re.search(r"quarantined, untrusted$", tacit("memory", "ls", varied, "--status", "all").stdout, re.MULTILINE)
+def test_ls_of_an_unusual_item_says_what_is_unusual(hardwon, varied):
+    assert re.search(
+        r"quarantined, untrusted$", hardwon("memory", "ls", varied, "--status", "all").stdout, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(("sort", "of"), [("score", "score"), ("confidence", "confidence")])
-def test_ls_sorts_the_highest_first(tacit_json, learnt, sort, of):
-    values = [item[of] for item in tacit_json("memory", "ls", learnt, "--sort", sort)["items"]]
+def test_ls_sorts_the_highest_first(hardwon_json, learnt, sort, of):
+    values = [item[of] for item in hardwon_json("memory", "ls", learnt, "--sort", sort)["items"]]
     assert values == sorted(values, reverse=True)
 
 
-def test_ls_new_is_old_backwards(tacit_json, learnt):
-    new, old = (tacit_json("memory", "ls", learnt, "--sort", sort, "-k", 999)["items"] for sort in ("new", "old"))
+def test_ls_new_is_old_backwards(hardwon_json, learnt):
+    new, old = (hardwon_json("memory", "ls", learnt, "--sort", sort, "-k", 999)["items"] for sort in ("new", "old"))
     assert new == old[::-1]
 
 
-def test_ls_limits_and_skips(tacit_json, learnt):
-    everything = [row["id"] for row in tacit_json("memory", "ls", learnt, "--episodes", "-k", 99)["episodes"]]
-    page = tacit_json("memory", "ls", learnt, "--episodes", "--limit", 3, "--offset", 2)
+def test_ls_limits_and_skips(hardwon_json, learnt):
+    everything = [row["id"] for row in hardwon_json("memory", "ls", learnt, "--episodes", "-k", 99)["episodes"]]
+    page = hardwon_json("memory", "ls", learnt, "--episodes", "--limit", 3, "--offset", 2)
     assert [row["id"] for row in page["episodes"]] == everything[2:5]
     assert page["total"] == 40
 
 
-def test_a_page_is_counted_from_one(tacit_json, learnt):
-    third = tacit_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--page", 3)
-    assert third == tacit_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--offset", 10)
+def test_a_page_is_counted_from_one(hardwon_json, learnt):
+    third = hardwon_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--page", 3)
+    assert third == hardwon_json("memory", "ls", learnt, "--episodes", "--limit", 5, "--offset", 10)
 
 
 @pytest.mark.parametrize("command", ["ls", "guardrails", "clusters"])
-def test_which_page_it_is_goes_to_stderr(tacit, learnt, command):
-    shown = tacit("memory", command, learnt, "-k", 1)
+def test_which_page_it_is_goes_to_stderr(hardwon, learnt, command):
+    shown = hardwon("memory", command, learnt, "-k", 1)
     assert re.fullmatch(r"(items|guardrails|situations) 1-1 of \d+\n", shown.stderr)
 
 
-def test_a_page_beyond_the_last_says_how_many_there_are(tacit, learnt):
-    assert "there are 40" in tacit("memory", "ls", learnt, "--episodes", "--page", 9).stdout
+def test_a_page_beyond_the_last_says_how_many_there_are(hardwon, learnt):
+    assert "there are 40" in hardwon("memory", "ls", learnt, "--episodes", "--page", 9).stdout
 
 
 @pytest.mark.parametrize("wrong", [["--page", 2, "--offset", 3], ["--page", 0], ["-k", 0], ["-k", 10**30]])
-def test_a_page_that_cannot_be_is_a_wrong_call(tacit, learnt, wrong):
-    tacit("memory", "ls", learnt, *wrong, expect=2)
+def test_a_page_that_cannot_be_is_a_wrong_call(hardwon, learnt, wrong):
+    hardwon("memory", "ls", learnt, *wrong, expect=2)
 
 
-def test_a_list_cuts_long_texts_and_show_does_not(tacit, own):
+def test_a_list_cuts_long_texts_and_show_does_not(hardwon, own):
     title = "a lesson with a great many words " * 10 + "and its end"
     with ExperienceLibrary.open(own) as library:
         ref = library.add(Item("insight", title, score=1.0)).item_id
-    assert "…" in tacit("memory", "ls", own, "-k", 1).stdout
-    assert title in " ".join(tacit("memory", "show", own, ref).stdout.split())
+    assert "…" in hardwon("memory", "ls", own, "-k", 1).stdout
+    assert title in " ".join(hardwon("memory", "show", own, ref).stdout.split())
 
 
-def test_quarantine_lists_what_waits(tacit, tacit_json, varied):
-    assert [item["source"] for item in tacit_json("memory", "quarantine", varied)["items"]] == ["environment"]
-    assert "the tool says" in tacit("memory", "quarantine", varied).stdout
+def test_quarantine_lists_what_waits(hardwon, hardwon_json, varied):
+    assert [item["source"] for item in hardwon_json("memory", "quarantine", varied)["items"]] == ["environment"]
+    assert "the tool says" in hardwon("memory", "quarantine", varied).stdout
 
 
-def test_an_empty_quarantine_says_so(tacit, learnt):
-    assert "Nothing waits" in tacit("memory", "quarantine", learnt).stdout
+def test_an_empty_quarantine_says_so(hardwon, learnt):
+    assert "Nothing waits" in hardwon("memory", "quarantine", learnt).stdout
 
 
-def test_ls_refuses_what_episodes_do_not_have(tacit, learnt):
-    assert "leave them out" in tacit("memory", "ls", learnt, "--episodes", "--kind", "skill", expect=2).stderr
+def test_ls_refuses_what_episodes_do_not_have(hardwon, learnt):
+    assert "leave them out" in hardwon("memory", "ls", learnt, "--episodes", "--kind", "skill", expect=2).stderr
 
 
-def test_ids_are_never_cut(tacit, tacit_json, learnt):
+def test_ids_are_never_cut(hardwon, hardwon_json, learnt):
     """A person copies an id from the list into the next command."""
-    printed = tacit("memory", "ls", learnt, "--episodes").stdout
-    assert all(row["id"] in printed for row in tacit_json("memory", "ls", learnt, "--episodes")["episodes"])
+    printed = hardwon("memory", "ls", learnt, "--episodes").stdout
+    assert all(row["id"] in printed for row in hardwon_json("memory", "ls", learnt, "--episodes")["episodes"])
 
 
 @pytest.mark.parametrize(
@@ -179,44 +181,46 @@ def test_ids_are_never_cut(tacit, tacit_json, learnt):
         (["--namespace", "other"], "There are: default"),
     ],
 )
-def test_an_unknown_name_lists_what_there_is(tacit, learnt, arguments, there_is):
-    assert there_is in tacit("memory", "ls", learnt, *arguments, expect=2).stderr
+def test_an_unknown_name_lists_what_there_is(hardwon, learnt, arguments, there_is):
+    assert there_is in hardwon("memory", "ls", learnt, *arguments, expect=2).stderr
 
 
-def test_an_unknown_id_lists_some_that_exist(tacit, learnt):
+def test_an_unknown_id_lists_some_that_exist(hardwon, learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         newest = library.trajectories(limit=1)[0]["id"]
-    assert newest in tacit("memory", "show", learnt, "nothing", expect=2).stderr
+    assert newest in hardwon("memory", "show", learnt, "nothing", expect=2).stderr
 
 
-def test_search_says_why_and_how_near(tacit_json, learnt):
-    hits = tacit_json("memory", "search", learnt, "a raw potato and a box")
+def test_search_says_why_and_how_near(hardwon_json, learnt):
+    hits = hardwon_json("memory", "search", learnt, "a raw potato and a box")
     assert hits
     assert all(hit["why"] and -1 <= hit["similarity"] <= 1 and ("item" in hit or "step" in hit) for hit in hits)
 
 
-def test_search_lists_the_ways_to_search(tacit, learnt):
-    assert "There are: dense, hybrid, text" in tacit("memory", "search", learnt, "x", "--how", "magic", expect=2).stderr
+def test_search_lists_the_ways_to_search(hardwon, learnt):
+    assert (
+        "There are: dense, hybrid, text" in hardwon("memory", "search", learnt, "x", "--how", "magic", expect=2).stderr
+    )
 
 
 @pytest.mark.parametrize("among", ["items", "steps"])
-def test_search_looks_among_one_of_them(tacit_json, learnt, among):
-    hits = tacit_json("memory", "search", learnt, "raw potato", "--among", among)
+def test_search_looks_among_one_of_them(hardwon_json, learnt, among):
+    hits = hardwon_json("memory", "search", learnt, "raw potato", "--among", among)
     assert hits
     assert all(among.rstrip("s") in hit for hit in hits)
 
 
-def test_search_filters_by_kind(tacit_json, learnt):
-    hits = tacit_json("memory", "search", learnt, "bite raw potato", "--kind", "guardrail")
+def test_search_filters_by_kind(hardwon_json, learnt):
+    hits = hardwon_json("memory", "search", learnt, "bite raw potato", "--kind", "guardrail")
     assert {hit["item"]["kind"] for hit in hits} == {"guardrail"}
 
 
-def test_search_for_nothing_is_a_wrong_call(tacit, learnt):
-    assert "nothing to look for" in tacit("memory", "search", learnt, " ", expect=2).stderr
+def test_search_for_nothing_is_a_wrong_call(hardwon, learnt):
+    assert "nothing to look for" in hardwon("memory", "search", learnt, " ", expect=2).stderr
 
 
-def test_guardrails_say_what_when_and_how_often(tacit_json, learnt):
-    rules = tacit_json("memory", "guardrails", learnt)["guardrails"]
+def test_guardrails_say_what_when_and_how_often(hardwon_json, learnt):
+    rules = hardwon_json("memory", "guardrails", learnt)["guardrails"]
     rule = max(rules, key=lambda rule: rule["blocked"])
     assert rule["forbids"].startswith("bite ")
     assert rule["evidence"] >= 4
@@ -225,8 +229,8 @@ def test_guardrails_say_what_when_and_how_often(tacit_json, learnt):
     assert rule["when"]
 
 
-def test_clusters_are_counted_and_have_a_best_action(tacit_json, learnt):
-    clusters = tacit_json("memory", "clusters", learnt)
+def test_clusters_are_counted_and_have_a_best_action(hardwon_json, learnt):
+    clusters = hardwon_json("memory", "clusters", learnt)
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         stats = library.stats()
     assert len(clusters["clusters"]) == clusters["total"] == stats["clusters"]
@@ -235,79 +239,79 @@ def test_clusters_are_counted_and_have_a_best_action(tacit_json, learnt):
     assert any(action["action"] == "eat apple" for action in best if action)
 
 
-def test_clusters_have_their_attempts(tacit_json, tacit, learnt):
+def test_clusters_have_their_attempts(hardwon_json, hardwon, learnt):
     """systems.md §3: counts in summary equal true counts; every claim resolves to ids."""
-    for cluster in tacit_json("memory", "clusters", learnt)["clusters"]:
+    for cluster in hardwon_json("memory", "clusters", learnt)["clusters"]:
         assert sum(attempt["n"] for attempt in cluster["attempts"]) == cluster["steps"]
-    assert "attempt:1 " in tacit("memory", "clusters", learnt).stdout
+    assert "attempt:1 " in hardwon("memory", "clusters", learnt).stdout
 
 
-def test_clusters_name_the_namespaces(tacit, learnt):
-    assert "There are: default" in tacit("memory", "clusters", learnt, "-n", "other", expect=2).stderr
+def test_clusters_name_the_namespaces(hardwon, learnt):
+    assert "There are: default" in hardwon("memory", "clusters", learnt, "-n", "other", expect=2).stderr
 
 
-def test_what_is_no_library_is_refused(tacit, tmp_path):
+def test_what_is_no_library_is_refused(hardwon, tmp_path):
     for name, content in (("a.txt", b"hello"), ("b.db", b"")):
         (tmp_path / name).write_bytes(content)
     with sqlite3.connect(tmp_path / "c.db") as connection:
         connection.execute("CREATE TABLE other (x)")
     connection.close()
-    assert "not a tacit library" in tacit("memory", "ls", tmp_path / "a.txt", expect=1).stderr
-    assert "is empty, not a tacit library" in tacit("memory", "ls", tmp_path / "b.db", expect=1).stderr
-    assert "not a tacit library" in tacit("memory", "ls", tmp_path / "c.db", expect=1).stderr
-    assert "there is no library at" in tacit("memory", "ls", tmp_path / "missing.db", expect=1).stderr
-    assert "is a folder" in tacit("memory", "ls", tmp_path, expect=1).stderr
+    assert "not a hardwon library" in hardwon("memory", "ls", tmp_path / "a.txt", expect=1).stderr
+    assert "is empty, not a hardwon library" in hardwon("memory", "ls", tmp_path / "b.db", expect=1).stderr
+    assert "not a hardwon library" in hardwon("memory", "ls", tmp_path / "c.db", expect=1).stderr
+    assert "there is no library at" in hardwon("memory", "ls", tmp_path / "missing.db", expect=1).stderr
+    assert "is a folder" in hardwon("memory", "ls", tmp_path, expect=1).stderr
     assert not (tmp_path / "missing.db").exists()
 
 
 @pytest.mark.parametrize("arguments", [["--writer", "\udcff"], ["--tag", "\udcff"], ["--text", "\udcff"]])
-def test_bytes_that_are_no_text_find_nothing(tacit, learnt, arguments):
-    assert "No such items" in tacit("memory", "ls", learnt, *arguments).stdout
+def test_bytes_that_are_no_text_find_nothing(hardwon, learnt, arguments):
+    assert "No such items" in hardwon("memory", "ls", learnt, *arguments).stdout
 
 
 @pytest.mark.parametrize("command", ["ls", "clusters", "stats"])
-def test_a_namespace_of_bytes_that_are_no_text_is_unknown(tacit, learnt, command):
-    assert "There are: default" in tacit("memory", command, learnt, "-n", "\udcff", expect=2).stderr
+def test_a_namespace_of_bytes_that_are_no_text_is_unknown(hardwon, learnt, command):
+    assert "There are: default" in hardwon("memory", command, learnt, "-n", "\udcff", expect=2).stderr
 
 
-def test_a_newer_schema_names_the_upgrade(tacit, own):
+def test_a_newer_schema_names_the_upgrade(hardwon, own):
     with sqlite3.connect(own) as connection:
         connection.execute("PRAGMA user_version = 999")
     connection.close()
-    assert "pip install --upgrade tacit" in tacit("memory", "stats", own, expect=1).stderr
+    assert "Update your clone of hardwon, then run: pip install ." in hardwon("memory", "stats", own, expect=1).stderr
 
 
-def test_the_command_that_another_embedder_is_told_helps(tacit, own):
+def test_the_command_that_another_embedder_is_told_helps(hardwon, own):
     with pytest.raises(errors.EmbedderMismatch) as refused:
         ExperienceLibrary.open(own, embedder="hashing:64")
-    command = re.search(r"tacit (memory reembed .*)", str(refused.value))
+    command = re.search(r"hardwon (memory reembed .*)", str(refused.value))
     assert command
-    tacit(*command[1].split())
+    hardwon(*command[1].split())
     ExperienceLibrary.open(own, embedder="hashing:64").close()
 
 
-def test_stats_migrates_when_asked(tacit_json, own):
-    assert tacit_json("memory", "stats", own, "--migrate")["episodes"] == 40
+def test_stats_migrates_when_asked(hardwon_json, own):
+    assert hardwon_json("memory", "stats", own, "--migrate")["episodes"] == 40
 
 
-def test_verify_finds_what_is_wrong_and_repair_mends_it(tacit, tacit_json, own):
+def test_verify_finds_what_is_wrong_and_repair_mends_it(hardwon, hardwon_json, own):
     with sqlite3.connect(own) as connection:
         connection.execute("DELETE FROM words")
     connection.close()
-    assert tacit_json("memory", "verify", own, expect=1)["problems"][0]["where"] == "words"
-    assert "tacit memory repair" in tacit("memory", "verify", own, expect=1).stdout
-    assert "rebuilt" in tacit("memory", "repair", own).stdout
-    assert tacit_json("memory", "verify", own) == {"sound": True, "problems": []}
+    assert hardwon_json("memory", "verify", own, expect=1)["problems"][0]["where"] == "words"
+    assert "hardwon memory repair" in hardwon("memory", "verify", own, expect=1).stdout
+    assert "rebuilt" in hardwon("memory", "repair", own).stdout
+    assert hardwon_json("memory", "verify", own) == {"sound": True, "problems": []}
 
 
-def test_a_library_that_may_only_be_read_is_looked_at(tacit, own, monkeypatch):
+def test_a_library_that_may_only_be_read_is_looked_at(hardwon, own, monkeypatch):
     """Where no file may be made beside it, either."""
     own.chmod(0o444)
     own.parent.chmod(0o555)
     try:
         for command, *more in [[name] for name in READS] + [["search", "apple"]]:
-            assert tacit("memory", command, own, *more).stdout
+            assert hardwon("memory", command, own, *more).stdout
         monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)  # root may write everything
-        assert "may not be written" in tacit("memory", "evolve", own, expect=1).stderr
+        assert "may not be written" in hardwon("memory", "evolve", own, expect=1).stderr
     finally:
         own.parent.chmod(0o755)

@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from tacit.apps.cli import app
+from hardwon.apps.cli import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CALL = re.compile(r"^\$ tacit (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+CALL = re.compile(r"^\$ hardwon (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 def in_a_line(text: str) -> str:
@@ -19,18 +19,18 @@ def in_a_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_every_block_of_the_page_runs_and_prints_what_it_shows(tacit, tmp_path, monkeypatch):
+def test_every_block_of_the_page_runs_and_prints_what_it_shows(hardwon, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for language, block in FENCE.findall(PAGE):
         if language == "python":
             exec(compile(block, "docs/memory.md", "exec"), {"__name__": "page"})
             continue
         for call, shown in CALL.findall(block):
-            printed = in_a_line(tacit(*shlex.split(call)).stdout)
+            printed = in_a_line(hardwon(*shlex.split(call)).stdout)
             for line in shown.splitlines():
-                assert in_a_line(line) in printed, f"tacit {call}"
+                assert in_a_line(line) in printed, f"hardwon {call}"
 
 
 def test_every_command_of_the_family_is_on_the_page():
     family: Any = typer.main.get_command(app)
-    assert set(family.commands["memory"].commands) <= set(re.findall(r"tacit memory (\w+)", PAGE))
+    assert set(family.commands["memory"].commands) <= set(re.findall(r"hardwon memory (\w+)", PAGE))

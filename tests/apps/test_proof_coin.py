@@ -6,10 +6,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tacit.apps import proof_coin, proof_figures, proof_worlds
-from tacit.apps.proof_extractor import Played
-from tacit.apps.proof_policy import paired, turned
-from tacit.apps.proof_worlds import (
+from hardwon.apps import proof_coin, proof_figures, proof_worlds
+from hardwon.apps.proof_extractor import Played
+from hardwon.apps.proof_policy import paired, turned
+from hardwon.apps.proof_worlds import (
     BACK,
     GAME,
     PATIENCE,
@@ -22,11 +22,11 @@ from tacit.apps.proof_worlds import (
     way,
     way_there,
 )
-from tacit.runtime.environments.textworld import TextWorldExpress
-from tacit.trainers.rollout import Spec
-from tacit.trainers.rows import Stream
-from tacit.trainers.tiny import build_tokenizer
-from tacit.trainers.transcript import Transcript
+from hardwon.runtime.environments.textworld import TextWorldExpress
+from hardwon.trainers.rollout import Spec
+from hardwon.trainers.rows import Stream
+from hardwon.trainers.tiny import build_tokenizer
+from hardwon.trainers.transcript import Transcript
 
 WORLDS = [("train", seed) for seed in range(6)]
 
@@ -117,7 +117,7 @@ def test_a_stage_that_is_in_the_folder_is_not_run_again(tmp_path, monkeypatch):
         return {"cpu_s": 1.5}
 
     monkeypatch.setitem(proof_coin.STAGES, "A", stage)
-    monkeypatch.setattr("tacit.apps.proof_policy.ground", lambda: SimpleNamespace())
+    monkeypatch.setattr("hardwon.apps.proof_policy.ground", lambda: SimpleNamespace())
     app = typer.Typer()
     app.command()(proof_coin.main)
     for seeds in ("0", "0,1"):

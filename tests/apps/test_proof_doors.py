@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from tacit.apps.proof_doors import Reached, costs, table
-from tacit.trainers.config import load
+from hardwon.apps.proof_doors import Reached, costs, table
+from hardwon.trainers.config import load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_doors.yaml"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacit.apps.proof_together import ARMS, bootstrap, differences, measured, tables, trained
-from tacit.trainers.config import Worlds, of
+from hardwon.apps.proof_together import ARMS, bootstrap, differences, measured, tables, trained
+from hardwon.trainers.config import Worlds, of
 
 from ..trainers.test_together import TOGETHER
 

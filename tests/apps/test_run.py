@@ -1,4 +1,4 @@
-"""`tacit run` and what is behind it: plans, seeds, intervals, and an experiment on a real game."""
+"""`hardwon run` and what is behind it: plans, seeds, intervals, and an experiment on a real game."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tacit.apps.cli import app
-from tacit.apps.experiment import Plan, interval, run_plan, summarise, training_order
-from tacit.apps.run import parse_checkpoints, parse_seeds
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import ConfigError, UnknownName
+from hardwon.apps.cli import app
+from hardwon.apps.experiment import Plan, interval, run_plan, summarise, training_order
+from hardwon.apps.run import parse_checkpoints, parse_seeds
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, UnknownName
 
 MAPREADER = "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0"
 ARGUMENTS = [
@@ -165,7 +165,7 @@ def test_the_same_seed_gives_the_same_numbers_in_any_process(tmp_path):
         out = tmp_path / hash_seed
         command = [*ARGUMENTS[:-3], "--jobs", jobs, "--json", "--seed", "0", "1", "--arms", "empty,step"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        call = [sys.executable, "-c", "from tacit.apps.cli import main; main()", *command, "--out", str(out)]
+        call = [sys.executable, "-c", "from hardwon.apps.cli import main; main()", *command, "--out", str(out)]
         subprocess.run(call, env=environment, check=True, capture_output=True)
         found.append(outcomes(map(json.loads, (out / "episodes.jsonl").read_text().splitlines())))
     assert found[0] == found[1]

@@ -1,4 +1,4 @@
-"""`tacit serve` as a process: pages and API of one library, who may listen where, and how it stops."""
+"""`hardwon serve` as a process: pages and API of one library, who may listen where, and how it stops."""
 
 import re
 import shutil
@@ -10,19 +10,19 @@ import time
 import httpx
 import pytest
 
-from tacit.apps.http.auth import Tokens
-from tacit.memory import ExperienceLibrary
-from tacit.memory.remote import RemoteLibrary
+from hardwon.apps.http.auth import Tokens
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.remote import RemoteLibrary
 
 HTML = {"Accept": "text/html"}
-TACIT = "from tacit.apps.cli import main; main()"
+HARDWON = "from hardwon.apps.cli import main; main()"
 
 
 class Served:
     """A server on a port of its own, its log in a file beside the library."""
 
     def __init__(self, path, *options):
-        command = [sys.executable, "-c", TACIT, "serve", str(path), "--port", "0", *options]
+        command = [sys.executable, "-c", HARDWON, "serve", str(path), "--port", "0", *options]
         self.log = path.with_suffix(".log")
         with self.log.open("w") as written:
             self.process = subprocess.Popen(command, stderr=written)
@@ -102,7 +102,7 @@ def test_unknown_namespace_makes_none(server):
 def test_words_of_a_library_are_never_markup(server):
     """An environment's words reach the page; they must not reach the browser as scripts."""
     with RemoteLibrary(server.url) as library:
-        from tacit.memory import Item
+        from hardwon.memory import Item
 
         ref = library.add(Item("insight", "<img src=x onerror=alert(1)> </script><script>alert(2)</script>")).item_id
         assert ref
@@ -128,7 +128,7 @@ def test_token_opens_the_pages_by_a_cookie(own):
         assert server.page("/items").status_code == 200
         assert "Retire" not in server.page(f"/items/{_an_item(server)}").text  # it may only read
         other = Tokens.beside(own).add("other", namespaces=["acme"])
-        refused = server.page("/items", headers={"Cookie": f"tacit_token={other}"})
+        refused = server.page("/items", headers={"Cookie": f"hardwon_token={other}"})
         assert refused.status_code == 404  # its own namespace, which is not there yet, and not the default one
         assert "acme" in refused.text
         Tokens.beside(own).add("another"), Tokens.beside(own).revoke("me")
@@ -147,7 +147,7 @@ def test_it_stops_while_a_stream_is_open(own):
     assert server.page("/").status_code == 404
     with httpx.Client(base_url=server.url, timeout=30) as client, client.stream("GET", "/v1/events") as stream:
         lines = stream.iter_lines()
-        assert next(lines) == ": tacit"
+        assert next(lines) == ": hardwon"
         began = time.monotonic()
         code, _ = server.stop()
         assert code == 0
@@ -157,29 +157,29 @@ def test_it_stops_while_a_stream_is_open(own):
         assert library.verify() == []
 
 
-def test_it_does_not_listen_beyond_this_machine_without_a_token(tacit, empty):
-    refused = tacit("serve", empty, "--host", "0.0.0.0", "--port", "0", expect=2)
-    assert "tacit serve token add" in refused.stderr
+def test_it_does_not_listen_beyond_this_machine_without_a_token(hardwon, empty):
+    refused = hardwon("serve", empty, "--host", "0.0.0.0", "--port", "0", expect=2)
+    assert "hardwon serve token add" in refused.stderr
 
 
-def test_port_that_is_taken_is_told(tacit, server, path):
-    refused = tacit("serve", path, "--port", server.url.rpartition(":")[2], expect=2)
+def test_port_that_is_taken_is_told(hardwon, server, path):
+    refused = hardwon("serve", path, "--port", server.url.rpartition(":")[2], expect=2)
     assert "--port" in refused.stderr
 
 
-def test_tokens_are_made_listed_and_revoked(tacit, empty):
-    assert "only this machine" in tacit("serve", "token", "list", empty).stdout
-    secret = tacit("serve", "token", "add", empty, "--name", "ci", "-n", "acme", "--write").stdout.strip()
+def test_tokens_are_made_listed_and_revoked(hardwon, empty):
+    assert "only this machine" in hardwon("serve", "token", "list", empty).stdout
+    secret = hardwon("serve", "token", "add", empty, "--name", "ci", "-n", "acme", "--write").stdout.strip()
     assert [(one.namespaces, one.write) for one in Tokens.beside(empty).callers()] == [(("acme",), True)]
     assert Tokens.beside(empty).caller(secret)
-    listed = tacit("serve", "token", "list", empty).stdout
+    listed = hardwon("serve", "token", "list", empty).stdout
     assert "ci" in listed
     assert secret not in listed
-    tacit("serve", "token", "revoke", empty, "ci")
+    hardwon("serve", "token", "revoke", empty, "ci")
     assert Tokens.beside(empty).callers() == []
 
 
-def test_options_may_come_before_the_library(tacit, path):
-    """`tacit serve --read-only LIBRARY` is `tacit serve start --read-only LIBRARY`."""
-    refused = tacit("serve", "--read-only", path, expect=1)
+def test_options_may_come_before_the_library(hardwon, path):
+    """`hardwon serve --read-only LIBRARY` is `hardwon serve start --read-only LIBRARY`."""
+    refused = hardwon("serve", "--read-only", path, expect=1)
     assert "no library" in refused.stderr

@@ -9,17 +9,17 @@ import time
 import pytest
 from rich.console import Console
 
-from tacit.apps import bench_team, errands
-from tacit.apps.archive import Archive, Clerk, Latency
-from tacit.apps.clock import run_counted
-from tacit.apps.scout import Map
-from tacit.apps.slow import Slow
-from tacit.apps.team import View
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import UnknownName
-from tacit.runtime import AdmitAll, AdmitNone, Agent
-from tacit.runtime.admission import LogisticAdmission
-from tacit.runtime.sharing import Event
+from hardwon.apps import bench_team, errands
+from hardwon.apps.archive import Archive, Clerk, Latency
+from hardwon.apps.clock import run_counted
+from hardwon.apps.scout import Map
+from hardwon.apps.slow import Slow
+from hardwon.apps.team import View
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import UnknownName
+from hardwon.runtime import AdmitAll, AdmitNone, Agent
+from hardwon.runtime.admission import LogisticAdmission
+from hardwon.runtime.sharing import Event
 
 HALL = "You are in the hall. To the North you see the kitchen. To the East you see a closed wood door."
 
@@ -151,9 +151,9 @@ def test_an_environment_that_is_slow_can_do_what_it_could(tmp_path):
 # -- the commands
 
 
-def test_tacit_team_tells_everything_as_json(tacit_json, tmp_path):
+def test_hardwon_team_tells_everything_as_json(hardwon_json, tmp_path):
     path = tmp_path / "bank.db"
-    told = tacit_json("team", "archive", "--teams", 2, "--call-s", 0.01, "--admission", "all", "--library", path)
+    told = hardwon_json("team", "archive", "--teams", 2, "--call-s", 0.01, "--admission", "all", "--library", path)
     assert told["success"]
     assert {one["admitted"] for one in told["shared"]} == {True}
     used = {one["entry"]: one["used_by"] for one in told["shared"] if one["used_by"]}
@@ -162,8 +162,8 @@ def test_tacit_team_tells_everything_as_json(tacit_json, tmp_path):
         assert library._store.rows("SELECT * FROM bank_entries") == []
 
 
-def test_tacit_team_in_words(tacit):
-    told = tacit("team", "archive", "-k", 2, "--call-s", 0.01).stdout
+def test_hardwon_team_in_words(hardwon):
+    told = hardwon("team", "archive", "-k", 2, "--call-s", 0.01).stdout
     assert "(right), first team" in told
     assert "answered by another team" in told
 
@@ -171,8 +171,8 @@ def test_tacit_team_in_words(tacit):
 @pytest.mark.parametrize(
     "wrong", [["nowhere"], ["archive", "--aggregate", "loudest"], ["archive", "--admission", "some"]]
 )
-def test_a_call_that_is_wrong_says_so(tacit, wrong):
-    assert tacit("team", *wrong, expect=2).stderr
+def test_a_call_that_is_wrong_says_so(hardwon, wrong):
+    assert hardwon("team", *wrong, expect=2).stderr
 
 
 def test_the_live_view_shows_who_does_what():
@@ -186,10 +186,10 @@ def test_the_live_view_shows_who_does_what():
     assert "team 1 shares read(file=1) -> a page" in shown.getvalue()
 
 
-def test_bench_team_rows(tacit_json, tmp_path, monkeypatch):
+def test_bench_team_rows(hardwon_json, tmp_path, monkeypatch):
     """Arms on the same tasks; test tasks are no training tasks; the admission is kept."""
     monkeypatch.setattr(bench_team, "RUNS", 2)
-    rows = tacit_json("bench", "team", "--tasks", 1, "--seeds", 1, "--rounds", 1, "--teams", "1,3", "--out", tmp_path)
+    rows = hardwon_json("bench", "team", "--tasks", 1, "--seeds", 1, "--rounds", 1, "--teams", "1,3", "--out", tmp_path)
     found = {(row["k"], row["sharing"]): row for row in rows["rows"]}
     assert set(found) == {(1, "none"), (3, "none"), (3, "all"), (3, "learned")}
     assert all(row["success"] == 1.0 for row in found.values())

@@ -1,4 +1,4 @@
-"""`tacit train` and `tacit eval`: doors to the trainer, and the settings that the examples bring."""
+"""`hardwon train` and `hardwon eval`: doors to the trainer, and the settings that the examples bring."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tacit.apps.cli import app
-from tacit.trainers.__main__ import print_arms
-from tacit.trainers.config import load
+from hardwon.apps.cli import app
+from hardwon.trainers.__main__ import print_arms
+from hardwon.trainers.config import load
 
 ROOT = Path(__file__).parents[2]
 CORRIDOR = ROOT / "tests" / "trainers"
@@ -33,7 +33,7 @@ def config(tmp_path, monkeypatch):
     return path
 
 
-def tacit(*arguments, code=0):
+def hardwon(*arguments, code=0):
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == code, done.output
     return done
@@ -41,29 +41,29 @@ def tacit(*arguments, code=0):
 
 def test_a_run_is_trained_evaluated_and_exported(config, tmp_path):
     """Its report and its evaluation are JSON on stdout, with nothing else there."""
-    report = json.loads(tacit("train", config, "--json", "--export", tmp_path / "export").stdout)
+    report = json.loads(hardwon("train", config, "--json", "--export", tmp_path / "export").stdout)
     assert report["iterations"] == 1
     assert (tmp_path / "export" / "policy" / "model.safetensors").exists()
-    arms = json.loads(tacit("eval", tmp_path / "run", "--json").stdout)
+    arms = json.loads(hardwon("eval", tmp_path / "run", "--json").stdout)
     assert {arm: part["success"] for arm, part in arms.items()} == {
         arm: part["success"] for arm, part in report["final"].items()
     }
     only = json.loads(
-        tacit("eval", tmp_path / "run", "--arm", "control", "--seeds", "200-204", "--copies", 2, "--json").stdout
+        hardwon("eval", tmp_path / "run", "--arm", "control", "--seeds", "200-204", "--copies", 2, "--json").stdout
     )
     assert {arm: part["episodes"] for arm, part in only.items()} == {"control": 10}
-    assert "holds a run already" in tacit("train", config, code=2).stderr
-    assert "1 iterations" in tacit("train", config, "--resume", "-q").stdout
-    assert "unknown arm 'experiense'" in tacit("eval", tmp_path / "run", "--arm", "experiense", code=2).stderr
-    assert "--game is for a policy" in tacit("eval", tmp_path / "run", "--game", "coin", code=2).stderr
+    assert "holds a run already" in hardwon("train", config, code=2).stderr
+    assert "1 iterations" in hardwon("train", config, "--resume", "-q").stdout
+    assert "unknown arm 'experiense'" in hardwon("eval", tmp_path / "run", "--arm", "experiense", code=2).stderr
+    assert "--game is for a policy" in hardwon("eval", tmp_path / "run", "--game", "coin", code=2).stderr
 
 
 def test_any_policy_is_evaluated_with_and_without_a_library(learnt, monkeypatch):
     monkeypatch.syspath_prepend(str(CORRIDOR))
     said = ("eval", "random", "--environment", "corridor:Corridor", "--seeds", "0-3", "--max-steps", 5)
-    arms = json.loads(tacit(*said, "--library", learnt, "--json").stdout)
+    arms = json.loads(hardwon(*said, "--library", learnt, "--json").stdout)
     assert {arm: part["episodes"] for arm, part in arms.items()} == {"control": 4, "library": 4}
-    assert "minus control" in tacit(*said).stdout
+    assert "minus control" in hardwon(*said).stdout
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ def test_any_policy_is_evaluated_with_and_without_a_library(learnt, monkeypatch)
 )
 def test_a_wrong_call_says_what_to_do(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert message in tacit(*arguments, code=2).stderr
+    assert message in hardwon(*arguments, code=2).stderr
 
 
 def test_a_setting_that_does_not_exist_is_named(config):
-    assert "run.iteration: did you mean iterations?" in tacit("train", config, "run.iteration=3", code=2).stderr
+    assert "run.iteration: did you mean iterations?" in hardwon("train", config, "run.iteration=3", code=2).stderr
 
 
 def test_printed_settings_are_settings(config, tmp_path):
     printed = tmp_path / "printed.yaml"
-    printed.write_text(tacit("train", config, "run.iterations=7", "--print-config").stdout)
+    printed.write_text(hardwon("train", config, "run.iterations=7", "--print-config").stdout)
     assert load(printed) == load(config, ["run.iterations=7"])
     assert not (tmp_path / "run").exists()
 
@@ -102,7 +102,7 @@ def test_the_smallest_example_trains(tmp_path):
     few = ["explore.worlds.seeds=0-3", "warmstart.learning.updates=3", "eval.every=0", "run.iterations=1"]
     few += ["run.groups=2", "arms.control=2", "arms.experience=2", f"run.out={tmp_path / 'run'}"]
     few += ["model.tiny.hidden=16", "model.tiny.intermediate=16"]
-    report = json.loads(tacit("train", ROOT / "examples" / "train_coin.yaml", *few, "--json", "-q").stdout)
+    report = json.loads(hardwon("train", ROOT / "examples" / "train_coin.yaml", *few, "--json", "-q").stdout)
     assert Path(report["checkpoint"]).name == "000001"
 
 

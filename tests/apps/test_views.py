@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from tacit.apps.doors import excerpt
-from tacit.apps.views import usefulness_words
-from tacit.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
+from hardwon.apps.doors import excerpt
+from hardwon.apps.views import usefulness_words
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 
 
 @pytest.fixture
@@ -13,50 +13,52 @@ def episode_id(learnt):
         return library.trajectories(limit=1)[0]["id"]
 
 
-def test_an_episode_on_paper_tells_value_evidence_and_outcome(tacit, learnt, episode_id):
-    printed = tacit("memory", "show", learnt, episode_id).stdout
+def test_an_episode_on_paper_tells_value_evidence_and_outcome(hardwon, learnt, episode_id):
+    printed = hardwon("memory", "show", learnt, episode_id).stdout
     for word in ("saw", "expected a return of", "rests on", "step:", "happened", "diagnosis", episode_id):
         assert word in printed
     assert max(len(line.rstrip()) for line in printed.splitlines()) <= 80
 
 
-def test_brief_is_a_line_a_step(tacit, tacit_json, learnt, episode_id):
-    steps = tacit_json("memory", "show", learnt, episode_id)["episode"]["steps"]
-    printed = tacit("memory", "show", learnt, episode_id, "--brief").stdout
+def test_brief_is_a_line_a_step(hardwon, hardwon_json, learnt, episode_id):
+    steps = hardwon_json("memory", "show", learnt, episode_id)["episode"]["steps"]
+    printed = hardwon("memory", "show", learnt, episode_id, "--brief").stdout
     assert all(f"step:{step['id']}" in printed for step in steps)
 
 
-def test_an_item_on_paper_tells_why_and_how_it_fared(tacit, tacit_json, learnt):
-    rule = tacit_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
-    printed = tacit("memory", "show", learnt, rule).stdout
+def test_an_item_on_paper_tells_why_and_how_it_fared(hardwon, hardwon_json, learnt):
+    rule = hardwon_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
+    printed = hardwon("memory", "show", learnt, rule).stdout
     assert all(part in printed for part in ("Why it exists", "How it fared", "History", "forbids"))
 
 
-def test_evidence_is_state_action_outcome(tacit, tacit_json, learnt):
-    rule = tacit_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
-    printed = tacit("memory", "show", learnt, rule).stdout
+def test_evidence_is_state_action_outcome(hardwon, hardwon_json, learnt):
+    rule = hardwon_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
+    printed = hardwon("memory", "show", learnt, rule).stdout
     evidence = printed[printed.index("Why it exists") : printed.index("How it fared")]
     assert re.findall(r"^  (saw|did|then) ", evidence, re.MULTILINE)[:3] == ["saw", "did", "then"]
 
 
-def test_an_episode_is_told_by_its_segments(tacit, learnt, episode_id):
-    assert re.search(r"^Steps? 0.*: (gained [\d.]+|no gain)$", tacit("memory", "show", learnt, episode_id).stdout, re.M)
+def test_an_episode_is_told_by_its_segments(hardwon, learnt, episode_id):
+    assert re.search(
+        r"^Steps? 0.*: (gained [\d.]+|no gain)$", hardwon("memory", "show", learnt, episode_id).stdout, re.M
+    )
 
 
-def test_a_skill_on_paper_has_its_steps_and_its_verification(tacit, own):
+def test_a_skill_on_paper_has_its_steps_and_its_verification(hardwon, own):
     skill = Item(
         "skill", "open the box, then eat", when_to_use="hungry", when_not_to_use="full", condition={"text": "a box"},
         steps=("open box", "eat apple"), verify={"text": "you eat"},
     )  # fmt: skip
     with ExperienceLibrary.open(own) as library:
         ref = library.add(skill).item_id
-    printed = tacit("memory", "show", own, ref).stdout
+    printed = hardwon("memory", "show", own, ref).stdout
     for words in ("hungry", "full", 'the text says "a box"', "1. `open box`", "2. `eat apple`", '"you eat"', "person"):
         assert words in printed
 
 
-def test_an_attempt_on_paper_names_the_steps_behind_its_counts(tacit, learnt):
-    printed = tacit("memory", "show", learnt, "attempt:1").stdout
+def test_an_attempt_on_paper_names_the_steps_behind_its_counts(hardwon, learnt):
+    printed = hardwon("memory", "show", learnt, "attempt:1").stdout
     assert all(part in printed for part in ("attempt:1 `", "What came of it", "The best", "The newest", "step:"))
 
 
@@ -71,28 +73,28 @@ def test_usefulness_that_is_not_known_says_what_it_takes():
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_nothing_is_wider_than_the_page(tacit, tacit_json, learnt, episode_id, monkeypatch, width):
+def test_nothing_is_wider_than_the_page(hardwon, hardwon_json, learnt, episode_id, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    rule = tacit_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
+    rule = hardwon_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
     for shown in (["ls"], ["ls", "--episodes"], ["clusters"], ["guardrails"], ["stats"], ["search", "apple"]):
-        printed = tacit("memory", shown[0], learnt, *shown[1:]).stdout
+        printed = hardwon("memory", shown[0], learnt, *shown[1:]).stdout
         assert max(map(len, printed.splitlines())) <= width
     for ref in (rule, episode_id, "step:1", "attempt:1"):
-        assert max(map(len, tacit("memory", "show", learnt, ref).stdout.splitlines())) <= width
+        assert max(map(len, hardwon("memory", "show", learnt, ref).stdout.splitlines())) <= width
 
 
-def test_a_step_on_paper_is_told_whole(tacit, tacit_json, learnt, episode_id):
-    step = tacit_json("memory", "show", learnt, episode_id)["episode"]["steps"][0]
-    printed = " ".join(tacit("memory", "show", learnt, f"step:{step['id']}").stdout.split())
+def test_a_step_on_paper_is_told_whole(hardwon, hardwon_json, learnt, episode_id):
+    step = hardwon_json("memory", "show", learnt, episode_id)["episode"]["steps"][0]
+    printed = " ".join(hardwon("memory", "show", learnt, f"step:{step['id']}").stdout.split())
     assert step["observation"] in printed
 
 
-def test_text_of_a_library_is_printed_as_it_is(tacit, own):
+def test_text_of_a_library_is_printed_as_it_is(hardwon, own):
     """Markup and terminal codes in an observation are words, not commands."""
     here = State("[bold]a [T] room[/bold] \x1b[31mred\x1b[0m")
     with ExperienceLibrary.open(own) as library:
         ref = library.record(Trajectory("look", (Step(here, "wait", here, Diagnosis(True)),), True))
-    printed = tacit("memory", "show", own, ref).stdout
+    printed = hardwon("memory", "show", own, ref).stdout
     assert "[bold]a [T] room[/bold]" in printed
     assert "\x1b" not in printed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 
 CHROMIUM = Path("/usr/bin/chromium")
 OPTIONS = [
@@ -65,7 +65,7 @@ def serve(tmp_path_factory):
     running = []
 
     def start(path, *options):
-        command = [sys.executable, "-c", "from tacit.apps.cli import main; main()", "serve", str(path), "--port", "0"]
+        command = [sys.executable, "-c", "from hardwon.apps.cli import main; main()", "serve", str(path), "--port", "0"]
         log = tmp_path_factory.mktemp("log") / "log"
         with log.open("w") as written:
             process = subprocess.Popen([*command, *map(str, options)], stderr=written)

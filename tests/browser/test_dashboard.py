@@ -5,8 +5,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tacit.apps.http.auth import Tokens
-from tacit.memory import ExperienceLibrary
+from hardwon.apps.http.auth import Tokens
+from hardwon.memory import ExperienceLibrary
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 

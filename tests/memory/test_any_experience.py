@@ -2,8 +2,8 @@
 
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
-from tacit.memory.wording import condition_words, key_words
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
+from hardwon.memory.wording import condition_words, key_words
 
 PARTS = [
     "eat",

@@ -2,7 +2,7 @@
 
 import threading
 
-from tacit.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary, Item
 
 
 def moment(library):

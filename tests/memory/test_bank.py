@@ -2,9 +2,9 @@ import multiprocessing
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.bank import Entry
-from tacit.memory.errors import UnknownName
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.bank import Entry
+from hardwon.memory.errors import UnknownName
 
 
 @pytest.fixture

@@ -1,15 +1,15 @@
 import pytest
 
-from tacit.memory import Item
-from tacit.memory.catalogue import identify
-from tacit.memory.curator import MAX_EVIDENCE
-from tacit.memory.errors import ConfigError, UnknownName
+from hardwon.memory import Item
+from hardwon.memory.catalogue import identify
+from hardwon.memory.curator import MAX_EVIDENCE
+from hardwon.memory.errors import ConfigError, UnknownName
 
 
 @pytest.fixture
 def narrow(library, monkeypatch):
     """A library that holds two items of a kind."""
-    monkeypatch.setattr("tacit.memory.curator.CAPACITY", 2)
+    monkeypatch.setattr("hardwon.memory.curator.CAPACITY", 2)
     return library
 
 

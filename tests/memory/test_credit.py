@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Item, State
-from tacit.memory.credit import CAUTION, OVERRIDES, SCORE_RATE, shared_error
+from hardwon.memory import Item, State
+from hardwon.memory.credit import CAUTION, OVERRIDES, SCORE_RATE, shared_error
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 

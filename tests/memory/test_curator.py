@@ -1,8 +1,8 @@
 import pytest
 
-from tacit.memory import Item, State
-from tacit.memory.curator import GENERIC, says_the_same
-from tacit.memory.errors import ConfigError
+from hardwon.memory import Item, State
+from hardwon.memory.curator import GENERIC, says_the_same
+from hardwon.memory.errors import ConfigError
 
 
 def made(kind, title, **fields):
@@ -141,7 +141,7 @@ def test_other_findings_are_not_duplicates(one, other):
 
 def test_fifty_candidates_and_a_limit_of_ten_add_exactly_ten(library, episode):
     """systems.md §1: the rate limit is exact, for strategies and for warnings (at most 5)."""
-    from tacit.memory.evolution import RATE_LIMITS
+    from hardwon.memory.evolution import RATE_LIMITS
 
     for n in range(50):
         for _ in range(9):
@@ -156,7 +156,7 @@ def test_fifty_candidates_and_a_limit_of_ten_add_exactly_ten(library, episode):
 def _failing(episode, action):
     from dataclasses import replace
 
-    from tacit.memory import Diagnosis, Failure
+    from hardwon.memory import Diagnosis, Failure
 
     run = episode(action, success=False)
     judged = Diagnosis(False, Failure.NO_EFFECT)
@@ -196,8 +196,8 @@ def test_a_learned_gate_is_asked_after_the_rules(library):
 
 def test_the_weakest_by_score_and_recency_goes_first(library, episode, monkeypatch):
     """Eviction: an old unused item goes before a fresh one that scores a little less."""
-    monkeypatch.setattr("tacit.memory.curator.CAPACITY", 2)
-    monkeypatch.setattr("tacit.memory.curator.STRENGTH", "score / (1.0 + max(0, ? - fresh) / 2.0)")
+    monkeypatch.setattr("hardwon.memory.curator.CAPACITY", 2)
+    monkeypatch.setattr("hardwon.memory.curator.STRENGTH", "score / (1.0 + max(0, ? - fresh) / 2.0)")
     old = library.add(Item("insight", "an old finding about spoons", score=0.6)).item_id
     for _ in range(6):
         library.record(episode())
@@ -301,7 +301,7 @@ def test_indices_agree_and_removal_clears_all(library):
 
 
 def test_a_stranger_cannot_flood_the_quarantine(library, monkeypatch):
-    monkeypatch.setattr("tacit.memory.curator.QUARANTINE", 2)
+    monkeypatch.setattr("hardwon.memory.curator.QUARANTINE", 2)
     said = ["spoons in drawers", "forks on shelves", "knives in boxes"]
     statuses = [library.add(Item("insight", title, trust="untrusted")).status for title in said]
     assert statuses == ["added", "added", "rejected"]

@@ -4,9 +4,9 @@ import sys
 import numpy as np
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.embed import HashingEmbedder, open_embedder
-from tacit.memory.errors import ConfigError, UnknownName
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.embed import HashingEmbedder, open_embedder
+from hardwon.memory.errors import ConfigError, UnknownName
 
 
 def test_hashing_gives_unit_rows():
@@ -51,7 +51,7 @@ def test_an_unknown_embedder_names_those_there_are(spec):
 
 def test_importing_memory_imports_no_torch():
     """It costs seconds, and most need none."""
-    code = "import sys, tacit.memory; sys.exit(bool({'torch', 'faiss', 'sklearn', 'langgraph'} & set(sys.modules)))"
+    code = "import sys, hardwon.memory; sys.exit(bool({'torch', 'faiss', 'sklearn', 'langgraph'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -83,7 +83,7 @@ def test_listing_a_library_opens_no_model(tmp_path, monkeypatch):
     path = tmp_path / "library.db"
     with ExperienceLibrary.open(path, embedder="hashing:64") as library:
         library.add(Item("insight", "drawers squeak"))
-    monkeypatch.setattr("tacit.memory.embed.open_embedder", lambda spec: pytest.fail(f"opened {spec}"))
+    monkeypatch.setattr("hardwon.memory.embed.open_embedder", lambda spec: pytest.fail(f"opened {spec}"))
     with ExperienceLibrary.open(path, read_only=True) as library:
         assert [item.title for item in library.items()] == ["drawers squeak"]
         assert library.stats()["embedder"] == "hashing:64"

@@ -2,10 +2,10 @@ import pickle
 
 import pytest
 
-from tacit.memory import errors
-from tacit.memory.errors import MissingExtra, TacitError, UnknownName
+from hardwon.memory import errors
+from hardwon.memory.errors import HardwonError, MissingExtra, UnknownName
 
-ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TacitError)]
+ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HardwonError)]
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -22,7 +22,7 @@ def test_every_error_travels_between_processes(kind):
     assert str(error) == "what was seen; what to do"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not TacitError])
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not HardwonError])
 def test_every_error_is_one_of_the_standard_library_too(kind):
     """People catch ValueError and RuntimeError already."""
     assert any(issubclass(kind, known) for known in (ValueError, LookupError, ImportError, RuntimeError))
@@ -42,4 +42,4 @@ def test_an_unknown_name_among_none():
 
 def test_a_missing_package_names_the_extra():
     """The next step can be copied."""
-    assert str(MissingExtra.of("minigrid", "babyai")).endswith("pip install 'tacit[babyai]'")
+    assert str(MissingExtra.of("minigrid", "babyai")).endswith("pip install '.[babyai]'")

@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from tacit.memory import Failure, Item, State
-from tacit.memory.evolution import (
+from hardwon.memory import Failure, Item, State
+from hardwon.memory.evolution import (
     NARROW_EVIDENCE,
     RATE_LIMITS,
     RELEASE_RATE,
@@ -14,7 +14,7 @@ from tacit.memory.evolution import (
     Evolution,
     guard_key,
 )
-from tacit.memory.values import ValueTable
+from hardwon.memory.values import ValueTable
 
 
 def table(key, good=0, bad=0, *, lost=False, value=0.0, arguments=2):

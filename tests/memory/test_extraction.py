@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.memory import Add, Item, Return, Update
+from hardwon.memory import Add, Item, Return, Update
 
 
 @pytest.fixture

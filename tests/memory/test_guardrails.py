@@ -1,9 +1,9 @@
 import pytest
 
-from tacit.memory import Item, State
-from tacit.memory.errors import ConfigError
-from tacit.memory.guardrails import MIN_CONFIDENCE, Guard, holds, matches, validate
-from tacit.memory.situation import Situation
+from hardwon.memory import Item, State
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.guardrails import MIN_CONFIDENCE, Guard, holds, matches, validate
+from hardwon.memory.situation import Situation
 
 STATE = State(
     "The chest is locked. A raw potato lies here.",

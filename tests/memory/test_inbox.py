@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, TacitError, Trajectory
-from tacit.memory.errors import ConfigError
-from tacit.memory.inbox import packed, unpacked
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, HardwonError, Item, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.inbox import packed, unpacked
 
 SEE = State("You see drawer 3. It is closed.", {"holding": ["a map"]}, "hall", "find a spoon", "", ("told",))
 
@@ -88,11 +88,11 @@ def test_a_file_that_may_not_be_written_is_read_with_all_that_was_recorded(tmp_p
     with ExperienceLibrary.open(left, read_only=True) as reader:
         left.chmod(0o444)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tacit.memory.store.os.access", lambda *_: False)
+            patch.setattr("hardwon.memory.store.os.access", lambda *_: False)
             assert reader.trajectory("left").steps[0].action == "open drawer 3"
             assert reader.recall(SEE).steps
         assert reader.verify() == []
-        with pytest.raises(TacitError):
+        with pytest.raises(HardwonError):
             reader.record(one())
     assert left.read_bytes() == before
 
@@ -155,7 +155,7 @@ def test_what_waits_in_an_older_file_is_found_by_its_id(path, library):
 
 
 def test_rows_stand_in_the_order_of_recording_whatever_the_clock_says(path, library, monkeypatch):
-    monkeypatch.setattr("tacit.memory.inbox.time.time_ns", iter([5, 3, 3]).__next__)
+    monkeypatch.setattr("hardwon.memory.inbox.time.time_ns", iter([5, 3, 3]).__next__)
     ids = [library.record(one()) for _ in range(3)]
     assert rows(path, "SELECT id, ref FROM inbox ORDER BY id") == list(zip([5, 6, 7], ids, strict=True))
 
@@ -206,7 +206,7 @@ def test_one_that_cannot_be_filed_holds_up_no_other(library, caplog):
 
 def test_a_long_inbox_is_filed_by_its_writer(path, library, monkeypatch):
     """So that no reader has to file without end."""
-    monkeypatch.setattr("tacit.memory.inbox.FILE_AFTER", len(packed(one())) * 3.5)
+    monkeypatch.setattr("hardwon.memory.inbox.FILE_AFTER", len(packed(one())) * 3.5)
     for _ in range(3):
         library.record(one())
     assert waiting(path) == (3, 0)
@@ -217,7 +217,7 @@ def test_a_long_inbox_is_filed_by_its_writer(path, library, monkeypatch):
 @pytest.mark.parametrize("broken", [{"score": float("nan")}, {"score": 1e200}, {"seed": 2**64}])
 def test_what_could_never_be_filed_is_refused(path, library, broken):
     """When it is recorded, not later."""
-    with pytest.raises(TacitError):
+    with pytest.raises(HardwonError):
         library.record(one(**broken))
     assert waiting(path) == (0, 0)
 

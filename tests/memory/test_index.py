@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from tacit.memory.index import FEW, TrainedIndex, VectorIndex
+from hardwon.memory.index import FEW, TrainedIndex, VectorIndex
 
 
 def vectors(count, dim=16, seed=0):

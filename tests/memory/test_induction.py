@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, Failure, State, Step, Trajectory
-from tacit.memory.guardrails import matches
-from tacit.memory.induction import MAX_LENGTH, REPAIR_WITHIN, common, gains, generalise, repairs, without_circles
+from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
+from hardwon.memory.guardrails import matches
+from hardwon.memory.induction import MAX_LENGTH, REPAIR_WITHIN, common, gains, generalise, repairs, without_circles
 
 FINE, FAILED = Diagnosis(True), Diagnosis(False, Failure.PRECONDITION)
 
@@ -176,7 +176,7 @@ def test_repairs_make_a_remedy(library):
 
 def test_another_process_learns_from_the_same_episodes(library):
     """What was recorded is read from the file when this process has not seen it."""
-    from tacit.memory import ExperienceLibrary
+    from hardwon.memory import ExperienceLibrary
 
     won(library)
     with ExperienceLibrary.open(library.path) as other:

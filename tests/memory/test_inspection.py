@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tacit.memory import ExperienceLibrary, Failure, Item, State
-from tacit.memory.clusters import centroid
-from tacit.memory.errors import ConfigError, NotALibrary
+from hardwon.memory import ExperienceLibrary, Failure, Item, State
+from hardwon.memory.clusters import centroid
+from hardwon.memory.errors import ConfigError, NotALibrary
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_differs_from_the_truth_is_found_and_repaired(taught, statement, wh
     """systems.md §7.2: named with its remedy; after the repair nothing differs, and everything is found again."""
     harm(taught, statement)
     (problem,) = taught.verify()
-    assert (problem.where, problem.what, problem.remedy) == (where, what, "tacit memory repair")
+    assert (problem.where, problem.what, problem.remedy) == (where, what, "hardwon memory repair")
     assert taught.repair() == [problem]
     assert taught.verify() == []
     assert taught.search("kettles boil", how="text")[0].what.title == "kettles boil water"
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_found_and_not_repaired_over(path, taught):
     with ExperienceLibrary.open(path) as library:
         problems = library.verify()
         assert {problem.where for problem in problems} == {"file"}
-        assert problems[0].remedy == "Restore a copy; what can be read: tacit memory export"
+        assert problems[0].remedy == "Restore a copy; what can be read: hardwon memory export"
         with pytest.raises(NotALibrary, match="is damaged"):
             library.repair()
 

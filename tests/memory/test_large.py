@@ -2,11 +2,11 @@
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.errors import ConfigError, EmbedderMismatch
-from tacit.memory.index import TrainedIndex, VectorIndex
-from tacit.memory.library import reembed
-from tacit.memory.search import KINDS
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError, EmbedderMismatch
+from hardwon.memory.index import TrainedIndex, VectorIndex
+from hardwon.memory.library import reembed
+from hardwon.memory.search import KINDS
 
 
 def opened(path, **options):
@@ -17,9 +17,9 @@ def opened(path, **options):
 @pytest.fixture
 def eager(monkeypatch):
     """However small, what is derived is kept in files, and an index of more than 20 vectors is trained."""
-    monkeypatch.setattr("tacit.memory.derived.due", lambda behind, covered: behind > 0)
-    monkeypatch.setattr("tacit.memory.search.due", lambda behind, covered: behind > 0)
-    monkeypatch.setattr("tacit.memory.library.SAVE_AFTER", 1)
+    monkeypatch.setattr("hardwon.memory.derived.due", lambda behind, covered: behind > 0)
+    monkeypatch.setattr("hardwon.memory.search.due", lambda behind, covered: behind > 0)
+    monkeypatch.setattr("hardwon.memory.library.SAVE_AFTER", 1)
     monkeypatch.setattr(VectorIndex, "LIMIT", 20)
 
 
@@ -150,7 +150,7 @@ def flip(path, name):
 
 def test_reembedding_goes_on_after_a_kill(path, library, episode, monkeypatch):
     """What was embedded before it is not embedded again."""
-    monkeypatch.setattr("tacit.memory.search._EMBED", 4)
+    monkeypatch.setattr("hardwon.memory.search._EMBED", 4)
     library.record_many(episode(see=f"You see box {n}.") for n in range(20))
     library.close()
     told = []

@@ -4,10 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item, State, TacitError
-from tacit.memory.embed import HashingEmbedder
-from tacit.memory.errors import ConfigError, EmbedderMismatch, LibraryReadOnly, UnknownName
-from tacit.memory.library import reembed
+from hardwon.memory import ExperienceLibrary, HardwonError, Item, State
+from hardwon.memory.embed import HashingEmbedder
+from hardwon.memory.errors import ConfigError, EmbedderMismatch, LibraryReadOnly, UnknownName
+from hardwon.memory.library import reembed
 
 
 class Lengths:
@@ -56,7 +56,7 @@ def test_an_id_is_of_one_episode(library, episode):
 def test_a_failing_record_leaves_nothing(library, episode):
     """A reward that is no number is refused; no part of the episode stays, and the library goes on."""
     broken = episode("open drawer", "new words", reward=float("nan"))
-    with suppress(TacitError):
+    with suppress(HardwonError):
         library.record(broken)
     assert library.trajectories() == []
     assert library._store.rows("SELECT count(*) FROM states") == [(0,)]
@@ -200,7 +200,7 @@ def test_the_embedder_is_the_library_s(path):
 
 def test_another_embedder_is_refused(path, library):
     """Vectors of two embedders must not be compared; the message has the command."""
-    with pytest.raises(EmbedderMismatch, match=r"holds vectors of hashing .* tacit memory reembed .* lengths"):
+    with pytest.raises(EmbedderMismatch, match=r"holds vectors of hashing .* hardwon memory reembed .* lengths"):
         ExperienceLibrary.open(path, embedder=Lengths())
 
 

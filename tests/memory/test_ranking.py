@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.memory import Diagnosis, State, Step, Trajectory
-from tacit.memory.ranking import Known, by_support, kind_of
+from hardwon.memory import Diagnosis, State, Step, Trajectory
+from hardwon.memory.ranking import Known, by_support, kind_of
 
 WALL = "A brick wall with a painted %s on it, and moss."
 HERE = State(WALL % "boat")
@@ -110,7 +110,7 @@ def test_what_is_done_later_counts_at_once(library):
 
 
 def test_states_remembered_are_bounded(store, found, monkeypatch):
-    monkeypatch.setattr("tacit.memory.ranking.KNOWN", 2)
+    monkeypatch.setattr("hardwon.memory.ranking.KNOWN", 2)
     known: Known = {}
     for after in (None, "dig", None):
         assert [ref for ref, _, _ in by_support(store, found, "1", after, known)] == refs(store, found, after)

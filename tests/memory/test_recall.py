@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
-from tacit.memory.catalogue import record_of
-from tacit.memory.clusters import BOUND, MIN_COSINE
-from tacit.memory.ledger import log_change
-from tacit.memory.recall import RECALL_FLOOR, tokens_of, within_budget
-from tacit.memory.records import Hit, Kind
-from tacit.memory.tiers import WINDOW
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.catalogue import record_of
+from hardwon.memory.clusters import BOUND, MIN_COSINE
+from hardwon.memory.ledger import log_change
+from hardwon.memory.recall import RECALL_FLOOR, tokens_of, within_budget
+from hardwon.memory.records import Hit, Kind
+from hardwon.memory.tiers import WINDOW
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -256,7 +256,7 @@ def test_items_of_a_place_are_recalled_there_and_next_door(library, episode):
 def test_where_there_is_no_place_none_is_asked(library, monkeypatch):
     """An environment without locations pays nothing for them."""
     library.add(Item("insight", "zzz", locations=("kitchen",)))
-    monkeypatch.setattr("tacit.memory.clusters.reached", None)
+    monkeypatch.setattr("hardwon.memory.clusters.reached", None)
     assert library.recall(DRAWER).items == ()
 
 
@@ -435,7 +435,7 @@ def test_by_task_the_library_is_asked_once(library, episode, monkeypatch):
     """What was chosen for the task is kept until something new is written."""
     library.record(episode())
     first = library.recall(DRAWER, level="task")
-    monkeypatch.setattr("tacit.memory.recall._similar_episodes", None)
+    monkeypatch.setattr("hardwon.memory.recall._similar_episodes", None)
     assert library.recall(replace(DRAWER, observation="elsewhere"), level="task").steps == first.steps
 
 

@@ -1,19 +1,19 @@
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tacit.memory import (
+from hardwon.memory import (
     Diagnosis,
     ExperienceLibrary,
     Failure,
+    HardwonError,
     Item,
     Recollection,
     State,
     Step,
-    TacitError,
     Trajectory,
 )
-from tacit.memory.errors import ConfigError
-from tacit.memory.records import with_returns
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import with_returns
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = words | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.lists(words, max_size=3)
@@ -144,7 +144,7 @@ def test_an_item_that_cannot_be_says_why(fields, words):
 
 def test_errors_are_ours_and_the_standard_library_s():
     """One `except` for all of ours, the usual one for the kind."""
-    assert issubclass(ConfigError, TacitError)
+    assert issubclass(ConfigError, HardwonError)
     assert issubclass(ConfigError, ValueError)
 
 
@@ -162,7 +162,7 @@ def test_an_items_text_is_what_it_says():
 
 def test_a_number_beyond_64_bits_is_refused_clearly(library):
     """SQLite's whole numbers end there."""
-    with pytest.raises(TacitError, match="beyond 64 bits"):
+    with pytest.raises(HardwonError, match="beyond 64 bits"):
         library.record(Trajectory("x", (), True, seed=2**80))
     assert isinstance(library, ExperienceLibrary)
     assert library.episodes == 0

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, Item, State, Step, Trajectory
-from tacit.memory.inbox import packed
-from tacit.memory.redaction import (
+from hardwon.memory import Diagnosis, Item, State, Step, Trajectory
+from hardwon.memory.inbox import packed
+from hardwon.memory.redaction import (
     may_hold_secrets,
     redact,
     redact_item,

@@ -3,8 +3,8 @@ import threading
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import ExperienceLibrary, Item, State
-from tacit.memory.search import RRF, fuse
+from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.memory.search import RRF, fuse
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.index import TrainedIndex, VectorIndex
-from tacit.memory.sidecar import SAVE_AFTER, Arrays, Sidecar, due
-from tacit.memory.store import Store
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.index import TrainedIndex, VectorIndex
+from hardwon.memory.sidecar import SAVE_AFTER, Arrays, Sidecar, due
+from hardwon.memory.store import Store
 
-ARRAYS: Arrays = {"numbers": np.arange(5, dtype=np.int64), "bytes": np.frombuffer(b"tacit", dtype=np.uint8)}
+ARRAYS: Arrays = {"numbers": np.arange(5, dtype=np.int64), "bytes": np.frombuffer(b"hardwon", dtype=np.uint8)}
 
 
 def opened(path):
@@ -42,7 +42,7 @@ def test_what_was_saved_is_loaded(sidecar):
     """The arrays, and the last row that they cover."""
     assert sidecar.save("a", "made", 7, 5, ARRAYS)
     loaded = sidecar.load("a", "made")
-    assert plain(loaded) == {"numbers": [0, 1, 2, 3, 4], "bytes": list(b"tacit")}
+    assert plain(loaded) == {"numbers": [0, 1, 2, 3, 4], "bytes": list(b"hardwon")}
     assert (loaded.last, loaded.count) == (7, 5)
     assert sidecar.problem("a", "made") is None
 
@@ -98,9 +98,9 @@ def test_a_file_made_otherwise_is_passed_over(sidecar, caplog):
 
 
 def test_a_file_of_another_format_is_passed_over(sidecar, caplog, monkeypatch):
-    """A newer tacit wrote it."""
+    """A newer hardwon wrote it."""
     with monkeypatch.context() as newer:
-        newer.setattr("tacit.memory.sidecar.FORMAT", 99)
+        newer.setattr("hardwon.memory.sidecar.FORMAT", 99)
         sidecar.save("a", "made", 7, 5, ARRAYS)
     assert sidecar.load("a", "made") is None
     assert "it has format 99, not 1" in caplog.text

@@ -4,8 +4,8 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import State
-from tacit.memory.signature import abstract, abstract_facts, signature
+from hardwon.memory import State
+from hardwon.memory.signature import abstract, abstract_facts, signature
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_signature_given_is_kept():
 
 def test_another_process_gives_the_same_signature():
     """Clusters outlive the process, whatever seed its hashes have."""
-    code = "from tacit.memory import State; print(State('b, a and 3 c. x', {'s': ['q', 'p', 'r'], 'n': 4}).signature)"
+    code = "from hardwon.memory import State; print(State('b, a and 3 c. x', {'s': ['q', 'p', 'r'], 'n': 4}).signature)"
     made = [
         subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True)
         for seed in ("1", "2")

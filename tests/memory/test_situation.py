@@ -4,8 +4,8 @@ import textwrap
 
 import pytest
 
-from tacit.memory import State
-from tacit.memory.situation import CONTEXT_KEY, Situation, content_words, guard_keys, parse_action, pattern_of, words
+from hardwon.memory import State
+from hardwon.memory.situation import CONTEXT_KEY, Situation, content_words, guard_keys, parse_action, pattern_of, words
 
 KITCHEN = State(
     "You see a stove. The stove is hot. A raw potato lies beside an oven.",
@@ -140,8 +140,8 @@ def test_another_process_gives_the_same_keys():
     """Experience is filed alike whatever seed a process hashes with."""
     code = textwrap.dedent(
         """
-        from tacit.memory import State
-        from tacit.memory.situation import Situation, guard_keys
+        from hardwon.memory import State
+        from hardwon.memory.situation import Situation, guard_keys
         state = State("A red, hot and big lamp is lit near a door.", task="lit red lamp", notes=("A lamp is hot.",),
                       facts={"has": ["b lamp", "a"], "n": 3, "front": "wall"})
         situation = Situation(state, frozenset("hot big lit near a red".split()))

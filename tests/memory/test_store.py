@@ -9,9 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.errors import LibraryError, LibraryReadOnly, LibraryUnwritable, NewerSchema, NotALibrary, TacitError
-from tacit.memory.store import Store
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import (
+    HardwonError,
+    LibraryError,
+    LibraryReadOnly,
+    LibraryUnwritable,
+    NewerSchema,
+    NotALibrary,
+)
+from hardwon.memory.store import Store
 
 
 @pytest.fixture
@@ -76,7 +83,7 @@ def test_a_folder_is_not_a_library(tmp_path):
 def test_a_text_file_is_not_a_library(tmp_path):
     """It is left as it is."""
     (tmp_path / "notes.txt").write_text("dear diary")
-    with pytest.raises(NotALibrary, match=r"not a tacit library .* Give another path"):
+    with pytest.raises(NotALibrary, match=r"not a hardwon library .* Give another path"):
         Store(tmp_path / "notes.txt")
     assert (tmp_path / "notes.txt").read_text() == "dear diary"
 
@@ -86,7 +93,7 @@ def test_another_program_s_database_is_not_a_library(tmp_path):
     other = sqlite3.connect(tmp_path / "photos.db")
     other.execute("CREATE TABLE photos (id)")
     other.close()
-    with pytest.raises(NotALibrary, match="is a SQLite database, but not a tacit library"):
+    with pytest.raises(NotALibrary, match="is a SQLite database, but not a hardwon library"):
         Store(tmp_path / "photos.db")
 
 
@@ -98,10 +105,10 @@ def test_an_empty_file_becomes_a_library(tmp_path):
 
 
 def test_a_newer_library_is_refused(path, store):
-    """An older tacit must not write what it does not understand."""
+    """An older hardwon must not write what it does not understand."""
     store.connection.execute("PRAGMA user_version = 99")
     store.close()
-    with pytest.raises(NewerSchema, match=r"has schema 99; .* pip install --upgrade tacit"):
+    with pytest.raises(NewerSchema, match=r"has schema 99; .* run: pip install \."):
         Store(path)
 
 
@@ -113,7 +120,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 def test_reading_what_is_not_there(tmp_path):
     """Nothing is created by a reader."""
-    with pytest.raises(NotALibrary, match=r"there is no library at .* Make one with: tacit run"):
+    with pytest.raises(NotALibrary, match=r"there is no library at .* Make one with: hardwon run"):
         Store(tmp_path / "experience.db", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -193,7 +200,7 @@ def test_a_writer_waits_for_another(path, store, monkeypatch):
 
 def test_a_writer_that_never_ends_is_named(path, monkeypatch):
     """After the timeout the message says what to do."""
-    monkeypatch.setattr("tacit.memory.store.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("hardwon.memory.store.BUSY_TIMEOUT_S", 0.05)
     first, second = Store(path), Store(path)
     with (
         first.transaction(),
@@ -208,7 +215,7 @@ def test_a_writer_that_never_ends_is_named(path, monkeypatch):
 def test_many_processes_may_create_one_library(path):
     """Whoever is first makes the tables; nobody fails."""
     code = (
-        "import sys; from tacit.memory import ExperienceLibrary, Item; "
+        "import sys; from hardwon.memory import ExperienceLibrary, Item; "
         "ExperienceLibrary.open(sys.argv[1]).add(Item('insight', sys.argv[2]))"
     )
     runs = [
@@ -265,6 +272,6 @@ def test_a_file_that_may_not_be_written_is_refused_at_once():
 
 
 def test_every_refusal_is_one_of_ours():
-    """`except TacitError` is enough around `open`."""
+    """`except HardwonError` is enough around `open`."""
     for kind in (LibraryError, LibraryReadOnly, LibraryUnwritable, NewerSchema, NotALibrary):
-        assert issubclass(kind, TacitError)
+        assert issubclass(kind, HardwonError)

@@ -1,7 +1,7 @@
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.text_index import CONSIDERED, FEW, QUERY_TERMS, RANKED, WINDOW, TextIndex
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.text_index import CONSIDERED, FEW, QUERY_TERMS, RANKED, WINDOW, TextIndex
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_row_taken_away_is_not_found_once_it_is_told(shown, library):
 
 def test_the_rows_of_few_words_are_remembered(shown, monkeypatch):
     """Memory stays bounded however many words are asked for."""
-    monkeypatch.setattr("tacit.memory.text_index.LISTED", 2)
+    monkeypatch.setattr("hardwon.memory.text_index.LISTED", 2)
     words = ("door", "lamp", "oven", "sink")
     index = shown(*[" ".join(words)] * WINDOW)
     for word in words:

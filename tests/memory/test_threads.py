@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import UnknownName
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import UnknownName
 
 _spec: Any = importlib.util.spec_from_file_location("writers", Path(__file__).with_name("writers.py"))
 writers: Any = importlib.util.module_from_spec(_spec)
@@ -120,8 +120,8 @@ def crew(path, connections, seconds):
 @pytest.fixture
 def small(monkeypatch):
     """Trained indices and their files for tens of vectors."""
-    monkeypatch.setattr("tacit.memory.index.VectorIndex.LIMIT", 64)
-    monkeypatch.setattr("tacit.memory.sidecar.SAVE_AFTER", 16)
+    monkeypatch.setattr("hardwon.memory.index.VectorIndex.LIMIT", 64)
+    monkeypatch.setattr("hardwon.memory.sidecar.SAVE_AFTER", 16)
 
 
 @pytest.mark.parametrize("connections", [1, 8])

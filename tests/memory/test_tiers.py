@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
-from tacit.memory.errors import UnknownName
-from tacit.memory.migrations import APPLICATION_ID, m001_initial
-from tacit.memory.tiers import FOLD, WINDOW, live_of, segment_text
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.errors import UnknownName
+from hardwon.memory.migrations import APPLICATION_ID, m001_initial
+from hardwon.memory.tiers import FOLD, WINDOW, live_of, segment_text
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -137,7 +137,7 @@ def test_an_episode_that_cannot_be_filed_counts_nothing(library, monkeypatch):
     library.record(run(attempt()))
     before = library.summaries()
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.memory.ledger.log_change", lambda *_: 1 / 0)
+        patch.setattr("hardwon.memory.ledger.log_change", lambda *_: 1 / 0)
         library.record(run(attempt()))
         assert library.summaries() == before
     assert [(one.where, one.what) for one in library.verify()] == [

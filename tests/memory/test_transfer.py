@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
-from tacit.memory.errors import ConfigError
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
 
 
 @pytest.fixture
@@ -294,7 +294,9 @@ def test_a_bad_line_is_named_and_nothing_is_imported(tmp_path, full, line):
     good = (tmp_path / "all.jsonl").read_bytes()
     (tmp_path / "all.jsonl").write_bytes(good + line.encode() + b"\n")
     with ExperienceLibrary.open(tmp_path / "copy.db") as other:
-        with pytest.raises(ConfigError, match=rf"line {good.count(bytes([10])) + 1}: not an episode or item of tacit"):
+        with pytest.raises(
+            ConfigError, match=rf"line {good.count(bytes([10])) + 1}: not an episode or item of hardwon"
+        ):
             other.import_jsonl(tmp_path / "all.jsonl")
         assert other.trajectories() == []
         assert other.items(status=None) == []
@@ -304,7 +306,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, library):
     """Missing, a folder, or no text."""
     (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
     for name in ("missing", ".", "noise"):
-        with pytest.raises(ConfigError, match=r"cannot be read .* Give a file that `tacit memory export` wrote"):
+        with pytest.raises(ConfigError, match=r"cannot be read .* Give a file that `hardwon memory export` wrote"):
             library.import_jsonl(tmp_path / name)
 
 
@@ -317,7 +319,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, library):
 def test_an_export_that_fails_leaves_the_old_file(tmp_path, full, monkeypatch):
     """It is written beside and moved into place."""
     (tmp_path / "all.jsonl").write_text("precious")
-    monkeypatch.setattr("tacit.memory.transfer.dumps", lambda line: 1 / 0)
+    monkeypatch.setattr("hardwon.memory.transfer.dumps", lambda line: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         full.export_jsonl(tmp_path / "all.jsonl")
     assert (tmp_path / "all.jsonl").read_text() == "precious"

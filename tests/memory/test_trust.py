@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
-from tacit.memory.errors import ConfigError
-from tacit.memory.records import Add, Update
-from tacit.runtime import prompts
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Add, Update
+from hardwon.runtime import prompts
 
 MAIL, CARD, KEY = "bob@example.com", "4111 1111 1111 1111", "sk-" + "aB3dE5fG7hJ9kL1mN3pQ5rS7"
 SECRETS = (MAIL, CARD, KEY, "hunter2")

@@ -3,10 +3,10 @@ import zlib
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tacit.memory import ExperienceLibrary, Failure, State
-from tacit.memory.derived import Derived
-from tacit.memory.situation import CONTEXT_KEY
-from tacit.memory.values import GENERALITY, MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells, ValueTable
+from hardwon.memory import ExperienceLibrary, Failure, State
+from hardwon.memory.derived import Derived
+from hardwon.memory.situation import CONTEXT_KEY
+from hardwon.memory.values import GENERALITY, MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells, ValueTable
 
 
 def opened(path):
@@ -182,7 +182,7 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
     """Random episodes in three sittings; the file is written after each, and equals a rebuild from the truth."""
     path = tmp_path_factory.mktemp("values") / "experience.db"
     with pytest.MonkeyPatch.context() as always:
-        always.setattr("tacit.memory.derived.due", lambda behind, covered: behind > 0)
+        always.setattr("hardwon.memory.derived.due", lambda behind, covered: behind > 0)
         for _ in range(3):
             with opened(path) as library:
                 for reward in data.draw(st.lists(st.floats(-1, 1), max_size=3)):
@@ -201,8 +201,8 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
 @pytest.fixture
 def large(path, library, episode, monkeypatch):
     """A library whose values are in a file."""
-    monkeypatch.setattr("tacit.memory.derived.due", lambda behind, covered: behind > 0)
-    monkeypatch.setattr("tacit.memory.derived.SAVE_AFTER", 1)
+    monkeypatch.setattr("hardwon.memory.derived.due", lambda behind, covered: behind > 0)
+    monkeypatch.setattr("hardwon.memory.derived.SAVE_AFTER", 1)
     for number in range(5):
         library.record(episode("open drawer", "wait", reward=number / 7))
     assert library._caught_up().values.cells["*"].n == 10
@@ -219,14 +219,14 @@ def test_values_are_read_when_they_are_asked_for(large):
 
 def test_values_come_from_their_file(large, monkeypatch):
     """No step that the file covers is read again."""
-    monkeypatch.setattr("tacit.memory.values.Cell.add", None)
+    monkeypatch.setattr("hardwon.memory.values.Cell.add", None)
     with opened(large) as library:
         assert library._caught_up().values.cell("*").n == 10
 
 
 def test_steps_after_the_file_are_read_from_the_library(large, episode, monkeypatch):
     """The file is behind; the values are not."""
-    monkeypatch.setattr("tacit.memory.derived.due", lambda behind, covered: False)
+    monkeypatch.setattr("hardwon.memory.derived.due", lambda behind, covered: False)
     with opened(large) as library:
         library.record(episode("wait"))
     with opened(large) as library:

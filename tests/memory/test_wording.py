@@ -1,8 +1,8 @@
 import pytest
 
-from tacit.memory import State
-from tacit.memory.situation import Situation, guard_keys
-from tacit.memory.wording import condition_words, key_words
+from hardwon.memory import State
+from hardwon.memory.situation import Situation, guard_keys
+from hardwon.memory.wording import condition_words, key_words
 
 BOX = State(
     "A map reads north. The box is empty.",

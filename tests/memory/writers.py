@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory, index, sidecar
-from tacit.memory.errors import EmbedderMismatch
-from tacit.memory.library import reembed
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory, index, sidecar
+from hardwon.memory.errors import EmbedderMismatch
+from hardwon.memory.library import reembed
 
 _PLACES = ("attic", "barn", "cellar", "den", "hall", "loft", "porch")
 _THINGS = ("apple", "bread", "carrot", "lamp", "mirror", "onion", "pear", "radish")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import State
+from hardwon.memory import State
 
 TREE: dict[str, tuple[str, tuple[str, ...]]] = {
     "gather wood": ("wood", ()),

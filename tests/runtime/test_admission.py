@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tacit.memory import Diagnosis, State, Step
-from tacit.memory.errors import ConfigError
-from tacit.runtime import AdmitAll, AdmitNone, ChatAdmission, LogisticAdmission, RuleAdmission
-from tacit.runtime.admission import NAMES, Candidate, features, likeness
-from tacit.runtime.team_chat import ChatJudge, ChatSummary
+from hardwon.memory import Diagnosis, State, Step
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime import AdmitAll, AdmitNone, ChatAdmission, LogisticAdmission, RuleAdmission
+from hardwon.runtime.admission import NAMES, Candidate, features, likeness
+from hardwon.runtime.team_chat import ChatJudge, ChatSummary
 
 STEP = Candidate(
     "find the spoon in the house",
@@ -97,7 +97,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 def test_a_file_that_holds_no_admission_is_refused(tmp_path, text):
     path = tmp_path / "admission.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"tacit bench team|train it anew"):
+    with pytest.raises(ConfigError, match=r"hardwon bench team|train it anew"):
         LogisticAdmission.load(path)
 
 

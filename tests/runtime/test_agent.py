@@ -8,11 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Failure, Item, recall
-from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
-from tacit.runtime.agent import Agent, as_policy
-from tacit.runtime.episodic import EpisodicPolicy, RandomPolicy
-from tacit.runtime.protocols import Usage
+from hardwon.memory import ExperienceLibrary, Failure, Item, recall
+from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
+from hardwon.runtime.agent import Agent, as_policy
+from hardwon.runtime.episodic import EpisodicPolicy, RandomPolicy
+from hardwon.runtime.protocols import Usage
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import Diagnosis, Recollection, State, Step
-from tacit.memory.errors import PolicyFailure
-from tacit.runtime.chat import ChatPolicy
-from tacit.runtime.protocols import Context, Decision, Policy, Usage
-from tacit.runtime.working import WorkingMemory
+from hardwon.memory import Diagnosis, Recollection, State, Step
+from hardwon.memory.errors import PolicyFailure
+from hardwon.runtime.chat import ChatPolicy
+from hardwon.runtime.protocols import Context, Decision, Policy, Usage
+from hardwon.runtime.working import WorkingMemory
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 from langchain_core.language_models import BaseChatModel

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import Recollection, State
-from tacit.memory.errors import ConfigError, MissingExtra, PolicyFailure, UnknownName
-from tacit.runtime.chat import ChatPolicy
-from tacit.runtime.protocols import Context, Decision, Usage
-from tacit.runtime.working import WorkingMemory
+from hardwon.memory import Recollection, State
+from hardwon.memory.errors import ConfigError, MissingExtra, PolicyFailure, UnknownName
+from hardwon.runtime.chat import ChatPolicy
+from hardwon.runtime.protocols import Context, Decision, Usage
+from hardwon.runtime.working import WorkingMemory
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 from langchain_core.language_models import FakeListChatModel
@@ -98,7 +98,7 @@ def test_a_wrong_key_is_told_at_once(provider):
 
 def test_importing_it_imports_no_model_library():
     code = (
-        "import sys, tacit.runtime.chat\n"
+        "import sys, hardwon.runtime.chat\n"
         "print([n for n in ('langchain', 'langchain_core', 'langgraph', 'torch') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.memory import Item
-from tacit.runtime.agent import Agent
-from tacit.runtime.chat import ChatPolicy
-from tacit.runtime.chat_planner import MAX_STEPS, ChatPlanner
-from tacit.runtime.episodic import EpisodicPolicy
-from tacit.runtime.plan import Plan, PlannedStep
+from hardwon.memory import Item
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.chat import ChatPolicy
+from hardwon.runtime.chat_planner import MAX_STEPS, ChatPlanner
+from hardwon.runtime.episodic import EpisodicPolicy
+from hardwon.runtime.plan import Plan, PlannedStep
 
 from .test_plan import asked, failed
 

@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item, Recollection, State, Step
-from tacit.memory.errors import PolicyFailure
-from tacit.memory.records import Failure
-from tacit.runtime import prompts
-from tacit.runtime.agent import Agent
-from tacit.runtime.chat import ChatPolicy
-from tacit.runtime.protocols import Context, Info
-from tacit.runtime.working import WorkingMemory
+from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step
+from hardwon.memory.errors import PolicyFailure
+from hardwon.memory.records import Failure
+from hardwon.runtime import prompts
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.chat import ChatPolicy
+from hardwon.runtime.protocols import Context, Info
+from hardwon.runtime.working import WorkingMemory
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import ExperienceLibrary
-from tacit.runtime.agent import Agent
-from tacit.runtime.episodic import EpisodicPolicy
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.episodic import EpisodicPolicy
 
 SEEDS = range(5)
 STEPS = 25

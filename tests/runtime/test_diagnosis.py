@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, Failure, State, Step
-from tacit.runtime.diagnosis import (
+from hardwon.memory import Diagnosis, Failure, State, Step
+from hardwon.runtime.diagnosis import (
     LOOP_REPEATS,
     LOOP_WINDOW,
     NOTHING_NEW,
@@ -16,8 +16,8 @@ from tacit.runtime.diagnosis import (
     in_loop,
     why_replan,
 )
-from tacit.runtime.protocols import Info
-from tacit.runtime.working import WorkingMemory
+from hardwon.runtime.protocols import Info
+from hardwon.runtime.working import WorkingMemory
 
 HALL = State("You are in the hall. A door is closed.")
 ROOM = State("You are in the room. A box is here.")

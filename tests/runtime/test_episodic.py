@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.memory import Estimate, Recollection, State
-from tacit.memory.errors import PolicyFailure
-from tacit.runtime.episodic import CLEARLY, EXPLORE, EpisodicPolicy, RandomPolicy, exploration
-from tacit.runtime.plan import Plan, PlannedStep
-from tacit.runtime.protocols import Context, Policy
-from tacit.runtime.working import WorkingMemory
+from hardwon.memory import Estimate, Recollection, State
+from hardwon.memory.errors import PolicyFailure
+from hardwon.runtime.episodic import CLEARLY, EXPLORE, EpisodicPolicy, RandomPolicy, exploration
+from hardwon.runtime.plan import Plan, PlannedStep
+from hardwon.runtime.protocols import Context, Policy
+from hardwon.runtime.working import WorkingMemory
 
 HALL = State("You are in the hall.")
 

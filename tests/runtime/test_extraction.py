@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.memory import Diagnosis, Failure, Item, State, Step, Trajectory
-from tacit.memory.errors import PolicyFailure
-from tacit.memory.records import Add, Return, Update
-from tacit.runtime.agent import Agent
-from tacit.runtime.extraction import MAX_READ, VERSION, ChatExtractor, Extraction
-from tacit.runtime.protocols import Usage
+from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
+from hardwon.memory.errors import PolicyFailure
+from hardwon.memory.records import Add, Return, Update
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.extraction import MAX_READ, VERSION, ChatExtractor, Extraction
+from hardwon.runtime.protocols import Usage
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 
@@ -337,7 +337,7 @@ def test_it_is_told_what_the_episode_was_shown(agent, library):
 
 def test_an_excluded_episode_is_not_read(agent, rooms):
     """Nor one that is not learnt from."""
-    from tacit.memory.errors import EnvironmentCrashed
+    from hardwon.memory.errors import EnvironmentCrashed
 
     extractor = Own()
     crash = EnvironmentCrashed("gone")

@@ -4,12 +4,12 @@ from typing import Literal
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Failure, Item
-from tacit.memory.errors import UnknownName
-from tacit.runtime.agent import Agent
-from tacit.runtime.episodic import EpisodicPolicy
-from tacit.runtime.following import followed
-from tacit.runtime.plan import Plan, PlannedStep, SkillPlanner
+from hardwon.memory import ExperienceLibrary, Failure, Item
+from hardwon.memory.errors import UnknownName
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.episodic import EpisodicPolicy
+from hardwon.runtime.following import followed
+from hardwon.runtime.plan import Plan, PlannedStep, SkillPlanner
 
 checkpoint = pytest.importorskip("langgraph.checkpoint.memory")
 

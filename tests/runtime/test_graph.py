@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.errors import EnvironmentCrashed
-from tacit.runtime.agent import Agent
-from tacit.runtime.episode import EpisodeState
-from tacit.runtime.episodic import EpisodicPolicy
-from tacit.runtime.graph import RECORDS, STAGES, build_graph
-from tacit.runtime.loop import ROUTES
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import EnvironmentCrashed
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.episode import EpisodeState
+from hardwon.runtime.episodic import EpisodicPolicy
+from hardwon.runtime.graph import RECORDS, STAGES, build_graph
+from hardwon.runtime.loop import ROUTES
 
 langgraph = pytest.importorskip("langgraph.checkpoint.memory")
 
@@ -115,5 +115,5 @@ def test_every_record_of_a_checkpoint_is_known():
     from langgraph._internal._serde import collect_allowlist_from_schemas
 
     known = {(record.__module__, record.__name__) for record in RECORDS}
-    held = {key for key in collect_allowlist_from_schemas(schemas=[EpisodeState]) if key[0].startswith("tacit")}
+    held = {key for key in collect_allowlist_from_schemas(schemas=[EpisodeState]) if key[0].startswith("hardwon")}
     assert {key for key in held if key[1] not in ("EpisodeState", "Info")} <= known

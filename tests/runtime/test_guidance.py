@@ -1,9 +1,9 @@
 import pytest
 
-from tacit.memory import Diagnosis, Failure, Item, Recollection, State, Step
-from tacit.memory.records import Hit
-from tacit.runtime.guidance import RetrievalGuidance, WarmUpGuidance
-from tacit.runtime.protocols import Context
+from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step
+from hardwon.memory.records import Hit
+from hardwon.runtime.guidance import RetrievalGuidance, WarmUpGuidance
+from hardwon.runtime.protocols import Context
 
 HALL = State("You are in the hall.")
 

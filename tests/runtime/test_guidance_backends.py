@@ -5,15 +5,15 @@ import json
 
 import pytest
 
-from tacit.memory import Item, Recollection, State
-from tacit.memory.errors import ConfigError
-from tacit.memory.records import Hit
-from tacit.runtime import Agent
-from tacit.runtime.chat import ChatPolicy
-from tacit.runtime.gated import GatedRetrieval
-from tacit.runtime.generated import MAX_TEXT, PromptedGuidance
-from tacit.runtime.guidance import Hint, RetrievalGuidance, forbidden_in, occasion
-from tacit.runtime.protocols import Context, Usage
+from hardwon.memory import Item, Recollection, State
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Hit
+from hardwon.runtime import Agent
+from hardwon.runtime.chat import ChatPolicy
+from hardwon.runtime.gated import GatedRetrieval
+from hardwon.runtime.generated import MAX_TEXT, PromptedGuidance
+from hardwon.runtime.guidance import Hint, RetrievalGuidance, forbidden_in, occasion
+from hardwon.runtime.protocols import Context, Usage
 
 HALL = State("You are in the hall.", task="leave")
 NO_EATING = Item("guardrail", "do not eat", condition={"text": "hall"}, forbids="eat {1}", id="gu")

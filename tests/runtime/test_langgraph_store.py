@@ -12,9 +12,9 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import ConfigError, LibraryReadOnly
-from tacit.runtime import TacitStore, langgraph_store as module
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, LibraryReadOnly
+from hardwon.runtime import HardwonStore, langgraph_store as module
 
 LABELS = st.sampled_from(["acme", "acme-corp", "acme corp", "a", "users", "ada", "ü", "*x"])
 NAMESPACES = st.lists(LABELS, min_size=1, max_size=3).map(tuple)
@@ -64,7 +64,7 @@ class Beside(RuleBasedStateMachine):
     def open(self):
         self.library = ExperienceLibrary.open(":memory:")
         embed = lambda texts: [vector.tolist() for vector in self.library.embedder.embed(texts)]  # noqa: E731
-        self.ours = TacitStore(self.library, index={"fields": FIELDS})
+        self.ours = HardwonStore(self.library, index={"fields": FIELDS})
         self.oracle = InMemoryStore(index={"dims": self.library.embedder.dim, "embed": embed, "fields": FIELDS})
         self.there: set[tuple[str, ...]] = set()
 
@@ -169,7 +169,7 @@ TestBesideInMemoryStore.settings = settings(max_examples=25, stateful_step_count
 @pytest.fixture
 def store(library):
     """An empty store in the test's library."""
-    with TacitStore(library) as opened:
+    with HardwonStore(library) as opened:
         yield opened
 
 
@@ -196,7 +196,7 @@ def clock(monkeypatch):
 
 def test_what_was_put_is_there_when_the_library_is_opened_again(path):
     for _ in range(2):
-        with ExperienceLibrary.open(path) as library, TacitStore(library) as store:
+        with ExperienceLibrary.open(path) as library, HardwonStore(library) as store:
             known = store.get(("users", "ada"), "likes")
             store.put(("users", "ada"), "likes", {"drink": "tea"})
     assert known is not None
@@ -216,8 +216,8 @@ def test_namespaces_of_the_library_are_apart(path):
     with (
         ExperienceLibrary.open(path, namespace="one") as one,
         ExperienceLibrary.open(path, namespace="two") as two,
-        TacitStore(one) as of_one,
-        TacitStore(two) as of_two,
+        HardwonStore(one) as of_one,
+        HardwonStore(two) as of_two,
     ):
         of_one.put(("users",), "ada", {"n": 1})
         assert of_two.get(("users",), "ada") is None
@@ -237,7 +237,7 @@ def test_a_value_put_again_keeps_its_first_time_and_comes_first(store):
 
 
 def test_two_stores_share_one_file(library, store):
-    with TacitStore(library) as other:
+    with HardwonStore(library) as other:
         store.put(("a",), "k", {"n": 1})
         assert [item.value for item in other.search(("a",))] == [{"n": 1}]
 
@@ -267,7 +267,7 @@ def test_the_library_is_as_sound_as_before(library, store, episode, tmp_path):
 
 
 def test_a_library_that_is_read_has_a_store_that_is_read(path, store):
-    with ExperienceLibrary.open(path, read_only=True) as reader, TacitStore(reader) as read:
+    with ExperienceLibrary.open(path, read_only=True) as reader, HardwonStore(reader) as read:
         assert read.search(("a",)) == []
         assert read.get(("a",), "k") is None
         store.put(("a",), "k", {"n": 1}, ttl=5)
@@ -280,7 +280,7 @@ def test_a_library_that_is_read_has_a_store_that_is_read(path, store):
 
 
 def test_only_the_fields_of_the_index_are_embedded(library):
-    with TacitStore(library, index={"fields": ["text"]}) as store:
+    with HardwonStore(library, index={"fields": ["text"]}) as store:
         store.put(("a",), "told", {"text": "green tea", "note": "a bus to Rome"})
         store.put(("a",), "kept apart", {"text": "green tea"}, index=False)
         store.put(("a",), "by its note", {"text": "green tea", "note": "a bus to Rome"}, index=["note"])
@@ -293,25 +293,25 @@ def test_only_the_fields_of_the_index_are_embedded(library):
 
 
 def test_without_an_index_a_query_is_ignored(library):
-    with TacitStore(library, index=None) as store:
+    with HardwonStore(library, index=None) as store:
         store.put(("a",), "k", {"text": "tea"}, index=["text"])
         assert [item.score for item in store.search(("a",), query="tea")] == [None]
 
 
 def test_vectors_of_another_embedder_are_made_again(path):
     """The library was embedded anew meanwhile; what the old vectors say counts no more."""
-    from tacit.memory.library import reembed
+    from hardwon.memory.library import reembed
 
-    with ExperienceLibrary.open(path) as library, TacitStore(library) as store:
+    with ExperienceLibrary.open(path) as library, HardwonStore(library) as store:
         store.put(("a",), "tea", {"text": "green tea"})
     reembed(path, "hashing:64")
-    with ExperienceLibrary.open(path) as library, TacitStore(library) as store:
+    with ExperienceLibrary.open(path) as library, HardwonStore(library) as store:
         assert store.search(("a",), query='{"text": "green tea"}')[0].score == pytest.approx(1.0, abs=1e-5)
 
 
 def test_an_index_with_an_embedder_of_its_own_is_refused(library):
     with pytest.raises(ConfigError, match="index has dims, embed: the library embeds with hashing"):
-        TacitStore(library, index={"dims": 3, "embed": len, "fields": ["text"]})
+        HardwonStore(library, index={"dims": 3, "embed": len, "fields": ["text"]})
 
 
 # ---- filters
@@ -374,7 +374,7 @@ def test_reading_a_value_puts_its_end_off(store, clock):
 
 
 def test_the_configuration_says_how_long_and_whether_reading_counts(library, clock):
-    with TacitStore(library, ttl={"default_ttl": 5, "refresh_on_read": False}) as store:
+    with HardwonStore(library, ttl={"default_ttl": 5, "refresh_on_read": False}) as store:
         store.put(("a",), "k", {"n": 1})
         store.put(("a",), "for ever", {"n": 1}, ttl=None)
         clock.forward(4)
@@ -384,7 +384,7 @@ def test_the_configuration_says_how_long_and_whether_reading_counts(library, clo
 
 
 def test_expired_values_are_kept_to_be_swept_where_that_is_wanted(library, clock):
-    with TacitStore(library, ttl={"omit_expired": False}) as store:
+    with HardwonStore(library, ttl={"omit_expired": False}) as store:
         store.put(("a",), "k", {"n": 1}, ttl=5)
         clock.forward(6)
         store.put(("a",), "other", {"n": 1})

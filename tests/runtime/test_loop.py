@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import Diagnosis, Failure, Item, State, Step
-from tacit.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
-from tacit.runtime.episode import Live, Settings
-from tacit.runtime.guidance import Hint, RetrievalGuidance
-from tacit.runtime.loop import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Nodes
-from tacit.runtime.protocols import Decision, Usage
-from tacit.runtime.working import WorkingMemory
+from hardwon.memory import Diagnosis, Failure, Item, State, Step
+from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
+from hardwon.runtime.episode import Live, Settings
+from hardwon.runtime.guidance import Hint, RetrievalGuidance
+from hardwon.runtime.loop import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Nodes
+from hardwon.runtime.protocols import Decision, Usage
+from hardwon.runtime.working import WorkingMemory
 
 RED = State("You are in the red room.", task="go to the golden room")
 

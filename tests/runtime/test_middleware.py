@@ -19,9 +19,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
-from tacit.memory import ExperienceLibrary, Failure, Item
-from tacit.memory.errors import ConfigError
-from tacit.runtime import ExperienceMiddleware, middleware as module, namespaces, trials
+from hardwon.memory import ExperienceLibrary, Failure, Item
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime import ExperienceMiddleware, middleware as module, namespaces, trials
 
 create_agent: Any = agents.create_agent
 
@@ -299,7 +299,7 @@ def test_every_request_of_a_conversation_is_an_episode(library, desk):
     assert (first.task, second.task) == ("A table.", "Another one.")
     assert [step.action for step in second.steps] == ["book(table=8)"]
     assert second.meta["thread"] == "ada"
-    assert "tacit_episode" not in out
+    assert "hardwon_episode" not in out
 
 
 def test_a_run_interrupted_for_a_person_goes_on_in_another_process(library, desk):
@@ -470,5 +470,5 @@ def test_settings_that_cannot_work_are_refused():
 
 
 def test_the_runtime_is_imported_without_langchain_and_mcp():
-    code = "import sys, tacit.runtime; print({'langchain', 'langchain_core', 'mcp', 'langgraph'} & set(sys.modules))"
+    code = "import sys, hardwon.runtime; print({'langchain', 'langchain_core', 'mcp', 'langgraph'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tacit.memory import Diagnosis, Estimate, Failure, Item, Recollection, State, Step
-from tacit.runtime.plan import Plan, PlannedStep, SkillPlanner, holes, planned_action, realise, steps_of
-from tacit.runtime.protocols import Context
-from tacit.runtime.working import WorkingMemory
+from hardwon.memory import Diagnosis, Estimate, Failure, Item, Recollection, State, Step
+from hardwon.runtime.plan import Plan, PlannedStep, SkillPlanner, holes, planned_action, realise, steps_of
+from hardwon.runtime.protocols import Context
+from hardwon.runtime.working import WorkingMemory
 
 KITCHEN = State("You are in the kitchen.", {"door": "closed"}, task="serve pie")
 ACTIONS = ("open fridge", "open oven", "take apple", "take green apple", "take pie", "wait")

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, Recollection, State, Step
-from tacit.memory.records import Failure
-from tacit.runtime import prompts
-from tacit.runtime.protocols import Context
-from tacit.runtime.working import WorkingMemory
+from hardwon.memory import Diagnosis, Recollection, State, Step
+from hardwon.memory.records import Failure
+from hardwon.runtime import prompts
+from hardwon.runtime.protocols import Context
+from hardwon.runtime.working import WorkingMemory
 
 ACTIONS = ("eat apple", "go north", "go south", "open the blue door")
 

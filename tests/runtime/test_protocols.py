@@ -1,8 +1,8 @@
-from tacit.runtime.environments.babyai import BabyAI
-from tacit.runtime.environments.textworld import TextWorldExpress
-from tacit.runtime.environments.watch import Watched
-from tacit.runtime.episodic import EpisodicPolicy, RandomPolicy
-from tacit.runtime.protocols import Environment, Policy, Resumable, Usage
+from hardwon.runtime.environments.babyai import BabyAI
+from hardwon.runtime.environments.textworld import TextWorldExpress
+from hardwon.runtime.environments.watch import Watched
+from hardwon.runtime.episodic import EpisodicPolicy, RandomPolicy
+from hardwon.runtime.protocols import Environment, Policy, Resumable, Usage
 
 
 def test_costs_add_up():

@@ -10,10 +10,10 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde import jsonplus
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
-from tacit.runtime.agent import Agent
-from tacit.runtime.episodic import EpisodicPolicy
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.episodic import EpisodicPolicy
 
 PATH = ("go east", "wait", "wait", "go east", "go west", "go east", "go east", "go east")
 
@@ -91,9 +91,9 @@ KILLED = textwrap.dedent(
     """
     import os, sys
     from langgraph.checkpoint.sqlite import SqliteSaver
-    from tacit.memory import ExperienceLibrary, State
-    from tacit.runtime.agent import Agent
-    from tacit.runtime.episodic import EpisodicPolicy
+    from hardwon.memory import ExperienceLibrary, State
+    from hardwon.runtime.agent import Agent
+    from hardwon.runtime.episodic import EpisodicPolicy
 
     folder, name, fatal = sys.argv[1], sys.argv[2], int(sys.argv[3])
 

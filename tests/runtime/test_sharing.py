@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 from langchain_core.tools import StructuredTool
 
-from tacit.memory import Diagnosis, Recollection, State, Step
-from tacit.memory.bank import Entry
-from tacit.runtime import AdmitAll, AdmitNone, Agent, ChatPolicy, EpisodicPolicy, Team, ToolEnvironment
-from tacit.runtime.prompts import system_prompt, turn_prompt
-from tacit.runtime.protocols import Context, Decision
-from tacit.runtime.sharing import (
+from hardwon.memory import Diagnosis, Recollection, State, Step
+from hardwon.memory.bank import Entry
+from hardwon.runtime import AdmitAll, AdmitNone, Agent, ChatPolicy, EpisodicPolicy, Team, ToolEnvironment
+from hardwon.runtime.prompts import system_prompt, turn_prompt
+from hardwon.runtime.protocols import Context, Decision
+from hardwon.runtime.sharing import (
     KEY_WORDS,
     Desk,
     SharedEnvironment,
@@ -26,7 +26,7 @@ from tacit.runtime.sharing import (
     shortened,
     tokens,
 )
-from tacit.runtime.working import WorkingMemory
+from hardwon.runtime.working import WorkingMemory
 
 KEY = "read(page=3) -> the third page says that the spoon is in the drawer beside the big stove"
 

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from tacit.memory import Item, State
-from tacit.memory.recall import RECALL_FLOOR
-from tacit.runtime import Agent
-from tacit.runtime.protocols import Decision, Info
+from hardwon.memory import Item, State
+from hardwon.memory.recall import RECALL_FLOOR
+from hardwon.runtime import Agent
+from hardwon.runtime.protocols import Decision, Info
 
 BEFORE, N = 10, 25
 """Pairs of episodes before the task changes, and after which the harm is over."""

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from tacit.memory.errors import ConfigError
-from tacit.runtime.structured import StructuredModel
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.structured import StructuredModel
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 from langchain_core.messages import AIMessage

@@ -9,14 +9,14 @@ from typing import Literal
 import pytest
 from langchain_core.tools import StructuredTool
 
-from tacit.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
-from tacit.memory.errors import ConfigError
-from tacit.runtime import AdmitAll, AdmitNone, Agent, LogisticAdmission, RuleAdmission, Team, ToolEnvironment
-from tacit.runtime.admission import Candidate
-from tacit.runtime.agent import Result
-from tacit.runtime.protocols import Decision, Usage
-from tacit.runtime.sharing import Event
-from tacit.runtime.team import Finish, chosen
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime import AdmitAll, AdmitNone, Agent, LogisticAdmission, RuleAdmission, Team, ToolEnvironment
+from hardwon.runtime.admission import Candidate
+from hardwon.runtime.agent import Result
+from hardwon.runtime.protocols import Decision, Usage
+from hardwon.runtime.sharing import Event
+from hardwon.runtime.team import Finish, chosen
 
 CALL_S = 0.05
 

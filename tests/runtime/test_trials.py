@@ -2,10 +2,10 @@ from collections import Counter
 
 import pytest
 
-from tacit.memory import Item, Recollection
-from tacit.memory.records import Hit
-from tacit.runtime.agent import Agent
-from tacit.runtime.trials import OVERRIDE, WITHHOLD, is_forced, is_withheld, without
+from hardwon.memory import Item, Recollection
+from hardwon.memory.records import Hit
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.trials import OVERRIDE, WITHHOLD, is_forced, is_withheld, without
 
 GUARDRAIL = Item("guardrail", "no", condition={"text": "x"}, forbids="eat {1}", id="gu")
 

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.memory import Diagnosis, State, Step
-from tacit.runtime.working import MAX_NOTES, WorkingMemory, place
+from hardwon.memory import Diagnosis, State, Step
+from hardwon.runtime.working import MAX_NOTES, WorkingMemory, place
 
 HALL, ROOM = State("You are in the hall."), State("You are in the room.")
 

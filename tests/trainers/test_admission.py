@@ -7,10 +7,10 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from tacit.memory.embed import HashingEmbedder
-from tacit.memory.errors import ConfigError
-from tacit.runtime.admission import NAMES, Candidate, LogisticAdmission, features
-from tacit.trainers.admission import (
+from hardwon.memory.embed import HashingEmbedder
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.admission import NAMES, Candidate, LogisticAdmission, features
+from hardwon.trainers.admission import (
     AdmissionTrainer,
     Decided,
     Episode,

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tacit.memory import ExperienceLibrary, Trajectory
-from tacit.memory.errors import ConfigError
-from tacit.runtime.admission import Candidate
-from tacit.trainers.admission import Decided, Episode
-from tacit.trainers.admission_role import AdmissionRole, EngineAdmission
-from tacit.trainers.config import ModelConfig, RoleConfig
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.models import for_roles
-from tacit.trainers.optim import LearnerSettings, LossSettings
-from tacit.trainers.roles import ROLES, Parts, Reader
-from tacit.trainers.rows import Rollout
-from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
-from tacit.trainers.transcript import Transcript
+from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.admission import Candidate
+from hardwon.trainers.admission import Decided, Episode
+from hardwon.trainers.admission_role import AdmissionRole, EngineAdmission
+from hardwon.trainers.config import ModelConfig, RoleConfig
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.models import for_roles
+from hardwon.trainers.optim import LearnerSettings, LossSettings
+from hardwon.trainers.roles import ROLES, Parts, Reader
+from hardwon.trainers.rows import Rollout
+from hardwon.trainers.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.transcript import Transcript
 
 from .corridor import Corridor
 from .test_extractor import recorded, role as extractor

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tacit.memory.errors import ConfigError
-from tacit.trainers.background import Background
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.background import Background
 
 
 async def said(word):

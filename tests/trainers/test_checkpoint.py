@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.errors import ConfigError
-from tacit.trainers.checkpoint import (
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.checkpoint import (
     MANIFEST,
     Checkpoints,
     copy_library,
@@ -89,7 +89,7 @@ def test_one_that_was_torn_is_written_again(checkpoints):
 KILLED = """
 import sys
 from pathlib import Path
-from tacit.trainers.checkpoint import Checkpoints
+from hardwon.trainers.checkpoint import Checkpoints
 checkpoints, n = Checkpoints(Path(sys.argv[1]), keep=3), 0
 def write(folder):
     for part in range(20):

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tacit.memory.errors import ConfigError
-from tacit.trainers import config as settings
-from tacit.trainers.config import TrainConfig, Worlds, as_dict, as_yaml, differences, load, of
-from tacit.trainers.settings import documented
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers import config as settings
+from hardwon.trainers.config import TrainConfig, Worlds, as_dict, as_yaml, differences, load, of
+from hardwon.trainers.settings import documented
 
 LEAST: dict[str, Any] = {"environment": {"name": "textworld"}}
 

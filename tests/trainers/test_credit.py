@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.trainers.credit import ESTIMATORS, Trace, Turn, gigpo, grpo, hgpo, rlvmr, salt, siblings
+from hardwon.trainers.credit import ESTIMATORS, Trace, Turn, gigpo, grpo, hgpo, rlvmr, salt, siblings
 
 GAMMA = 0.95
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
-from tacit.memory import ExperienceLibrary, Recollection, State
-from tacit.memory.errors import ConfigError
-from tacit.runtime import Agent, ChatPolicy
-from tacit.runtime.protocols import Context
-from tacit.runtime.working import WorkingMemory
-from tacit.trainers.adapters import add_adapter
-from tacit.trainers.config import ModelConfig
-from tacit.trainers.engine import Request
-from tacit.trainers.engine_chat import EngineChatModel
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.models import export
-from tacit.trainers.roles import weights_of
-from tacit.trainers.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
+from hardwon.memory import ExperienceLibrary, Recollection, State
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime import Agent, ChatPolicy
+from hardwon.runtime.protocols import Context
+from hardwon.runtime.working import WorkingMemory
+from hardwon.trainers.adapters import add_adapter
+from hardwon.trainers.config import ModelConfig
+from hardwon.trainers.engine import Request
+from hardwon.trainers.engine_chat import EngineChatModel
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.models import export
+from hardwon.trainers.roles import weights_of
+from hardwon.trainers.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
 
 from .corridor import Corridor
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from tacit.memory.errors import ConfigError
-from tacit.trainers.engine import Request
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.rows import Row, streams
-from tacit.trainers.tiny import TinyConfig, build_model
-from tacit.trainers.trie import Trie
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.engine import Request
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.rows import Row, streams
+from hardwon.trainers.tiny import TinyConfig, build_model
+from hardwon.trainers.trie import Trie
 
 SHAPE = TinyConfig(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=48, context=256)
 MODEL = build_model(40, SHAPE)

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
-from tacit.trainers import engine_server
-from tacit.trainers.adapters import add_adapter
-from tacit.trainers.engine import Request
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.engine_remote import write_adapter
-from tacit.trainers.engine_server import ServerEngine
-from tacit.trainers.roles import weights_of
-from tacit.trainers.rows import Row, streams
-from tacit.trainers.tiny import build_model
-from tacit.trainers.trie import Trie
+from hardwon.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
+from hardwon.trainers import engine_server
+from hardwon.trainers.adapters import add_adapter
+from hardwon.trainers.engine import Request
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.engine_remote import write_adapter
+from hardwon.trainers.engine_server import ServerEngine
+from hardwon.trainers.roles import weights_of
+from hardwon.trainers.rows import Row, streams
+from hardwon.trainers.tiny import build_model
+from hardwon.trainers.trie import Trie
 
 from .fake_vllm import MODEL, SHAPE, FakeVllm, logits_of, serving
 

@@ -19,27 +19,27 @@ from typing import Any
 import httpx
 import pytest
 
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import AdapterRefused, EngineFailure, MissingExtra, UnknownName
-from tacit.runtime import Agent
-from tacit.trainers.adapters import add_adapter, parameters_of
-from tacit.trainers.config import ModelConfig
-from tacit.trainers.engine import Completion, Request
-from tacit.trainers.engine_chat import EngineChatModel
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.engine_server import ServerEngine
-from tacit.trainers.engine_vllm import VllmEngine
-from tacit.trainers.grammar import ToolCalls
-from tacit.trainers.models import export
-from tacit.trainers.optim import Learner, LearnerSettings, LossSettings
-from tacit.trainers.roles import weights_of
-from tacit.trainers.rollout import Spec, TokenPolicy, collect
-from tacit.trainers.rows import Row, Stream, streams
-from tacit.trainers.run import train
-from tacit.trainers.stage import Stage
-from tacit.trainers.tiny import build_model, build_tokenizer
-from tacit.trainers.transcript import Transcript
-from tacit.trainers.trie import Trie
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import AdapterRefused, EngineFailure, MissingExtra, UnknownName
+from hardwon.runtime import Agent
+from hardwon.trainers.adapters import add_adapter, parameters_of
+from hardwon.trainers.config import ModelConfig
+from hardwon.trainers.engine import Completion, Request
+from hardwon.trainers.engine_chat import EngineChatModel
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.engine_server import ServerEngine
+from hardwon.trainers.engine_vllm import VllmEngine
+from hardwon.trainers.grammar import ToolCalls
+from hardwon.trainers.models import export
+from hardwon.trainers.optim import Learner, LearnerSettings, LossSettings
+from hardwon.trainers.roles import weights_of
+from hardwon.trainers.rollout import Spec, TokenPolicy, collect
+from hardwon.trainers.rows import Row, Stream, streams
+from hardwon.trainers.run import train
+from hardwon.trainers.stage import Stage
+from hardwon.trainers.tiny import build_model, build_tokenizer
+from hardwon.trainers.transcript import Transcript
+from hardwon.trainers.trie import Trie
 
 from ..runtime.test_chat_vllm import PYTHON, free_port, wait_until_healthy
 from .corridor import COLOURS, Corridor
@@ -422,5 +422,5 @@ def _heated(local: LocalEngine, prompt: tuple[int, ...], tokens: tuple[int, ...]
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_without_vllm_the_extra_is_named():
     """It pins its own torch, so it is seldom in the trainer's environment."""
-    with pytest.raises(MissingExtra, match=r"pip install 'tacit\[vllm\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[vllm\]'"):
         VllmEngine("anything")

@@ -10,22 +10,22 @@ from statistics import fmean
 import pytest
 import torch
 
-from tacit.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
-from tacit.memory.errors import ConfigError
-from tacit.memory.records import Add, Admission, Return, Update
-from tacit.trainers.config import RoleConfig
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.extractor import ExtractorRole
-from tacit.trainers.gate import Gated, Judgement
-from tacit.trainers.optim import LearnerSettings, LossSettings
-from tacit.trainers.roles import Parts
-from tacit.trainers.rollout import Spec
-from tacit.trainers.rows import Rollout, Row, streams
-from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
-from tacit.trainers.transcript import Transcript
-from tacit.trainers.warmstart import WarmStart, warm_start
-from tacit.trainers.worth import Buffer, Use, of_group, to_streams, worth
-from tacit.trainers.writers import WORDS, KeepOrSkip, Writes, understood, ways
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Add, Admission, Return, Update
+from hardwon.trainers.config import RoleConfig
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.extractor import ExtractorRole
+from hardwon.trainers.gate import Gated, Judgement
+from hardwon.trainers.optim import LearnerSettings, LossSettings
+from hardwon.trainers.roles import Parts
+from hardwon.trainers.rollout import Spec
+from hardwon.trainers.rows import Rollout, Row, streams
+from hardwon.trainers.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.transcript import Transcript
+from hardwon.trainers.warmstart import WarmStart, warm_start
+from hardwon.trainers.worth import Buffer, Use, of_group, to_streams, worth
+from hardwon.trainers.writers import WORDS, KeepOrSkip, Writes, understood, ways
 
 TEXTS = ["find the coin . red blue green hall : go east west . take coin . you are in the room", WORDS]
 TOKENIZER = build_tokenizer(TEXTS)

@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Item, Recollection, State, Step
-from tacit.memory.errors import ConfigError, UnknownName
-from tacit.memory.records import Hit
-from tacit.runtime import Agent
-from tacit.runtime.guidance import Hint, RetrievalGuidance
-from tacit.runtime.protocols import Context
-from tacit.trainers import TokenPolicy, metrics, train
-from tacit.trainers.engine import Completion, Request
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.gate import Gated, GatedGuidance, Judgement, Question
-from tacit.trainers.gate_policy import MOST, QUESTION, PolicyGate
-from tacit.trainers.rollout import Spec, collect
-from tacit.trainers.stage import Stage
-from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
-from tacit.trainers.transcript import Transcript
-from tacit.trainers.worth import consumed
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, Recollection, State, Step
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.records import Hit
+from hardwon.runtime import Agent
+from hardwon.runtime.guidance import Hint, RetrievalGuidance
+from hardwon.runtime.protocols import Context
+from hardwon.trainers import TokenPolicy, metrics, train
+from hardwon.trainers.engine import Completion, Request
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.gate import Gated, GatedGuidance, Judgement, Question
+from hardwon.trainers.gate_policy import MOST, QUESTION, PolicyGate
+from hardwon.trainers.rollout import Spec, collect
+from hardwon.trainers.stage import Stage
+from hardwon.trainers.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.transcript import Transcript
+from hardwon.trainers.worth import consumed
 
 from .corridor import Corridor
 

@@ -6,14 +6,14 @@ import random
 import pytest
 import torch
 
-from tacit.trainers.adapters import add_adapter, parameters_of
-from tacit.trainers.engine import Request
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.forward import autocast, logprobs
-from tacit.trainers.optim import Learner, LearnerSettings
-from tacit.trainers.rows import Row, streams
-from tacit.trainers.tiny import TinyConfig, build_model
-from tacit.trainers.trie import Trie
+from hardwon.trainers.adapters import add_adapter, parameters_of
+from hardwon.trainers.engine import Request
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.forward import autocast, logprobs
+from hardwon.trainers.optim import Learner, LearnerSettings
+from hardwon.trainers.rows import Row, streams
+from hardwon.trainers.tiny import TinyConfig, build_model
+from hardwon.trainers.trie import Trie
 
 TRIE = Trie([(10, 11, 2), (10, 12, 13, 2), (14, 2)])
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

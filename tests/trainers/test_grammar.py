@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.memory.errors import ConfigError, EngineFailure
-from tacit.trainers.engine import Completion, Request
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.engine_server import ServerEngine
-from tacit.trainers.forward import batch, forward
-from tacit.trainers.grammar import Grammar, ToolCalls
-from tacit.trainers.rows import Row, streams
-from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.memory.errors import ConfigError, EngineFailure
+from hardwon.trainers.engine import Completion, Request
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.engine_server import ServerEngine
+from hardwon.trainers.forward import batch, forward
+from hardwon.trainers.grammar import Grammar, ToolCalls
+from hardwon.trainers.rows import Row, streams
+from hardwon.trainers.tiny import TinyConfig, build_model, build_tokenizer
 
 from .fake_vllm import serving
 

@@ -10,27 +10,27 @@ from statistics import fmean
 import pytest
 import torch
 
-from tacit.memory import Diagnosis, ExperienceLibrary, Item, Recollection, State, Step, Trajectory
-from tacit.memory.errors import ConfigError
-from tacit.memory.records import Hit
-from tacit.runtime import Agent
-from tacit.runtime.protocols import Context
-from tacit.trainers import EngineChatModel, TrainedGuidance, train
-from tacit.trainers.adapters import parameters_of
-from tacit.trainers.config import ModelConfig, RoleConfig, load
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.forward import batch, forward
-from tacit.trainers.guide import GuideRole, asked_of, of_episodes, rows_of, to_streams
-from tacit.trainers.guide_credit import Branch, GuideCredit, guide_credit
-from tacit.trainers.guide_speech import Asked, Speaker
-from tacit.trainers.losses import policy_loss
-from tacit.trainers.models import for_roles
-from tacit.trainers.optim import LearnerSettings, LossSettings
-from tacit.trainers.roles import Parts
-from tacit.trainers.rollout import GivenGuidance, Spec, TokenPolicy, collect
-from tacit.trainers.rows import Rollout, streams
-from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
-from tacit.trainers.transcript import Transcript
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, Recollection, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Hit
+from hardwon.runtime import Agent
+from hardwon.runtime.protocols import Context
+from hardwon.trainers import EngineChatModel, TrainedGuidance, train
+from hardwon.trainers.adapters import parameters_of
+from hardwon.trainers.config import ModelConfig, RoleConfig, load
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.forward import batch, forward
+from hardwon.trainers.guide import GuideRole, asked_of, of_episodes, rows_of, to_streams
+from hardwon.trainers.guide_credit import Branch, GuideCredit, guide_credit
+from hardwon.trainers.guide_speech import Asked, Speaker
+from hardwon.trainers.losses import policy_loss
+from hardwon.trainers.models import for_roles
+from hardwon.trainers.optim import LearnerSettings, LossSettings
+from hardwon.trainers.roles import Parts
+from hardwon.trainers.rollout import GivenGuidance, Spec, TokenPolicy, collect
+from hardwon.trainers.rows import Rollout, streams
+from hardwon.trainers.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.transcript import Transcript
 
 TEXTS = ["leave the easy hard room . red blue green white golden insight warning : go east west wait - led"]
 TOKENIZER = build_tokenizer(TEXTS)

@@ -6,8 +6,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from tacit.trainers.credit import standardised
-from tacit.trainers.guide_credit import Branch, guide_credit
+from hardwon.trainers.credit import standardised
+from hardwon.trainers.guide_credit import Branch, guide_credit
 
 
 def branches(*outcomes, tokens=0):

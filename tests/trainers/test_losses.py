@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from tacit.trainers.losses import entropy, kl, policy_loss
+from hardwon.trainers.losses import entropy, kl, policy_loss
 
 LOW, HIGH = 0.2, 0.28
 KINDS = ["ppo", "gspo", "cispo"]

@@ -9,13 +9,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tacit.memory.errors import ConfigError
-from tacit.trainers import forward as forward_module
-from tacit.trainers.adapters import activate, add_adapter, parameters_of
-from tacit.trainers.forward import batch, forward, logprobs, recomputed
-from tacit.trainers.optim import Learner, LearnerSettings, LossSettings, frozen
-from tacit.trainers.rows import Stream
-from tacit.trainers.tiny import TinyConfig, build_model
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers import forward as forward_module
+from hardwon.trainers.adapters import activate, add_adapter, parameters_of
+from hardwon.trainers.forward import batch, forward, logprobs, recomputed
+from hardwon.trainers.optim import Learner, LearnerSettings, LossSettings, frozen
+from hardwon.trainers.rows import Stream
+from hardwon.trainers.tiny import TinyConfig, build_model
 
 WORDS = 40
 SHAPE = TinyConfig(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=32)
@@ -439,7 +439,7 @@ def test_two_adapters_of_one_name_are_refused(adapted):
 
 def test_compiled_layers_give_the_same_step_and_are_themselves_again():
     """The engine generates with the same layers, of another shape at every token: outside of a step they are plain."""
-    from tacit.trainers.compiled import Compiled
+    from hardwon.trainers.compiled import Compiled
 
     plain, other = build_model(WORDS, SHAPE), build_model(WORDS, SHAPE)
     compiled = learner(other, lr=1e-3)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tacit.memory.errors import ConfigError
-from tacit.trainers import metrics, parallel, train
-from tacit.trainers.config import of
-from tacit.trainers.parallel import Team
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers import metrics, parallel, train
+from hardwon.trainers.config import of
+from hardwon.trainers.parallel import Team
 
 from .test_run import weights
 
@@ -50,7 +50,7 @@ def test_a_run_in_two_processes_goes_on_in_one(corridor, tmp_path):
     """The first plays and saves; resumed alone it is an ordinary run, and nothing is logged twice."""
     settings: dict[str, Any] = corridor(run={"iterations": 3, "threads": 1})
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
-    launched(["-m", "tacit.trainers", str(tmp_path / "config.yaml"), "--quiet"])
+    launched(["-m", "hardwon.trainers", str(tmp_path / "config.yaml"), "--quiet"])
     assert [line["iteration"] for line in metrics.read(tmp_path / "run")] == [1, 2, 3]
     report = train(settings, [f"run.out={tmp_path / 'run'}", "run.iterations=4"], resume=True)
     assert report.iterations == 4

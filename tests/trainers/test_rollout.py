@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from tacit.memory import Diagnosis, State, Step, Trajectory
-from tacit.memory.errors import EnvironmentCrashed
-from tacit.runtime import Agent
-from tacit.trainers.credit import gigpo
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.rollout import GivenGuidance, Spec, TokenPolicy, collect
-from tacit.trainers.rows import streams, to_trace
-from tacit.trainers.tiny import TinyConfig, build_model, build_tokenizer
-from tacit.trainers.transcript import Transcript, compact
+from hardwon.memory import Diagnosis, State, Step, Trajectory
+from hardwon.memory.errors import EnvironmentCrashed
+from hardwon.runtime import Agent
+from hardwon.trainers.credit import gigpo
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.rollout import GivenGuidance, Spec, TokenPolicy, collect
+from hardwon.trainers.rows import streams, to_trace
+from hardwon.trainers.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.transcript import Transcript, compact
 
 TEXTS = ["go east go west wait . red blue green white golden find prize east is best"]
 TOKENIZER = build_tokenizer(TEXTS)

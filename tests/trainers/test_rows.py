@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from tacit.memory import Diagnosis, State, Step, Trajectory
-from tacit.trainers.credit import gigpo
-from tacit.trainers.rows import Rollout, Row, anchor_of, micro_batches, streams, to_trace
+from hardwon.memory import Diagnosis, State, Step, Trajectory
+from hardwon.trainers.credit import gigpo
+from hardwon.trainers.rows import Rollout, Row, anchor_of, micro_batches, streams, to_trace
 
 
 def row(prompt, completion, **fields):

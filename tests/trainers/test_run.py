@@ -19,15 +19,15 @@ import pytest
 import torch
 import yaml
 
-from tacit.memory import ExperienceLibrary, Item
-from tacit.memory.errors import ConfigError
-from tacit.trainers import metrics, train
-from tacit.trainers.checkpoint import find
-from tacit.trainers.config import of
-from tacit.trainers.draw import Drawn
-from tacit.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
-from tacit.trainers.models import load_tokenizer
-from tacit.trainers.stage import Stage
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers import metrics, train
+from hardwon.trainers.checkpoint import find
+from hardwon.trainers.config import of
+from hardwon.trainers.draw import Drawn
+from hardwon.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
+from hardwon.trainers.models import load_tokenizer
+from hardwon.trainers.stage import Stage
 
 TIMES = ("seconds", "tokens_per_second", "cpu_s")
 
@@ -171,7 +171,7 @@ def test_rows_name_the_version_that_sampled_them(corridor, monkeypatch):
 
 def test_groups_without_a_signal_are_rolled_again(corridor, monkeypatch):
     """Other worlds, so many times; success is told of the groups as they were first drawn."""
-    monkeypatch.setattr("tacit.trainers.roles.PolicyRole.wants", lambda self, group: False)
+    monkeypatch.setattr("hardwon.trainers.roles.PolicyRole.wants", lambda self, group: False)
     report = train(corridor(run={"iterations": 1, "rerolls": 2}, warmstart=None))
     (line,) = metrics.read(Path(report.out))
     assert line["groups_rerolled"] == 6
@@ -182,7 +182,7 @@ def test_groups_without_a_signal_are_rolled_again(corridor, monkeypatch):
 def test_what_the_environment_breaks_is_counted_and_not_learnt_from(corridor, monkeypatch):
     from corridor import Corridor  # type: ignore[import-not-found]
 
-    from tacit.memory.errors import EnvironmentCrashed
+    from hardwon.memory.errors import EnvironmentCrashed
 
     step, taken = Corridor.step, []
 
@@ -200,7 +200,7 @@ def test_what_the_environment_breaks_is_counted_and_not_learnt_from(corridor, mo
 
 def test_one_role_is_trained_at_a_time(corridor, monkeypatch):
     """systems.md §7.3: the others are frozen, and a role that is not ready is passed over."""
-    from tacit.trainers.roles import ROLES, PolicyRole
+    from hardwon.trainers.roles import ROLES, PolicyRole
 
     class Second(PolicyRole):
         """Ready every third time it is asked to collect."""
@@ -283,7 +283,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(corridor, tmp_path, variant):
 
 def start(settings, folder, *arguments):
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-    command = [sys.executable, "-m", "tacit.trainers", str(folder / "config.yaml"), *arguments]
+    command = [sys.executable, "-m", "hardwon.trainers", str(folder / "config.yaml"), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -421,7 +421,7 @@ def test_excluded_episodes_are_no_failures():
 
 def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):
     """What it wants to learn from while training, its best in an evaluation, what it was at first where frozen."""
-    from tacit.trainers.roles import ROLES, PolicyRole
+    from hardwon.trainers.roles import ROLES, PolicyRole
 
     shown = []
 
@@ -454,7 +454,7 @@ def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):
 
 def test_a_stop_during_the_warm_start_is_heeded_after_it(corridor, monkeypatch, tmp_path):
     """What was imitated is saved; the run that goes on is the straight run, its log too."""
-    from tacit.trainers import run as module, warmstart
+    from hardwon.trainers import run as module, warmstart
 
     imitate = warmstart.warm_start
 

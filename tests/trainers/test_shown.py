@@ -4,14 +4,14 @@ import asyncio
 from collections import Counter
 from typing import Any, cast
 
-from tacit.memory import ExperienceLibrary, Item, State, Step, Trajectory
-from tacit.memory.records import Diagnosis, Hit, Recollection
-from tacit.runtime.guidance import RetrievalGuidance
-from tacit.runtime.protocols import Context
-from tacit.trainers.diversity import WIDER, DiverseLibrary, Diversity, chunks, merge_pass
-from tacit.trainers.gate import ByRecord, Gated, GatedGuidance, Judgement
-from tacit.trainers.rows import Rollout
-from tacit.trainers.worth import Use, uses_of
+from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory
+from hardwon.memory.records import Diagnosis, Hit, Recollection
+from hardwon.runtime.guidance import RetrievalGuidance
+from hardwon.runtime.protocols import Context
+from hardwon.trainers.diversity import WIDER, DiverseLibrary, Diversity, chunks, merge_pass
+from hardwon.trainers.gate import ByRecord, Gated, GatedGuidance, Judgement
+from hardwon.trainers.rows import Rollout
+from hardwon.trainers.worth import Use, uses_of
 
 
 def test_near_equal_items_take_turns():

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.memory import Item
-from tacit.memory.records import Add
-from tacit.trainers import metrics, train
-from tacit.trainers.checkpoint import find
-from tacit.trainers.config import RoleConfig, load
-from tacit.trainers.engine_local import LocalEngine
-from tacit.trainers.extractor import ExtractorRole
-from tacit.trainers.optim import Learner
-from tacit.trainers.roles import Parts
-from tacit.trainers.tiny import build_model
-from tacit.trainers.writers import Written
+from hardwon.memory import Item
+from hardwon.memory.records import Add
+from hardwon.trainers import metrics, train
+from hardwon.trainers.checkpoint import find
+from hardwon.trainers.config import RoleConfig, load
+from hardwon.trainers.engine_local import LocalEngine
+from hardwon.trainers.extractor import ExtractorRole
+from hardwon.trainers.optim import Learner
+from hardwon.trainers.roles import Parts
+from hardwon.trainers.tiny import build_model
+from hardwon.trainers.writers import Written
 
 from .test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, row
 from .test_run import assert_same, lines, start, wait_for

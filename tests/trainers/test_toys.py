@@ -10,8 +10,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from tacit.trainers.rows import Row
-from tacit.trainers.worth import Buffer, Use
+from hardwon.trainers.rows import Row
+from hardwon.trainers.worth import Buffer, Use
 
 RETURN, VACUOUS, USEFUL, MISLEADING = range(4)
 """The four operations: keep nothing; keep what says nothing, what helps where help is needed, what harms."""

@@ -8,11 +8,11 @@ from itertools import islice
 import pytest
 import torch
 
-from tacit.memory import Diagnosis, Failure, State, Step, Trajectory
-from tacit.memory.errors import ConfigError
-from tacit.trainers.rows import Row
-from tacit.trainers.tiny import TinyConfig, build_model
-from tacit.trainers.warmstart import Examples, WarmStart, bucketed, cleaned, examples, warm_start
+from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.rows import Row
+from hardwon.trainers.tiny import TinyConfig, build_model
+from hardwon.trainers.warmstart import Examples, WarmStart, bucketed, cleaned, examples, warm_start
 
 BAD = Diagnosis(False, Failure.NO_EFFECT)
 GOOD = Diagnosis(True, Failure.NONE)

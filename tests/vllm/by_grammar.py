@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tacit.trainers.engine import Completion, Request
-from tacit.trainers.engine_vllm import VllmEngine
-from tacit.trainers.grammar import ToolCalls
+from hardwon.trainers.engine import Completion, Request
+from hardwon.trainers.engine_vllm import VllmEngine
+from hardwon.trainers.grammar import ToolCalls
 
 
 def main(asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tacit.memory.errors import TacitError
-from tacit.trainers.engine import Completion, Request
-from tacit.trainers.engine_vllm import VllmEngine
-from tacit.trainers.rows import Row, streams
-from tacit.trainers.trie import Trie
+from hardwon.memory.errors import HardwonError
+from hardwon.trainers.engine import Completion, Request
+from hardwon.trainers.engine_vllm import VllmEngine
+from hardwon.trainers.rows import Row, streams
+from hardwon.trainers.trie import Trie
 
 
 def plain(said: Completion) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
     ):
         try:
             call()
-        except TacitError as error:
+        except HardwonError as error:
             told["refused"].append([type(error).__name__, str(error)])
     engine.close()
     return told

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import ConfigError, UnknownName
-from tacit.runtime import Agent, EpisodicPolicy
-from tacit.runtime.environments.alfworld import FOLDERS, KINDS, AlfWorld, games
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime import Agent, EpisodicPolicy
+from hardwon.runtime.environments.alfworld import FOLDERS, KINDS, AlfWorld, games
 
 ARCHIVE = Path(__file__).parents[4] / "shared/data/alfworld/train_subset.tar.xz"
 

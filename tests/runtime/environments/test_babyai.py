@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tacit.memory.errors import ConfigError, UnknownName
-from tacit.runtime.environments.babyai import ACTIONS, BabyAI, levels, view
-from tacit.runtime.protocols import Environment
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.environments.babyai import ACTIONS, BabyAI, levels, view
+from hardwon.runtime.protocols import Environment
 
 pytest.importorskip("minigrid")
 
@@ -237,7 +237,7 @@ def test_positions_are_part_of_the_signature():
 def test_the_same_seed_is_the_same_world_in_any_process():
     """Neither the environment's past nor the hash seed of Python matters."""
     code = (
-        "from tacit.runtime.environments.babyai import BabyAI\n"
+        "from hardwon.runtime.environments.babyai import BabyAI\n"
         "environment = BabyAI('GoToLocal')\n"
         "print([environment.reset('dev', seed).signature for seed in range(5)])"
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tacit.memory.errors import ConfigError, MissingExtra, UnknownName
-from tacit.runtime.environments import bfcl, open_environment
+from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.runtime.environments import bfcl, open_environment
 
 pytest.importorskip("bfcl_eval")
 

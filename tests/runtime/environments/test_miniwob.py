@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from tacit.memory import ExperienceLibrary
-from tacit.memory.errors import ConfigError, UnknownName
-from tacit.runtime import Agent, EpisodicPolicy
-from tacit.runtime.environments.miniwob import MiniWob
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime import Agent, EpisodicPolicy
+from hardwon.runtime.environments.miniwob import MiniWob
 
 pytest.importorskip("miniwob")
 pytestmark = [

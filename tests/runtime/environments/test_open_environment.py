@@ -2,10 +2,10 @@
 
 import pytest
 
-from tacit.memory.errors import ConfigError, UnknownName
-from tacit.runtime.environments import describe_environments, open_environment
-from tacit.runtime.environments.babyai import BabyAI
-from tacit.runtime.environments.textworld import TextWorldExpress
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.environments import describe_environments, open_environment
+from hardwon.runtime.environments.babyai import BabyAI
+from hardwon.runtime.environments.textworld import TextWorldExpress
 
 
 @pytest.mark.parametrize("name", ["textworld", "TextWorldExpress", "twx"])

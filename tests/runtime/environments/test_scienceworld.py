@@ -2,8 +2,8 @@
 
 import pytest
 
-from tacit.memory.errors import ConfigError, UnknownName
-from tacit.runtime.environments import open_environment
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.environments import open_environment
 
 pytest.importorskip("scienceworld")
 

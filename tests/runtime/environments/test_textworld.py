@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from tacit.memory.errors import ConfigError, UnknownName
-from tacit.runtime.environments.textworld import FOLDS, GAMES, TextWorldExpress, games
-from tacit.runtime.protocols import Environment
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.environments.textworld import FOLDS, GAMES, TextWorldExpress, games
+from hardwon.runtime.protocols import Environment
 
 pytest.importorskip("textworld_express")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from langchain_core.tools import ToolException, tool
 
-from tacit.memory import Diagnosis, Failure, Step
-from tacit.memory.errors import ConfigError
-from tacit.runtime.environments.tools import AnyTool, ToolEnvironment
-from tacit.runtime.protocols import Environment, Resumable
+from hardwon.memory import Diagnosis, Failure, Step
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.environments.tools import AnyTool, ToolEnvironment
+from hardwon.runtime.protocols import Environment, Resumable
 
 
 class Desk:

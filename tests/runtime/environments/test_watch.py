@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from tacit.memory import State
-from tacit.memory.errors import ConfigError, EnvironmentCrashed, EnvironmentHung, UnknownName
-from tacit.runtime.environments.watch import Watched
-from tacit.runtime.protocols import Environment
+from hardwon.memory import State
+from hardwon.memory.errors import ConfigError, EnvironmentCrashed, EnvironmentHung, UnknownName
+from hardwon.runtime.environments.watch import Watched
+from hardwon.runtime.protocols import Environment
 
 VARIABLE = contextvars.ContextVar("variable", default="")
 

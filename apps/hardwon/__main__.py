@@ -1,0 +1,6 @@
+"""Run the command line with `python -m hardwon`."""
+
+from hardwon.apps.cli import main
+
+if __name__ == "__main__":
+    main()

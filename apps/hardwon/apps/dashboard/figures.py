@@ -1,0 +1,194 @@
+"""What the overview and the map show, as plain values: growth, success by arm, harm, latency, places on a plane.
+
+Each is counted from the library when it is asked for; nothing is kept.
+"""
+
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardwon.apps.experiment import interval
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.clusters import centroid
+from hardwon.memory.store import Store
+
+WITHOUT_MEMORY = frozenset({"control", "random", "empty"})
+"""Arms in which the agent had nothing of the library."""
+POINTS = 200
+"""Points of a curve."""
+SAMPLE = 40
+"""Recalls that are timed for the overview."""
+SITUATIONS = 300
+"""Situations on the map, the most frequent."""
+
+Row = Mapping[str, Any]
+
+
+def overview(library: ExperienceLibrary) -> dict[str, Any]:
+    """The figures of the first page; `recorded` are rows about episodes, the oldest first."""
+    recorded = library.trajectories()[::-1]
+    counted = [row for row in recorded if row["success"] is not None]
+    store = Store(library.path, read_only=True)
+    try:
+        number = _number(store, library.namespace)
+        born = store.rows("SELECT created_at FROM items WHERE namespace = ? ORDER BY created_at", (number,))
+        kinds = store.rows(
+            "SELECT status, kind, count(*) FROM items WHERE namespace = ? GROUP BY status, kind", (number,)
+        )
+        shown = store.rows(_SHOWN, (number,))
+        blocked = store.rows("SELECT count(*) FROM usages WHERE namespace = ? AND mode = 'blocked'", (number,))
+    finally:
+        store.close()
+    return {
+        "episodes": len(recorded),
+        "excluded": len(recorded) - len(counted),
+        "succeeded": sum(row["success"] for row in counted),
+        "steps": sum(row["n_steps"] for row in recorded),
+        "items": {kind: n for status, kind, n in kinds if status == "active"},
+        "quarantined": sum(n for status, _, n in kinds if status == "quarantined"),
+        "blocked": blocked[0][0],
+        "growth": growth(recorded, [row[0] for row in born]),
+        "success": {arm: rolling(rows) for arm, rows in _by_arm(counted).items()},
+        "arms": arms(counted),
+        "harm": harm(counted),
+        "tested": experiment(library),
+        "shown": {mode: {"episodes": n, "success": mean} for mode, n, mean in shown},
+        "newest": recorded[::-1][:5],
+    }
+
+
+_SHOWN = """
+SELECT mode, count(*), avg(outcome) FROM (
+    SELECT mode, trajectory_id, item_id, max(outcome) AS outcome FROM usages
+    WHERE namespace = ? AND mode IN ('recalled', 'withheld') AND outcome IS NOT NULL GROUP BY 1, 2, 3)
+GROUP BY mode
+"""
+
+
+def _number(store: Store, namespace: str) -> int:
+    return int(store.rows("SELECT id FROM namespaces WHERE name = ?", (namespace,))[0][0])
+
+
+def growth(recorded: Sequence[Row], born: Sequence[str]) -> list[list[int]]:
+    """How many items there had been made after so many episodes: [episodes, items] points."""
+    points = _spread(len(recorded))
+    return [[at, bisect_right(born, recorded[at - 1]["recorded_at"])] for at in points]
+
+
+def rolling(rows: Sequence[tuple[int, bool]]) -> list[list[float]]:
+    """Share of successes among the newest episodes, over time: [episode number, share] points."""
+    window = max(10, len(rows) // 20)
+    won = np.cumsum([0, *(success for _, success in rows)])
+    return [
+        [rows[at - 1][0], round(float(won[at] - won[max(0, at - window)]) / min(at, window), 4)]
+        for at in _spread(len(rows))
+        if at >= min(10, len(rows))
+    ]
+
+
+def _spread(n: int) -> list[int]:
+    """At most POINTS whole numbers from 1 to n, the last one n."""
+    return sorted({max(1, round(at)) for at in np.linspace(1, n, min(n, POINTS))}) if n else []
+
+
+def _by_arm(counted: Sequence[Row]) -> dict[str, list[tuple[int, bool]]]:
+    found: dict[str, list[tuple[int, bool]]] = {}
+    for number, row in enumerate(counted, 1):
+        found.setdefault(row["arm"], []).append((number, bool(row["success"])))
+    return found
+
+
+def arms(counted: Sequence[Row]) -> list[dict[str, Any]]:
+    """Every arm: episodes, successes, their share with a 95% interval (Wilson), and whether it had memory."""
+    rows = []
+    for arm, outcomes in sorted(_by_arm(counted).items()):
+        won, n = sum(success for _, success in outcomes), len(outcomes)
+        low, high = interval([won / n], n)
+        rows.append({"arm": arm, "memory": arm not in WITHOUT_MEMORY, "episodes": n, "succeeded": won})
+        rows[-1] |= {"share": won / n, "low": low, "high": high}
+    return rows
+
+
+def harm(counted: Sequence[Row]) -> dict[str, Any]:
+    """In worlds (task and seed) played both ways: how often memory failed where going without it had succeeded."""
+    without: dict[Any, list[bool]] = {}
+    for row in counted:
+        if row["arm"] in WITHOUT_MEMORY:
+            without.setdefault((row["task"], row["seed"]), []).append(bool(row["success"]))
+    pairs = [
+        (sum(without[world]) * 2 > len(without[world]), bool(row["success"]))
+        for row in counted
+        if row["arm"] not in WITHOUT_MEMORY and (world := (row["task"], row["seed"])) in without
+    ]
+    harmed, helped = sum(b and not m for b, m in pairs), sum(m and not b for b, m in pairs)
+    share = harmed / len(pairs) if pairs else None
+    return {"pairs": len(pairs), "harmed": harmed, "helped": helped, "share": share}
+
+
+def experiment(library: ExperienceLibrary) -> list[dict[str, Any]]:
+    """By arm, the tests of the `hardwon run` that made this library, where it is in that run's folder."""
+    try:
+        result = json.loads(Path(library.path).with_name("result.json").read_text(encoding="utf-8"))
+        if Path(result["library"]).name != Path(library.path).name:
+            return []
+        return [{"arm": arm, **figures} for arm, figures in result["arms"].items()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+
+
+def latency(library: ExperienceLibrary) -> dict[str, Any]:
+    """Recall timed now, on situations of the newest episodes: milliseconds, half of them and 99 of 100 within."""
+    states = (
+        step.pre for row in library.trajectories(limit=SAMPLE) for step in library.trajectory(row["id"]).steps[::3]
+    )
+    took = []
+    for state in islice(states, SAMPLE):
+        began = time.perf_counter()
+        library.recall(state)
+        took.append(time.perf_counter() - began)
+    return percentiles(took[1:])  # the first one reads what is derived
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
+    """How many, and the milliseconds within which half and 99 of 100 of them came."""
+    if not seconds:
+        return {"n": 0, "p50_ms": None, "p99_ms": None}
+    p50, p99 = np.percentile(np.asarray(seconds) * 1000, (50, 99))
+    return {"n": len(seconds), "p50_ms": float(p50), "p99_ms": float(p99)}
+
+
+def situations(library: ExperienceLibrary, limit: int = SITUATIONS) -> list[dict[str, Any]]:
+    """The most frequent situations with their places: `x` and `y`, None where none of their states has a vector.
+
+    The two directions in which the centroids of the clusters differ most (PCA).
+    """
+    rows = library.clusters(limit)
+    store = Store(library.path, read_only=True)
+    try:
+        number = _number(store, library.namespace)
+        centres = [centroid(store, number, row["signature"]) for row in rows]
+    finally:
+        store.close()
+    placed = iter(plane([centre for centre in centres if centre is not None]))
+    for row, centre in zip(rows, centres, strict=True):
+        row["x"], row["y"] = (None, None) if centre is None else next(placed)
+    return rows
+
+
+def plane(vectors: Sequence[Any]) -> list[tuple[float, float]]:
+    """Vectors as points of the plane in which they differ most; the same vectors give the same points."""
+    if not vectors:
+        return []
+    centred = np.stack(vectors) - np.mean(vectors, axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    axes = np.zeros((2, centred.shape[1]))
+    axes[: min(2, len(directions))] = directions[:2]
+    signs = np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])
+    points = centred @ (axes * np.where(signs == 0, 1, signs)[:, None]).T
+    return [(round(float(x), 4), round(float(y), 4)) for x, y in points]

@@ -1,0 +1,130 @@
+"""What an agent asks at every step, and what it tells at the end of an episode."""
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Response
+
+from hardwon.memory import EvolutionReport, Recollection, Verdict
+
+from .models import (
+    About,
+    ActionAsked,
+    Around,
+    EpisodesTold,
+    Ids,
+    KeysAsked,
+    Names,
+    NamespaceTold,
+    Offered,
+    OfferedAsked,
+    PlanAsked,
+    RecallAsked,
+    Words,
+    said,
+)
+from .place import At, Place, in_turn
+
+router = APIRouter(prefix="/v1", tags=["agent"])
+
+
+@router.get("/namespaces", response_model=Names)
+def namespaces(at: At) -> Response:
+    """The namespaces that this token may read."""
+    return said(Names, Names(namespaces=[name for name in at.shelf.names() if at.caller.may(name, write=False)]))
+
+
+@router.post("/namespaces", response_model=About)
+def make_namespace(told: NamespaceTold, at: At) -> Response:
+    """Make a namespace, or find the one that is there."""
+    return _about(replace(at, namespace=told.name), make=True)
+
+
+@router.get("/about", response_model=About)
+def about(at: At) -> Response:
+    """What this namespace is, and whether this token may write it."""
+    return _about(at)
+
+
+def _about(at: Place, *, make: bool = False) -> Response:
+    with at.writing() if make else at.reading() as library:
+        told = About(
+            namespace=library.namespace,
+            episodes=library.episodes,
+            read_only=library.read_only or not at.caller.may(library.namespace, write=True),
+            embedder=library.embedder.name,
+            fingerprint=library.embedder.fingerprint,
+        )
+    return said(About, told)
+
+
+@router.post("/recall", response_model=Recollection)
+@in_turn
+def recall(asked: RecallAsked, at: At) -> Response:
+    """What past experience says about a state or a text. Empty is a valid answer."""
+    wanted = asked.state if asked.state is not None else asked.text or ""
+    with at.reading() as library, at.measures.recall():
+        found = library.recall(
+            wanted,
+            task=asked.task,
+            k=asked.k,
+            kinds=asked.kinds,
+            budget_tokens=asked.budget_tokens,
+            level=asked.level,
+            actions=asked.actions,
+            after=asked.after,
+        )
+    return said(Recollection, found)
+
+
+@router.post("/check", response_model=Verdict)
+@in_turn
+def check(asked: ActionAsked, at: At) -> Response:
+    """Whether a guardrail forbids this action in this state."""
+    with at.reading() as library:
+        return said(Verdict, library.check(asked.state, asked.action))
+
+
+@router.post("/check-plan", response_model=Verdict)
+@in_turn
+def check_plan(asked: PlanAsked, at: At) -> Response:
+    """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
+    with at.reading() as library:
+        return said(Verdict, library.check_plan(asked.state, asked.actions))
+
+
+@router.post("/offered", response_model=Offered)
+@in_turn
+def offered(asked: OfferedAsked, at: At) -> Response:
+    """Active skills and remedies whose condition holds here, the best first."""
+    with at.reading() as library:
+        return said(Offered, Offered.model_construct(items=list(library.offered(asked.state, asked.kinds))))
+
+
+@router.post("/keys", response_model=Words)
+@in_turn
+def keys(asked: KeysAsked, at: At) -> Response:
+    """All keys under which a step with this action in this state is filed."""
+    with at.reading() as library:
+        return said(Words, Words(keys=list(library.keys(asked.state, asked.action, asked.counts))))
+
+
+@router.post("/context", response_model=Around)
+@in_turn
+def context(asked: ActionAsked, at: At) -> Response:
+    """What holds around the arguments of an action here."""
+    with at.reading() as library:
+        return said(Around, Around(context=library.context(asked.state, asked.action)))
+
+
+@router.post("/episodes", response_model=Ids)
+def record(told: EpisodesTold, at: At) -> Response:
+    """Write episodes in one transaction; durable on return."""
+    with at.writing() as library:
+        return said(Ids, Ids(ids=library.record_many(told.episodes)))
+
+
+@router.post("/evolve", response_model=EvolutionReport)
+def evolve(at: At) -> Response:
+    """Distil what was recorded since the last call into items, within the rate limits."""
+    with at.changing() as library:
+        return said(EvolutionReport, library.evolve())

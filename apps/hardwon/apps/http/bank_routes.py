@@ -1,0 +1,57 @@
+"""A team's bank: what is shared during one task, put and pulled by agents that may be on several machines."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from hardwon.memory import Admission
+
+from .models import Entries, EntryId, EntryTold, Promotion, Pull, Pulls, Value, said
+from .place import At
+
+router = APIRouter(prefix="/v1/bank", tags=["bank"])
+
+Task = Annotated[str, Query(min_length=1, max_length=10_000, description="The task whose bank it is.")]
+
+
+@router.post("/entries", response_model=EntryId)
+def put(task: Task, told: EntryTold, at: At) -> Response:
+    """Share a value under a short key."""
+    with at.writing() as library:
+        return said(EntryId, EntryId(id=library.bank(task).put(told.team, told.key, told.value)))
+
+
+@router.get("/entries", response_model=Entries)
+def entries(task: Task, at: At, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
+    """What there is, without the values, oldest first."""
+    with at.reading() as library:
+        return said(Entries, Entries.model_construct(entries=library.bank(task).entries(after)))
+
+
+@router.post("/pull", response_model=Value)
+def pull(task: Task, told: Pull, at: At) -> Response:
+    """The value of an entry; the pull is logged."""
+    with at.changing() as library:
+        return said(Value, Value(value=library.bank(task).pull(told.entry, told.reader)))
+
+
+@router.get("/pulls", response_model=Pulls)
+def pulls(task: Task, at: At, own: bool = False) -> Response:
+    """Every pull by another team, or every pull of an own entry."""
+    with at.reading() as library:
+        found = library.bank(task).pulls(own=own)
+    return said(Pulls, Pulls(pulls=[Pull(entry=entry, reader=reader) for entry, reader in found]))
+
+
+@router.post("/promote", response_model=Admission)
+def promote(task: Task, told: Promotion, at: At) -> Response:
+    """Keep something beyond the task, on the word of an episode that succeeded."""
+    with at.changing() as library:
+        return said(Admission, library.bank(task).promote(told.item, told.episode))
+
+
+@router.delete("/entries", status_code=204, response_class=Response)
+def drop(task: Task, at: At) -> None:
+    """Forget all entries of the task."""
+    with at.changing() as library:
+        library.bank(task).drop()

@@ -1,0 +1,55 @@
+"""What can only be read off the library's file as a whole: its namespaces, and how full its tiers are."""
+
+from pathlib import Path
+from typing import Any
+
+from hardwon.memory.errors import UnknownName
+from hardwon.memory.store import Store
+
+
+def namespaces(path: Path, *, read_only: bool = True) -> list[str]:
+    """The parts of a library."""
+    store = Store(path, read_only=read_only)
+    try:
+        return [row[0] for row in store.rows("SELECT name FROM namespaces ORDER BY name")]
+    finally:
+        store.close()
+
+
+def tiers(path: Path, namespace: str) -> dict[str, Any]:
+    """How many steps are live and folded, attempts, segments, vectors; items by status and kind; bytes of index files.
+
+    Raises: UnknownName for a namespace that is not there.
+    """
+    store = Store(path, read_only=True)
+    try:
+        numbers = {name: number for number, name in store.rows("SELECT id, name FROM namespaces")}
+        if namespace not in numbers:
+            raise UnknownName.of("namespace", namespace, numbers)
+        own = (numbers[namespace],)
+        ((attempts, live, tried),) = store.rows(
+            "SELECT count(*), coalesce(sum(live), 0), coalesce(sum(n), 0) FROM attempts WHERE namespace = ?", own
+        )
+        ((segments,),) = store.rows("SELECT count(*) FROM segments WHERE namespace = ?", own)
+        vectors = store.rows("SELECT kind, count(*) FROM vectors WHERE namespace = ? GROUP BY kind", own)
+        items: dict[str, dict[str, int]] = {}
+        for status, kind, count in store.rows(
+            "SELECT status, kind, count(*) FROM items WHERE namespace = ? GROUP BY status, kind", own
+        ):
+            items.setdefault(status, {})[kind] = count
+    finally:
+        store.close()
+    return {
+        "live": live,
+        "folded": tried - live,
+        "attempts": attempts,
+        "segments": segments,
+        "vectors": dict(vectors),
+        "items_by_status": items,
+        "index_bytes": sum(index_files(path).values()),
+    }
+
+
+def index_files(path: Path) -> dict[str, int]:
+    """The files of saved indices beside a library, by name, and their sizes in bytes."""
+    return {file.name: file.stat().st_size for file in sorted(Path(f"{path}.index").glob("*")) if file.is_file()}

@@ -1,0 +1,173 @@
+"""The library's schema, as numbered steps that are never edited after a release.
+
+A library file knows the number of the last step applied (`PRAGMA user_version`) and that it is a
+hardwon library (`PRAGMA application_id`). Each step runs in the caller's transaction.
+"""
+
+from collections.abc import Callable
+from sqlite3 import Connection
+
+APPLICATION_ID = 0x7AC17
+Migration = Callable[[Connection], None]
+
+
+def m001_initial(connection: Connection) -> None:
+    """Experience, items, usage, the change log, and the caches derived from them."""
+    for statement in _INITIAL.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+def m002_tiers(connection: Connection) -> None:
+    """Attempts (rolling summaries of steps), segments of episodes, places of items, their use and age."""
+    for statement in _TIERS.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    # what is derived from the steps of an older file is made by the first writer that opens it
+    connection.execute("INSERT INTO meta SELECT 'rebuild', '1' WHERE EXISTS (SELECT 1 FROM steps)")
+
+
+def m003_vectors_as_rows(connection: Connection) -> None:
+    """Vectors in an ordinary table: without rowids, one of a kilobyte took a page of four for itself.
+
+    Those of states are left behind: they were of a text that had the task in it, and are made anew.
+    """
+    for statement in _VECTORS.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+def m004_inbox(connection: Connection) -> None:
+    """Episodes that were recorded and not yet filed, in the order in which they came."""
+    for statement in _INBOX.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+def m005_named_episodes(connection: Connection) -> None:
+    """Of the episodes in the inbox, those whose id a caller gave are found by it; others by their row."""
+    connection.execute("ALTER TABLE inbox ADD COLUMN named INTEGER NOT NULL DEFAULT 1")
+    connection.execute("DROP INDEX inbox_by_ref")
+    connection.execute("CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref) WHERE named")
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
+    m005_named_episodes,
+)
+SCHEMA_VERSION = len(MIGRATIONS)
+
+_INITIAL = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+
+CREATE TABLE trajectories (
+    id TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), recorded_at TEXT NOT NULL,
+    task TEXT NOT NULL, success INTEGER, score REAL NOT NULL, total_reward REAL NOT NULL, arm TEXT NOT NULL,
+    seed INTEGER NOT NULL, ending TEXT NOT NULL, n_steps INTEGER NOT NULL, meta TEXT NOT NULL,
+    PRIMARY KEY (namespace, id));
+CREATE INDEX trajectories_by_namespace ON trajectories(namespace, success, total_reward);
+
+CREATE TABLE states (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL,
+    signature TEXT NOT NULL, observation TEXT NOT NULL, facts TEXT NOT NULL, location TEXT NOT NULL,
+    task TEXT NOT NULL, feedback TEXT NOT NULL, notes TEXT NOT NULL, UNIQUE(namespace, digest));
+CREATE INDEX states_by_signature ON states(namespace, signature);
+
+CREATE TABLE keys (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
+CREATE TABLE steps (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    trajectory_id TEXT NOT NULL, t INTEGER NOT NULL,
+    pre INTEGER NOT NULL REFERENCES states(id), action TEXT NOT NULL, post INTEGER NOT NULL REFERENCES states(id),
+    reward REAL NOT NULL, return_to_go REAL NOT NULL, failure TEXT NOT NULL,
+    diagnosis TEXT NOT NULL, keys TEXT NOT NULL, why TEXT NOT NULL);
+CREATE INDEX steps_by_trajectory ON steps(namespace, trajectory_id, t);
+CREATE INDEX steps_by_pre ON steps(pre);
+
+CREATE TABLE items (
+    id TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), number INTEGER NOT NULL UNIQUE,
+    kind TEXT NOT NULL, status TEXT NOT NULL, score REAL NOT NULL, pinned INTEGER NOT NULL,
+    created_at TEXT NOT NULL, updated_at TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (namespace, id));
+CREATE INDEX items_by_namespace ON items(namespace, status, kind, score);
+
+CREATE TABLE usages (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL,
+    trajectory_id TEXT NOT NULL, t INTEGER NOT NULL, mode TEXT NOT NULL, arm TEXT NOT NULL,
+    outcome REAL, control_outcome REAL);
+CREATE INDEX usages_by_item ON usages(namespace, item_id);
+
+CREATE TABLE words (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), word TEXT NOT NULL, episodes INTEGER NOT NULL,
+    PRIMARY KEY (namespace, word)) WITHOUT ROWID;
+
+CREATE TABLE changes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    what TEXT NOT NULL, ref TEXT NOT NULL, op TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE INDEX changes_by_ref ON changes(namespace, ref);
+
+CREATE TABLE vectors (
+    kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    vector BLOB NOT NULL, PRIMARY KEY (kind, ref)) WITHOUT ROWID;
+CREATE TABLE bank_entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id), task TEXT NOT NULL,
+    team TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL);
+CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
+CREATE TABLE bank_pulls (id INTEGER PRIMARY KEY, entry INTEGER NOT NULL, reader TEXT NOT NULL, own INTEGER NOT NULL);
+CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
+"""
+
+_TIERS = """
+CREATE TABLE attempts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    signature TEXT NOT NULL, pattern TEXT NOT NULL, n INTEGER NOT NULL, live INTEGER NOT NULL,
+    returns REAL NOT NULL, failures TEXT NOT NULL, best INTEGER NOT NULL, best_return REAL NOT NULL,
+    first INTEGER NOT NULL, last INTEGER NOT NULL, UNIQUE (namespace, signature, pattern));
+CREATE INDEX attempts_by_best ON attempts(namespace, signature, best_return);
+CREATE INDEX attempts_by_n ON attempts(namespace, signature, n);
+ALTER TABLE steps ADD COLUMN attempt INTEGER REFERENCES attempts(id);
+ALTER TABLE steps ADD COLUMN folded INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX steps_by_attempt ON steps(attempt, folded, return_to_go, id);
+
+CREATE TABLE segments (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, first_t INTEGER NOT NULL,
+    last_t INTEGER NOT NULL, gain REAL NOT NULL, location TEXT NOT NULL, text TEXT NOT NULL,
+    PRIMARY KEY (namespace, trajectory_id, first_t)) WITHOUT ROWID;
+
+CREATE TABLE item_places (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), by TEXT NOT NULL, value TEXT NOT NULL,
+    number INTEGER NOT NULL, PRIMARY KEY (namespace, by, value, number)) WITHOUT ROWID;
+CREATE INDEX item_places_by_number ON item_places(number);
+ALTER TABLE items ADD COLUMN uses INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE items ADD COLUMN fresh INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX usages_by_trajectory ON usages(namespace, trajectory_id);
+CREATE INDEX trajectories_by_task ON trajectories(namespace, task, arm, seed);
+CREATE INDEX states_by_location ON states(namespace, location) WHERE location != '';
+"""
+
+_VECTORS = """
+ALTER TABLE vectors RENAME TO old_vectors;
+DROP INDEX vectors_by_namespace;
+CREATE TABLE vectors (
+    kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id),
+    vector BLOB NOT NULL, PRIMARY KEY (kind, ref));
+INSERT INTO vectors SELECT kind, ref, namespace, vector FROM old_vectors WHERE kind = 'items' ORDER BY ref;
+DROP TABLE old_vectors;
+CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
+"""
+
+_INBOX = """
+CREATE TABLE inbox (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), ref TEXT NOT NULL,
+    at TEXT NOT NULL, failed TEXT, episode TEXT NOT NULL);
+CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref);
+"""
+
+
+def migrate(connection: Connection) -> int:
+    """Apply what is missing; return the number of steps applied. Call inside a transaction."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    for number, step in enumerate(MIGRATIONS[version:], version + 1):
+        step(connection)
+        connection.execute(f"PRAGMA user_version = {number}")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    return SCHEMA_VERSION - version

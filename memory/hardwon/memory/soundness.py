@@ -1,0 +1,264 @@
+"""Whether a library is sound: what is derived, checked against the steps and items, and made again from them.
+
+The truth itself is never changed here: a file that SQLite finds damaged is told, and left to its owner.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from sqlite3 import Connection
+from typing import Any
+
+from . import derived, search, tiers
+from .catalogue import item_of, places_of
+from .embed import Embedder
+from .errors import LibraryError, NotALibrary
+from .inspection import trajectory
+from .ledger import episode_words, plain, state_text
+from .records import Problem, Segment, State
+from .sidecar import Sidecar
+from .store import Store
+
+_REPAIR = "hardwon memory repair"
+
+
+def verify(store: Store, namespace: int) -> list[Problem]:
+    """The file itself, and everything derived from its steps and items, against the truth."""
+    try:
+        said = [str(row[0]) for row in store.rows("PRAGMA integrity_check")]
+    except LibraryError as error:
+        said = [str(error)]
+    damage = [words for words in said if words != "ok" and "FTS5" not in words]  # newer SQLites look into FTS5 too
+    if damage:
+        return [Problem("file", words, "Restore a copy; what can be read: hardwon memory export") for words in damage]
+    with store.snapshot():
+        return [Problem(where, what, _REPAIR) for where, what in _differences(store, namespace)]
+
+
+def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
+    """Every derived structure that differs, and how."""
+    for kind, query in _LIVE.items():
+        wanted = {row[0] for row in store.rows(query, (namespace,))}
+        held = {row[0] for row in store.rows(f"SELECT id FROM {kind}_text_{namespace}_docsize")}
+        if wanted != held:
+            yield f"{kind} text index", f"{len(wanted - held)} missing, {len(held - wanted)} too many"
+        elif kind == "items" and (other := _other_words(store, namespace)):
+            yield "items text index", f"{other} with other words than their items"
+        vectors = {row[0] for row in store.rows(_VECTORS, (namespace, kind))}
+        if vectors - wanted:
+            yield f"{kind} vectors", f"{len(vectors - wanted)} of nothing that exists"
+        elif wrong := _wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0)):
+            yield f"{kind} vectors", wrong
+    ((unfiled, why),) = store.rows("SELECT count(failed), min(failed) FROM inbox WHERE namespace = ?", (namespace,))
+    if unfiled:
+        yield "inbox", f"{unfiled} not filed: {why}"
+    words, cuts = _read_again(store, namespace)
+    if words != dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,))):
+        yield "words", "counts differ from the episodes"
+    wrong = _apart(_told(cuts), store.rows(f"SELECT {_SEGMENT} FROM segments WHERE namespace = ?", (namespace,)))
+    if wrong:
+        yield "segments", wrong
+    attempts = tiers.differences(store, namespace)
+    if attempts:
+        yield "attempts", ", ".join(attempts)
+    wrong = _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
+    if wrong:
+        yield "item places", wrong
+    if wrong := derived.saved_problem(store, namespace):
+        yield "saved values", wrong
+    for kind in search.KINDS:
+        if wrong := search.saved_problem(store, namespace, kind):
+            yield f"saved index of {kind}", wrong
+
+
+_LIVE = {
+    "states": "SELECT id FROM states WHERE namespace = ?",
+    "items": "SELECT number FROM items WHERE namespace = ? AND status = 'active'",
+}
+_VECTORS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ?"
+_SEGMENT = "trajectory_id, first_t, last_t, gain, location, text"
+_PLACES = "SELECT by, value, number FROM item_places WHERE namespace = ?"
+
+
+def _apart(wanted: Iterable[tuple[Any, ...]], held: Iterable[tuple[Any, ...]]) -> str:
+    """How two sets of rows differ; nothing when they do not."""
+    truth, kept = set(wanted), set(held)
+    return f"{len(truth - kept)} missing, {len(kept - truth)} too many" if truth != kept else ""
+
+
+def _wrong_vectors(store: Store, namespace: int, kind: str, without: set[int], newest: int) -> str:
+    """Vectors of another length than most, and states passed over: those not yet embedded are newer than the rest."""
+    lengths = "SELECT length(vector), count(*) FROM vectors WHERE namespace = ? AND kind = ? GROUP BY 1 ORDER BY 2 DESC"
+    torn = sum(count for _, count in store.rows(lengths, (namespace, kind))[1:])
+    missing = sum(ref <= newest for ref in without) if kind == "states" else 0
+    return f"{missing} missing, {torn} torn" if missing or torn else ""
+
+
+def _other_words(store: Store, namespace: int) -> int:
+    """How many active items are indexed by a text that is not theirs."""
+    rows = store.rows(
+        f"SELECT record, text FROM items JOIN items_text_{namespace} AS told ON told.rowid = number "
+        "WHERE namespace = ? AND status = 'active'",
+        (namespace,),
+    )
+    return sum(plain(item_of(record).text) != text for record, text in rows)
+
+
+def _read_again(store: Store, namespace: int) -> tuple[dict[str, int], list[Segment]]:
+    """What is made of whole episodes, by reading them all: the counts of words, and the segments."""
+    counts: Counter[str] = Counter()
+    cuts: list[Segment] = []
+    for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,)):
+        episode = trajectory(store, namespace, ref)
+        cuts.extend(replace(cut, steps=()) for cut in tiers.segments_of(episode.id, episode.steps))
+        if episode.success is not None:
+            counts.update(episode_words(episode))
+    return dict(counts), cuts
+
+
+def _told(cuts: Iterable[Segment]) -> Iterator[tuple[Any, ...]]:
+    return ((cut.trajectory_id, cut.first_t, cut.last_t, cut.gain, cut.location, cut.text) for cut in cuts)
+
+
+def _true_places(store: Store, namespace: int) -> set[tuple[str, str, int]]:
+    rows = store.rows(
+        "SELECT number, record FROM items WHERE namespace = ? AND status = 'active'",
+        (namespace,),
+    )
+    return {(by, plain(value), number) for number, record in rows for by, value in places_of(item_of(record))}
+
+
+def repair(store: Store, namespace: int) -> list[Problem]:
+    """Rebuild from the truth what is wrong, and nothing else; returns what was.
+
+    Raises: NotALibrary when the file itself is damaged, for then the truth is not to be trusted.
+    """
+    with store.transaction() as connection:
+        problems = verify(store, namespace)
+        if any(problem.where == "file" for problem in problems):
+            raise NotALibrary(f"{store.path} is damaged ({problems[0].what}). {problems[0].remedy}.")
+        for where in dict.fromkeys(problem.where for problem in problems):
+            _REBUILDERS[where](connection, store, namespace)
+    return problems
+
+
+def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int], None]) -> None:
+    """Embed what has no vector, in every namespace, each few hundred texts durable before the next.
+
+    `on_embedded` is told how many of how many are embedded.
+    """
+    namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
+    parts: list[tuple[int, search.Kind]] = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
+    total = sum(len(store.rows(_LIVE[kind], (namespace,))) for namespace, kind in parts)
+    ((done,),) = store.rows("SELECT count(*) FROM vectors")
+
+    def tell(kind: str, count: int) -> None:
+        nonlocal done
+        done += count
+        on_embedded(done, total)
+
+    for namespace, kind in parts:
+        index = search.Search(store, namespace, embedder)
+        index.on_embedded = tell
+        index.index(kind)
+
+
+def rebuild_tiers(store: Store) -> None:
+    """Make the tiers, the places and the use of items for an older library, which has none, in all its namespaces."""
+    if store.read_only or not store.rows("SELECT 1 FROM meta WHERE name = 'rebuild'"):
+        return
+    with store.transaction() as connection:
+        marked = connection.execute("DELETE FROM meta WHERE name = 'rebuild' RETURNING value").fetchall()
+        namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces")] if marked else []
+        for namespace in namespaces:
+            for where in ("attempts", "segments", "item places"):
+                _REBUILDERS[where](connection, store, namespace)
+        if marked:
+            connection.execute(_AGE)
+
+
+_AGE = """
+UPDATE items SET
+    uses = (SELECT count(DISTINCT trajectory_id) FROM usages
+            WHERE usages.namespace = items.namespace AND item_id = items.id AND mode = 'recalled'),
+    fresh = (SELECT count(*) FROM trajectories WHERE trajectories.namespace = items.namespace AND success IS NOT NULL)
+"""
+
+
+def _try_again(connection: Connection, store: Store, namespace: int) -> None:
+    """The next read files what waits."""
+    connection.execute("UPDATE inbox SET failed = NULL WHERE namespace = ?", (namespace,))
+
+
+def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
+    connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
+    for row in store.rows("SELECT id, observation, feedback FROM states WHERE namespace = ?", (namespace,)):
+        text = state_text(State(row[1], feedback=row[2], signature="-"))
+        connection.execute(f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (row[0], text))
+
+
+def _rebuild_items_text(connection: Connection, store: Store, namespace: int) -> None:
+    """Their vectors go as well: one that was made meanwhile is of another text."""
+    connection.execute(f"DELETE FROM items_text_{namespace}")
+    rows = store.rows("SELECT number, record FROM items WHERE namespace = ? AND status = 'active'", (namespace,))
+    connection.executemany(
+        f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)",
+        [(number, plain(item_of(record).text)) for number, record in rows],
+    )
+    connection.execute("DELETE FROM vectors WHERE namespace = ? AND kind = 'items'", (namespace,))
+
+
+def _drop_file(name: str) -> "Rebuilder":
+    """It is written anew when it is next worth it."""
+
+    def drop(connection: Connection, store: Store, namespace: int) -> None:
+        Sidecar(store, namespace).drop(name)
+
+    return drop
+
+
+def _drop_vectors(kind: str) -> "Rebuilder":
+    def drop(connection: Connection, store: Store, namespace: int) -> None:
+        connection.execute(
+            f"DELETE FROM vectors WHERE namespace = ? AND kind = ? AND (ref NOT IN ({_LIVE[kind]}) "
+            "OR length(vector) != (SELECT length(vector) FROM vectors AS others WHERE others.namespace = ? "
+            "AND others.kind = ? GROUP BY 1 ORDER BY count(*) DESC LIMIT 1))",
+            (namespace, kind, namespace, namespace, kind),
+        )
+
+    return drop
+
+
+def _rebuild_words(connection: Connection, store: Store, namespace: int) -> None:
+    words, _ = _read_again(store, namespace)
+    connection.execute("DELETE FROM words WHERE namespace = ?", (namespace,))
+    connection.executemany("INSERT INTO words VALUES (?, ?, ?)", [(namespace, w, n) for w, n in sorted(words.items())])
+
+
+def _rebuild_segments(connection: Connection, store: Store, namespace: int) -> None:
+    _, cuts = _read_again(store, namespace)
+    connection.execute("DELETE FROM segments WHERE namespace = ?", (namespace,))
+    tiers.write_segments(connection, namespace, cuts)
+
+
+def _rebuild_places(connection: Connection, store: Store, namespace: int) -> None:
+    places = sorted(_true_places(store, namespace))
+    connection.execute("DELETE FROM item_places WHERE namespace = ?", (namespace,))
+    connection.executemany("INSERT INTO item_places VALUES (?, ?, ?, ?)", [(namespace, *place) for place in places])
+
+
+Rebuilder = Callable[[Connection, Store, int], None]
+_REBUILDERS: dict[str, Rebuilder] = {
+    "inbox": _try_again,
+    "states text index": _rebuild_states_text,
+    "items text index": _rebuild_items_text,
+    "states vectors": _drop_vectors("states"),
+    "items vectors": _drop_vectors("items"),
+    "words": _rebuild_words,
+    "segments": _rebuild_segments,
+    "attempts": tiers.rebuild,
+    "item places": _rebuild_places,
+    "saved values": _drop_file("values"),
+    "saved index of states": _drop_file("states"),
+    "saved index of items": _drop_file("items"),
+}

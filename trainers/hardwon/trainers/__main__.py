@@ -1,0 +1,109 @@
+"""`python -m hardwon.trainers CONFIG.yaml`, which is `hardwon train CONFIG.yaml`: one command, two doors.
+
+Results go to stdout, progress to stderr. Exit codes: 0 done or stopped and saved, 1 the work failed,
+2 the call was wrong. `--help` imports no torch.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hardwon.memory.errors import ConfigError, HardwonError, MissingExtra, UnknownName
+
+if TYPE_CHECKING:
+    from .run import TrainReport
+
+PIPED_WIDTH = 100
+"""Columns of a table that goes to a file or another program: none is cut."""
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="YAML file of the run's settings.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings that replace the file's: roles.policy.learner.lr=1e-4 ...", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in run.out.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the trained weights here, as peft, transformers and vLLM load them.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every setting with what it means, and do nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")] = False,
+) -> None:
+    """Train the parts of an agent that uses a library, as CONFIG says; SIGTERM saves and stops."""
+    from .config import as_yaml, load
+
+    settings = load(config, overrides or [])
+    if print_config:
+        typer.echo(as_yaml(settings), nl=False)
+        return
+    from .run import train as run
+
+    report = run(settings, resume=resume, export=export, quiet=quiet)
+    if report.rank:  # of several processes only the first speaks
+        return
+    if as_json:
+        typer.echo(json.dumps(asdict(report), indent=2))
+    else:
+        _say(report)
+
+
+def _say(report: "TrainReport") -> None:
+    state = "stopped after" if report.stopped else "done:"
+    typer.echo(f"{state} {report.iterations} iterations, {report.cpu_s:.0f} CPU-s, {report.wall_s:.0f} s")
+    if report.final:
+        print_arms(report.final)
+    typer.echo(f"checkpoint  {report.checkpoint}")
+    if report.best:
+        typer.echo(f"best        {report.best}")
+    for folder in report.exported:
+        typer.echo(f"exported    {folder}")
+
+
+def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table of how each arm did."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("arm", "episodes", "success", "95% range", "minus control", "harm", "steps", "tokens"):
+        table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
+    for name, arm in arms.items():
+        error = "" if arm["error"] is None else f" ± {arm['error']:.3f}"
+        table.add_row(
+            name,
+            str(arm["episodes"]),
+            f"{arm['success']:.3f}",
+            f"{arm['low']:.2f} - {arm['high']:.2f}",
+            "-" if arm["difference"] is None else f"{arm['difference']:+.3f}{error}",
+            "-" if arm["harm"] is None else f"{arm['harm']:.3f}",
+            f"{arm['steps']:.1f}",
+            f"{arm['tokens']:.0f}",
+        )
+    console.print(table)
+    if excluded := sum(arm["excluded"] for arm in arms.values()):
+        typer.echo(f"{excluded} episodes were excluded because the environment failed.")
+
+
+def main() -> None:
+    """The command by itself."""
+    try:
+        typer.run(train)
+    except HardwonError as error:
+        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        sys.exit(2 if isinstance(error, ConfigError | UnknownName | MissingExtra) else 1)
+
+
+if __name__ == "__main__":
+    main()
