@@ -87,7 +87,7 @@ def test_a_base_without_the_words_that_mark_a_transcript_is_written_to_be_served
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_in_this_process_is_one_setting(corridor):
     """The extra is named where it is not installed; tests/trainers/test_engine_vllm.py runs it."""
-    with pytest.raises(MissingExtra, match=r"hardwon\[vllm\]"):
+    with pytest.raises(MissingExtra, match=r"\.\[vllm\]"):
         train(corridor(model={"adapter": 4}, engine={"kind": "vllm"}))
 
 
