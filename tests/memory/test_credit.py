@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.memory import Item, State
+from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.credit import CAUTION, OVERRIDES, SCORE_RATE, shared_error
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
@@ -240,3 +240,24 @@ def test_usefulness_is_the_difference_with_an_interval(library, episode):
     known = library.usefulness(ref)
     assert (known["shown"], known["withheld"], known["difference"]) == (4, 4, 0.5)
     assert -1.0 <= known["low"] < 0.5 < known["high"] <= 1.0
+
+
+def test_control_episodes_of_another_namespace_are_no_baseline(library, path, episode):
+    """Two customers with the same task and seed: the control arm of one says nothing of the other."""
+    ref = add(library, "x")
+    with ExperienceLibrary.open(path, namespace="another customer") as other:
+        for _ in range(3):
+            other.record(replace(episode("open drawer", success=True), arm="control", seed=1))
+    library.record(replace(used(episode, [ref], True), seed=1))
+    assert library.usages(ref)[0]["control_outcome"] is None
+    assert library.get(ref).score > 0.5
+
+
+def test_the_control_arm_comes_before_other_episodes_without_the_item(library, episode):
+    """Control says 1, other episodes without the item say 0: a success is then worth nothing."""
+    ref = add(library, "x")
+    library.record(replace(episode("open drawer", success=True), arm="control"))
+    for _ in range(3):
+        library.record(used(episode, [], False))
+    library.record(used(episode, [ref], True))
+    assert library.get(ref).score == 0.5

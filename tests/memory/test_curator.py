@@ -1,7 +1,7 @@
 import pytest
 
 from hardwon.memory import Item, State
-from hardwon.memory.curator import GENERIC, says_the_same
+from hardwon.memory.curator import GENERIC, HALF_LIFE, STRENGTH, says_the_same
 from hardwon.memory.errors import ConfigError
 
 
@@ -305,3 +305,18 @@ def test_a_stranger_cannot_flood_the_quarantine(library, monkeypatch):
     said = ["spoons in drawers", "forks on shelves", "knives in boxes"]
     statuses = [library.add(Item("insight", title, trust="untrusted")).status for title in said]
     assert statuses == ["added", "added", "rejected"]
+
+
+def test_an_item_counts_half_after_its_half_life_without_use(library):
+    """Decay as shipped: score / (1 + age / HALF_LIFE); after one half-life 0.6 counts 0.3, less than a fresh 0.4."""
+    library.add(Item("insight", "an old finding about spoons", score=0.6))
+    fresh = library.add(Item("insight", "a fresh finding about forks", score=0.4)).item_id
+    connection = library._store.connection
+    connection.execute("UPDATE items SET fresh = ? WHERE id = ?", (HALF_LIFE, fresh))
+
+    def strengths(clock: int) -> list[float]:
+        rows = connection.execute(f"SELECT {STRENGTH} FROM items ORDER BY score", (clock,))
+        return [strength for (strength,) in rows]
+
+    assert strengths(0) == pytest.approx([0.4, 0.6])
+    assert strengths(HALF_LIFE) == pytest.approx([0.4, 0.3])

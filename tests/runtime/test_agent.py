@@ -329,3 +329,14 @@ def test_an_episode_needs_a_step(agent):
     """The message says how many."""
     with pytest.raises(ConfigError, match="max_steps is 0; an episode needs at least 1"):
         agent(max_steps=0)
+
+
+def test_the_agents_seed_decides_what_chance_does(tmp_path, rooms):
+    """Two agents with different seeds explore differently; what is held back differs as well."""
+
+    def explored(seed: int) -> list[list[str]]:
+        with ExperienceLibrary.open(tmp_path / f"{seed}.db") as library:
+            agent = Agent(EpisodicPolicy(), library, rooms(), max_steps=15, seed=seed)
+            return [[step.action for step in agent.run(seed=episode).trajectory.steps] for episode in range(4)]
+
+    assert explored(1) != explored(2)

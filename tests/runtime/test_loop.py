@@ -343,3 +343,14 @@ def test_without_learning_nothing_is_kept(nodes, library):
     silent.finish(state)
     assert state["trajectory"].id == ""
     assert library.trajectories() == []
+
+
+def test_recall_is_given_the_last_action(nodes, monkeypatch):
+    """At the beginning of an episode the empty text, later what was done last."""
+    asked = []
+    recall = nodes.library.recall
+    monkeypatch.setattr(nodes.library, "recall", lambda *args, **kw: asked.append(kw["after"]) or recall(*args, **kw))
+    done = Step(RED, "go west", RED, Diagnosis(True))
+    nodes.recall(episode())
+    nodes.recall(episode(steps=(replace(done, action="wait"), done)))
+    assert asked == ["", "go west"]

@@ -326,3 +326,13 @@ def test_an_episodic_policy_is_answered_too(bank, library):
     assert result.success
     assert shelves.twin.looked == shelves.looked == []
     assert [pulled for pulled, _ in bank.pulls()] == [entry]
+
+
+def test_a_step_that_admission_refuses_stays_out_of_the_bank(bank):
+    """A NO is carried out: nothing is written, and other teams see no key."""
+    desk = desk_of(bank, "red", AdmitNone())
+    asyncio.run(desk.share([step()]))
+    (shared,) = desk.shared
+    assert (shared.choice.admit, shared.entry, bank.entries()) == (False, None, [])
+    asyncio.run(desk_of(bank, "red", AdmitAll()).share([step()]))
+    assert len(bank.entries()) == 1
