@@ -347,9 +347,13 @@ def test_without_learning_nothing_is_kept(nodes, library):
 
 def test_recall_is_given_the_last_action(nodes, monkeypatch):
     """At the beginning of an episode the empty text, later what was done last."""
-    asked = []
-    recall = nodes.library.recall
-    monkeypatch.setattr(nodes.library, "recall", lambda *args, **kw: asked.append(kw["after"]) or recall(*args, **kw))
+    asked, recall = [], nodes.library.recall
+
+    def spy(*args: Any, after: str | None, **options: Any) -> Any:
+        asked.append(after)
+        return recall(*args, after=after, **options)
+
+    monkeypatch.setattr(nodes.library, "recall", spy)
     done = Step(RED, "go west", RED, Diagnosis(True))
     nodes.recall(episode())
     nodes.recall(episode(steps=(replace(done, action="wait"), done)))
