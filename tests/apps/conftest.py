@@ -1,5 +1,8 @@
 import json
 import shutil
+import threading
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +95,29 @@ def hardwon_json(hardwon):
         return json.loads(hardwon(*arguments, "--json", expect=expect).stdout)
 
     return run
+
+
+@pytest.fixture
+def serving():
+    """Serves the API of a library on a port of its own, as `hardwon serve` does: `with serving(path) as url: ...`"""
+
+    @contextmanager
+    def serve(path, *, protocol="auto", **options):
+        import uvicorn
+
+        from hardwon.apps.http.app import create_app
+
+        config = uvicorn.Config(create_app(path, **options), port=0, log_config=None, access_log=False, http=protocol)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.005)
+            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            server.force_exit = True
+            thread.join()
+
+    return serve

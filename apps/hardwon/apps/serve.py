@@ -2,6 +2,7 @@
 
 hardwon serve experience.db                              API and dashboard for this machine
 hardwon serve token add experience.db --name ci --write
+hardwon serve token add experience.db --name agent --read --record
 hardwon serve experience.db --host 0.0.0.0               for others, who need a token
 """
 
@@ -89,28 +90,48 @@ def token_add(
         list[str] | None,
         typer.Option("--namespace", "-n", help="Only this one; may be given several times.", show_default="all"),
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Let it write as well as read.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Let it change everything: items, edits, imports.")] = False,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Let it add episodes and feedback, as a writer who is not trusted."),
+    ] = False,
+    read: Annotated[bool | None, typer.Option(help="Let it look.", show_default="unless it has --record alone")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it. Only its hash is kept: it cannot be shown again."""
-    secret = _tokens(path).add(name, namespaces=namespace, write=write)
+    """Make a token and print it. Only its hash is kept: it cannot be shown again.
+
+    An agent that recalls and records has --read --record; a program that only delivers episodes has --record.
+    """
+    secret = _tokens(path).add(name, namespaces=namespace, write=write, record=record, read=read)
     say_json({"name": name, "token": secret}) if as_json else out().print(secret, soft_wrap=True)
 
 
 @tokens_app.command("list")
 def token_list(path: Library, as_json: AsJson = False) -> None:
     """Who has a token, and what each may do."""
-    callers = _tokens(path).callers()
+    from .http.auth import RIGHTS, rights_text
+
+    tokens = _tokens(path)
+    callers = tokens.callers()
     if as_json:
-        say_json({"tokens": callers})
+        rows: list[Any] = [
+            {
+                "id": one.id, "name": one.name, "namespaces": one.namespaces, "write": "write" in one.rights,
+                "rights": [right for right in RIGHTS if right in one.rights],
+            }
+            for one in callers
+        ]  # fmt: skip
+        say_json({"tokens": rows})
     elif callers:
         rows = [
-            (one.id, one.name, "write" if one.write else "read", ", ".join(one.namespaces or ["all namespaces"]))
+            (one.id, one.name, rights_text(one.rights), ", ".join(one.namespaces or ["all namespaces"]))
             for one in callers
         ]
         out().print(table("id", "name", "may", "in", rows=rows, whole=("id",)))
     else:
-        out().print("There are no tokens: only this machine may call. Make one with:")
+        none_left = tokens.closed()
+        who = "There were tokens, and none is left: nobody" if none_left else "There are no tokens: only this machine"
+        out().print(f"{who} may call. Make one with:")
         out().print(f"  hardwon serve token add {path} --name NAME", soft_wrap=True)
 
 
@@ -121,8 +142,15 @@ def token_revoke(
     as_json: AsJson = False,
 ) -> None:
     """Take a token away; a running server refuses it from then on."""
-    gone = _tokens(path).revoke(token)
-    say_json({"revoked": gone}) if as_json else out().print(f"{gone.name} may not call any more.")
+    tokens = _tokens(path)
+    gone = tokens.revoke(token)
+    if as_json:
+        say_json({"revoked": {"id": gone.id, "name": gone.name, "namespaces": gone.namespaces}})
+        return
+    out().print(f"{gone.name} may not call any more.")
+    if not tokens.callers():
+        out().print("It was the last token: nobody may call now, not even this machine. Make another one with:")
+        out().print(f"  hardwon serve token add {path} --name NAME", soft_wrap=True)
 
 
 def _tokens(path: Path) -> Any:

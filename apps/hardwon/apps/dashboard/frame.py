@@ -46,14 +46,15 @@ class Room:
     @property
     def may_write(self) -> bool:
         """Whether this visitor may change something here."""
-        return not self.api.state.shelf.read_only and self.caller.may(self.namespace, write=True)
+        return not self.api.state.shelf.read_only and self.caller.may(self.namespace, "write")
 
     async def read(self, what: Callable[..., T], *args: Any, **options: Any) -> T:
         """What a function makes of the library, in a thread."""
 
         def reading() -> T:
-            self.caller.must(self.namespace, write=False)
-            self.names = [n for n in self.api.state.shelf.names() if self.caller.may(n, write=False)]
+            self._must_be_known()
+            self.caller.must(self.namespace, "read")
+            self.names = [n for n in self.api.state.shelf.names() if self.caller.may(n, "read")]
             with self.api.state.shelf.reading(self.namespace) as library:
                 return what(library, *args, **options)
 
@@ -63,13 +64,19 @@ class Room:
         """The same for a function that changes the library; a token that was revoked meanwhile may not."""
 
         def writing() -> T:
-            if self.caller is not LOCAL and self.caller not in self.api.state.tokens:
-                raise LibraryForbidden(f"the token {self.caller.name!r} was revoked. Log in with another one.")
-            self.caller.must(self.namespace, write=True)
+            self._must_be_known()
+            self.caller.must(self.namespace, "write")
             with self.api.state.shelf.reading(self.namespace) as library:
                 return what(library)
 
         return await run_in_threadpool(writing)
+
+    def _must_be_known(self) -> None:
+        """Raise LibraryForbidden for a page that was open when its token was revoked."""
+        if self.caller not in self.api.state.tokens:
+            known = self.caller is not LOCAL
+            what = f"the token {self.caller.name!r} was revoked" if known else "the library has tokens now"
+            raise LibraryForbidden(f"{what}. Log in with a token.")
 
     def link(self, path: str, **query: Any) -> str:
         """The address of a page in this namespace."""

@@ -44,7 +44,10 @@ def add(app: FastAPI, tokens: Tokens) -> None:
 
 def _own(path: str) -> str:
     """A path of this server, whatever was asked for."""
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return "/"
     return path if path.startswith("/") and not (parts.netloc or parts.scheme or "\\" in path) else "/"
 
 

@@ -35,7 +35,7 @@ def add(api: FastAPI) -> None:
     @page(api, "/runs")
     async def runs(room: Room) -> None:
         await room.read(lambda library: None)
-        room.caller.must(None, write=False)
+        room.caller.must(None, "read")
         found = await run_in_threadpool(run_folder.found, folder)
         with framed(room, "Runs", "/runs"):
             html(section("Training runs and experiments", _listed(found, room)))
@@ -43,7 +43,7 @@ def add(api: FastAPI) -> None:
     @page(api, "/runs/{name:path}")
     async def one(room: Room, name: str) -> None:
         await room.read(lambda library: None)
-        room.caller.must(None, write=False)
+        room.caller.must(None, "read")
         kind, file = await run_in_threadpool(run_folder.file_of, folder, name)
         with framed(room, name, "/runs"):
             Live(kind, file)

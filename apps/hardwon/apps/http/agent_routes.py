@@ -30,7 +30,7 @@ router = APIRouter(prefix="/v1", tags=["agent"])
 @router.get("/namespaces", response_model=Names)
 def namespaces(at: At) -> Response:
     """The namespaces that this token may read."""
-    return said(Names, Names(namespaces=[name for name in at.shelf.names() if at.caller.may(name, write=False)]))
+    return said(Names, Names(namespaces=[name for name in at.shelf.names() if at.caller.may(name, "read")]))
 
 
 @router.post("/namespaces", response_model=About)
@@ -50,7 +50,7 @@ def _about(at: Place, *, make: bool = False) -> Response:
         told = About(
             namespace=library.namespace,
             episodes=library.episodes,
-            read_only=library.read_only or not at.caller.may(library.namespace, write=True),
+            read_only=library.read_only or not at.caller.may(library.namespace, "record"),
             embedder=library.embedder.name,
             fingerprint=library.embedder.fingerprint,
         )

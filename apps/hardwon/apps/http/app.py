@@ -23,6 +23,7 @@ from hardwon.memory.embed import Embedder
 from . import agent_routes, bank_routes, episode_routes, events, item_routes, problems
 from .auth import Tokens
 from .gate import Gate
+from .headers import SecureHeaders
 from .limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
 from .models import Health
 from .place import Turn
@@ -72,6 +73,7 @@ def create_app(
     )  # fmt: skip
     app.state.shelf, app.state.measures, app.state.runs = shelf, measures, runs
     app.state.tokens = tokens or Tokens.beside(path)
+    app.state.tokens.remember()
     app.state.stopping = asyncio.Event()
     for routes in (agent_routes, item_routes, episode_routes, bank_routes, events):
         app.include_router(routes.router)
@@ -81,6 +83,7 @@ def create_app(
     app.add_middleware(BodyLimit, limit=max_body_bytes)
     app.add_middleware(Gate, tokens=app.state.tokens, rates=Rates(rate), local=local)
     app.add_middleware(Watch, measures=measures)
+    app.add_middleware(SecureHeaders)
     return app
 
 
@@ -101,7 +104,7 @@ def _add_own_routes(app: FastAPI) -> None:
     )
     def metrics(request: Request) -> Response:
         """Figures for Prometheus; they are of all namespaces, so the token must be too."""
-        request.state.caller.must(None, write=False)
+        request.state.caller.must(None, "read")
         return Response(app.state.measures.text(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -96,7 +96,7 @@ def stats(at: At) -> Response:
     """Counts, sizes and ages."""
     with at.reading() as library:
         told = library.stats()
-    mine = [name for name in told["namespaces"] if at.caller.may(name, write=False)]
+    mine = [name for name in told["namespaces"] if at.caller.may(name, "read")]
     return said(dict[str, Any], {**told, "path": Path(told["path"]).name, "namespaces": mine})
 
 

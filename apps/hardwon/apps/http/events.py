@@ -113,7 +113,7 @@ def run_events(request: Request, name: str, at: At, follow: Follow = True) -> Re
 
 
 def _folder(request: Request, at: Place) -> Path:
-    at.caller.must(None, write=False)
+    at.caller.must(None, "read")
     folder: Path = request.app.state.runs
     return folder
 
@@ -125,7 +125,7 @@ def _streamed(
         quiet_s = 0.0
         try:
             yield ": hardwon\n\n"
-            while not request.app.state.stopping.is_set():
+            while not request.app.state.stopping.is_set() and request.state.caller in request.app.state.tokens:
                 found = await run_in_threadpool(news)
                 for name, kind, data in found:
                     yield f"id: {name}\nevent: {kind}\ndata: {data}\n\n"

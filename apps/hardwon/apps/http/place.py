@@ -44,21 +44,21 @@ class Place:
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
         """The library to read. Raises LibraryForbidden, UnknownName."""
-        self.caller.must(self.namespace, write=False)
+        self.caller.must(self.namespace, "read")
         with self.shelf.reading(self.namespace) as library:
             yield library
 
     @contextmanager
     def writing(self) -> Iterator[ExperienceLibrary]:
         """The library to write, its namespace made where it is new. Raises LibraryForbidden, LibraryReadOnly."""
-        self.caller.must(self.namespace, write=True)
+        self.caller.must(self.namespace, "write")
         with self.shelf.writing(self.namespace) as library:
             yield library
 
     @contextmanager
     def changing(self) -> Iterator[ExperienceLibrary]:
         """The library to change what is there; a namespace is not made by it."""
-        self.caller.must(self.namespace, write=True)
+        self.caller.must(self.namespace, "write")
         with self.shelf.reading(self.namespace) as library:
             yield library
 

@@ -95,10 +95,6 @@ def install(app: FastAPI) -> None:
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         return problem(error.status_code, str(error.detail), "", _id(request), dict(error.headers or {}))
 
-    @app.exception_handler(Exception)
-    async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-        return problem(500, "an error of the server's own; its log has it under this request.", "", _id(request))
-
 
 def _id(request: Request) -> str:
     return str(getattr(request.state, "request_id", ""))

@@ -39,7 +39,7 @@ def serve(
 ) -> None:
     """Serve until a signal comes. Raises ConfigError where it may not or cannot listen."""
     tokens = Tokens.beside(path)
-    if not is_loopback(host) and not tokens.callers():
+    if not is_loopback(host) and not tokens.has_any():
         raise ConfigError(
             f"--host {host} can be reached from other machines, and {path} has no tokens. "
             f"Make one first: hardwon serve token add {path} --name NAME"
@@ -55,6 +55,11 @@ def serve(
 
             mount(app)
         address = f"http://{'[' + host + ']' if ':' in host else host}:{listening.getsockname()[1]}"
+        if tokens.closed() and not app.state.tokens.has_any():
+            tell(
+                f"Nobody may call: {path} had tokens, and none is left. This server takes a new one as soon as it is "
+                f"made: hardwon serve token add {path} --name NAME"
+            )
         tell(f"{'Dashboard and API' if dashboard else 'API'} of {path}: {address}/   (stop with Ctrl-C)")
         log_lines()
         config = uvicorn.Config(
