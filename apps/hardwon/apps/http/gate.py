@@ -174,7 +174,7 @@ def _foreign(headers: dict[str, str]) -> bool:
     if origin is None:
         return False
     try:
-        return urlsplit(origin).netloc != headers.get("host")
+        return bool(urlsplit(origin).netloc != headers.get("host"))
     except ValueError:
         return True
 
