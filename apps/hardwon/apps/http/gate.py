@@ -174,7 +174,7 @@ def _foreign(headers: dict[str, str]) -> bool:
     if origin is None:
         return False
     try:
-        return bool(urlsplit(origin).netloc != headers.get("host"))
+        return urlsplit(origin).netloc != headers.get("host")
     except ValueError:
         return True
 
@@ -187,7 +187,7 @@ def _host(told: str) -> str | None:
 
 
 def _repeated(scope: Scope, header: bytes) -> bool:
-    return sum(name == header for name, _ in scope["headers"]) > 1
+    return [name for name, _ in scope["headers"]].count(header) > 1
 
 
 def _proxy(headers: dict[str, str]) -> str:
