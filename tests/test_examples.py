@@ -131,7 +131,7 @@ def test_a_support_agent_stops_repeating_a_mistake_and_only_with_a_library(tmp_p
     told = run("support_agent.py", tmp_path)
     assert "without a library: 1 1 1 1 1 1 1 1" in told
     assert "with one:          1 1 1 1 0 0 0 0" in told
-    assert "guardrail: do not `choose_method(method=cash)`" in told
+    assert "guardrail: Do not `choose_method(method=cash)`" in told
 
 
 def test_a_langgraph_app_remembers_each_user(tmp_path):

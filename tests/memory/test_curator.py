@@ -11,7 +11,9 @@ def made(kind, title, **fields):
 
 
 GUARDRAIL = made("guardrail", "no fire", condition={"text": "gas"}, forbids="light {1}", confidence=0.9)
-SKILL = made("skill", "brew tea", condition={"text": "kettle"}, steps=("boil water",), verify={"text": "tea"})
+SKILL = made(
+    "skill", "brew tea", condition={"text": "kettle"}, steps=("fill kettle", "boil water"), verify={"text": "tea"}
+)
 REMEDY = made(
     "remedy", "opening failed", when_to_use="opening the oven failed", steps=("unlock oven",), repairs="precondition"
 )
@@ -83,7 +85,9 @@ def _parts(item):
 def test_a_skill_against_a_guardrail_is_rejected(library):
     """Under the same condition a sure guardrail forbids one of its actions."""
     ref = library.add(GUARDRAIL).item_id
-    skill = made("skill", "make light", condition={"text": "gas"}, steps=("light lamp",), verify={"text": "lit"})
+    skill = made(
+        "skill", "make light", condition={"text": "gas"}, steps=("fetch lamp", "light lamp"), verify={"text": "lit"}
+    )
     assert reject(library, skill).startswith(f"conflicts with {ref}")
 
 
@@ -279,7 +283,7 @@ def test_indices_agree_and_removal_clears_all(library):
         "skill",
         "brew tea",
         condition={"text": "kettle"},
-        steps=("boil water",),
+        steps=("fill kettle", "boil water"),
         verify={"text": "tea"},
         signatures=("s1",),
         locations=("kitchen",),

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
+from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails import matches
 from hardwon.memory.induction import MAX_LENGTH, REPAIR_WITHIN, common, gains, generalise, repairs, without_circles
 
@@ -171,7 +171,8 @@ def test_repairs_make_a_remedy(library):
     library.evolve()
     (remedy,) = library.items(["remedy"])
     assert (remedy.repairs, remedy.steps) == ("precondition", ("take key", "open gate"))
-    assert remedy.when_to_use == "after `open {1}` failed: precondition"
+    assert remedy.when_to_use == "after `open X` failed: precondition"
+    assert remedy.title == "If `open gate` fails (precondition), first `take key`, then try it again"
 
 
 def test_another_process_learns_from_the_same_episodes(library):
@@ -182,3 +183,33 @@ def test_another_process_learns_from_the_same_episodes(library):
     with ExperienceLibrary.open(library.path) as other:
         other.evolve()
         assert len(other.items(["skill"])) == 1
+
+
+def test_a_single_action_is_no_skill(library):
+    """Its value says that it pays; a plan of one step is no plan."""
+    for _ in range(4):
+        steps = walk(("take coin", 1, 1.0))
+        library.record(Trajectory("coin", tuple(replace(step, id=None) for step in steps), True))
+    library.evolve()
+    assert library.items(["skill"]) == []
+
+
+def test_nobody_but_a_person_adds_a_skill_of_one_step(library):
+    """Whatever proposes it: a model, an environment or an import."""
+    skill = Item("skill", "take the coin", steps=("take coin",), condition={"text": "coin"}, verify={"text": "have"})
+    refused = library.add(replace(skill, source="environment"))
+    assert (refused.status, "1 step" in refused.reason) == ("rejected", True)
+    assert library.add(skill).status == "added"
+
+
+def test_a_title_follows_its_newest_evidence(library):
+    """What was the same in two runs and varies in four is a letter, in the title as well as in the steps."""
+    won(library)
+    library.evolve()
+    assert library.items(["skill"])[0].title == "To earn a reward, `open box`, then `take coin from box`"
+    for _ in range(2):
+        steps = walk(("open bag", 1), ("take coin from bag", 2, 1.0))
+        library.record(Trajectory("find", tuple(replace(step, id=None) for step in steps), True))
+    library.evolve()
+    (skill,) = library.items(["skill"])
+    assert skill.title == "To earn a reward, `open X`, then `take coin from X`"

@@ -278,8 +278,9 @@ def injected(library, success, n=20):
     """Episodes in which the environment says what to remember."""
     pre, post = State(f"The meat is raw. {ATTACK}", task="cook"), State(ATTACK, task="cook", feedback=ATTACK)
     judged = Diagnosis(True, evidence=ATTACK) if success else Diagnosis(False, Failure.TASK_LOST, evidence=ATTACK)
-    step = Step(pre, "eat meat", post, judged, 1.0 if success else -1.0, 0, library.keys(pre, "eat meat"))
-    return [Trajectory("cook", (step,), success, float(success)) for _ in range(n)]
+    first = Step(pre, "take meat", post, judged, 0.0, 0, library.keys(pre, "take meat"))
+    step = Step(post, "eat meat", post, judged, 1.0 if success else -1.0, 1, library.keys(post, "eat meat"))
+    return [Trajectory("cook", (first, step), success, float(success)) for _ in range(n)]
 
 
 @pytest.mark.parametrize("success", [True, False])
@@ -292,7 +293,7 @@ def test_words_of_an_environment_make_no_active_item_by_themselves(library, succ
     assert made
     for item in made:
         assert (item.source, item.writer, item.trust) == ("experience", "rules", "trusted")
-        assert item.steps in ((), ("eat meat",))
+        assert item.steps in ((), ("take meat", "eat meat"))
         assert not any(word in repr(item).lower() for word in ("instructions", "password", "evil", "system:"))
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from . import catalogue
 from .catalogue import check_conditions, identify, read_item
 from .guardrails import MIN_CONFIDENCE, matches
-from .records import Admission, Item
+from .records import MIN_SKILL_STEPS, Admission, Item
 from .redaction import redact_item
 from .situation import content_words, parse_action, words
 
@@ -278,6 +278,8 @@ def _malformed(item: Item) -> str:
         return ""
     if item.kind == "skill" and not (item.steps and item.condition is not None and item.verify is not None):
         return "a skill needs steps, preconditions (condition) and a verification (verify)"
+    if item.kind == "skill" and len(item.steps) < MIN_SKILL_STEPS:
+        return f"a skill of {len(item.steps)} step is the value of one action; give {MIN_SKILL_STEPS} steps or more"
     if item.kind == "remedy" and not (item.repairs and (item.steps or item.body)):
         return "a remedy needs the failure that it repairs, and how"
     if item.source == "model" and not item.provenance:
@@ -351,6 +353,8 @@ def _merged(known: Item, new: Item) -> Item:
     )
     if not same_writer:
         return merged
+    if new.writer == "rules":  # the title of a rule speaks of its newest evidence
+        merged = replace(merged, title=new.title, when_to_use=new.when_to_use)
     return replace(merged, condition=new.condition, verify=new.verify, steps=new.steps)
 
 

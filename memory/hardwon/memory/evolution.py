@@ -8,9 +8,12 @@ strategy is an action that pays clearly more under a condition than it does in g
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from .catalogue import identify
 from .records import Item, Kind
 from .situation import GUARD_MARK
+from .titles import fill_holes, guardrail_title, strategy_title, warning_title
 from .values import Cell, ValueTable
 from .wording import condition_words, key_words
 
@@ -81,15 +84,16 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if firm else (NARROW_EVIDENCE, NARROW_RATE)
     if cell.n >= evidence and cell.bad >= rate * cell.n:
         kind: Kind = "guardrail"
-        title = f"do not `{pattern}`"
+        title, legacy = guardrail_title(pattern, {operator: operand}), f"do not `{pattern}`"
     elif cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
         kind = "warning"
-        title = f"`{pattern}` mostly fails"
+        title, legacy = warning_title(pattern, {operator: operand}), f"`{pattern}` mostly fails"
     else:
         return None
+    named = f"{legacy} when {condition_words({operator: operand}, pattern)}" if operand else legacy
     return Item(
         kind,
-        f"{title} when {condition_words({operator: operand}, pattern)}" if operand else title,
+        title,
         f"failed {cell.bad} of {cell.n} times here",
         condition={operator: operand},
         forbids=pattern,
@@ -97,7 +101,18 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
         confidence=round((cell.bad + 1) / (cell.n + 2), 3),
         source="experience",
         writer="rules",
+        id=identify(Item(kind, named, condition={operator: operand}, forbids=pattern)),
     )
+
+
+@lru_cache(maxsize=8192)
+def strategy_id(key: str) -> str:
+    """Return the id of the strategy that rests on the cell of a key.
+
+    It is made of the words of the key, not of the title, so a clearer title keeps the id.
+    """
+    words = key_words(key)
+    return identify(Item("strategy", f"{words[0]} pays: {'; '.join(words[1:])}"))
 
 
 def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
@@ -109,11 +124,13 @@ def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
         return None
     return Item(
         "strategy",
-        f"`{pattern}` pays: {'; '.join(key_words(key)[1:])}",
-        f"discounted return {cell.mean:.2f} over {cell.n} steps; {usual.mean:.2f} over all {usual.n} of `{pattern}`",
+        strategy_title(key),
+        f"earned {cell.mean:.2f} on average in {cell.n} steps; `{fill_holes(pattern)}` earns {usual.mean:.2f} "
+        f"on average over all {usual.n} steps",
         provenance=tuple(cell.steps),
         score=round(min(1.0, max(0.0, 0.5 + cell.mean - usual.mean)), 3),
         confidence=round(cell.n / (cell.n + 4), 3),
         source="experience",
         writer="rules",
+        id=strategy_id(key),
     )

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .ledger import dumps
-from .records import Failure, Item, State, Step, Trajectory
+from .records import MIN_SKILL_STEPS, Failure, Item, State, Step, Trajectory
 from .situation import parse_action
+from .titles import fill_holes, remedy_title, skill_title
 
 MAX_LENGTH = 8
 """Steps of a skill; a longer run teaches its end."""
@@ -72,6 +73,8 @@ class Induction:
             return
         if trajectory.success:
             for run in gains(trajectory.steps):
+                if len(run.actions) < MIN_SKILL_STEPS:
+                    continue
                 self._skills.setdefault(shape_of(run.actions), Candidate()).add(run)
         for failure, run in repairs(trajectory.steps):
             self._remedies.setdefault((failure, shape_of(run.actions)), Candidate()).add(run)
@@ -198,8 +201,8 @@ def _skill(shape: Shape, candidate: Candidate) -> Item:
     gain = sum(run.gain for run in runs) / len(runs)
     return Item(
         "skill",
-        f"{_in_words(shape)}: brings a gain",
-        f"worked {candidate.n} times, gaining {gain:.2f} on average, as: {_in_words(steps)}",
+        skill_title(steps),
+        f"worked {candidate.n} times, gaining {gain:.2f} on average",
         condition=common(before),
         steps=steps,
         verify=common(after, before),
@@ -213,9 +216,9 @@ def _remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
     steps = generalise([run.actions for run in runs])
     return Item(
         "remedy",
-        f"`{shape[-1]}` failed ({failure.replace('_', ' ')}): first {_in_words(shape[:-1])}",
-        f"it then worked {candidate.n} times, as: {_in_words(steps)}",
-        when_to_use=f"after `{shape[-1]}` failed: {failure.replace('_', ' ')}",
+        remedy_title(steps, failure),
+        f"it then worked {candidate.n} times",
+        when_to_use=f"after `{fill_holes(shape[-1])}` failed: {failure.replace('_', ' ')}",
         steps=steps,
         repairs=failure,
         scope="step",
@@ -236,7 +239,3 @@ def _filed(runs: Sequence[Run], n: int, kind: str, said: Sequence[str]) -> Mappi
         "writer": "rules",
         "id": f"{kind[:2]}-{digest}",
     }
-
-
-def _in_words(steps: Sequence[str]) -> str:
-    return ", then ".join(f"`{step}`" for step in steps)

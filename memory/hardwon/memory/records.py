@@ -14,6 +14,8 @@ from .signature import signature
 
 Kind = Literal["strategy", "warning", "skill", "guardrail", "remedy", "insight"]
 KINDS: tuple[Kind, ...] = ("strategy", "warning", "skill", "guardrail", "remedy", "insight")
+MIN_SKILL_STEPS = 2
+"""Steps of a skill that a program proposes: the value of a single action already says that it pays."""
 
 Fact = str | int | float | bool | list[str]
 Trust = Literal["trusted", "untrusted"]

@@ -28,7 +28,7 @@ _MARKS = {
     "unnamed": "not in the notes",
 }
 _TASK_WORD = "a word of the task"
-_PARTS = {
+PARTS = {
     1: (),
     2: ("counts",),  # or a word told of an argument: `1 grill`
     3: ("flags", "told"),
@@ -49,7 +49,7 @@ def key_words(key: str, action: str = "") -> list[str]:
     pattern, *parts = key.split(" | ")
     names = parse_action(action or pattern).slots
     said = [f"`{pattern}`"]
-    for kind, part in zip(_PARTS.get(len(parts) + 1, ()), parts, strict=False):
+    for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
         said += _SAYERS[kind](part, names)
     return said
 
