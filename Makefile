@@ -35,7 +35,7 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "There is no
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench bench-gpu clean \
-	test-slow test-vllm test-gpu test-browser test-environments
+	test-slow test-mutants test-vllm test-gpu test-browser test-environments
 
 help: ## Show this list
 	@echo "hardwon: an agent runtime that consults a durable library of its own experience at every step"; echo
@@ -88,6 +88,10 @@ format: install ## Sort imports, reformat, and mend what can be mended
 
 test-slow: install ## Tests of minutes: the wheel in an empty environment, a planted type error
 	@$(call marked,slow)
+
+test-mutants: install ## Change one operator at a time and see whether a test fails (MUTANTS=120 of them; an hour on 2 cores)
+	@$(call add,mutants,what makes mutants)
+	$(BIN)/python -m pytest -m slow -s tests/test_mutants.py
 
 test-vllm: install ## The loop and the trainer's engines against a real vLLM, on the CPU (sets up .venv-vllm: 5 minutes, 3.5 GB)
 	PYTHON=$(PYTHON) bash tests/vllm/setup.sh
