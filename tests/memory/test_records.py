@@ -16,7 +16,9 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import with_returns
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-values = words | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.lists(words, max_size=3)
+values = (
+    words | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.booleans() | st.lists(words, max_size=3)
+)
 states = st.builds(
     State,
     observation=words,

@@ -14,6 +14,7 @@ from .errors import UnknownName
 from .records import Admission, Item
 from .redaction import redact
 from .store import Store
+from .validation import check_text, check_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Bank:
 
     def put(self, team: str, key: str, value: str) -> int:
         """Share a value under a short key; returns the entry's number."""
+        for name, text in (("team", team), ("key", key), ("value", value)):
+            check_text(name, text)
         with self._store.transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO bank_entries(namespace, task, team, key, value) VALUES (?, ?, ?, ?, ?)",
@@ -45,6 +48,7 @@ class Bank:
 
     def entries(self, after: int = 0) -> list[Entry]:
         """What there is, without the values, oldest first; only what came after the entry of this number."""
+        check_whole("after", after)
         rows = self._store.rows(
             "SELECT id, team, key FROM bank_entries WHERE namespace = ? AND task = ? AND id > ? ORDER BY id",
             (self._namespace, self.task, after),
@@ -57,6 +61,8 @@ class Bank:
 
     def pull(self, entry: int, reader: str) -> str:
         """The value of an entry; the pull is logged."""
+        check_whole("entry", entry)
+        check_text("reader", reader)
         with self._store.transaction() as connection:
             row = connection.execute(
                 "SELECT value, team FROM bank_entries WHERE id = ? AND namespace = ? AND task = ?",

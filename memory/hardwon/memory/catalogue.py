@@ -17,6 +17,7 @@ from .guardrails import validate
 from .ledger import dumps, log_change, now, plain
 from .records import Item
 from .situation import parse_action, words
+from .validation import check_item
 
 _EDITABLE = frozenset(field.name for field in fields(Item)) - {"id", "kind", "status", "version", "writer"}
 _WORDING = frozenset(["title", "body", "when_to_use", "when_not_to_use", "condition", "forbids", "steps", "verify"])
@@ -41,6 +42,7 @@ def check_conditions(item: Item) -> None:
 
 def restore(connection: Connection, namespace: int, item: Item) -> None:
     """Write an item as it is, under its own id. Raises ConfigError for a condition that cannot be checked."""
+    check_item(item)
     check_conditions(item)
     write(connection, namespace, item, "restored")
 
@@ -58,6 +60,7 @@ def change(connection: Connection, namespace: int, item: Item, changes: Mapping[
         updated = replace(item, **changes, writer=writer, version=item.version + 1)
     except (TypeError, AttributeError) as error:  # "high" for a score, a number for a title
         raise ConfigError(f"{item.id} cannot be changed to {dict(changes)}: {error}.") from error
+    check_item(updated)
     check_conditions(updated)
     write(connection, namespace, updated, op)
     return updated

@@ -2,6 +2,7 @@
 
     HardwonError
     ├── ConfigError (ValueError)              a setting or argument has a value that cannot work
+    │   └── WrongType (TypeError)             an argument or field is of another type than it takes
     ├── UnknownName (LookupError)             an environment, game, policy, arm or item that does not exist
     ├── MissingExtra (ImportError)            an optional package is not installed
     ├── LibraryError (RuntimeError)           the library file cannot be used as asked
@@ -35,6 +36,10 @@ class HardwonError(Exception):
 
 class ConfigError(HardwonError, ValueError):
     """A setting or argument has a value that cannot work."""
+
+
+class WrongType(ConfigError, TypeError):
+    """An argument, or a field of a record, is of another type than it takes."""
 
 
 class UnknownName(HardwonError, LookupError):

@@ -26,6 +26,7 @@ from .ledger import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
 from .records import Diagnosis, Failure, State, Step, Trajectory
 from .redaction import may_hold_secrets, redact_trajectory
 from .store import Store
+from .validation import LARGEST, check_episode, check_episodes, check_size
 
 DISCOUNT = 0.95
 """Per step, for the returns of recorded steps."""
@@ -35,8 +36,6 @@ KEPT = 2_000
 """Steps of the newest episodes that are kept in memory, so that filing need not read them again."""
 AT_ONCE = 4_000
 """Steps filed in one transaction, about: other writers wait as long."""
-LARGEST = 1e100
-"""The largest reward or score: the sums of many are still numbers."""
 _WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
 _PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode) VALUES (?, ?, ?, ?, ?, ?)"
 _FIND = """
@@ -75,7 +74,7 @@ class Inbox:
         Those that name items are filed at once, for scores move with them; so is what another transaction holds.
         """
         self.on_file()
-        given, ids = list(map(_redacted, episodes)), []
+        given, ids = list(map(_redacted, check_episodes(episodes))), []
         new: dict[str, Trajectory] = {}
         rows: list[tuple[int, int, str, bool, str, str]] = []
         with self._store.transaction() as connection:
@@ -236,7 +235,11 @@ class Inbox:
         return filed
 
     def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> None:
-        """File an episode, and leave what it says of items to others; for imports."""
+        """File an episode, and leave what it says of items to others; for imports.
+
+        Raises: ConfigError for an episode that cannot be kept.
+        """
+        check_episode(episode)
         batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
         batch.add(episode, at)
         batch.write()
@@ -297,6 +300,7 @@ def file_all(store: Store) -> None:
 def _redacted(episode: Trajectory) -> tuple[Trajectory, str]:
     """The episode without secrets, and packed: read once as a whole, its parts only where that shows one may be."""
     told = packed(episode)
+    check_size(episode, told)
     clean = redact_trajectory(episode) if may_hold_secrets(told) else episode
     return clean, told if clean is episode else packed(clean)
 
@@ -343,7 +347,8 @@ def packed(episode: Trajectory) -> str:
 
 
 def _judged(one: Diagnosis) -> list[Any]:
-    return [one.success, one.failure, one.progress, one.stagnant, one.loop, one.diff, one.evidence]
+    success, stagnant, loop = bool(one.success), bool(one.stagnant), bool(one.loop)
+    return [success, one.failure, float(one.progress), stagnant, loop, dict(one.diff), one.evidence]
 
 
 def _number(name: str, value: float) -> float:

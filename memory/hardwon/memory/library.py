@@ -50,6 +50,19 @@ from .sidecar import SAVE_AFTER
 from .situation import guard_keys
 from .store import Store
 from .tending import TendedLibrary
+from .validation import (
+    check_choice,
+    check_count,
+    check_episode,
+    check_id,
+    check_item,
+    check_items,
+    check_kinds,
+    check_object,
+    check_state,
+    check_text,
+    check_texts,
+)
 
 
 class ExperienceLibrary(TendedLibrary):
@@ -86,6 +99,7 @@ class ExperienceLibrary(TendedLibrary):
 
         Raises: NotALibrary, NewerSchema, LibraryUnwritable, EmbedderMismatch (see `errors`).
         """
+        check_id("namespace", namespace)
         store = Store(path, read_only=read_only)
         try:
             soundness.rebuild_tiers(store)
@@ -122,11 +136,16 @@ class ExperienceLibrary(TendedLibrary):
 
         An episode with the id of one that is there already is not written again, so that a caller
         who does not know whether it was written may repeat the call.
+
+        Raises: ConfigError, or WrongType, for an episode that cannot be kept; see `validation`.
         """
         return self.record_many([trajectory])[0]
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
-        """Write episodes in one transaction, for an import or a group of rollouts; returns their ids."""
+        """Write episodes in one transaction, for an import or a group of rollouts; returns their ids.
+
+        Raises: ConfigError, or WrongType, naming the index of an episode that cannot be kept; then none is written.
+        """
         with self._lock:
             version = self._version
             try:
@@ -145,6 +164,7 @@ class ExperienceLibrary(TendedLibrary):
 
     def add_many(self, items: Iterable[Item]) -> list[Admission]:
         """Add items in one transaction."""
+        items = check_items(items)
         with self._transaction() as connection:
             curator = self._curator(connection)
             return [curator.admit(item) for item in items]
@@ -157,12 +177,14 @@ class ExperienceLibrary(TendedLibrary):
 
         `shown` are the ids of the items that it was shown, in the order that its updates count.
         """
+        check_episode(trajectory)
         with self._transaction() as connection:
             items = [self.get(item_id) for item_id in shown]
             return extraction.apply(self._curator(connection), operations, trajectory, items)
 
     def rewrite(self, item_ids: Sequence[str], item: Item) -> Admission:
         """Rewrite items into one with the words of `item`: the first stays, the others retire, evidence is united."""
+        check_item(item)
         with self._transaction() as connection:
             return self._curator(connection).rewrite([self.get(item_id) for item_id in item_ids], item)
 
@@ -195,6 +217,7 @@ class ExperienceLibrary(TendedLibrary):
 
     def bank(self, task: str) -> Bank:
         """A short-lived bank that parallel teams share during one task; dropped when it closes."""
+        check_text("task", task)
         return Bank(self._store, self._number, redact(task), self.add)
 
     # -- recall -----------------------------------------------------------------------------------
@@ -219,7 +242,18 @@ class ExperienceLibrary(TendedLibrary):
         `after` is the action just taken in this episode, "" at its beginning: steps that were taken
         after the same kind of action then count for more (see `ranking`).
         """
+        check_text("task", task or "")
+        check_text("after", after or "")
+        check_count("k", k)
+        check_kinds(kinds)
+        check_choice("level", level, ("step", "task"))
+        if budget_tokens is not None:
+            check_count("budget_tokens", budget_tokens)
+        if actions is not None:
+            check_object("actions", actions)
+            check_texts("actions", tuple(actions.values()))
         state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")
+        check_state(state)
         if task is not None and not state.task:
             state = replace(state, task=task)
         state, asked = redact_state(state), actions or {}
@@ -239,18 +273,23 @@ class ExperienceLibrary(TendedLibrary):
 
     def check(self, state: State, action: str) -> Verdict:
         """Whether a guardrail forbids this action in this state."""
+        _check_asked(state, action)
         with self._lock:
             derived = self._caught_up()
             return derived.guard.check(derived.situation(redact_state(state)), redact(action))
 
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
+        actions = list(actions)
+        _check_asked(state, *actions)
         with self._lock:
             derived = self._caught_up()
             return derived.guard.check_plan(derived.situation(redact_state(state)), map(redact, actions))
 
     def offered(self, state: State, kinds: Sequence[Kind] = ("skill", "remedy")) -> tuple[Item, ...]:
         """Active items of these kinds whose condition holds here, the best first."""
+        check_state(state)
+        check_kinds(kinds)
         with self._lock:
             derived = self._caught_up()
             situation = derived.situation(redact_state(state))
@@ -263,17 +302,22 @@ class ExperienceLibrary(TendedLibrary):
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """All keys under which a step with this action in this state is filed."""
+        _check_asked(state, action, counts)
         with self._lock:
             situation, action = self._caught_up().situation(redact_state(state)), redact(action)
             return (*situation.keys(action, counts), *guard_keys(situation, action))
 
     def context(self, state: State, action: str) -> str:
         """What holds around the arguments of an action here: the condition of automatic guardrails."""
+        _check_asked(state, action)
         with self._lock:
             return self._caught_up().situation(redact_state(state)).context(redact(action))
 
     def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
         """Items and steps that speak of a text, best first; for people rather than for policies."""
+        check_text("text", text)
+        check_count("k", k)
+        check_choice("how", how, ("hybrid", "dense", "text"))
         with self._lock:
             derived = self._caught_up()
             return recall.search(self._store, derived, self._search, self._version, redact(text), k, how)
@@ -433,6 +477,12 @@ class ExperienceLibrary(TendedLibrary):
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items())
+
+
+def _check_asked(state: State, *actions: str) -> None:
+    """Check a state and the actions that are asked about in it."""
+    check_state(state)
+    check_texts("actions", actions)
 
 
 def _as_asked(found: Recollection, asked: Mapping[str, str], known: Mapping[str, str]) -> Recollection:

@@ -4,12 +4,13 @@ Plain frozen values; no storage, no search. A `Trajectory` is one episode's `Ste
 and is never changed once recorded. An `Item` is one piece of knowledge distilled from steps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
-from .errors import ConfigError
+from .errors import ConfigError, WrongType
 from .signature import signature
 
 Kind = Literal["strategy", "warning", "skill", "guardrail", "remedy", "insight"]
@@ -29,6 +30,8 @@ def _as_tuples(record: object, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
         if not isinstance(value, tuple):
+            if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+                raise WrongType(f"{type(record).__name__} {name} is {value!r:.60}; give a tuple or a list.")
             object.__setattr__(record, name, tuple(value))
 
 
@@ -70,6 +73,8 @@ class State:
     def __post_init__(self) -> None:
         if type(self.notes) is not tuple:
             _as_tuples(self, "notes")
+        if not isinstance(self.facts, Mapping):
+            raise WrongType(f"State facts is {self.facts!r:.60}; give a dict.")
         if self.facts and any(isinstance(value, tuple) for value in self.facts.values()):
             facts = {name: list(value) if isinstance(value, tuple) else value for name, value in self.facts.items()}
             object.__setattr__(self, "facts", facts)
@@ -219,6 +224,8 @@ class Item:
         _as_tuples(self, "steps", "signatures", "locations", "tags", "provenance")
         if self.kind not in KINDS:
             raise ConfigError(f"item kind is {self.kind!r}; use one of {', '.join(KINDS)}.")
+        if not isinstance(self.title, str):
+            raise WrongType(f"item title is {self.title!r:.60}; give text.")
         if not self.title.strip():
             raise ConfigError("an item needs a title: one sentence that says what it is about.")
         if self.kind == "guardrail" and (self.condition is None or not self.forbids):
@@ -236,6 +243,9 @@ class Item:
             raise ConfigError(f"item trust is {self.trust!r}; use trusted or untrusted.")
         if self.repairs and self.repairs not in list(Failure):
             raise ConfigError(f"remedy repairs {self.repairs!r}; use one of {', '.join(Failure)}.")
+        for name in ("score", "confidence", *(("ttl",) if self.ttl is not None else ())):
+            if not isinstance(getattr(self, name), int | float | Real):
+                raise WrongType(f"item {name} is {getattr(self, name)!r:.60}; give a number.")
         if self.ttl is not None and self.ttl < 1:
             raise ConfigError(f"item ttl is {self.ttl}; give a number of episodes of at least 1, or None.")
         for name in ("score", "confidence"):

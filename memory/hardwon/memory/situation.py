@@ -228,7 +228,11 @@ class Situation:
         self._structural = structural
         self._task = content_words(state.task)
         self._contexts: dict[str, tuple[str, str]] = {}
-        self._lists = {name: value for name, value in state.facts.items() if isinstance(value, list | tuple)}
+        self._lists = {
+            name: [one if isinstance(one, str) else str(one) for one in value]
+            for name, value in state.facts.items()
+            if isinstance(value, list | tuple)
+        }
 
     @cached_property
     def _shown(self) -> _Text:

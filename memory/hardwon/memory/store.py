@@ -17,7 +17,15 @@ from typing import Any
 
 import sqlite_utils
 
-from .errors import LibraryError, LibraryReadOnly, LibraryUnwritable, NewerSchema, NotALibrary
+from .errors import (
+    ConfigError,
+    HardwonError,
+    LibraryError,
+    LibraryReadOnly,
+    LibraryUnwritable,
+    NewerSchema,
+    NotALibrary,
+)
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
 
 BUSY_TIMEOUT_S = 60.0
@@ -157,7 +165,7 @@ class Store:
                     raise
                 finally:
                     self._depth -= 1
-            except (sqlite3.Error, OverflowError) as error:  # `_explained` takes as long as a small insertion
+            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:  # `_explained` takes as long
                 raise self._explain(error) from error
             finally:
                 if not durable:
@@ -187,7 +195,7 @@ class Store:
                 self.waiting()
             try:
                 return self.connection.execute(sql, parameters).fetchall()
-            except (sqlite3.Error, OverflowError) as error:  # `_explained` takes as long as a small query
+            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:  # `_explained` takes as long
                 raise self._explain(error) from error
 
     def to_copy(self, change: Callable[[], None]) -> None:
@@ -248,7 +256,9 @@ class Store:
         except (sqlite3.Error, OverflowError) as error:
             raise self._explain(error) from error
 
-    def _explain(self, error: sqlite3.Error | OverflowError) -> LibraryError:
+    def _explain(self, error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> HardwonError:
+        if isinstance(error, UnicodeEncodeError):
+            return ConfigError(f"{self.path}: {error.object!r:.60} holds half a character, which cannot be looked up.")
         if isinstance(error, OverflowError):
             return LibraryError(f"{self.path}: a whole number is beyond 64 bits ({error}). Give a smaller one.")
         code = getattr(error, "sqlite_errorname", None) or ""

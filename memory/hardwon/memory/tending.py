@@ -12,6 +12,7 @@ from .ledger import dumps, read_steps
 from .records import Item, Kind, Segment, Step, Summary, Trajectory, Trust
 from .redaction import redact, redact_item, redact_values
 from .store import Store
+from .validation import check_item, check_object, check_text, check_texts, check_whole
 
 
 class TendedLibrary(ABC):
@@ -47,6 +48,10 @@ class TendedLibrary(ABC):
         text: str | None = None,
     ) -> list[Item]:
         """Items, filtered and sorted; `text` finds those that have all its words."""
+        for name, count in (("offset", offset), ("limit", 0 if limit is None else limit)):
+            check_whole(name, count)
+        given = (signature, location, tag, trust, source, writer, text)
+        check_texts("filters", tuple(value for value in given if value is not None))
         by = {
             "status": status, "sort": sort, "signature": signature, "location": location, "tag": tag,
             "trust": trust, "source": source, "writer": writer, "text": text,
@@ -60,6 +65,7 @@ class TendedLibrary(ABC):
 
     def get(self, item_id: str) -> Item:
         """An item of this namespace by its id; raises UnknownName."""
+        check_text("item id", item_id)
         return inspection.get(self._filed(), self._number, item_id)
 
     def history(self, item_id: str) -> list[dict[str, Any]]:
@@ -81,6 +87,7 @@ class TendedLibrary(ABC):
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """One episode with its steps; an unambiguous beginning of the id is enough."""
+        check_text("episode id", trajectory_id)
         return inspection.trajectory(self._filed(), self._number, trajectory_id)
 
     def steps(self, ids: Sequence[int]) -> list[Step]:
@@ -118,11 +125,13 @@ class TendedLibrary(ABC):
 
     def retire(self, item_id: str, why: str) -> None:
         """Take an item out of use; it and the reason stay in the history."""
+        check_text("why", why)
         with self._transaction() as connection:
             catalogue.retire(connection, self._number, self.get(item_id).id, redact(why))
 
     def release(self, item_id: str, why: str) -> Item:
         """Take an item out of quarantine, on a person's word; it is trusted from then on."""
+        check_text("why", why)
         with self._transaction() as connection:
             return catalogue.release(connection, self._number, self.get(item_id), redact(why))
 
@@ -132,10 +141,12 @@ class TendedLibrary(ABC):
             return catalogue.undo(connection, self._number, self.get(item_id))
 
     def _change(self, item_id: str, changes: Mapping[str, Any], op: str) -> Item:
+        check_object("changes", changes)
         with self._transaction() as connection:
             return catalogue.change(connection, self._number, self.get(item_id), redact_values(changes), op)
 
     def restore(self, item: Item) -> None:
         """Write an item exactly as it is, past admission; for imports."""
+        check_item(item)
         with self._transaction() as connection:
             catalogue.restore(connection, self._number, redact_item(item))

@@ -134,7 +134,7 @@ class Import:
             try:
                 ((kind, value),) = json.loads(line).items()
                 count += self._read[kind](value)
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
+            except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise ConfigError(f"{path}, line {number}: not an episode or item of hardwon ({error!r}).") from error
         return count
 

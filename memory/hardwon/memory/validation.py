@@ -1,0 +1,361 @@
+"""Validation at the edge: check what callers hand over before anything is acknowledged.
+
+Every check raises `ConfigError` (a value that cannot work) or `WrongType` (a value of another type), which
+names the field, the value seen and what to give. What passes can be stored, read back, filed, verified,
+exported and imported. The checks are written for speed: the usual types pass without a function call.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from numbers import Real
+from operator import ge, le
+from typing import Any
+
+from .errors import ConfigError, WrongType
+from .records import KINDS, Diagnosis, Failure, Item, State, Step, Trajectory
+
+MAX_ID = 512
+"""Characters of an id, and of a namespace."""
+MAX_TEXT = 10_000_000
+"""Characters of one text."""
+MAX_EPISODE = 250_000_000
+"""Characters of one episode, with everything in it, as it is stored."""
+MAX_DEPTH = 32
+"""Levels of lists and objects within metadata, facts and reasons."""
+MAX_K = 1_000_000
+"""Hits asked for at once."""
+LARGEST = 1e100
+"""The largest reward or score: sums of many are still numbers."""
+_WHOLE = 2**63
+_NOT_IN_IDS = re.compile("[\x00\ud800-\udfff]")
+_NAMES_ITEMS = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
+"""Of the reasons of a step: those that hold ids of items."""
+_TEXT = {str}
+_SHOWN = 60
+
+
+def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
+    """Return the episodes of a batch; the error of one that cannot be kept names its index."""
+    if isinstance(episodes, str | bytes | Mapping) or not isinstance(episodes, Iterable):
+        raise WrongType(f"episodes is {shown(episodes)}; give a list of Trajectory.")
+    checked = []
+    for index, episode in enumerate(episodes):
+        try:
+            check_episode(episode)
+        except ConfigError as error:
+            if index == 0 and isinstance(episodes, Sequence) and len(episodes) == 1:
+                raise
+            raise type(error)(f"episode {index} of the batch: {error} Nothing of the batch was written.") from error
+        checked.append(episode)
+    return checked
+
+
+def check_episode(episode: Trajectory) -> None:
+    """Raise for an episode that could not be filed or would read back as another one."""
+    if not isinstance(episode, Trajectory):
+        raise WrongType(f"an episode is {shown(episode)}; give a Trajectory.")
+    for name in ("task", "arm", "ending"):
+        if type(value := getattr(episode, name)) is not str:
+            check_text(f"episode {name}", value)
+    if episode.id != "":
+        check_id("episode id", episode.id)
+    if episode.success is not None and episode.success is not True and episode.success is not False:
+        _check_flag("episode success", episode.success)
+    check_number("episode score", episode.score)
+    check_whole("episode seed", episode.seed)
+    if not _is_object(episode.meta):
+        check_object("episode meta", episode.meta)
+    if episode.meta:
+        _check_skills(episode.meta.get("skills"))
+    seen: set[int] = set()
+    for t, step in enumerate(episode.steps):
+        _check_step(step, t, seen)
+
+
+def _check_step(step: Step, t: int, seen: set[int]) -> None:
+    """Check one step, and those of its states that were not seen before."""
+    if not isinstance(step, Step):
+        raise WrongType(f"step {t} is {shown(step)}; give a Step.")
+    for state in (step.pre, step.post):
+        if id(state) not in seen:
+            seen.add(id(state))
+            check_state(state, t)
+    if type(step.action) is not str:
+        check_text(f"step {t}: action", step.action)
+    why = step.why
+    if not _is_object(why):
+        check_object(f"step {t}: why", why)
+    if type(step.reward) is not float or not -LARGEST <= step.reward <= LARGEST:
+        check_number(f"step {t}: reward", step.reward)
+    if step.keys and set(map(type, step.keys)) != {str}:
+        check_texts(f"step {t}: keys", step.keys)
+    if why and not _NAMES_ITEMS.isdisjoint(why):
+        for name in sorted(_NAMES_ITEMS & why.keys()):
+            if why[name] is not None and not isinstance(why[name], str):
+                check_texts(f"step {t}: why[{name!r}]", why[name])
+    _check_diagnosis(step.diagnosis, t)
+
+
+def _check_diagnosis(judged: Diagnosis, t: int) -> None:
+    if not isinstance(judged, Diagnosis):
+        raise WrongType(f"step {t}: diagnosis is {shown(judged)}; give a Diagnosis.")
+    if type(judged.failure) is not Failure:
+        raise WrongType(f"step {t}: failure is {shown(judged.failure)}; give a value of Failure.")
+    if {type(judged.success), type(judged.stagnant), type(judged.loop)} != {bool}:
+        for name in ("success", "stagnant", "loop"):
+            _check_flag(f"step {t}: diagnosis {name}", getattr(judged, name))
+    if type(judged.progress) is not float or not -LARGEST <= judged.progress <= LARGEST:
+        check_number(f"step {t}: progress", judged.progress)
+    if not _is_object(judged.diff):
+        check_object(f"step {t}: diff", judged.diff)
+    if type(judged.evidence) is not str:
+        check_text(f"step {t}: evidence", judged.evidence)
+
+
+def check_state(state: State, t: int | None = None) -> None:
+    """Raise for a state that could not be stored or looked up."""
+    where = _At(t)
+    if not isinstance(state, State):
+        raise WrongType(f"{where}a state is {shown(state)}; give a State.")
+    if {type(state.observation), type(state.location), type(state.task), type(state.feedback)} != {str}:
+        for name in ("observation", "location", "task", "feedback"):
+            check_text(f"{where}state {name}", getattr(state, name))
+    if type(known := state.signature_if_known) is not str:
+        check_text(f"{where}state signature", known)
+    if state.notes and set(map(type, state.notes)) != {str}:
+        check_texts(f"{where}state notes", state.notes)
+    if not _is_object(state.facts):
+        check_object(f"{where}state facts", state.facts)
+
+
+def check_size(episode: Trajectory, packed: str) -> None:
+    """Raise for an episode, or a text in it, that is longer than what is kept; called with its stored form."""
+    if len(packed) <= MAX_TEXT:  # then each text within is shorter
+        return
+    if len(packed) > MAX_EPISODE:
+        raise ConfigError(f"an episode has {len(packed):,} characters; at most {MAX_EPISODE:,} are kept. Split it.")
+    for step in episode.steps:
+        for state in (step.pre, step.post):
+            for name in ("observation", "location", "task", "feedback"):
+                check_text(f"state {name}", getattr(state, name))
+        check_text("action", step.action)
+        check_text("evidence", step.diagnosis.evidence)
+
+
+def check_items(items: Iterable[Item]) -> list[Item]:
+    """Return the items of a batch, each checked."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise WrongType(f"items is {shown(items)}; give a list of Item.")
+    checked = list(items)
+    for item in checked:
+        check_item(item)
+    return checked
+
+
+def check_item(item: Item) -> None:
+    """Raise for an item that would not read back as it is."""
+    if not isinstance(item, Item):
+        raise WrongType(f"an item is {shown(item)}; give an Item.")
+    for name in ("title", "body", "when_to_use", "when_not_to_use", "repairs", "source", "writer", "status"):
+        check_text(f"item {name}", getattr(item, name))
+    if item.id != "":
+        check_id("item id", item.id)
+    if item.forbids is not None:
+        check_text("item forbids", item.forbids)
+    for name in ("steps", "signatures", "locations", "tags"):
+        check_texts(f"item {name}", getattr(item, name))
+    for ref in item.provenance:
+        check_whole("item provenance", ref)
+    for name in ("condition", "verify"):
+        if getattr(item, name) is not None:
+            check_object(f"item {name}", getattr(item, name))
+    for name in ("score", "confidence"):
+        check_number(f"item {name}", getattr(item, name))
+    _check_flag("item pinned", item.pinned)
+    check_whole("item version", item.version)
+    if item.ttl is not None:
+        check_whole("item ttl", item.ttl)
+
+
+# -- single values --------------------------------------------------------------------------------
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise unless a value is text of a length that is kept."""
+    if not isinstance(value, str):
+        raise WrongType(f"{name} is {shown(value)}; give text.")
+    if len(value) > MAX_TEXT:
+        raise ConfigError(f"{name} has {len(value):,} characters; at most {MAX_TEXT:,} are kept. Give a shorter one.")
+
+
+def check_texts(name: str, values: object) -> None:
+    """Raise unless a value is a list or tuple of texts."""
+    if not isinstance(values, list | tuple):
+        raise WrongType(f"{name} is {shown(values)}; give a list of texts.")
+    for value in values:
+        check_text(name, value)
+
+
+def check_id(name: str, value: object) -> None:
+    """Raise unless a value can be an id or the name of a namespace: text that a file and a URL can hold."""
+    if not isinstance(value, str):
+        raise WrongType(f"{name} is {shown(value)}; give text.")
+    if len(value) > MAX_ID:
+        raise ConfigError(f"{name} has {len(value):,} characters; give at most {MAX_ID}.")
+    if not value.isascii() or "\x00" in value:
+        odd = _NOT_IN_IDS.search(value)
+        if odd:
+            raise ConfigError(f"{name} {shown(value)} holds {odd[0]!r}, which no id can. Leave it out.")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise unless a value is a finite number of at most LARGEST."""
+    number: Any = value
+    if isinstance(number, int | float | Real):  # numpy's floats and integers register themselves
+        if ge(number, -LARGEST) and le(number, LARGEST):
+            return
+        seen = f"{number}" if not isinstance(number, int) or number.bit_length() < 512 else "a huge whole number"
+        raise ConfigError(f"{name} is {seen}; give a number of at most {LARGEST:g}.")
+    raise WrongType(f"{name} is {shown(value)}; give a number.")
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raise unless a value is a whole number of 64 bits."""
+    if not isinstance(value, int):
+        raise WrongType(f"{name} is {shown(value)}; give a whole number.")
+    if not -_WHOLE <= value < _WHOLE:
+        raise ConfigError(f"{name} is beyond 64 bits; give a smaller one.")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise unless a value says how many: a whole number from 0 to MAX_K, and no bool."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongType(f"{name} is {shown(value)}; give a whole number.")
+    if not 0 <= value <= MAX_K:
+        seen = value if abs(value) < _WHOLE else "beyond 64 bits"
+        raise ConfigError(f"{name} is {seen}; give a number from 0 to {MAX_K:,}.")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless a value is one of a few words."""
+    if not isinstance(value, str):
+        raise WrongType(f"{name} is {shown(value)}; use one of {', '.join(choices)}.")
+    if value not in choices:
+        raise ConfigError(f"{name} is {shown(value)}; use one of {', '.join(choices)}.")
+
+
+def check_kinds(kinds: object) -> None:
+    """Raise unless a value is None or a list of kinds of items."""
+    if kinds is None:
+        return
+    if isinstance(kinds, str) or not isinstance(kinds, Iterable):
+        raise WrongType(f"kinds is {shown(kinds)}; give a list, such as ['skill'].")
+    for kind in kinds:
+        check_choice("kind of item", kind, KINDS)
+
+
+def _check_flag(name: str, value: object) -> None:
+    """Raise unless a value is True or False, or equals one of them as numpy's do."""
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return
+    raise WrongType(f"{name} is {shown(value)}; give True or False.")
+
+
+def _check_skills(skills: object) -> None:
+    """Check what an episode says of the skills that it ran: whether each did what it promises, by id."""
+    if skills is None:
+        return
+    if not isinstance(skills, Mapping):
+        raise WrongType(f"episode meta['skills'] is {shown(skills)}; give an object of ids and true or false.")
+    for verified in skills.values():
+        check_number("episode meta['skills']", verified)
+
+
+def check_object(name: str, value: object) -> None:
+    """Raise unless a value is an object of plain JSON values, of at most MAX_DEPTH levels."""
+    if not isinstance(value, Mapping):
+        raise WrongType(f"{name} is {shown(value)}; give a dict.")
+    for key, part in value.items():
+        if type(key) is not str and not isinstance(key, str):
+            raise WrongType(f"{name} has the key {shown(key)}; give text.")
+        if type(part) is not str:
+            _check_plain(f"{name}[{key!r}]", part, MAX_DEPTH)
+
+
+def _is_object(value: object) -> bool:
+    """Return whether a value is a dict of plain JSON, by its exact types; of others `check_object` decides."""
+    return type(value) is dict and _is_plain(value, MAX_DEPTH + 1)
+
+
+def _is_plain(value: Any, levels: int) -> bool:
+    """Return whether a value is plain JSON of the exact types, without a word about what is not."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-_WHOLE <= value < _WHOLE)
+    if kind is float:
+        return isfinite(value)
+    if not levels:
+        return False
+    if kind is list or kind is tuple:
+        return set(map(type, value)) <= _TEXT or all([_is_plain(one, levels - 1) for one in value])  # noqa: C419
+    if kind is not dict or not set(map(type, value)) <= _TEXT:
+        return False
+    parts = value.values()
+    return set(map(type, parts)) <= _TEXT or all([_is_plain(one, levels - 1) for one in parts])  # noqa: C419
+
+
+class _At:
+    """The place of a step in a message, made when it is printed: most checks say nothing."""
+
+    def __init__(self, t: int | None) -> None:
+        self._t = t
+
+    def __str__(self) -> str:
+        return "" if self._t is None else f"step {self._t}: "
+
+
+def _check_plain(name: str, value: object, levels: int) -> None:
+    """Check one value of plain JSON; tuples pass, and read back as lists."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return
+    if isinstance(value, int):
+        check_whole(name, value)
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise ConfigError(f"{name} is {value}; give a finite number, or None.")
+    elif isinstance(value, list | tuple):
+        _check_levels(name, levels)
+        if value and set(map(type, value)) != {str}:
+            for part in value:
+                _check_plain(name, part, levels - 1)
+    elif isinstance(value, dict):
+        _check_levels(name, levels)
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise WrongType(f"{name} has the key {shown(key)}; give text.")
+            _check_plain(name, part, levels - 1)
+    elif not isinstance(value, str):
+        raise WrongType(f"{name} is {shown(value)}; give plain JSON: text, numbers, True, False, None, lists, dicts.")
+
+
+def _check_levels(name: str, levels: int) -> None:
+    if not levels:
+        raise ConfigError(f"{name} is nested deeper than {MAX_DEPTH} levels, or holds itself. Flatten it.")
+
+
+def shown(value: object) -> str:
+    """Return a short form of a value for a message, whatever the value is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a whole number beyond 64 bits"
+    try:
+        text = ascii(value)
+    except Exception:
+        text = "?"  # a representation that fails, or circles
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"{text} ({type(value).__name__})"
