@@ -55,6 +55,7 @@ class RemoteLibrary(ExperienceLibrary):
             self._wire.close()
             raise
         self._read_only = bool(about["read_only"])
+        self._evolves = "write" in about.get("rights", ["write"])
         self._embedder_name, self._fingerprint = str(about["embedder"]), str(about["fingerprint"])
 
     def _about(self) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class RemoteLibrary(ExperienceLibrary):
 
     @property
     def read_only(self) -> bool:
-        """Whether this token may not write."""
+        """Whether this token may not record."""
         return self._read_only
 
     @property
@@ -129,7 +130,12 @@ class RemoteLibrary(ExperienceLibrary):
         )
 
     def evolve(self) -> EvolutionReport:
-        """Distil what was recorded since the last call into items, within the rate limits."""
+        """Distil what was recorded since the last call into items, within the rate limits.
+
+        For a token that may not write, the server does so itself when it takes an episode: the report is empty.
+        """
+        if not self._evolves:
+            return EvolutionReport()
         return read(EvolutionReport, self._wire.send("POST", "evolve"))
 
     def update(self, item_id: str, **changes: Any) -> Item:

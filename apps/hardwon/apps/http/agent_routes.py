@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from hardwon.memory import EvolutionReport, Recollection, Verdict
 
+from .auth import RIGHTS, Caller
 from .models import (
     About,
     ActionAsked,
@@ -27,10 +28,15 @@ from .place import At, Place, in_turn
 router = APIRouter(prefix="/v1", tags=["agent"])
 
 
+def may_see(caller: Caller, namespace: str) -> bool:
+    """Return whether a caller may know that a namespace is there."""
+    return caller.may(namespace, "read") or caller.may(namespace, "record")
+
+
 @router.get("/namespaces", response_model=Names)
 def namespaces(at: At) -> Response:
     """The namespaces that this token may read."""
-    return said(Names, Names(namespaces=[name for name in at.shelf.names() if at.caller.may(name, "read")]))
+    return said(Names, Names(namespaces=[name for name in at.shelf.names() if may_see(at.caller, name)]))
 
 
 @router.post("/namespaces", response_model=About)
@@ -46,11 +52,12 @@ def about(at: At) -> Response:
 
 
 def _about(at: Place, *, make: bool = False) -> Response:
-    with at.writing() if make else at.reading() as library:
+    with at.recording() if make else at.seeing() as library:
         told = About(
             namespace=library.namespace,
             episodes=library.episodes,
             read_only=library.read_only or not at.caller.may(library.namespace, "record"),
+            rights=[right for right in RIGHTS if at.caller.may(library.namespace, right)],
             embedder=library.embedder.name,
             fingerprint=library.embedder.fingerprint,
         )
@@ -118,9 +125,16 @@ def context(asked: ActionAsked, at: At) -> Response:
 
 @router.post("/episodes", response_model=Ids)
 def record(told: EpisodesTold, at: At) -> Response:
-    """Write episodes in one transaction; durable on return."""
-    with at.writing() as library:
-        return said(Ids, Ids(ids=library.record_many(told.episodes)))
+    """Write episodes in one transaction; durable on return.
+
+    Writer, trust and keys are the server's, whatever an episode says of itself. What a token without the right to
+    write has recorded is distilled at once, for it may not call `/v1/evolve`.
+    """
+    with at.recording() as library:
+        ids = library.record_many(told.episodes)
+        if not at.caller.write:
+            library.evolve()
+    return said(Ids, Ids(ids=ids))
 
 
 @router.post("/evolve", response_model=EvolutionReport)

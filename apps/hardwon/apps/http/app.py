@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from hardwon.apps.feedback import Feedback
 from hardwon.memory.embed import Embedder
 
 from . import agent_routes, bank_routes, episode_routes, events, item_routes, problems
@@ -74,6 +75,7 @@ def create_app(
     app.state.shelf, app.state.measures, app.state.runs = shelf, measures, runs
     app.state.tokens = tokens or Tokens.beside(path)
     app.state.tokens.remember()
+    app.state.feedback = Feedback()
     app.state.stopping = asyncio.Event()
     for routes in (agent_routes, item_routes, episode_routes, bank_routes, events):
         app.include_router(routes.router)

@@ -59,6 +59,11 @@ class Caller:
         """Whether it may change everything."""
         return "write" in self.rights
 
+    @property
+    def writer(self) -> str:
+        """The name under which the library keeps what it adds; a client cannot choose it."""
+        return "http" if self.namespaces is None and self.id == "local" else f"token:{self.name}"
+
     def may(self, namespace: str | None, right: Right) -> bool:
         """Whether this is allowed; `namespace` None asks for what belongs to no namespace."""
         return right in self.rights and (self.namespaces is None or namespace in self.namespaces)

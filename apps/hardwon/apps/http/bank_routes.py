@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from hardwon.memory import Admission
 
-from .models import Entries, EntryId, EntryTold, Promotion, Pull, Pulls, Value, said
+from .models import Entries, EntryId, EntryTold, Promotion, Pull, Pulls, Value, item_of, said
 from .place import At
 
 router = APIRouter(prefix="/v1/bank", tags=["bank"])
@@ -47,7 +47,7 @@ def pulls(task: Task, at: At, own: bool = False) -> Response:
 def promote(task: Task, told: Promotion, at: At) -> Response:
     """Keep something beyond the task, on the word of an episode that succeeded."""
     with at.changing() as library:
-        return said(Admission, library.bank(task).promote(told.item, told.episode))
+        return said(Admission, library.bank(task).promote(item_of(told.item, at.caller), told.episode))
 
 
 @router.delete("/entries", status_code=204, response_class=Response)

@@ -14,7 +14,20 @@ from hardwon.memory import Add, Operation, Trajectory, Update
 from hardwon.memory.records import Trust
 
 from .item_routes import Offset, admitted, rows
-from .models import Admissions, Count, Lines, Problems, Reading, Rows, Segments, StepIds, Steps, Summaries, said
+from .models import (
+    Admissions,
+    Count,
+    Lines,
+    Problems,
+    Reading,
+    Rows,
+    Segments,
+    StepIds,
+    Steps,
+    Summaries,
+    item_of,
+    said,
+)
 from .place import At, Place
 
 router = APIRouter(prefix="/v1", tags=["episodes"])
@@ -49,7 +62,10 @@ def segments(episode_id: str, at: At) -> Response:
 def apply(episode_id: str, told: Reading, at: At) -> Response:
     """Carry out what an extractor asks for after reading an episode; one admission for each operation."""
     operations: list[Operation] = [
-        Add(one.item) if one.indices is None else Update(tuple(one.indices), one.item) for one in told.operations
+        Add(item_of(one.item, at.caller))
+        if one.indices is None
+        else Update(tuple(one.indices), item_of(one.item, at.caller))
+        for one in told.operations
     ]
     with at.changing() as library:
         return admitted(library.apply(operations, library.trajectory(episode_id), told.shown))

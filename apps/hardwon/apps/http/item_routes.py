@@ -1,7 +1,6 @@
 """Items: listed, read, added, changed by hand, and what became of them."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -10,7 +9,20 @@ from hardwon.apps import editing, explain, lists
 from hardwon.memory import Admission, Hit, Item
 from hardwon.memory.records import Kind, Trust
 
-from .models import Admissions, Count, Hits, Items, ItemsTold, Pinned, Rewriting, Rows, Why, said
+from .models import (
+    Admissions,
+    Count,
+    FeedbackTold,
+    Hits,
+    Items,
+    ItemsTold,
+    Pinned,
+    Rewriting,
+    Rows,
+    Why,
+    item_of,
+    said,
+)
 from .place import At
 
 router = APIRouter(prefix="/v1", tags=["items"])
@@ -50,13 +62,9 @@ def items(
 
 @router.post("/items", response_model=Admissions)
 def add(told: ItemsTold, at: At) -> Response:
-    """Add items in one transaction, or say of each why not."""
+    """Add items in one transaction, or say of each why not. They are quarantined unless they say `trust: "trusted"`."""
     with at.writing() as library:
-        return admitted(library.add_many([_item(item) for item in told.items]))
-
-
-def _item(told: Item) -> Item:
-    return Item(**{field.name: getattr(told, field.name) for field in fields(Item)})
+        return admitted(library.add_many([item_of(item, at.caller) for item in told.items]))
 
 
 def admitted(admissions: Sequence[Admission]) -> Response:
@@ -68,7 +76,7 @@ def admitted(admissions: Sequence[Admission]) -> Response:
 def rewrite(told: Rewriting, at: At) -> Response:
     """Rewrite items into one: the first stays, the others retire, evidence is united."""
     with at.changing() as library:
-        return said(Admission, library.rewrite(told.ids, told.item))
+        return said(Admission, library.rewrite(told.ids, item_of(told.item, at.caller)))
 
 
 @router.get("/items/{item_id}", response_model=Item)
@@ -113,6 +121,17 @@ def undo(item_id: str, at: At) -> Response:
     """Take back the last change that was not taken back yet."""
     with at.changing() as library:
         return said(Item, library.undo(item_id))
+
+
+@router.post("/items/{item_id}/feedback", response_model=Item)
+def feedback(item_id: str, told: FeedbackTold, at: At) -> Response:
+    """Say whether an item helped in an episode, once; its score moves a tenth of the way to 1 or 0."""
+    with at.recording() as library:
+        episode = library.trajectory(told.episode).id if told.episode else ""
+        moved = at.feedback.give(library, item_id, told.helped, client=at.caller.id, episode=episode)
+    if at.caller.may(at.namespace, "read"):
+        return said(Item, moved)
+    return Response(status_code=204)
 
 
 @router.get("/items/{item_id}/history", response_model=Rows)

@@ -4,7 +4,7 @@ The records are the dataclasses of `hardwon.memory.records`, so what the API tak
 has. A field that does not exist, a number that is none and a value that no record may have are refused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,9 @@ from hardwon.memory import (
     Trajectory,
 )
 from hardwon.memory.bank import Entry
-from hardwon.memory.records import Kind
+from hardwon.memory.records import Kind, Trust
+
+from .auth import Caller, Right
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 Text = Annotated[str, Field(max_length=1_000_000)]
@@ -99,9 +101,27 @@ class EpisodesTold(Asked):
 
 @dataclass(frozen=True, slots=True)
 class ToldItem(Item):
-    """An item from a program that calls."""
+    """An item from a program that calls: quarantined unless it says `trust: "trusted"`.
+
+    Its writer is the caller's name, whatever it says.
+    """
 
     source: str = "client"
+    trust: Trust = "untrusted"
+
+
+def item_of(told: Item, caller: Caller) -> Item:
+    """Return the item that a caller sent, with the caller as its writer."""
+    plain = {field.name: getattr(told, field.name) for field in fields(Item)}
+    return Item(**{**plain, "writer": caller.writer})
+
+
+class FeedbackTold(Asked):
+    """Whether an item helped in an episode."""
+
+    helped: Annotated[bool, Field(strict=True)]
+    episode: Annotated[str, Field(max_length=200)] = ""
+    """The id of a recorded episode; without one, a client may speak of an item once as long as the server runs."""
 
 
 class ItemsTold(Asked):
@@ -113,7 +133,7 @@ class ItemsTold(Asked):
 class Operation(Asked):
     """What an extractor asks for: an item added, or items that it was shown rewritten into one."""
 
-    item: Item
+    item: ToldItem
     indices: list[int] | None = None
     """The places of the items that are rewritten, in `shown`; none adds the item."""
 
@@ -129,7 +149,7 @@ class Rewriting(Asked):
     """Items, by id, that become one."""
 
     ids: Annotated[list[str], Field(min_length=1)]
-    item: Item
+    item: ToldItem
 
 
 class Why(Asked):
@@ -168,7 +188,7 @@ class Pull(Asked):
 class Promotion(Asked):
     """An item, and the id of the episode that vouches for it."""
 
-    item: Item
+    item: ToldItem
     episode: str
 
 
@@ -202,6 +222,8 @@ class About(BaseModel):
     namespace: str
     episodes: int
     read_only: bool
+    """Whether it takes no episodes from this caller."""
+    rights: list[Right]
     embedder: str
     fingerprint: str
 

@@ -11,6 +11,7 @@ from typing import Annotated
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
 
+from hardwon.apps.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
 
 from .auth import Caller
@@ -38,6 +39,7 @@ class Place:
     caller: Caller
     namespace: str
     turn: "Turn"
+    feedback: Feedback
     short: bool
     """Whether what is asked is short."""
 
@@ -46,6 +48,28 @@ class Place:
         """The library to read. Raises LibraryForbidden, UnknownName."""
         self.caller.must(self.namespace, "read")
         with self.shelf.reading(self.namespace) as library:
+            yield library
+
+    @contextmanager
+    def seeing(self) -> Iterator[ExperienceLibrary]:
+        """The library to those who may read it or add to it. Raises LibraryForbidden, UnknownName."""
+        if not self.caller.may(self.namespace, "record"):
+            self.caller.must(self.namespace, "read")
+        with self.shelf.reading(self.namespace) as library:
+            yield library
+
+    @contextmanager
+    def recording(self) -> Iterator[ExperienceLibrary]:
+        """The library to add episodes and feedback to. Raises LibraryForbidden, LibraryReadOnly, UnknownName.
+
+        A token that may not write makes a namespace only where it was made for that namespace.
+        """
+        self.caller.must(self.namespace, "record")
+        if self.caller.write or self.caller.namespaces is not None:
+            taken = self.shelf.writing(self.namespace)
+        else:
+            taken = self.shelf.recording(self.namespace)
+        with taken as library:
             yield library
 
     @contextmanager
@@ -70,7 +94,7 @@ async def _place(
     state = request.app.state
     told = request.headers.get("content-length", "")
     short = told.isdigit() and int(told) < SHORT_BYTES
-    return Place(state.shelf, state.measures, request.state.caller, namespace, state.turn, short)
+    return Place(state.shelf, state.measures, request.state.caller, namespace, state.turn, state.feedback, short)
 
 
 At = Annotated[Place, Depends(_place)]

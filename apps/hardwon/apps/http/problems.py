@@ -12,10 +12,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from hardwon.apps.feedback import TooMuchFeedback
 from hardwon.memory.errors import HardwonError, LibraryReadOnly, LibraryUnwritable
 
 MEDIA_TYPE = "application/problem+json"
 _STATUS: tuple[tuple[type[BaseException], int], ...] = (
+    (TooMuchFeedback, 429),
     (PermissionError, 403),
     (LibraryReadOnly, 403),
     (LibraryUnwritable, 503),

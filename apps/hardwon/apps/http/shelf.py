@@ -47,9 +47,18 @@ class Shelf:
     @contextmanager
     def writing(self, namespace: str) -> Iterator[ExperienceLibrary]:
         """A namespace, made where it does not exist. Raises LibraryReadOnly."""
-        if self.read_only:
-            raise LibraryReadOnly(f"{self.path} is served to be read. Serve it without --read-only to write.")
+        self._must_be_writable()
         yield from self._leased(namespace, make=True)
+
+    @contextmanager
+    def recording(self, namespace: str) -> Iterator[ExperienceLibrary]:
+        """A namespace that exists, to be added to. Raises LibraryReadOnly, UnknownName."""
+        self._must_be_writable()
+        yield from self._leased(namespace, make=False)
+
+    def _must_be_writable(self) -> None:
+        if self.read_only:
+            raise LibraryReadOnly(f"{self.path.name} is served to be read. Serve it without --read-only to write.")
 
     @contextmanager
     def at_once(self, namespace: str) -> Iterator[object | None]:
