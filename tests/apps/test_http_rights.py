@@ -3,7 +3,6 @@
 import pytest
 from fastapi.testclient import TestClient as Plain
 
-from hardwon.apps import feedback as feedback_module
 from hardwon.apps.feedback import Feedback, TooMuchFeedback
 from hardwon.apps.http.app import create_app
 from hardwon.apps.http.auth import Tokens
@@ -164,7 +163,7 @@ def test_feedback_moves_the_score_once_in_an_episode(calls, own):
 
 def test_pace_of_feedback_is_limited_for_each_client(library, monkeypatch):
     now = 0.0
-    monkeypatch.setattr(feedback_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     items = [library.add(Item("insight", f"Drawer {word} holds spoons")).item_id for word in ("red", "blue", "tall")]
     given = Feedback(a_minute=2)
     for item in items[:2]:
