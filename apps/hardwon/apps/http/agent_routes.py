@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from hardwon.memory import EvolutionReport, Recollection, Verdict
 
 from .auth import RIGHTS, Caller
+from .bodies import CheckedRoute
 from .models import (
     About,
     ActionAsked,
@@ -25,7 +26,7 @@ from .models import (
 )
 from .place import At, Place, in_turn
 
-router = APIRouter(prefix="/v1", tags=["agent"])
+router = APIRouter(prefix="/v1", tags=["agent"], route_class=CheckedRoute)
 
 
 def may_see(caller: Caller, namespace: str) -> bool:

@@ -6,10 +6,11 @@ from fastapi import APIRouter, Query, Response
 
 from hardwon.memory import Admission
 
+from .bodies import CheckedRoute
 from .models import Entries, EntryId, EntryTold, Promotion, Pull, Pulls, Value, item_of, said
 from .place import At
 
-router = APIRouter(prefix="/v1/bank", tags=["bank"])
+router = APIRouter(prefix="/v1/bank", tags=["bank"], route_class=CheckedRoute)
 
 Task = Annotated[str, Query(min_length=1, max_length=10_000, description="The task whose bank it is.")]
 

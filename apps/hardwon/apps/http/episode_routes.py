@@ -13,6 +13,7 @@ from hardwon.apps import explain, lists
 from hardwon.memory import Add, Operation, Trajectory, Update
 from hardwon.memory.records import Trust
 
+from .bodies import CheckedRoute
 from .item_routes import Offset, admitted, rows
 from .models import (
     Admissions,
@@ -30,7 +31,7 @@ from .models import (
 )
 from .place import At, Place
 
-router = APIRouter(prefix="/v1", tags=["episodes"])
+router = APIRouter(prefix="/v1", tags=["episodes"], route_class=CheckedRoute)
 
 NDJSON = "application/x-ndjson"
 Number = Annotated[int, InPath(ge=0, le=2**62)]

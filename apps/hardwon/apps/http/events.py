@@ -18,6 +18,7 @@ from hardwon.memory.errors import UnknownName
 from hardwon.memory.store import Store
 
 from . import runs as run_folder
+from .bodies import CheckedRoute
 from .models import Run, Runs, said
 from .place import At, Place
 
@@ -31,7 +32,7 @@ EVENT_STREAM = "text/event-stream"
 
 Event = tuple[str, str, str]
 """Id, kind, and data in one line."""
-router = APIRouter(prefix="/v1", tags=["events"])
+router = APIRouter(prefix="/v1", tags=["events"], route_class=CheckedRoute)
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}, "description": "Server-sent events."}
 }

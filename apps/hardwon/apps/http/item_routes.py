@@ -9,6 +9,7 @@ from hardwon.apps import editing, explain, lists
 from hardwon.memory import Admission, Hit, Item
 from hardwon.memory.records import Kind, Trust
 
+from .bodies import CheckedRoute
 from .models import (
     Admissions,
     Count,
@@ -25,7 +26,7 @@ from .models import (
 )
 from .place import At
 
-router = APIRouter(prefix="/v1", tags=["items"])
+router = APIRouter(prefix="/v1", tags=["items"], route_class=CheckedRoute)
 
 Status = Literal["active", "quarantined", "retired", "all"]
 Sort = Literal["score", "confidence", "new", "old", "used"]

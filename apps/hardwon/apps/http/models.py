@@ -45,9 +45,9 @@ class RecallAsked(Asked):
     state: State | None = None
     text: Text | None = None
     task: str | None = None
-    k: Count = 5
+    k: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
     kinds: list[Kind] | None = None
-    budget_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    budget_tokens: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] | None = None
     level: Literal["step", "task"] = "step"
     actions: dict[str, str] | None = None
     """Admissible actions, each with what this episode already tried of it."""

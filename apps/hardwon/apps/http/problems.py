@@ -4,6 +4,8 @@
 """
 
 import logging
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -27,6 +29,13 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (ImportError, 501),
 )
 """By the first that fits; any other HardwonError is 500."""
+
+SHOWN = 80
+"""Characters of a value that a message shows."""
+
+LONGEST = 1500
+"""Characters of a detail."""
+_LONG = re.compile(rf"\S{{{2 * SHOWN},}}")
 
 logger = logging.getLogger("hardwon.http")
 
@@ -71,10 +80,10 @@ def status_of(error: HardwonError) -> int:
 def problem(
     status: int, detail: str, error: str = "", request_id: str = "", headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    """A problem as a response."""
-    told = Problem(
-        title=_TITLES.get(status, "Failed"), status=status, detail=detail, error=error, request_id=request_id
-    )
+    """A problem as a response; a very long value in its words is shortened."""
+    words = _LONG.sub(lambda found: f"{found[0][:SHOWN]}...", detail)
+    words = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
+    told = Problem(title=_TITLES.get(status, "Failed"), status=status, detail=words, error=error, request_id=request_id)
     return JSONResponse(told.model_dump(), status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -90,12 +99,24 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
-        return problem(422, f"{said}.", "ConfigError", _id(request))
+        return problem(422, " ".join(map(_sentence, error.errors()[:5])), "ConfigError", _id(request))
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         return problem(error.status_code, str(error.detail), "", _id(request), dict(error.headers or {}))
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """Return what is wrong at one place, with the value seen there."""
+    place = ".".join(str(part)[:SHOWN] for part in error["loc"])
+    words = str(error["msg"]).rstrip(".")
+    if error["type"] == "missing":
+        return f"{place}: {words}. Send it."
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{place}: there is no such field. Leave it out; /openapi.json lists the fields."
+    seen = ascii(error.get("input"))
+    seen = seen if len(seen) <= SHOWN else f"{seen[:SHOWN]}..."
+    return f"{place}: {words}. You sent {seen}."
 
 
 def _id(request: Request) -> str:

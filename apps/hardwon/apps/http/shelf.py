@@ -5,6 +5,7 @@
 A namespace that does not exist is made by a write, never by a read.
 """
 
+import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -14,10 +15,29 @@ from pathlib import Path
 from hardwon.apps.inside import namespaces
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.embed import Embedder
-from hardwon.memory.errors import LibraryReadOnly, UnknownName
+from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, LibraryReadOnly, UnknownName
 
 OPEN = 64
 """Namespaces kept open while nobody uses them: each holds what it derived in memory."""
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Give what fails while a library's rows are made records of a name: rows that were changed by hand, or torn.
+
+    Raises: ConfigError for what is nested too deeply, LibraryError for the rest.
+    """
+    try:
+        yield
+    except HardwonError:
+        raise
+    except RecursionError as error:
+        raise ConfigError("what was sent has too many lists and objects inside one another. Send less deep.") from error
+    except (ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
+        raise LibraryError(
+            f"{name} holds something that cannot be read ({type(error).__name__}: {str(error)[:200]}). "
+            f"Look for it with: hardwon memory verify {name}"
+        ) from error
 
 
 class Shelf:
@@ -79,9 +99,11 @@ class Shelf:
         with self._lock:
             library = self._taken(namespace)
         if library is None:
-            library = self._opened(namespace, make)
+            with readable(self.path.name):
+                library = self._opened(namespace, make)
         try:
-            yield library
+            with readable(self.path.name):
+                yield library
         finally:
             with self._lock:
                 self._users[namespace] -= 1

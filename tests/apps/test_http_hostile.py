@@ -1,0 +1,242 @@
+"""No input is a failure of the server: what cannot be is refused by a problem that names it; damage has a name."""
+
+import json
+import re
+import sqlite3
+
+import pytest
+from fastapi.testclient import TestClient as Plain
+
+from hardwon.apps.http.app import create_app
+from hardwon.memory import errors
+
+STATE = {"observation": "a", "task": "b"}
+STEP = {"pre": STATE, "action": "wait", "post": STATE, "diagnosis": {"success": True}}
+EPISODE = {"task": "t", "steps": [STEP], "success": True}
+ITEM = {"kind": "insight", "title": "Keys hang by the door"}
+BODIES = {
+    "/v1/recall": {"state": STATE, "k": 3, "actions": {"wait": ""}, "after": "x", "kinds": ["insight"]},
+    "/v1/check": {"state": STATE, "action": "wait"},
+    "/v1/check-plan": {"state": STATE, "actions": ["wait"]},
+    "/v1/offered": {"state": STATE, "kinds": ["skill"]},
+    "/v1/keys": {"state": STATE, "action": "wait", "counts": "1"},
+    "/v1/context": {"state": STATE, "action": "wait"},
+    "/v1/episodes": {"episodes": [{**EPISODE, "id": "e", "meta": {"a": 1}, "seed": 1, "arm": "x"}]},
+    "/v1/items": {"items": [{**ITEM, "condition": {"text": "x"}, "provenance": [1], "ttl": 5, "score": 0.5}]},
+    "/v1/items/rewrite": {"ids": ["in-1"], "item": ITEM},
+    "/v1/items/in-1/feedback": {"helped": True, "episode": "e"},
+    "/v1/items/in-1/pin": {"pinned": True},
+    "/v1/items/in-1/retire": {"why": "because"},
+    "/v1/episodes/e/reading": {"operations": [{"item": ITEM, "indices": [0]}], "shown": ["in-1"]},
+    "/v1/namespaces": {"name": "acme"},
+    "/v1/bank/entries?task=t": {"team": "a", "key": "b", "value": "c"},
+    "/v1/bank/pull?task=t": {"entry": 1, "reader": "a"},
+    "/v1/bank/promote?task=t": {"item": ITEM, "episode": "e"},
+}
+VALUES = [
+    "null", "true", "3.5", '"x"', "-1", "1" + "0" * 30, "1" + "0" * 5000, "-" + "9" * 40, "1e999", "NaN", "-Infinity",
+    "[]", "{}", '"\\ud800"', '"a\\u0000b"', '{"\\udfff": 1}', "[" * 10_000 + "]" * 10_000,
+    '{"a":' * 10_000 + "1" + "}" * 10_000, "[" * 900 + "]" * 900, '{"a":' * 90 + "1" + "}" * 90,
+    '"' + "x" * 30_000 + '"', '["\\ud83d"]', '{"": {"": [[], null]}}',
+]  # fmt: skip
+IDS = [
+    "%00", "a%00b", "x" * 5000, "%ff%fe", "%ED%A0%80", "..%2f..", "'%20OR%201=1", "%25%5F", "in-%F0%9F%92%A9", "-1",
+    "1e99", "9" * 40, "step:" + "9" * 40, "attempt:-1", "step:x", "NaN", "%0a%0d", "None", "[]", "%7B%7D", "*",
+    "?", "%",
+]  # fmt: skip
+
+
+def leaves(value, path=()):
+    """Every place in a JSON value at which something else may be put."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in inner:
+        yield from leaves(one, (*path, name))
+
+
+def put(value, path, mark):
+    """The value as JSON, with a mark at one place."""
+    if not path:
+        return mark
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = put(value[path[0]], path[1:], mark)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    with Plain(
+        create_app(folder / "library.db", runs=folder, rate=1e9),
+        base_url="http://127.0.0.1:8420",
+        raise_server_exceptions=False,
+    ) as made:
+        yield made
+
+
+def refusal(answer):
+    """What is wrong with an answer, if anything is."""
+    if answer.status_code >= 500:
+        return f"{answer.status_code} {answer.text[:300]}"
+    if answer.status_code >= 400:
+        if answer.headers["content-type"] != "application/problem+json":
+            return f"{answer.status_code} {answer.headers['content-type']}"
+        detail = answer.json()["detail"]
+        if len(detail) > 2000 or "Traceback" in detail or not detail.strip():
+            return f"{answer.status_code} {detail[:300]}"
+    return None
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_any_value_at_any_place_of_a_body(client, path):
+    wrong = []
+    for place in leaves(BODIES[path]):
+        marked = json.dumps(put(BODIES[path], place, "@MARK@"))
+        for value in VALUES:
+            body = marked.replace('"@MARK@"', value)
+            answer = client.post(path, content=body.encode(), headers={"Content-Type": "application/json"})
+            if problem := refusal(answer):
+                wrong.append((place, value[:40], problem))
+    assert not wrong, wrong[:10]
+
+
+def test_any_value_of_a_changed_field(client):
+    (added,) = client.post("/v1/items", json={"items": [{**ITEM, "trust": "trusted"}]}).json()["admissions"]
+    wrong = []
+    for field in ("title", "body", "score", "ttl", "tags", "condition", "steps", "verify", "scope", "unknown", "trust"):
+        for value in VALUES:
+            body = f'{{"{field}": {value}}}'
+            answer = client.patch(
+                f"/v1/items/{added['item_id']}", content=body, headers={"Content-Type": "application/json"}
+            )
+            if problem := refusal(answer):
+                wrong.append((field, value[:40], problem))
+    assert not wrong, wrong[:10]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "application/json"),
+        (b"\xff\xfe{}", "application/json"),
+        (b'{"text": "\xff"}', "application/json"),
+        (b"{", "application/json"),
+        (b"[" * 200_000, "application/json"),
+        (b"text=x", "application/x-www-form-urlencoded"),
+        (b'{"text": "x"}', "text/plain"),
+        (b'{"text": "x"}', "application/json; charset=utf-16"),
+        ('{"text": "x"}'.encode("utf-16"), "application/json"),
+        (b"--x\r\n\r\n", "multipart/form-data; boundary=x"),
+        (b'{"text": "x"}', "\x80"),
+        (b'{"text": "x"}', ""),
+        (b'{"text": "x", "text": 5}', "application/json"),
+    ],
+)
+def test_any_body_of_any_kind(client, body, kind):
+    for path in BODIES:
+        answer = client.post(path, content=body, headers={"Content-Type": kind.encode("latin-1")})
+        assert refusal(answer) is None
+    assert refusal(client.post("/v1/import", content=body, headers={"Content-Type": kind.encode("latin-1")})) is None
+
+
+@pytest.mark.parametrize("line", VALUES)
+def test_any_line_of_an_import(client, line):
+    for body in (line, f'{{"kind": "item", "item": {line}}}', f'{{"type": "episode", "episode": {line}}}'):
+        assert refusal(client.post("/v1/import", content=body.encode())) is None
+
+
+def test_any_id_in_a_path(client):
+    told = client.get("/openapi.json").json()["paths"]
+    wrong = []
+    for path, calls in told.items():
+        if "{" not in path:
+            continue
+        for value in IDS:
+            for method in calls:
+                url = re.sub(r"{\w+(:path)?}", lambda found, value=value: value, path) + "?follow=false"
+                body = {} if method in ("post", "patch") else None
+                answer = client.request(method.upper(), url, json=body)
+                if problem := refusal(answer):
+                    wrong.append((method, path, value[:40], problem))
+    assert not wrong, wrong[:10]
+
+
+def test_any_value_of_a_parameter(client):
+    told = client.get("/openapi.json").json()["paths"]
+    wrong = []
+    for path, calls in told.items():
+        if "get" not in calls or "{" in path:
+            continue
+        for parameter in calls["get"].get("parameters", []):
+            for value in IDS:
+                url = f"{path}?follow=false&text=x&task=t&id=1&{parameter['name']}={value}"
+                if parameter["name"] == "follow":
+                    continue
+                if problem := refusal(client.get(url)):
+                    wrong.append((path, parameter["name"], value[:40], problem))
+    assert not wrong, wrong[:10]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"text": "a", "k": true}', ["k", "True"]),
+        ('{"text": "a", "k": 2.0}', ["k", "2.0"]),
+        ('{"text": "a", "k": "5"}', ["k", "'5'"]),
+        ('{"text": "a", "k": -3}', ["k", "-3"]),
+        (f'{{"text": "a", "k": 1{"0" * 30}}}', ["k", "1.000e+30", "smaller"]),
+        ('{"text": "a", "k": NaN}', ["NaN"]),
+        ('{"text": "\\ud800"}', ["text", "\\ud800"]),
+        ('{"text": "a", "colour": 1}', ["colour", "openapi.json"]),
+        (f'{{"state": {"[" * 10_000}{"]" * 10_000}}}', ["flatter"]),
+        ("{'text': 1}", ["not JSON", "'text'"]),
+    ],
+)
+def test_problem_names_the_value_and_the_next_step(client, body, words):
+    answer = client.post("/v1/recall", content=body, headers={"Content-Type": "application/json"})
+    assert 400 <= answer.status_code < 500
+    assert all(word in answer.json()["detail"] for word in words), answer.json()["detail"]
+
+
+# ---- damage
+
+
+DAMAGE = [
+    "UPDATE items SET record = '{'",
+    "UPDATE items SET record = '[1]'",
+    "UPDATE trajectories SET meta = '{nope'",
+    "UPDATE steps SET diagnosis = 'x', why = 'x', keys = 'x'",
+    "UPDATE steps SET diagnosis = '[]', why = '5', keys = '{}'",
+    "UPDATE states SET facts = '{', notes = '{'",
+    "UPDATE changes SET detail = '{'",
+    "UPDATE attempts SET failures = '{'",
+    "UPDATE vectors SET vector = x'00'",
+    "DROP TABLE usages",
+    "DROP TABLE items",
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_of_the_library_has_a_name(own, damage):
+    """A problem of the class of an error, which says what is damaged; never a bare failure."""
+    connection = sqlite3.connect(own)
+    try:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(damage)
+        connection.commit()
+    finally:
+        connection.close()
+    known = {name for name, one in vars(errors).items() if isinstance(one, type)}
+    with Plain(create_app(own), base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as client:
+        told = client.get("/openapi.json").json()["paths"]
+        wrong = []
+        state = {"observation": "You are in the pantry.", "task": "eat the apple"}
+        calls = [("GET", path, None) for path, one in told.items() if "get" in one and "events" not in path]
+        calls += [("POST", path, body) for path, body in BODIES.items()] + [("POST", "/v1/recall", {"state": state})]
+        for method, path, body in calls:
+            url = path.replace("{item_id}", "gu-").replace("{episode_id}", "x").replace("{ref}", "step:1")
+            url = url.replace("{summary_id}", "1")
+            answer = client.request(method, f"{url}{'&' if '?' in url else '?'}text=x&id=1", json=body)
+            if answer.status_code >= 500 and answer.json()["error"] not in known:
+                wrong.append((method, path, answer.status_code, answer.text[:200]))
+        assert not wrong, wrong
