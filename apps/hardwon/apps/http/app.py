@@ -71,6 +71,7 @@ def create_app(
     app = FastAPI(
         title="hardwon", description=ABOUT, version=version("hardwon"), docs_url=None, redoc_url=None, lifespan=life,
         openapi_url="/openapi.json", responses=problems.RESPONSES,
+        separate_input_output_schemas=False,  # generators refuse two schemas with one title
     )  # fmt: skip
     app.state.shelf, app.state.measures, app.state.runs = shelf, measures, runs
     app.state.tokens = tokens or Tokens.beside(path)
