@@ -28,6 +28,13 @@ _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
 
 
+def structural_words(words: Mapping[str, int], episodes: int) -> frozenset[str]:
+    """Return the words that belong to the structure of the environment, of all words with their episodes."""
+    enough = STRUCTURAL_SHARE * episodes
+    found = (word for word, shown in words.items() if shown >= enough)
+    return frozenset(found) if episodes >= STRUCTURAL_AFTER else frozenset()
+
+
 class Derived:
     """The caches of one namespace; not thread-safe by itself, the library holds the lock."""
 
@@ -121,9 +128,7 @@ class Derived:
         self._words_unread = False
         rows = self._store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (self._namespace,))
         self._words = dict(rows)
-        if self.episodes >= STRUCTURAL_AFTER:
-            enough = STRUCTURAL_SHARE * self.episodes
-            self._structural = frozenset(word for word, episodes in self._words.items() if episodes >= enough)
+        self._structural = structural_words(self._words, self.episodes)
 
     @property
     def values(self) -> ValueTable:

@@ -11,16 +11,18 @@ A condition is a tree of plain values, so that it is stored, read and checked wi
     {"all": [...]}, {"any": [...]}, {"not": {...}}
 
 A pattern is an action with holes: `eat {1}`, `cook {1} in stove`. A word in an argument's place
-stands for its last word: `cook {1} in stove` also forbids `cook carrot in old stove`.
+stands for its kind: `cook {1} in stove` also forbids `cook carrot in old stove`. One with a number
+stands for itself: `open drawer 1` does not forbid `open drawer 7`. Of a command in an argument the
+program, its subcommand and its flags count: `run(command=make test)` does not forbid `npm test`.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
+from .actions import is_of, parse_action
 from .errors import ConfigError
 from .records import Item, State, Verdict
-from .situation import Situation, parse_action
+from .situation import Situation
 
 MIN_CONFIDENCE = 0.6
 """A guardrail below this only advises."""
@@ -78,23 +80,9 @@ def _fact_is(state: State, name: str, value: object) -> bool:
     return value in known if isinstance(known, list | tuple) else known is not None and known == value
 
 
-@lru_cache(maxsize=65536)
 def matches(pattern: str, action: str) -> bool:
-    """Whether an action is of the pattern; see the module's docstring."""
-    if pattern == action:
-        return True
-    forbidden, tried = parse_action(pattern), parse_action(action)
-    if forbidden.verb != tried.verb or len(forbidden.slots) != len(tried.slots):
-        return False
-    holes = [slot.startswith("{") for slot in forbidden.slots]
-    if _frame(forbidden.template) != _frame(tried.template):
-        return False
-    heads = zip(holes, forbidden.heads, tried.heads, strict=True)
-    return all(hole or wanted == head for hole, wanted, head in heads)
-
-
-def _frame(template: str) -> tuple[str, ...]:
-    return tuple(word for word in template.split() if not word.startswith("{"))
+    """Return whether an action is of the pattern; see the module's docstring."""
+    return is_of(pattern, action)
 
 
 def forbids(item: Item, situation: Situation, action: str) -> bool:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .actions import fill, parse_action
 from .ledger import dumps
 from .records import MIN_SKILL_STEPS, Failure, Item, State, Step, Trajectory
-from .situation import parse_action
 from .titles import fill_holes, remedy_title, skill_title
 
 MAX_LENGTH = 8
@@ -155,14 +155,8 @@ def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
         for values in zip(*(action.slots for action in parsed), strict=True):
             same = all(value == values[0] for value in values)
             arguments.append(values[0] if same else holes.setdefault(values, f"{{{len(holes) + 1}}}"))
-        patterns.append(_filled(parsed[0].template, arguments))
+        patterns.append(fill(parsed[0].template, arguments))
     return tuple(patterns)
-
-
-def _filled(template: str, arguments: Sequence[str]) -> str:
-    """A template with its holes filled; braces that are no hole of it stay."""
-    numbered = {str(number): argument for number, argument in enumerate(arguments, 1)}
-    return _HOLE.sub(lambda hole: numbered.get(hole[1], hole[0]), template)
 
 
 def common(states: Sequence[State], before: Sequence[State] | None = None) -> dict[str, Any]:

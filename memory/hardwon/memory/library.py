@@ -45,6 +45,7 @@ from .records import (
     Verdict,
 )
 from .redaction import redact, redact_names, redact_state, redact_trajectory
+from .rekeying import rekey
 from .search import How, Search
 from .sidecar import SAVE_AFTER
 from .situation import guard_keys
@@ -103,6 +104,7 @@ class ExperienceLibrary(TendedLibrary):
         store = Store(path, read_only=read_only)
         try:
             soundness.rebuild_tiers(store)
+            rekey(store)
             return cls(store, agree_on_embedder(store, embedder), namespace)
         except BaseException:
             store.close()

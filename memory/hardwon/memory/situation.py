@@ -8,179 +8,37 @@ used where the environment gives them, text otherwise; nothing here knows any on
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
+from .actions import ParsedAction, parse_action, pattern_of
+from .phrases import FUNCTION_WORDS, content_words, head_noun, vocabulary, words
 from .records import Fact, State
 
+__all__ = [
+    "ParsedAction",
+    "Situation",
+    "content_words",
+    "fact_words",
+    "guard_keys",
+    "parse_action",
+    "pattern_of",
+    "vocabulary",
+    "words",
+]
+
 Words = tuple[str, ...]
-_WORD = re.compile(r"[a-z0-9][a-z0-9'-]*")
-_WORD_OF_ANY_SCRIPT = re.compile(r"[^\W_](?:[^\W_]|['-])*")
 _SENTENCE = re.compile(r"[.!?]\s+|\n")
-_CALL = re.compile(r"^\s*([A-Za-z_][\w.-]*)\((.*)\)\s*$", re.DOTALL)
-_ARGUMENT = re.compile(r"(\w+)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^,]+)")
-_PREPOSITIONS = frozenset(["in", "into", "on", "onto", "to", "from", "with", "at", "under", "using"])
-_FUNCTION_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "could",
-        "do",
-        "does",
-        "for",
-        "from",
-        "have",
-        "her",
-        "him",
-        "his",
-        "i",
-        "if",
-        "in",
-        "is",
-        "it",
-        "its",
-        "let",
-        "let's",
-        "may",
-        "my",
-        "not",
-        "of",
-        "off",
-        "on",
-        "once",
-        "or",
-        "our",
-        "out",
-        "she",
-        "should",
-        "so",
-        "some",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "up",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "will",
-        "with",
-        "would",
-        "you",
-        "your",
-        "yours",
-        "one",
-        "into",
-        "onto",
-        "at",
-        "he",
-        "here",
-        "how",
-    ]
-)
 WINDOW = 4
 """Words to either side of an argument that count as its context."""
 MAX_LISTED = 12
 """Elements of a listing that are looked at where the text does not show it."""
 CONTEXT_KEY = 4
 """Which of an action's keys is its template in its context, arguments left open."""
+KEYS_VERSION = 2
+"""Of the functions that make keys; add one when they change, and opened libraries are filed anew (`rekeying`)."""
 GUARD_MARK = "! "
 """Begins the keys under which failures are counted for guardrails."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedAction:
-    """An action taken apart: `put dirty dress in basket` -> put {1} in {2}, (dirty dress, basket)."""
-
-    verb: str
-    template: str
-    slots: tuple[str, ...]
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """The last word of every argument: (dress, basket)."""
-        return tuple(slot.rsplit(" ", 1)[-1] for slot in self.slots)
-
-
-@lru_cache(maxsize=8192)
-def parse_action(action: str) -> ParsedAction:
-    """Verb, template and arguments of `verb thing preposition thing` or `tool(name="value")`."""
-    call = _CALL.match(action)
-    if call:
-        arguments = [(m[1], m[2].strip().strip("\"'").lower()) for m in _ARGUMENT.finditer(call[2])]
-        holes = ", ".join(f"{name}={{{i}}}" for i, (name, _) in enumerate(arguments, 1))
-        return ParsedAction(call[1], f"{call[1]}({holes})", tuple(value for _, value in arguments))
-    words = action.lower().split()
-    if not words:
-        return ParsedAction("", "", ())
-    template, slots = [words[0]], []
-    slot: list[str] = []
-    for word in words[1:]:
-        if word in _PREPOSITIONS:
-            if slot:
-                slots.append(" ".join(slot))
-                template.append(f"{{{len(slots)}}}")
-                slot = []
-            template.append(word)
-        else:
-            slot.append(word)
-    if slot:
-        slots.append(" ".join(slot))
-        template.append(f"{{{len(slots)}}}")
-    return ParsedAction(words[0], " ".join(template), tuple(slots))
-
-
-@lru_cache(maxsize=8192)
-def pattern_of(action: str, *, keep_first: bool = False) -> str:
-    """The action with each argument cut to its last word: `put dress in basket`.
-
-    With `keep_first` the first argument stays open: `put {1} in basket`.
-    """
-    parsed = parse_action(action)
-    pattern = parsed.template
-    for number, head in enumerate(parsed.heads, 1):
-        if keep_first and number == 1:
-            continue
-        pattern = pattern.replace(f"{{{number}}}", head, 1)
-    return pattern
-
-
-@lru_cache(maxsize=8192)
-def words(text: str) -> tuple[str, ...]:
-    """Lower-case words of a text, in order."""
-    return tuple(_split(text))
-
-
-def _split(text: str) -> list[str]:
-    found: list[str] = (_WORD if text.isascii() else _WORD_OF_ANY_SCRIPT).findall(text.lower())
-    return found
-
-
-@lru_cache(maxsize=1024)
-def content_words(text: str) -> frozenset[str]:
-    """The words of a text that name things."""
-    return frozenset(words(text)) - _FUNCTION_WORDS
 
 
 class _Text:
@@ -192,32 +50,36 @@ class _Text:
         for number, sentence in enumerate(self.sentences):
             for at, word in enumerate(sentence):
                 self._index.setdefault(word, []).append((number, at))
-        self._found: dict[Words, dict[int, list[int]]] = {}
+        self._found: dict[str, Places] = {}
 
-    def find(self, phrase: Words) -> dict[int, list[int]]:
-        """Where a phrase starts, by sentence; by its last word in a text that nowhere has all of it."""
-        if not phrase:  # an argument without a word, such as '..'
-            return {}
-        found = self._found.get(phrase)
+    def find(self, slot: str) -> "Places":
+        """Return where an argument is named; by its head where the text nowhere has all of its words."""
+        found = self._found.get(slot)
         if found is None:
-            found = self._found[phrase] = {}
-            for number, at in self._index.get(phrase[0], ()):
-                if self.sentences[number][at : at + len(phrase)] == phrase:
-                    found.setdefault(number, []).append(at)
-            if not found:
-                for number, at in self._index.get(phrase[-1], ()):
-                    found.setdefault(number, []).append(at)
+            found = self._places(words(slot))
+            if not found.starts:
+                found = self._places(words(head_noun(slot)))
+            self._found[slot] = found
         return found
+
+    def _places(self, phrase: Words) -> "Places":
+        starts: dict[int, list[int]] = {}
+        for number, at in self._index.get(phrase[0], ()) if phrase else ():  # `..` has no word
+            if self.sentences[number][at : at + len(phrase)] == phrase:
+                starts.setdefault(number, []).append(at)
+        return Places(starts, len(phrase))
+
+
+class Places(NamedTuple):
+    """Where a phrase starts, by sentence, and how many words it has."""
+
+    starts: dict[int, list[int]]
+    length: int
 
 
 @lru_cache(maxsize=1024)
 def _text(text: str) -> _Text:
     return _Text(text)
-
-
-def vocabulary(text: str) -> frozenset[str]:
-    """The distinct words of a text, for document frequencies."""
-    return frozenset(_split(text))
 
 
 class Situation:
@@ -288,7 +150,7 @@ class Situation:
         return " ".join(flags)
 
     def _mark(self, verb: str, slot: str) -> str:
-        named = self._notes.find(tuple(slot.split()))
+        named = self._notes.find(slot).starts
         if not named:
             return "unnamed"
         return "told" if any(verb in self._notes.sentences[number] for number in named) else "other"
@@ -315,19 +177,19 @@ class Situation:
         """What is shown around each argument (and the facts that only facts tell), and what was told of it."""
         if action not in self._contexts:
             parsed = parse_action(action)
-            slots = [tuple(slot.split()) for slot in parsed.slots]
+            slots = parsed.slots
             near = [f"{number}: {self._around(slot, slots, self._shown)}" for number, slot in enumerate(slots, 1)]
             told = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
             shown = "; ".join([*near, self._scalars] if self._scalars else near)
             self._contexts[action] = (shown, "; ".join(told) if self._notes.sentences else "nothing told")
         return self._contexts[action]
 
-    def _around(self, slot: Words, slots: list[Words], text: _Text) -> str:
+    def _around(self, slot: str, slots: Sequence[str], text: _Text) -> str:
         """Structural words within `WINDOW` of an argument, in the sentences that name most of the arguments."""
-        places = text.find(slot)
+        places, length = text.find(slot)
         if not places:
             return "-"
-        others = [text.find(other) for other in slots if other != slot]
+        others = [text.find(other).starts for other in slots if other != slot]
         named = {number: sum(number in other for other in others) for number in places}
         most = max(named.values())
         near: set[str] = set()
@@ -336,13 +198,13 @@ class Situation:
                 continue
             sentence = text.sentences[number]
             for at in starts:
-                after = at + len(slot)
+                after = at + length
                 near.update(sentence[max(0, at - WINDOW) : at])
                 near.update(sentence[after : after + WINDOW])
         return " ".join(sorted({"[T]" if word in self._task else word for word in near if self._keeps(word)}))
 
     def _keeps(self, word: str) -> bool:
-        return word in self._task or (word in self._structural and word not in _FUNCTION_WORDS)
+        return word in self._task or (word in self._structural and word not in FUNCTION_WORDS)
 
     def _untold(self) -> Iterator[str]:
         """Listings that the text does not show, `has stone wood`: what holds there is to be had from them alone.
@@ -382,7 +244,9 @@ def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
 
 
 def _listed_in(slot: str, elements: Sequence[str]) -> bool:
-    return any(slot in element for element in elements)
+    """Return whether an element has the words of an argument, in a row: `key 1` is not in `key 12`."""
+    wanted = f" {' '.join(words(slot))} "
+    return any(wanted in f" {' '.join(words(str(element)))} " for element in elements)
 
 
 def fact_words(facts: Iterable[Fact]) -> frozenset[str]:

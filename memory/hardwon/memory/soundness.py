@@ -142,6 +142,11 @@ def repair(store: Store, namespace: int) -> list[Problem]:
     return problems
 
 
+def rebuild(connection: Connection, store: Store, namespace: int, where: str) -> None:
+    """Make one derived structure anew from the truth."""
+    _REBUILDERS[where](connection, store, namespace)
+
+
 def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int], None]) -> None:
     """Embed what has no vector, in every namespace, each few hundred texts durable before the next.
 

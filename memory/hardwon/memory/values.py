@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .records import Estimate
-from .situation import CONTEXT_KEY
+from .situation import CONTEXT_KEY, KEYS_VERSION
 
 MEMORY = 50
 """Steps a mean remembers: older ones fade, so that returns of a weaker policy do not linger."""
@@ -26,7 +26,7 @@ SPREAD = 0.02
 """Variance that two imagined steps bring to every key, so that two equal returns prove little."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 1 {MEMORY} {SPREAD} {SAMPLES}"
+MADE = f"cells 1 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """What the numbers of a cell depend on, for files that hold some."""
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from hardwon.memory import Estimate, ExperienceLibrary, Item
+from hardwon.memory.actions import bind
 from hardwon.memory.guardrails import matches
-from hardwon.memory.situation import parse_action
 
 from .protocols import Context, Usage
 
@@ -132,8 +132,7 @@ class SkillPlanner:
 
 def holes(pattern: str, action: str) -> dict[str, str]:
     """What an action puts into the holes of its pattern: {"{1}": "red apple"}."""
-    slots = zip(parse_action(pattern).slots, parse_action(action).slots, strict=True)
-    return {slot: value for slot, value in slots if _HOLE.fullmatch(slot)}
+    return bind(pattern, action) or {}
 
 
 def filled(step: PlannedStep, filling: Mapping[str, str]) -> PlannedStep:

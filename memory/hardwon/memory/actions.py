@@ -1,0 +1,331 @@
+"""Actions taken apart: `put dirty dress in basket` -> put {1} in {2}; `run(command="make test")`; `click[Buy Now]`.
+
+An action is a command (`verb thing preposition thing`), a call with arguments by name or place, a verb
+with arguments in brackets, or a line of a shell. `pattern_of` leaves of each argument what distinguishes
+it; `bind` says whether an action is of a pattern, and what stands in the pattern's holes.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .commands import frame, is_shell_name, is_sql, looks_like_shell
+from .phrases import HOLE, head_noun, identity, numbers, words_of
+
+MAX_DEPTH = 3
+"""Objects within objects of an argument that are looked into."""
+MAX_ARGUMENTS = 12
+"""Arguments of a call that are told apart."""
+
+_CALL = re.compile(r"\s*([A-Za-z_][\w.-]*)\((.*)\)\s*", re.DOTALL)
+_BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*((?:\[[^\[\]]*\]|\"[^\"]*\"|\s+)+)", re.DOTALL)
+_BRACKETED = re.compile(r"\[([^\[\]]*)\]|\"([^\"]*)\"")
+_NAME = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*=(?!=)\s*")
+_TOKEN = re.compile(r"(?<!\S)\"[^\"]*\"(?!\S)|(?<!\S)'[^']*'(?!\S)|\S+")
+_OPENERS, _CLOSERS = "([{", ")]}"
+_PREPOSITIONS = words_of(
+    """
+    in into inside on onto off to toward towards from with without at under using for about near behind beside
+    between through over against
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One argument of a call: its name, and its value's frame with the places of its slots."""
+
+    name: str
+    value: str
+    frame: str
+    slots: tuple[str, ...]
+    heads: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAction:
+    """An action taken apart: `put dirty dress in basket` -> put {1} in {2}, (dirty dress, basket)."""
+
+    verb: str
+    template: str
+    slots: tuple[str, ...]
+    heads: tuple[str, ...] = ()
+    """What distinguishes each argument: (dress, basket); `{1}` for one that is an id or free text."""
+    parts: tuple[Part, ...] = ()
+    """Of a call, its arguments."""
+
+
+@lru_cache(maxsize=8192)
+def parse_action(action: str) -> ParsedAction:
+    """Return verb, template and arguments of an action."""
+    if call := _CALL.fullmatch(action):
+        return _assembled(call[1], "(", ", ", ")", _parts(call[1], call[2]))
+    if action.lstrip().startswith("{") and (parsed := _parsed_object(action)):
+        return parsed
+    if brackets := _BRACKETS.fullmatch(action):
+        values = [found[1] if found[1] is not None else found[2] for found in _BRACKETED.finditer(brackets[2])]
+        if values:
+            verb = brackets[1].lower()
+            return _assembled(verb, "[", "] [", "]", tuple(_part("", value, verb) for value in values))
+    if looks_like_shell(action):
+        part = _part("command", action, "")
+        template, slots, heads = _numbered([part])
+        return ParsedAction(action.split()[0], template[0], slots, heads)
+    return _parsed_command(action)
+
+
+def _parsed_command(action: str) -> ParsedAction:
+    words = _TOKEN.findall(action.lower())
+    if not words:
+        return ParsedAction("", "", ())
+    template, slots = [words[0]], []
+    slot: list[str] = []
+    for word in [*words[1:], None]:
+        if word is not None and not _is_preposition(word):
+            slot.append(word)
+            continue
+        if slot:
+            slots.append(" ".join(slot))
+            template.append(f"{{{len(slots)}}}")
+            slot = []
+        if word is not None:
+            template.append(word)
+    heads = tuple(_head(text, number) for number, text in enumerate(slots, 1))
+    return ParsedAction(words[0], " ".join(template), tuple(slots), heads)
+
+
+def _is_preposition(word: str) -> bool:
+    """Return whether a word is a preposition, or several: `in/on`."""
+    return word in _PREPOSITIONS or ("/" in word and all(part in _PREPOSITIONS for part in word.split("/")))
+
+
+def _head(slot: str, number: int) -> str:
+    """Return the head of a command's argument; a text in quotes is a label or free text."""
+    quoted = len(slot) > 1 and slot[0] == slot[-1] and slot[0] in "\"'"
+    head = identity(slot) if quoted else head_noun(slot)
+    return f"{{{number}}}" if head is None else head
+
+
+def _parsed_object(action: str) -> ParsedAction | None:
+    """Return a call told as JSON, `{"name": "search", "args": {...}}`."""
+    try:
+        given = json.loads(action)
+        arguments: object = next((given[key] for key in ("args", "arguments") if key in given), {})
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, TypeError, RecursionError):
+        return None
+    name = given.get("name")
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    parts = [part for key, value in arguments.items() for part in _of_value(str(key), value, name, 0)]
+    return _assembled(name, "(", ", ", ")", tuple(parts[:MAX_ARGUMENTS]))
+
+
+def _parts(tool: str, inside: str) -> tuple[Part, ...]:
+    """Return the arguments of a call, objects within them by dotted names."""
+    found: list[Part] = []
+    for text in _split(inside):
+        named = _NAME.match(text)
+        name, value = (named[1], text[named.end() :]) if named else ("", text)
+        found += _of_text(name, value.strip(), tool)
+    return tuple(found[:MAX_ARGUMENTS])
+
+
+def _split(inside: str) -> Iterator[str]:
+    """Yield what stands between the commas of a call that are in no quotes and no brackets."""
+    depth, quote, start, at = 0, "", 0, 0
+    begins = True  # a quote opens a text only where a value begins: the apostrophe of `don't` does not
+    while at < len(inside):
+        char = inside[at]
+        if quote:
+            if char == "\\":
+                at += 1
+            elif char == quote:
+                quote = ""
+        elif char in "\"'" and begins:
+            quote = char
+        elif char in _OPENERS:
+            depth += 1
+        elif char in _CLOSERS:
+            depth -= 1
+        elif char == "," and depth <= 0:
+            yield inside[start:at]
+            start, depth = at + 1, 0
+        if not char.isspace():
+            begins = char in "=,:([{"
+        at += 1
+    if inside[start:].strip():
+        yield inside[start:]
+
+
+def _of_text(name: str, value: str, tool: str) -> list[Part]:
+    if value[:1] in ("{", "[") and not HOLE.fullmatch(value):
+        try:
+            return list(_of_value(name, json.loads(value), tool, 0))
+        except (ValueError, RecursionError):
+            pass
+    return [_part(name, _unquoted(value), tool)]
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        if value[0] == '"':
+            try:
+                return str(json.loads(value))
+            except ValueError:
+                pass
+        return value[1:-1]
+    return value.strip("\"'")
+
+
+def _of_value(name: str, value: object, tool: str, depth: int) -> Iterator[Part]:
+    if isinstance(value, dict) and value and depth < MAX_DEPTH:
+        for key, one in value.items():
+            yield from _of_value(f"{name}.{key}" if name else str(key), one, tool, depth + 1)
+        return
+    if isinstance(value, str):
+        yield _part(name, value, tool)
+    elif isinstance(value, list):
+        yield _part(name, " ".join(_plain(one) for one in value), tool)
+    else:
+        yield _part(name, _plain(value), tool)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _part(name: str, value: str, tool: str) -> Part:
+    """Return one argument; of a command or a statement of SQL the frame is part of the template."""
+    text = " ".join(value.split()) if "\n" not in value else value.strip()
+    if HOLE.fullmatch(text):
+        return Part(name, text, "{}", (text,), (text,))
+    if text and (is_shell_name(name, tool) or is_sql(text, name) or (" " in text and _is_line(text))):
+        found = frame(text)
+        slots = tuple(operand.lower() for operand in found.operands)
+        return Part(name, text.lower(), found.text.lower(), slots, tuple(map(_operand, slots)))
+    slot = text.lower()
+    head = identity(slot, name)
+    ambiguous = not name and head is not None and "=" in head  # in a pattern it would be an argument's name
+    return Part(name, slot, "{}", (slot,), (None if ambiguous else head,))
+
+
+def _operand(text: str) -> str | None:
+    """Return what distinguishes an operand of a command; a text in quotes does not."""
+    return identity(text) if " " not in text else None
+
+
+def _is_line(text: str) -> bool:
+    """Return whether a text under any name is a line of a shell: such a program, and a flag or a joint."""
+    return looks_like_shell(text) and bool(re.search(r"\s--?\w|\s(?:&&|\|)\s", text))
+
+
+def _assembled(verb: str, opening: str, joint: str, closing: str, parts: tuple[Part, ...]) -> ParsedAction:
+    frames, slots, heads = _numbered(parts)
+    shown = [f"{part.name}={text}" if part.name else text for part, text in zip(parts, frames, strict=True)]
+    return ParsedAction(verb, f"{verb}{opening}{joint.join(shown)}{closing}", slots, heads, parts)
+
+
+def _numbered(parts: Sequence[Part]) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+    """Return the frames with their holes numbered through, and all slots with their heads."""
+    frames, slots, heads = [], [], []
+    for part in parts:
+        pieces = part.frame.split("{}")
+        text = pieces[0]
+        for slot, head, after in zip(part.slots, part.heads, pieces[1:], strict=True):
+            slots.append(slot)
+            heads.append(f"{{{len(slots)}}}" if head is None else head)
+            text += f"{{{len(slots)}}}{after}"
+        frames.append(text)
+    return frames, tuple(slots), tuple(heads)
+
+
+def fill(template: str, arguments: Sequence[str]) -> str:
+    """Return a template with its holes filled; braces that are no hole of it stay."""
+    numbered = {f"{{{number}}}": argument for number, argument in enumerate(arguments, 1)}
+    return HOLE.sub(lambda hole: numbered.get(hole[0], hole[0]), template)
+
+
+@lru_cache(maxsize=8192)
+def pattern_of(action: str, *, keep_first: bool = False) -> str:
+    """Return the action with each argument cut to what distinguishes it: `put dress in basket`.
+
+    With `keep_first` the first argument stays open: `put {1} in basket`.
+    """
+    parsed = parse_action(action)
+    heads = ("{1}", *parsed.heads[1:]) if keep_first and parsed.heads else parsed.heads
+    return fill(parsed.template, heads)
+
+
+@lru_cache(maxsize=65536)
+def _bound(pattern: str, action: str) -> tuple[tuple[str, str], ...] | None:
+    wanted, tried = parse_action(pattern), parse_action(action)
+    if wanted.verb != tried.verb:
+        return None
+    if wanted.parts and tried.parts:
+        return _bound_parts(wanted.parts, tried.parts)
+    if len(wanted.slots) != len(tried.slots) or HOLE.sub("{}", wanted.template) != HOLE.sub("{}", tried.template):
+        return None
+    return _bound_slots(wanted.slots, wanted.heads, tried.slots, tried.heads)
+
+
+def bind(pattern: str, action: str) -> dict[str, str] | None:
+    """Return what an action puts into the holes of a pattern, {"{1}": "red apple"}; None when it is not of it.
+
+    A word in an argument's place stands for its kind: `cook {1} in stove` covers `cook carrot in old stove`.
+    One with a number stands for itself, as an id and a free text do.
+    """
+    found = () if pattern == action else _bound(pattern, action)
+    return None if found is None else dict(found)
+
+
+def is_of(pattern: str, action: str) -> bool:
+    """Return whether an action is of a pattern; see `bind`."""
+    return pattern == action or _bound(pattern, action) is not None
+
+
+Bound = tuple[tuple[str, str], ...]
+
+
+def _bound_parts(wanted: tuple[Part, ...], tried: tuple[Part, ...]) -> Bound | None:
+    if len(wanted) != len(tried):
+        return None
+    by_name = {part.name: part for part in tried if part.name}
+    found: list[tuple[str, str]] = []
+    for at, part in enumerate(wanted):
+        other = by_name.get(part.name) if part.name else tried[at]
+        if other is None or bool(other.name) != bool(part.name):
+            return None
+        if HOLE.fullmatch(part.value):
+            found.append((part.value, other.value))
+            continue
+        if part.frame != other.frame:
+            return None
+        slots = _bound_slots(part.slots, part.heads, other.slots, other.heads)
+        if slots is None:
+            return None
+        found += slots
+    return tuple(found)
+
+
+Heads = Sequence[str | None]
+
+
+def _bound_slots(wanted: Sequence[str], heads: Heads, tried: Sequence[str], others: Heads) -> Bound | None:
+    found: list[tuple[str, str]] = []
+    for slot, head, other, other_head in zip(wanted, heads, tried, others, strict=True):
+        if HOLE.fullmatch(slot):
+            found.append((slot, other))
+        elif slot != other and not _is_kind(slot, head, other, other_head):
+            return None
+    return tuple(found)
+
+
+def _is_kind(slot: str, head: str | None, other: str, other_head: str | None) -> bool:
+    """Return whether an argument is of the kind that a pattern names; a number in the pattern must be the same."""
+    if head is None or head != other_head or HOLE.fullmatch(head):
+        return False
+    named = numbers(slot)
+    return not named or named == numbers(other)

@@ -1,0 +1,206 @@
+"""Commands in the argument of a tool: what of `git push origin main --force` distinguishes it from others.
+
+`frame` keeps the program, its subcommand and its flags, and leaves its operands open:
+`git push --force {} {}`. Of SQL it keeps the statement and the table.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .phrases import words_of
+
+MAX_PARTS = 6
+"""Commands of a pipeline that are told apart; what follows is left out."""
+MAX_OPERANDS = 3
+"""Operands of one command; more are taken as one."""
+
+_NAMES = re.compile(r"(?:.*[._])?(?:command|commands|cmd|shell|script|bash|cmdline|command_line|shell_command)", re.I)
+_TOOLS = re.compile(r"(?:.*[._])?(?:bash|shell|sh|terminal|run_command|execute_command|run_shell|run_bash|exec)", re.I)
+_PROGRAMS = words_of(
+    """
+    git npm npx yarn pnpm pip pip3 uv conda apt apt-get brew docker docker-compose podman kubectl helm cargo
+    poetry systemctl terraform aws gcloud az gh python python3 node pytest sudo ssh scp curl wget bash sh rm ls
+    cd pwd mkdir rmdir cp mv grep sed awk chmod chown tar ps df du rsync make cmake mvn gradle tox ruff mypy
+    javac rustc gcc go cat touch head tail find echo
+    """
+)
+_ENGLISH = words_of(
+    """
+    make go cat touch head tail find echo node
+    """
+)
+"""Programs that are words of commands in games as well: `touch orange`."""
+_FILES = words_of(
+    """
+    rm ls cd pwd mkdir rmdir cp mv cat touch head tail find echo printf grep egrep rg sed awk chmod chown chgrp
+    ln sort uniq wc cut diff less more vi vim nano python python3 node ruby perl bash sh zsh source . export
+    unset which man tar zip unzip gzip curl wget ssh scp rsync ping open kill pkill test du df tee xxd stat file
+    tree ps read set pytest mypy ruff gcc javac rustc
+    """
+)
+"""Programs whose operands are things, not subcommands."""
+_TWO = words_of(
+    """
+    npm yarn pnpm docker kubectl aws gcloud az gh poetry uv pip conda helm
+    """
+)
+_LEADS = words_of(
+    """
+    run compose exec get describe delete create apply logs s3 ec2 compute pr issue repo
+    """
+)
+"""Subcommands of those programs that a second word belongs to: `npm run build`, `docker compose up`."""
+_WRAPPERS = words_of(
+    """
+    sudo env time nohup nice xargs npx exec command timeout
+    """
+)
+_QUIET = re.compile(
+    r"-v+|-q|-j\d*|--(?:verbose|quiet|silent|colou?r|no-colou?r|progress|no-progress|jobs)(?:=.*)?|-n?\d+"
+)
+"""Flags that change what is shown or how fast it goes, not what is done."""
+_SUBCOMMAND = re.compile(r"[a-z][a-z:_-]*[a-z]")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_JOINT = re.compile(r"(&&|\|\||[;|&\n])")
+_SHELL = re.compile(r"\s(?:--?[A-Za-z][\w-]*(?:=|\s|\Z)|&&\s|\|\|?\s|2?>>?\s?[\w./&])")
+_UNSAFE = re.compile(r"[,(){}\"'`\[\]]+")
+"""What would break the form of a pattern, which is an action itself."""
+
+_SQL = re.compile(
+    r"\s*(?:(select)\b.*?\bfrom\b|(insert)\s+(?:or\s+\w+\s+)?into\b|(replace)\s+into\b|(delete)\s+from\b|(update)\b(?=.*\bset\b|.*\{\d)"
+    r"|((?:create|drop|alter|truncate)\s+(?:table|view|index|database|schema)(?:\s+if\s+(?:not\s+)?exists)?))"
+    r"\s+([\w.\"`\[\]]+)",
+    re.I | re.DOTALL,
+)
+_SQL_NAMES = re.compile(r"(?:.*[._])?(?:sql|query|queries|statement|stmt|command|cmd|code|q)?", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A command taken apart: `rm -rf {}` and (build,)."""
+
+    text: str
+    operands: tuple[str, ...]
+
+
+def is_shell_name(argument: str, tool: str) -> bool:
+    """Return whether an argument of this name, or the only one of this tool, holds a shell command."""
+    return bool(_NAMES.fullmatch(argument) or (not argument and _TOOLS.fullmatch(tool)))
+
+
+def looks_like_shell(action: str) -> bool:
+    """Return whether an action is a command of a shell by what it says: a program that is no word of games, flags."""
+    program, _, rest = action.strip().partition(" ")
+    if program.startswith(("./", "/")) or (program in _PROGRAMS and program not in _ENGLISH):
+        return True
+    return (program in _PROGRAMS or bool(_SUBCOMMAND.fullmatch(program))) and bool(_SHELL.search(f" {rest}"))
+
+
+@lru_cache(maxsize=4096)
+def frame(command: str) -> Frame:
+    """Return the frame of a shell command or a statement of SQL, with `{}` for each operand."""
+    return _sql(command) or _shell(command)
+
+
+def is_sql(text: str, argument: str) -> bool:
+    """Return whether a text in an argument of this name is a statement of SQL; a message is none."""
+    return bool(_SQL_NAMES.fullmatch(argument)) and _sql(text) is not None
+
+
+def _sql(text: str) -> Frame | None:
+    found = _SQL.match(text)
+    if found is None:
+        return None
+    verb = next(group for group in found.groups()[:-1] if group).lower().split()
+    joint = {"select": "from", "delete": "from", "insert": "into", "replace": "into"}.get(verb[0], "")
+    table = _safe(found[found.lastindex or 0].strip('"`[]').lower())
+    rest = text[found.end() :].strip(" ;\n")
+    kept = [*verb, *([joint] if joint else []), table]
+    return Frame(" ".join([*kept, "{}"] if rest else kept), (rest,) if rest else ())
+
+
+def _shell(command: str) -> Frame:
+    shown: list[str] = []
+    operands: list[str] = []
+    pieces = _pieces(command)
+    for words, joint in pieces[:MAX_PARTS]:
+        text, found = _one(words)
+        shown += [text, joint] if joint else [text]
+        operands += found
+    text = " ".join(part for part in shown if part)
+    return Frame(text.replace(" | ", " |"), tuple(operands))  # " | " divides the parts of a key
+
+
+def _pieces(command: str) -> list[tuple[list[str], str]]:
+    """Return the commands of a line as words, each with what joins it to the next."""
+    try:
+        lexer = shlex.shlex(command.replace("\n", " ; "), posix=True, punctuation_chars="|&;")
+        lexer.whitespace_split, lexer.commenters = True, ""
+        tokens = list(lexer)
+    except ValueError:  # a quote that is not closed
+        tokens = [part for piece in _JOINT.split(command) for part in piece.split()]
+    pieces: list[tuple[list[str], str]] = [([], "")]
+    for token in tokens:
+        if token and not token.strip("|&;"):
+            pieces[-1] = (pieces[-1][0], token)
+            pieces.append(([], ""))
+        else:
+            pieces[-1][0].append(token)
+    return [piece for piece in pieces if piece[0]]
+
+
+def _one(words: list[str]) -> tuple[str, list[str]]:
+    """Return program, subcommands and flags, with `{}` for each operand; and the operands."""
+    at = 0
+    kept: list[str] = []
+    while at < len(words) - 1 and (_ASSIGNMENT.fullmatch(words[at]) or words[at] in _WRAPPERS):
+        if words[at] in _WRAPPERS:
+            kept.append(words[at])
+        at += 1
+    program = words[at].rpartition("/")[2] if words[at].startswith("/") else words[at]
+    kept.append(_safe(program))
+    rest = words[at + 1 :]
+    if program.startswith("python") and rest[:1] == ["-m"]:
+        kept += [_safe(word) for word in rest[:2]]
+        rest = rest[2:]
+    elif program not in _FILES:
+        rest = _subcommands(program, rest, kept)
+    flags = sorted({_flag(word) for word in rest if _is_flag(word)} - {""})
+    operands = [word for word in rest if not _is_flag(word)]
+    if len(operands) > MAX_OPERANDS:
+        operands = [" ".join(operands)]
+    return " ".join([*kept, *flags, *["{}"] * len(operands)]), operands
+
+
+def _subcommands(program: str, rest: list[str], kept: list[str]) -> list[str]:
+    """Move the words that name what the program does from the rest to what is kept; returns the others."""
+    left = list(rest)
+    wanted = 1
+    for word in rest:
+        if _is_flag(word):
+            continue
+        if not wanted or not _SUBCOMMAND.fullmatch(word):
+            break
+        kept.append(_safe(word))
+        left.remove(word)
+        wanted = 1 if word in _LEADS and program in _TWO and wanted and len(kept) < MAX_PARTS else 0
+    if program in ("make", "just", "rake", "mvn", "gradle"):  # every operand is a target
+        targets = [word for word in left if _SUBCOMMAND.fullmatch(word)]
+        kept += [_safe(word) for word in targets]
+        left = [word for word in left if word not in targets]
+    return left
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1
+
+
+def _flag(word: str) -> str:
+    """Return a flag without its value; nothing for one that only changes what is shown."""
+    return "" if _QUIET.fullmatch(word) else _safe(word.partition("=")[0])
+
+
+def _safe(word: str) -> str:
+    return _UNSAFE.sub("", word)

@@ -1,0 +1,197 @@
+"""Words of a text, and what a phrase names: the head noun of `old stove`, the identity of `user_id=mia_li_3668`.
+
+Two phrases with one head are of one kind: `drawer 1` and `drawer 7`. Where a rule cannot tell whether a
+word distinguishes things, it keeps the word: keys back off to more general ones, but two things under
+one key cannot be told apart again.
+"""
+
+import re
+import unicodedata
+from functools import cache, lru_cache
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a list written with blanks between them."""
+    return frozenset(text.split())
+
+
+_WORD = re.compile(r"[a-z0-9]+(?:['-]+[a-z0-9]+)*")
+FUNCTION_WORDS = words_of(
+    """
+    a an and any are as be been but by can could do does for from have her him his i if in is it its let let's
+    may my not of off on once or our out she should so some that the their them then there these they this those
+    to up was we were what when where which who will with would you your yours one into onto at he here how
+    """
+)
+_ARTICLES = words_of(
+    """
+    a an the this that these those some my your his her its our their
+    """
+)
+_NUMBER_WORDS = words_of(
+    """
+    one two three four five six seven eight nine ten
+    """
+)
+MAX_LABEL = 4
+"""Words of the longest argument of a call that counts as a label; a longer one is free text."""
+KEPT_DIGITS = 3
+"""Digits of the longest number in a call that counts as a choice; a longer one is an id or an amount."""
+
+HOLE = re.compile(r"\{\d+\}")
+_QUOTES = "\"'`“”‘’«»„"
+_AROUND = _QUOTES + "()[]<>{},;:!?"
+_NUMERIC = re.compile(r"[#№]?v?\d+(?:[.,:/x-]\d+)*[a-z.%]?")
+_NUMBERED = re.compile(r"([^\W\d_](?:[\w'-]*[^\W\d_])?)(?:[_#-]\d+|(?<=[^\W\d_]{4})\d{1,3})")
+_ASIDE = re.compile(r"(?<=\S)\s+[(\[<][^()\[\]<>]*[)\]>]\s*\Z")
+_UNSAFE = re.compile(r"[,(){}\[\]\"]+")
+"""What would break the form of a pattern, which is an action itself."""
+_WHOLE = re.compile(r"[./\\@:]")
+"""What stands within paths, addresses, versions and file names, which stay whole."""
+
+_FREE_TEXT = re.compile(
+    r"(?:.*[._])?(?:query|queries|q|text|message|msg|body|content|contents|prompt|question|description|comment|notes?"
+    r"|reason|summary|title|subject|search|keywords?|thought|thoughts|answer|reply|response|code|patch|diff|new_str|old_str"
+    r"|explanation|instructions?|caption|tweet|post)"
+)
+_OF_ID = re.compile(
+    r"(?:.*[._-])?(?:id|ids|uuid|guid|number|no|num|ref|reference|code|key|token|order|reservation|booking|ticket|account"
+    r"|customer|user|username|invoice|phone|zip|card|pnr|sku|asin|isbn|session|cursor|hash|sha|commit)|\w+(?:Id|ID)"
+)
+_ID = re.compile(
+    r"#?(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a uuid
+    r"|(?=[a-f]*\d)[0-9a-f]{8,}"
+    r"|(?=\D*\d)(?=\d*[^\W\d_])[\w-]*\d{4,}[\w-]*"  # letters and a long number: mia_li_3668
+    r"|(?=[\w-]{6,}\Z)\d+[^\W\d_]+\d+\w*|(?=[\w-]{6,}\Z)[^\W\d_]+\d+[^\W\d_]+\d+\w*)"  # 4wq150, b07xy1
+)
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?(?:[t ].*)?|\d\d?[/.]\d\d?[/.]\d{2,4}|\d\d?:\d\d(?::\d\d)?(?: ?[ap]m)?")
+_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//([^/?#\s]*)([^?#\s]*)\S*")
+_PATH = re.compile(r"[^\s]*[/\\][^\s]*|[\w-]+\.[a-z]\w{0,4}")
+
+
+@cache
+def _any_script() -> re.Pattern[str]:
+    """Words of any script: letters and digits, with the marks that some scripts write after them."""
+    marks = "".join(re.escape(chr(code)) for code in range(0x300, 0xFFFF) if unicodedata.category(chr(code))[0] == "M")
+    letter = rf"[^\W_][{marks}]*"
+    return re.compile(rf"(?:{letter})+(?:['-]+(?:{letter})+)*")
+
+
+@lru_cache(maxsize=8192)
+def words(text: str) -> tuple[str, ...]:
+    """Return the lower-case words of a text, in order, without quotes around them."""
+    return tuple(_split(text))
+
+
+def vocabulary(text: str) -> frozenset[str]:
+    """Return the distinct words of a text, for document frequencies."""
+    return frozenset(_split(text))
+
+
+def _split(text: str) -> list[str]:
+    lowered = text.lower()
+    if lowered.isascii():
+        found: list[str] = _WORD.findall(lowered)
+    else:  # one spelling of a letter with an accent, one apostrophe
+        found = _any_script().findall(unicodedata.normalize("NFC", lowered).replace("’", "'"))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def content_words(text: str) -> frozenset[str]:
+    """Return the words of a text that name things."""
+    return frozenset(words(text)) - FUNCTION_WORDS
+
+
+@lru_cache(maxsize=8192)
+def head_noun(phrase: str) -> str:
+    """Return what a phrase names, without numbers, quotes and attributes.
+
+    `a dirty dress` -> dress, `sinkbasin 1` -> sinkbasin, `chef's knife` -> knife, `cup of green tea` ->
+    `cup of tea`. A path, an address or a version stays whole; of a phrase of numbers all remain.
+    """
+    if HOLE.fullmatch(phrase):
+        return phrase
+    tokens = _tokens(phrase)
+    before, of, after = _divided(tokens)
+    if of:
+        return f"{_last(before)} of {_last(after)}"
+    return _last(tokens)
+
+
+def _tokens(phrase: str) -> list[str]:
+    """Return the words of a phrase without articles and without what stands around them."""
+    lowered = _ASIDE.sub("", unicodedata.normalize("NFC", phrase.lower()).replace("’", "'"))
+    stripped = [_bare(token) for token in lowered.split()]
+    tokens = [token for token in stripped if token]
+    named = [token for token in tokens if token not in _ARTICLES]
+    return named or tokens or [token for token in phrase.lower().split() if token][:1]
+
+
+def _bare(token: str) -> str:
+    """Return a token without the marks around it; a dot before it stays: `..`, `./run`, `.env`."""
+    bare = token.strip(_AROUND)
+    return bare.rstrip(".").rstrip(_AROUND) if bare.strip(".") else bare
+
+
+def _divided(tokens: list[str]) -> tuple[list[str], bool, list[str]]:
+    at = tokens.index("of") if "of" in tokens[1:-1] else 0
+    return tokens[:at], bool(at), tokens[at + 1 :]
+
+
+def _last(tokens: list[str]) -> str:
+    """Return the last token that is no number, without the number at its end; all of them when all are numbers."""
+    for token in reversed(tokens):
+        if _NUMERIC.fullmatch(token) or (token in _NUMBER_WORDS and len(tokens) > 1):
+            continue
+        if _WHOLE.search(token):
+            return token
+        numbered = _NUMBERED.fullmatch(token)
+        return numbered[1] if numbered else token
+    return " ".join(tokens)
+
+
+def numbers(phrase: str) -> tuple[str, ...]:
+    """Return the numbers in a phrase that its head leaves out: which of the drawers it is."""
+    return tuple(re.findall(r"\d+", phrase))
+
+
+@lru_cache(maxsize=8192)
+def identity(value: str, name: str = "") -> str | None:
+    """Return what distinguishes an argument of a call; None for an id, a free text, an amount or a date.
+
+    A word that is one of a few choices stays as it is; a label keeps all its words but its number: `buy
+    now`, `sinkbasin` of `sinkbasin 1`. A URL keeps host and path, its ids as `*`.
+    """
+    if HOLE.fullmatch(value.strip()):
+        return value.strip()
+    text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in value.lower().split())))
+    if not text:
+        return ""
+    if _is_abstract(text, name.lower() if name.isupper() else name):
+        return None
+    if link := _URL.fullmatch(text):
+        return _place_of(link[1], link[2])
+    if " " not in text:
+        return text
+    kept = [token for token in text.split() if not _NUMERIC.fullmatch(token)]
+    return " ".join(kept or text.split()) if len(kept) <= MAX_LABEL else None
+
+
+def _is_abstract(text: str, name: str) -> bool:
+    if _FREE_TEXT.fullmatch(name.lower()):
+        return True
+    digits = any(map(str.isdigit, text))
+    if not digits:
+        return False
+    if _OF_ID.fullmatch(name) and " " not in text:
+        return True
+    if text.lstrip("-").isdigit():
+        return len(text.lstrip("-")) > KEPT_DIGITS
+    is_amount = re.fullmatch(r"[-+$€£]*\d[\d,]*\.\d+[%€$]?|[$€£]\d[\d,.]*", text)
+    return bool(is_amount or _DATE.fullmatch(text) or (_ID.fullmatch(text) and not _PATH.fullmatch(text)))
+
+
+def _place_of(host: str, path: str) -> str:
+    parts = ["*" if re.fullmatch(r"\d+", part) or _ID.fullmatch(part) else part for part in path.split("/") if part]
+    return "//" + "/".join([host.rpartition("@")[2], *parts])
