@@ -17,7 +17,7 @@ def opened(path, **options):
 @pytest.fixture
 def eager(monkeypatch):
     """However small, what is derived is kept in files, and an index of more than 20 vectors is trained."""
-    monkeypatch.setattr("hardwon.memory.derived.due", lambda behind, covered: behind > 0)
+    monkeypatch.setattr("hardwon.memory.filed_values.due", lambda behind, covered: behind > 0)
     monkeypatch.setattr("hardwon.memory.search.due", lambda behind, covered: behind > 0)
     monkeypatch.setattr("hardwon.memory.library.SAVE_AFTER", 1)
     monkeypatch.setattr(VectorIndex, "LIMIT", 20)

@@ -182,7 +182,7 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
     """Random episodes in three sittings; the file is written after each, and equals a rebuild from the truth."""
     path = tmp_path_factory.mktemp("values") / "experience.db"
     with pytest.MonkeyPatch.context() as always:
-        always.setattr("hardwon.memory.derived.due", lambda behind, covered: behind > 0)
+        always.setattr("hardwon.memory.filed_values.due", lambda behind, covered: behind > 0)
         for _ in range(3):
             with opened(path) as library:
                 for reward in data.draw(st.lists(st.floats(-1, 1), max_size=3)):
@@ -193,7 +193,7 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
     with opened(path) as library:
         from_file = library._caught_up().values
         rebuilt = Derived(library._store, 1)
-        rebuilt._sidecar.folder = None
+        rebuilt._sidecar.folder = None  # shared by the tables
         rebuilt.catch_up()
         assert from_file.cells == rebuilt.values.cells
 
@@ -201,8 +201,8 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
 @pytest.fixture
 def large(path, library, episode, monkeypatch):
     """A library whose values are in a file."""
-    monkeypatch.setattr("hardwon.memory.derived.due", lambda behind, covered: behind > 0)
-    monkeypatch.setattr("hardwon.memory.derived.SAVE_AFTER", 1)
+    monkeypatch.setattr("hardwon.memory.filed_values.due", lambda behind, covered: behind > 0)
+    monkeypatch.setattr("hardwon.memory.filed_values.SAVE_AFTER", 1)
     for number in range(5):
         library.record(episode("open drawer", "wait", reward=number / 7))
     assert library._caught_up().values.cells["*"].n == 10
@@ -213,7 +213,7 @@ def test_values_are_read_when_they_are_asked_for(large):
     """A recall without actions needs none."""
     with opened(large) as library:
         library.recall(State("You see a wooden drawer. It is closed."), k=3)
-        assert library._derived._values is None
+        assert not library._derived._values.is_read
         assert library.recall(State("x"), k=0, actions={"wait": ""}).estimates["wait"].n == 5
 
 
@@ -226,7 +226,7 @@ def test_values_come_from_their_file(large, monkeypatch):
 
 def test_steps_after_the_file_are_read_from_the_library(large, episode, monkeypatch):
     """The file is behind; the values are not."""
-    monkeypatch.setattr("hardwon.memory.derived.due", lambda behind, covered: False)
+    monkeypatch.setattr("hardwon.memory.filed_values.due", lambda behind, covered: False)
     with opened(large) as library:
         library.record(episode("wait"))
     with opened(large) as library:

@@ -11,6 +11,7 @@ import typer
 
 from .bench_team import bench_team
 from .bench_train_gpu import gpu
+from .bench_transfer import transfer
 from .doors import AsJson, out, say_json, table, tell
 from .learn import learn
 
@@ -188,6 +189,7 @@ def train(
 
 app.command()(gpu)
 app.command()(learn)
+app.command()(transfer)
 app.command("team")(bench_team)
 
 

@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .catalogue import item_of
+from .filed_values import FiledValues
 from .guardrails import Guard
 from .ranking import Known
-from .records import Failure, Hit, Item, State, Step
-from .sidecar import SAVE_AFTER, Sidecar, due
+from .records import Estimate, Hit, Item, State, Step
+from .sidecar import Sidecar
 from .situation import Situation
 from .store import Store
-from .values import MADE, StoredCells, ValueTable
+from .values import ValueTable
+from .world_values import WorldMap, estimate_in
+from .worlds import Worlds
 
 STRUCTURAL_SHARE = 0.15
 """A word that occurs in this share of the episodes belongs to the structure of the environment."""
+_EPISODES_OF = "SELECT DISTINCT trajectory_id FROM steps WHERE id IN (SELECT value FROM json_each(?))"
 STRUCTURAL_AFTER = 15
 """Episodes before any word is called structural."""
-MAX_ID = 2**63 - 1
-_READ = 8192
-_KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
-_GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
 
 
 def structural_words(words: Mapping[str, int], episodes: int) -> frozenset[str]:
@@ -43,11 +43,10 @@ class Derived:
         self._namespace = namespace
         self._seq = 0
         self._sidecar = Sidecar(store, namespace)
-        self._values: ValueTable | None = None
-        self._steps_unread = True
-        self._last_step = 0
-        self._filed = 0
-        self._saved = 0
+        self._values = FiledValues(store, namespace, self._sidecar)
+        self._map = WorldMap(store, namespace)
+        self._per_world: FiledValues | None = None
+        self._homes: dict[str, frozenset[int]] = {}
         self._situation: Situation | None = None
         self._words_unread = False
         self._words: dict[str, int] = {}
@@ -85,7 +84,8 @@ class Derived:
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
             self._count_episodes()
-            self._words_unread = self._steps_unread = True
+            self._words_unread = self._values.unread = True
+            self._read_worlds()
             self.reached.clear()
         if "item" in changed:
             self._read_items()
@@ -133,49 +133,59 @@ class Derived:
     @property
     def values(self) -> ValueTable:
         """What past steps say about an action, brought up to the truth."""
-        return self.read_values()
+        return self._values.read()
 
-    def read_values(self) -> ValueTable:
-        """The values, read from their file and the steps where that was not done yet."""
-        if self._values is None:
-            saved = self._sidecar.load("values", MADE)
-            self._values = ValueTable(StoredCells(saved.arrays) if saved else None)
-            if saved is not None:
-                self._last_step, self._filed, self._saved = saved.last, saved.count, saved.count
-        if self._steps_unread:
-            self._steps_unread = False
-            before = self._filed
-            with self._store.snapshot():
-                self._read_steps(self._values)
-            if self._filed - before >= SAVE_AFTER or self._filed - self._saved >= max(SAVE_AFTER, self._saved):
-                self.save()  # what took long to read, or has doubled; the rest at closing
-        return self._values
+    def read_values(self) -> None:
+        """Read the values from their files and the steps where that was not done yet."""
+        self._values.read()
+        if self._per_world is not None:
+            self._per_world.read()
 
     def save(self) -> None:
-        """Write the values that this process read to their file, where that is much behind."""
-        if self._values is not None and self._sidecar.writable and due(self._filed - self._saved, self._saved):
-            arrays = StoredCells.arrays(self._values.cells)
-            self._sidecar.save("values", MADE, self._last_step, self._filed, arrays)
-            self._saved = self._filed
+        """Write the values that this process read to their files, where those are much behind."""
+        self._values.save()
+        if self._per_world is not None:
+            self._per_world.save()
 
-    def _read_steps(self, values: ValueTable, newest: int = MAX_ID) -> None:
-        # few steps among many of others are found by the namespace's index, all others in the order of their ids
-        few = "SELECT count(*) FROM (SELECT 1 FROM steps WHERE namespace = ? LIMIT ?)"
-        plus = "" if not self._last_step and self._store.rows(few, (self._namespace, _READ))[0][0] < _READ else "+"
-        query = (
-            "SELECT id, keys, return_to_go, failure, action FROM steps "
-            f"WHERE {plus}namespace = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
-        )
-        texts: dict[int, str] = {}
-        while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
-            filed = json.loads(f"[{','.join(row[1] for row in rows)}]")
-            unknown = sorted({number for numbers in filed for number in numbers if number not in texts})
-            texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
-            for numbers, (step_id, _, value, failure, action) in zip(filed, rows, strict=True):
-                bad, lost = failure not in _GOOD, failure == Failure.TASK_LOST
-                values.add([texts[number] for number in numbers], value, step_id, action=action, bad=bad, lost=lost)
-            self._last_step = rows[-1][0]
-            self._filed += len(rows)
+    def _read_worlds(self) -> None:
+        united = self._map.read()
+        several = len(self._map.worlds.standing) > 1
+        if united and self._per_world is not None and self._sidecar.writable:
+            self._sidecar.drop("world-values")
+        if self._per_world is None or united or not several:
+            self._per_world = FiledValues(self._store, self._namespace, self._sidecar, self._map) if several else None
+        else:
+            self._per_world.unread = True
+
+    @property
+    def worlds(self) -> Worlds:
+        """The environments and kinds of task that the episodes are of."""
+        return self._map.worlds
+
+    def is_known_for(self, item: Item, task: str) -> bool:
+        """Whether an item distilled from experience has evidence of this task's world; others are for all worlds."""
+        if item.source != "experience" or not item.provenance:
+            return True
+        if item.id not in self._homes:
+            rows = self._store.rows(_EPISODES_OF, (json.dumps(item.provenance),))
+            self._homes[item.id] = frozenset(world for (ref,) in rows if (world := self._map.of(ref)) is not None)
+        homes = self._homes[item.id]
+        return not homes or any(self.worlds.fits(world, task) for world in homes)
+
+    def estimates(self, situation: Situation, actions: Mapping[str, str]) -> dict[str, Estimate]:
+        """Return what the steps of this state's world say about each action; nothing but 0 in an unknown world."""
+        world = self.worlds.find(situation.state.task, actions)
+        found = {}
+        for action, counts in actions.items():
+            context = situation.context(action)
+            if world is None:
+                found[action] = Estimate(0.0, context=context)
+            elif self._per_world is None:
+                found[action] = self.values.estimate(situation.keys(action, counts), context)
+            else:
+                keys = situation.keys(action, counts)
+                found[action] = estimate_in(self._per_world.read(), world, keys, context)
+        return found
 
     def _read_items(self) -> None:
         rows = self._store.rows(
@@ -183,11 +193,12 @@ class Derived:
             (self._namespace,),
         )
         self.items, self.numbers = {}, {}
+        self._homes.clear()
         for number, record in rows:
             item = item_of(record)
             self.items[item.id] = item
             self.numbers[number] = item.id
-        self.guard = Guard(self.items.values())
+        self.guard = Guard(self.items.values(), self.is_known_for)
         self.bound.clear()
 
     def _read_scores(self, after: int) -> None:
@@ -200,7 +211,7 @@ class Derived:
         moved = {item.id: item for item in (item_of(row[0]) for row in rows)}
         self.items.update(moved)
         if any(item.kind == "guardrail" for item in moved.values()):
-            self.guard = Guard(self.items.values())
+            self.guard = Guard(self.items.values(), self.is_known_for)
         for signature, hits in self.bound.items():
             if any(hit.what.id in moved for hit in hits):
                 self.bound[signature] = tuple(_with_new(hit, moved) for hit in hits)
@@ -209,17 +220,3 @@ class Derived:
 def _with_new(hit: Hit, moved: Mapping[str, Item]) -> Hit:
     item = moved.get(hit.what.id) if isinstance(hit.what, Item) else None
     return hit if item is None else replace(hit, what=item)
-
-
-def saved_problem(store: Store, namespace: int) -> str:
-    """How the file of a namespace's values differs from its steps; empty when it does not, or is not there."""
-    sidecar = Sidecar(store, namespace)
-    wrong = sidecar.problem("values", MADE)
-    saved = None if wrong else sidecar.load("values", MADE)
-    if saved is None:
-        return wrong or ""
-    truth, values = Derived(store, namespace), ValueTable()
-    truth._read_steps(values, saved.last)
-    held = StoredCells(saved.arrays).all()
-    other = sum(held.get(key) != cell for key, cell in values.cells.items()) + len(held.keys() - values.cells.keys())
-    return f"{other} keys with other values than their steps" if other else ""

@@ -16,7 +16,7 @@ stands for itself: `open drawer 1` does not forbid `open drawer 7`. Of a command
 program, its subcommand and its flags count: `run(command=make test)` does not forbid `npm test`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .actions import is_of, parse_action
@@ -93,7 +93,11 @@ def forbids(item: Item, situation: Situation, action: str) -> bool:
 class Guard:
     """The active guardrails, filed by verb so that a check looks at few."""
 
-    def __init__(self, items: Iterable[Item] = ()) -> None:
+    def __init__(
+        self, items: Iterable[Item] = (), is_known_for: Callable[[Item, str], bool] = lambda item, task: True
+    ) -> None:
+        """`is_known_for` tells whether the evidence of a guardrail is of a task's environment and kind."""
+        self._is_known_for = is_known_for
         self._by_verb: dict[str, list[Item]] = {}
         self._of_plans: list[Item] = []
         for item in sorted(items, key=lambda item: item.id):
@@ -106,15 +110,18 @@ class Guard:
     def check(self, situation: Situation, action: str) -> Verdict:
         """Whether the action may run here."""
         for item in self._by_verb.get(parse_action(action).verb, ()):
-            if forbids(item, situation, action):
+            if self._forbids(item, situation, action):
                 return Verdict(False, item.id, item.body or item.title)
         return Verdict(True)
+
+    def _forbids(self, item: Item, situation: Situation, action: str) -> bool:
+        return forbids(item, situation, action) and self._is_known_for(item, situation.state.task)
 
     def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
         """Whether a plan of these actions, made here, may be followed."""
         for action in actions:
             for item in self._of_plans:
-                if forbids(item, situation, action):
+                if self._forbids(item, situation, action):
                     return Verdict(False, item.id, item.body or item.title)
         return Verdict(True)
 
@@ -123,6 +130,6 @@ class Guard:
         found = {}
         for action in actions:
             for item in self._by_verb.get(parse_action(action).verb, ()):
-                if forbids(item, situation, action):
+                if self._forbids(item, situation, action):
                     found[item.id] = item
         return tuple(found.values())

@@ -22,6 +22,7 @@ from .records import Diagnosis, Failure, State, Step, Trajectory
 from .situation import fact_words, vocabulary
 from .store import Store
 from .tiers import Attempts, segments_of, write_segments
+from .worlds import place_episodes
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 _ASKED = 250
@@ -146,6 +147,7 @@ class Batch:
             "episodes = episodes + excluded.episodes",
             [(self._namespace, word, shown[word]) for word in sorted(shown)],
         )
+        place_episodes(self._connection, self._namespace, episodes)
         for episode in episodes:
             log_change(self._connection, self._namespace, "trajectory", episode.id, "recorded")
         self._episodes.clear()

@@ -7,6 +7,8 @@ hardwon library (`PRAGMA application_id`). Each step runs in the caller's transa
 from collections.abc import Callable
 from sqlite3 import Connection
 
+from . import worlds
+
 APPLICATION_ID = 0x7AC17
 Migration = Callable[[Connection], None]
 
@@ -51,9 +53,19 @@ def m005_named_episodes(connection: Connection) -> None:
     connection.execute("CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref) WHERE named")
 
 
+def m006_worlds(connection: Connection) -> None:
+    """Create the tables of worlds, and place the episodes of an older file in them."""
+    for statement in _WORLDS.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    for (namespace,) in connection.execute("SELECT id FROM namespaces").fetchall():
+        worlds.rebuild(connection, namespace)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     m005_named_episodes,
+    m006_worlds,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -160,6 +172,15 @@ CREATE TABLE inbox (
     id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), ref TEXT NOT NULL,
     at TEXT NOT NULL, failed TEXT, episode TEXT NOT NULL);
 CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref);
+"""
+
+_WORLDS = """
+CREATE TABLE IF NOT EXISTS worlds (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), id INTEGER NOT NULL, record TEXT NOT NULL,
+    PRIMARY KEY (namespace, id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS episode_worlds (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, world INTEGER NOT NULL,
+    PRIMARY KEY (namespace, trajectory_id)) WITHOUT ROWID;
 """
 
 

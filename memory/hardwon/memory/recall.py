@@ -42,10 +42,7 @@ def by_step(
 ) -> Recollection:
     """What is known of this state, for one step."""
     situation = derived.situation(state)
-    estimates = {
-        action: derived.values.estimate(situation.keys(action, counts), situation.context(action))
-        for action, counts in actions.items()
-    }
+    estimates = derived.estimates(situation, actions) if actions else {}
     guardrails = derived.guard.active(situation, actions)
     if k <= 0:
         return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlite3 import Connection
 from typing import Any
 
-from . import derived, search, tiers
+from . import filed_values, search, tiers, worlds
 from .catalogue import item_of, places_of
 from .embed import Embedder
 from .errors import LibraryError, NotALibrary
@@ -61,10 +61,13 @@ def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
     attempts = tiers.differences(store, namespace)
     if attempts:
         yield "attempts", ", ".join(attempts)
+    ((unplaced,),) = store.rows(_UNPLACED, (namespace,))
+    if unplaced:
+        yield "worlds", f"{unplaced} episodes in none"
     wrong = _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
     if wrong:
         yield "item places", wrong
-    if wrong := derived.saved_problem(store, namespace):
+    if wrong := filed_values.saved_problem(store, namespace):
         yield "saved values", wrong
     for kind in search.KINDS:
         if wrong := search.saved_problem(store, namespace, kind):
@@ -78,6 +81,11 @@ _LIVE = {
 _VECTORS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ?"
 _SEGMENT = "trajectory_id, first_t, last_t, gain, location, text"
 _PLACES = "SELECT by, value, number FROM item_places WHERE namespace = ?"
+
+_UNPLACED = (
+    "SELECT count(*) FROM trajectories AS one WHERE namespace = ? AND success IS NOT NULL AND NOT EXISTS "
+    "(SELECT 1 FROM episode_worlds WHERE episode_worlds.namespace = one.namespace AND trajectory_id = one.id)"
+)
 
 
 def _apart(wanted: Iterable[tuple[Any, ...]], held: Iterable[tuple[Any, ...]]) -> str:
@@ -263,6 +271,7 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "segments": _rebuild_segments,
     "attempts": tiers.rebuild,
     "item places": _rebuild_places,
+    "worlds": lambda connection, store, namespace: worlds.rebuild(connection, namespace),
     "saved values": _drop_file("values"),
     "saved index of states": _drop_file("states"),
     "saved index of items": _drop_file("items"),

@@ -101,7 +101,8 @@ class AdvisingNodes:
         return trying and is_withheld(self._asked(episode), item_id)
 
     def _asked(self, episode: EpisodeState) -> str:
-        return f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{episode['episode']}"
+        learnt = episode["episode"] if self.settings.learn else 0  # frozen, chance is the same with any library
+        return f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{learnt}"
 
     def plan(self, episode: EpisodeState) -> Update:
         """Repair the plan after trouble, go on with it, or make one: in a new situation, and after one is over."""

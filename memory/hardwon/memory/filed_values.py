@@ -1,0 +1,105 @@
+"""Tables of values that follow the library's steps: read from a file where there is one, then from the steps.
+
+One table has all steps of a namespace; where a `WorldMap` is given, the keys of each step begin with its world.
+"""
+
+import json
+
+from .records import Failure
+from .sidecar import SAVE_AFTER, Sidecar, due
+from .situation import GUARD_MARK
+from .store import Store
+from .values import MADE, StoredCells, ValueTable
+from .world_values import WorldMap, in_world
+
+MAX_ID = 2**63 - 1
+_READ = 8192
+_KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
+_GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
+
+
+class FiledValues:
+    """One table, and up to which step it is read and saved."""
+
+    def __init__(self, store: Store, namespace: int, sidecar: Sidecar, worlds: WorldMap | None = None) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._sidecar = sidecar
+        self._worlds = worlds
+        self._name = "values" if worlds is None else "world-values"
+        self._made = MADE if worlds is None else f"{MADE} worlds {sorted(worlds.worlds.aliases.items())}"
+        self._table: ValueTable | None = None
+        self._last_step = 0
+        self._filed = 0
+        self._saved = 0
+        self.unread = True
+        """Whether there may be steps that the table has not."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody asked for the table yet."""
+        return self._table is not None
+
+    def read(self) -> ValueTable:
+        """Return the table, brought up to the truth."""
+        if self._table is None:
+            saved = self._sidecar.load(self._name, self._made)
+            self._table = ValueTable(StoredCells(saved.arrays) if saved else None)
+            if saved is not None:
+                self._last_step, self._filed, self._saved = saved.last, saved.count, saved.count
+        if self.unread:
+            self.unread = False
+            before = self._filed
+            with self._store.snapshot():
+                self.read_steps(self._table)
+            if self._filed - before >= SAVE_AFTER or self._filed - self._saved >= max(SAVE_AFTER, self._saved):
+                self.save()  # what took long to read, or has doubled; the rest at closing
+        return self._table
+
+    def save(self) -> None:
+        """Write the table to its file, where that is much behind."""
+        if self._table is not None and self._sidecar.writable and due(self._filed - self._saved, self._saved):
+            arrays = StoredCells.arrays(self._table.cells)
+            self._sidecar.save(self._name, self._made, self._last_step, self._filed, arrays)
+            self._saved = self._filed
+
+    def read_steps(self, values: ValueTable, newest: int = MAX_ID) -> None:
+        """File the steps that were recorded since."""
+        # few steps among many of others are found by the namespace's index, all others in the order of their ids
+        few = "SELECT count(*) FROM (SELECT 1 FROM steps WHERE namespace = ? LIMIT ?)"
+        plus = "" if not self._last_step and self._store.rows(few, (self._namespace, _READ))[0][0] < _READ else "+"
+        query = (
+            "SELECT id, keys, return_to_go, failure, action, trajectory_id FROM steps "
+            f"WHERE {plus}namespace = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
+        )
+        texts: dict[int, str] = {}
+        while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
+            filed = json.loads(f"[{','.join(row[1] for row in rows)}]")
+            unknown = sorted({number for numbers in filed for number in numbers if number not in texts})
+            texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
+            for numbers, (step_id, _, value, failure, action, episode) in zip(filed, rows, strict=True):
+                keys = [texts[number] for number in numbers]
+                bad, lost = failure not in _GOOD, failure == Failure.TASK_LOST
+                values.add(self._keyed(keys, episode), value, step_id, action=action, bad=bad, lost=lost)
+            self._last_step = rows[-1][0]
+            self._filed += len(rows)
+
+    def _keyed(self, keys: list[str], episode: str) -> list[str]:
+        if self._worlds is None:
+            return keys
+        world = self._worlds.of(episode)
+        return [] if world is None else [in_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
+
+
+def saved_problem(store: Store, namespace: int) -> str:
+    """How the file of a namespace's values differs from its steps; empty when it does not, or is not there."""
+    sidecar = Sidecar(store, namespace)
+    wrong = sidecar.problem("values", MADE)
+    saved = None if wrong else sidecar.load("values", MADE)
+    if saved is None:
+        return wrong or ""
+    truth, values = FiledValues(store, namespace, sidecar), ValueTable()
+    truth.read_steps(values, saved.last)
+    held = StoredCells(saved.arrays).all()
+    other = sum(held.get(key) != cell for key, cell in values.cells.items()) + len(held.keys() - values.cells.keys())
+    return f"{other} keys with other values than their steps" if other else ""

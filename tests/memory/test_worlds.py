@@ -1,0 +1,230 @@
+import random
+import sqlite3
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Failure, Item, State
+from hardwon.memory.worlds import KEPT, World, Worlds, rebuild
+
+MOVES = ["move north", "take coin", "read map"]
+FETCH = "Your task is to take the coin that is located in the {}, and put it into the box found in the {}."
+FIND = "Your task is to search the environment and find the coin. Once you find the coin, take it."
+COOK = "You are hungry! Let's cook a delicious meal. Check the cookbook in the kitchen for the recipe."
+ROOMS = ["kitchen", "living room", "attic", "side yard", "pantry", "garage", "salon", "bedroom"]
+REQUESTS = [
+    "cancel my order 123, please",
+    "where is the parcel that was sent on Monday?",
+    "I was charged twice for the same blue jacket",
+    "change the delivery address to 5 Elm Street",
+    "can somebody call me back about the broken lamp",
+    "what does express shipping cost to Norway",
+    "add a gift note to the package for grandmother",
+    "the discount code SPRING does not work",
+    "send the invoice again as a PDF",
+    "how long is the warranty of these headphones",
+    "replace the missing screws of my desk",
+    "unsubscribe this address from all newsletters",
+]
+TOOLS = ['get_order(id="1")', 'refund(id="1", amount="3")', 'send_mail(to="x")']
+
+
+def fetch(number):
+    """A task of one kind with names of its own."""
+    return FETCH.format(ROOMS[number % len(ROOMS)], ROOMS[(3 * number + 1) % len(ROOMS)])
+
+
+def placed(*episodes):
+    """The worlds of these (label, task, actions), and where each was placed."""
+    worlds = Worlds()
+    numbers = [worlds.place(*one)[0] for one in episodes]
+    return worlds, [worlds.standing_for(number) for number in numbers]
+
+
+def test_tasks_that_differ_in_names_alone_are_one_world():
+    """And a task of other words, with some of the same actions, is another."""
+    worlds, numbers = placed(*[("", fetch(n), MOVES) for n in range(8)], ("", FIND, ["move north", "take coin"]))
+    assert len(set(numbers[:8])) == 1
+    assert numbers[8] != numbers[0]
+    assert worlds.find(fetch(99), ["move west", "take coin"]) == numbers[0]
+    assert worlds.find(FIND, ["move west"]) == numbers[8]
+    assert worlds.find(COOK, ["move west", "take coin"]) is None
+
+
+def test_short_tasks_of_mostly_names_are_united_when_several_are_known():
+    """`go to the red ball` and `go to the grey key` share one word: three of them show that it is what matters."""
+    names = [f"{color} {thing}" for color in ("red", "green", "blue", "grey") for thing in ("ball", "box", "key")]
+    steps = ["left", "right", "forward", "pickup"]
+    random.Random(0).shuffle(names)
+    worlds, numbers = placed(
+        *[("", f"go to the {name}", steps) for name in names], *[("", f"pick up the {name}", steps) for name in names]
+    )
+    assert len(set(numbers[2:12])) == len(set(numbers[14:])) == 1
+    assert worlds.find("go to a purple door", steps) == numbers[5]
+    assert worlds.find("pick up the purple door", steps) == numbers[20]
+
+
+def test_requests_in_free_text_are_one_world_by_their_tools():
+    """No two customers use the same words; what is done for them is alike."""
+    worlds, numbers = placed(*[("", request, TOOLS) for request in REQUESTS])
+    assert len(set(numbers)) == 1
+    assert worlds.find("something never said before", TOOLS) == numbers[0]
+    assert worlds.find("something never said before", ["open door to north"]) is None
+
+
+def test_a_label_keeps_apart_what_looks_alike():
+    """The same words and actions under two names are two environments; asked without a name, the larger answers."""
+    worlds, numbers = placed(*[("one", FIND, MOVES)] * 3, *[("two", FIND, MOVES)] * 5)
+    assert numbers == [numbers[0]] * 3 + [numbers[3]] * 5
+    assert numbers[0] != numbers[3]
+    assert worlds.find(FIND, MOVES) == numbers[3]
+
+
+def test_without_tasks_the_actions_tell():
+    """A client that records no task still has worlds."""
+    worlds, numbers = placed(*[("", "", MOVES)] * 3)
+    assert set(numbers) == {1}
+    assert worlds.find("", ["move east"]) == 1
+    assert worlds.find("", ["cook {1}", "slice {1}"]) is None
+
+
+def test_what_is_counted_is_bounded():
+    """Free text brings new words for ever."""
+    world = World(1)
+    for number in range(5 * KEPT):
+        world.add({f"word{number}", "always"}, {"move {1}"})
+    assert len(world.words) <= KEPT
+    assert world.words["always"] == 5 * KEPT
+
+
+def grow(library, episode, kind, count=20):
+    """Record episodes of a kind in which going pays half the time."""
+    task, first, second = {
+        "fetch": (fetch, "go north", "read map"),
+        "cook": (lambda n: COOK, "go north", "eat apple"),
+    }[kind]
+    for number in range(count):
+        paid = float(number % 2 == 0) if kind == "fetch" else 0.0
+        library.record(
+            episode(first, second, task=task(number), reward=paid, success=bool(paid), library=library, seed=number)
+        )
+
+
+def asked(library, task, *actions):
+    """The estimates of these actions in a state with this task."""
+    state = State("You see a wooden drawer. It is closed.", task=task)
+    return library.recall(state, k=0, actions=dict.fromkeys(actions, "")).estimates
+
+
+def test_the_returns_of_one_world_do_not_reach_another(library, episode):
+    """The failure: what was never tried in this game was worth the mean over all games."""
+    grow(library, episode, "cook", 40)
+    unknown = asked(library, fetch(3), "go north", "read map", "put coin in box")
+    assert {(estimate.value, estimate.n) for estimate in unknown.values()} == {(0.0, 0)}
+    grow(library, episode, "fetch", 20)
+    both = asked(library, fetch(3), "go north", "read map")
+    with ExperienceLibrary.open(":memory:") as alone:
+        grow(alone, episode, "fetch", 20)
+        only = asked(alone, fetch(3), "go north", "read map")
+    assert {a: (e.value, e.n, e.key) for a, e in both.items()} == {a: (e.value, e.n, e.key) for a, e in only.items()}
+    assert asked(library, COOK, "go north")["go north"].value == 0.0
+    assert both["go north"].value > 0.3
+
+
+def test_worlds_are_the_same_in_every_process(library, path, episode):
+    """What was filed one by one equals what is read at once, and what is rebuilt."""
+    for kind in ("cook", "fetch", "cook"):
+        grow(library, episode, kind)
+    grown = asked(library, fetch(5), "go north", "read map")
+    library.index()
+    with ExperienceLibrary.open(path) as again:
+        assert {a: e.value for a, e in asked(again, fetch(5), "go north", "read map").items()} == {
+            a: e.value for a, e in grown.items()
+        }
+        worlds = again._store.rows("SELECT id, record FROM worlds ORDER BY id")
+        with again._store.transaction() as connection:
+            rebuild(connection, 1)
+        assert again._store.rows("SELECT id, record FROM worlds ORDER BY id") == worlds
+
+
+def test_an_older_library_is_placed_when_it_is_opened(path, library, episode):
+    """A file of the schema before worlds."""
+    grow(library, episode, "fetch")
+    grow(library, episode, "cook")
+    expected = asked(library, fetch(5), "go north")["go north"].value
+    library.close()
+    with sqlite3.connect(path) as connection:
+        connection.executescript("DROP TABLE worlds; DROP TABLE episode_worlds; PRAGMA user_version = 5")
+    with ExperienceLibrary.open(path) as again:
+        assert asked(again, fetch(5), "go north")["go north"].value == expected
+        assert again.verify() == []
+
+
+def test_a_united_world_files_its_steps_anew(library, episode):
+    """Values filed before it was known that the tasks are of one kind are not lost."""
+    for number, name in enumerate(["red ball", "grey key", "blue box", "green ball", "purple key"]):
+        library.record(episode("forward", task=f"go to the {name}", library=library, seed=number))
+        library.record(episode("left", task=COOK, reward=0.0, success=False, library=library, seed=number))
+        asked(library, "go to the red ball", "forward")
+    assert asked(library, "go to the yellow door", "forward")["forward"].n == 5
+
+
+def test_a_guardrail_of_one_world_is_silent_in_another(library, episode):
+    """`go north` failed in the kitchen game; the fetching game has a north of its own."""
+    for number in range(12):
+        library.record(
+            episode(
+                "go north", task=COOK, reward=-1.0, success=False, failure=Failure.PENALTY, library=library, seed=number
+            )
+        )
+        grow(library, episode, "fetch", 1)
+    library.add(replace(_guardrail(library), source="person", forbids="eat apple", title="do not eat", provenance=()))
+    library.add(_guardrail(library))
+    kitchen = State("You see a wooden drawer. It is closed.", task=COOK)
+    other = replace(kitchen, task=fetch(4))
+    assert not library.check(kitchen, "go north").allowed
+    assert library.check(other, "go north").allowed
+    assert [item.forbids for item in library.recall(kitchen, k=0, actions={"go north": ""}).guardrails] == ["go north"]
+    assert library.recall(other, k=0, actions={"go north": ""}).guardrails == ()
+    assert not library.check(other, "eat apple").allowed
+
+
+def _guardrail(library):
+    steps = tuple(
+        row[0] for row in library._filed().rows("SELECT id FROM steps WHERE action = 'go north' AND reward < 0")
+    )
+    state = State("You see a wooden drawer. It is closed.", task=COOK)
+    return Item(
+        "guardrail",
+        "do not go north",
+        condition={"around": library.context(state, "go north")},
+        forbids="go north",
+        provenance=steps,
+        source="experience",
+        writer="rules",
+        confidence=0.95,
+    )
+
+
+def test_verify_finds_an_episode_without_a_world(library, episode):
+    """And repair places it."""
+    grow(library, episode, "fetch")
+    with library._store.transaction() as connection:
+        library._filed()
+        connection.execute("DELETE FROM episode_worlds WHERE trajectory_id = (SELECT min(id) FROM trajectories)")
+    assert [problem.where for problem in library.verify()] == ["worlds"]
+    library.repair()
+    assert library.verify() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_order_of_kinds_gives_the_same_worlds(seed):
+    """Games played in turn, without labels, are told apart whatever their order."""
+    kinds = [("", fetch(n), MOVES) for n in range(10)]
+    kinds += [("", COOK, ["move north", "cook x", "eat meal", "take knife"])] * 10
+    kinds += [("", FIND, ["move north", "take coin", "open door to east"])] * 10
+    random.Random(seed).shuffle(kinds)
+    _, numbers = placed(*kinds)
+    grouped = Counter((number, task.split()[3]) for number, (_, task, _) in zip(numbers, kinds, strict=True))
+    assert sorted(grouped.values()) == [10, 10, 10]
