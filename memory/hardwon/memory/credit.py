@@ -62,8 +62,8 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
 
 
 def names_items(trajectory: Trajectory) -> bool:
-    """Whether an episode says something of items; an excluded one does not."""
-    if trajectory.success is None:
+    """Whether an episode says something of items; an excluded one does not, nor one that is not trusted."""
+    if trajectory.success is None or trajectory.trust != "trusted":
         return False
     return bool(trajectory.meta.get("skills")) or any(map(_names_items, trajectory.steps))
 
@@ -155,7 +155,8 @@ def _touch(connection: Connection, namespace: int, items: Iterable[Item], clock:
 def _control(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
     """Mean outcome of the control arm on this task and seed, else on this task; None where there is none."""
     where = (
-        "namespace = ? AND task = ? AND arm = 'control' AND success IS NOT NULL AND id != ? AND NOT EXISTS (SELECT 1 "
+        "namespace = ? AND task = ? AND arm = 'control' AND success IS NOT NULL AND trust = 'trusted' "
+        "AND id != ? AND NOT EXISTS (SELECT 1 "
         "FROM usages WHERE usages.namespace = trajectories.namespace AND trajectory_id = id AND mode = 'recalled')"
     )
     mine = (namespace, trajectory.task, trajectory.id)
@@ -186,7 +187,7 @@ def _baseline(
         return mean
     won, n = connection.execute(
         "SELECT coalesce(sum(success), 0), count(*) FROM trajectories "
-        "WHERE namespace = ? AND task = ? AND success IS NOT NULL",
+        "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted'",
         (namespace, trajectory.task),
     ).fetchone()
     return float((won + 1) / (n + 2))
@@ -198,7 +199,8 @@ def _mean_where(
     used = "SELECT 1 FROM usages WHERE usages.namespace = ? AND trajectory_id = episode.id AND item_id = ? AND mode"
     (mean,) = connection.execute(
         "SELECT avg(success) FROM (SELECT success FROM trajectories AS episode WHERE namespace = ? AND task = ? "
-        f"AND success IS NOT NULL AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {RECENT})",
+        "AND success IS NOT NULL AND trust = 'trusted' "
+        f"AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {RECENT})",
         (namespace, trajectory.task, trajectory.id, namespace, item_id),
     ).fetchone()
     return None if mean is None else float(mean)

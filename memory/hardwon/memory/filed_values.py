@@ -5,7 +5,7 @@ One table has all steps of a namespace; where a `WorldMap` is given, the keys of
 
 import json
 
-from .records import Failure
+from .records import Failure, bounded
 from .sidecar import SAVE_AFTER, Sidecar, due
 from .situation import GUARD_MARK
 from .store import Store
@@ -18,6 +18,17 @@ _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
 
 
+HEARD, ALONE = "", " one writer"
+"""Whose steps a table has: the trusted ones, or those of the only writer there is, who is not trusted."""
+_FILTERS = {HEARD: "AND witness = 0 ", ALONE: ""}
+
+
+def heard_in(store: Store, namespace: int) -> str:
+    """Return whose steps count in a namespace: an untrusted writer's count while nobody else has written there."""
+    (writers,) = store.rows("SELECT count(*), sum(name != '') FROM writers WHERE namespace = ?", (namespace,))
+    return ALONE if tuple(writers) == (1, 1) else HEARD
+
+
 class FiledValues:
     """One table, and up to which step it is read and saved."""
 
@@ -27,8 +38,9 @@ class FiledValues:
         self._sidecar = sidecar
         self._worlds = worlds
         self._name = "values" if worlds is None else "world-values"
-        self._made = MADE if worlds is None else f"{MADE} worlds {sorted(worlds.worlds.aliases.items())}"
+        self._of_worlds = "" if worlds is None else f" worlds {sorted(worlds.worlds.aliases.items())}"
         self._table: ValueTable | None = None
+        self._heard = HEARD
         self._last_step = 0
         self._filed = 0
         self._saved = 0
@@ -42,6 +54,9 @@ class FiledValues:
 
     def read(self) -> ValueTable:
         """Return the table, brought up to the truth."""
+        if self.unread and (heard := heard_in(self._store, self._namespace)) != self._heard:
+            self._heard, self._table = heard, None  # a first writer beside the untrusted one: its steps count no more
+            self._last_step = self._filed = self._saved = 0
         if self._table is None:
             saved = self._sidecar.load(self._name, self._made)
             self._table = ValueTable(StoredCells(saved.arrays) if saved else None)
@@ -55,6 +70,10 @@ class FiledValues:
             if self._filed - before >= SAVE_AFTER or self._filed - self._saved >= max(SAVE_AFTER, self._saved):
                 self.save()  # what took long to read, or has doubled; the rest at closing
         return self._table
+
+    @property
+    def _made(self) -> str:
+        return f"{MADE}{self._of_worlds}{self._heard}"
 
     def save(self) -> None:
         """Write the table to its file, where that is much behind."""
@@ -70,7 +89,7 @@ class FiledValues:
         plus = "" if not self._last_step and self._store.rows(few, (self._namespace, _READ))[0][0] < _READ else "+"
         query = (
             "SELECT id, keys, return_to_go, failure, action, trajectory_id FROM steps "
-            f"WHERE {plus}namespace = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
+            f"WHERE {plus}namespace = ? AND id > ? AND id <= ? {_FILTERS[self._heard]}ORDER BY id LIMIT ?"
         )
         texts: dict[int, str] = {}
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
@@ -80,6 +99,7 @@ class FiledValues:
             for numbers, (step_id, _, value, failure, action, episode) in zip(filed, rows, strict=True):
                 keys = [texts[number] for number in numbers]
                 bad, lost = failure not in _GOOD, failure == Failure.TASK_LOST
+                value = bounded(value)  # older files hold any return
                 values.add(self._keyed(keys, episode), value, step_id, action=action, bad=bad, lost=lost)
             self._last_step = rows[-1][0]
             self._filed += len(rows)
@@ -94,11 +114,13 @@ class FiledValues:
 def saved_problem(store: Store, namespace: int) -> str:
     """How the file of a namespace's values differs from its steps; empty when it does not, or is not there."""
     sidecar = Sidecar(store, namespace)
-    wrong = sidecar.problem("values", MADE)
-    saved = None if wrong else sidecar.load("values", MADE)
+    heard = heard_in(store, namespace)
+    wrong = sidecar.problem("values", f"{MADE}{heard}")
+    saved = None if wrong else sidecar.load("values", f"{MADE}{heard}")
     if saved is None:
         return wrong or ""
     truth, values = FiledValues(store, namespace, sidecar), ValueTable()
+    truth._heard = heard
     truth.read_steps(values, saved.last)
     held = StoredCells(saved.arrays).all()
     other = sum(held.get(key) != cell for key, cell in values.cells.items()) + len(held.keys() - values.cells.keys())

@@ -342,6 +342,7 @@ def packed(episode: Trajectory) -> str:
                 ]
                 for step in episode.steps
             ],
+            *(() if episode.trust == "trusted" and not episode.writer else (episode.writer, episode.trust)),
         ]
     )
 
@@ -359,13 +360,13 @@ def _number(name: str, value: float) -> float:
 
 def unpacked(told: str, ref: str) -> Trajectory:
     """The episode that was packed."""
-    task, success, score, arm, seed, ending, meta, shown, taken = json.loads(told)
+    task, success, score, arm, seed, ending, meta, shown, taken, *recorded = json.loads(told)
     states = [State(*one) for one in shown]
     steps = tuple(
         Step(states[pre], action, states[post], _diagnosis(*judged), reward, t, tuple(keys), why)
         for t, (pre, action, post, judged, reward, keys, why) in enumerate(taken)
     )
-    return Trajectory(task, steps, success, score, arm, seed, ending, meta, ref)
+    return Trajectory(task, steps, success, score, arm, seed, ending, meta, ref, *recorded)
 
 
 def _diagnosis(success: bool, failure: str, *rest: Any) -> Diagnosis:

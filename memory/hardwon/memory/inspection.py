@@ -140,6 +140,8 @@ def trajectories(store: Store, namespace: int, limit: int | None, offset: int) -
         "seed",
         "ending",
         "n_steps",
+        "writer",
+        "trust",
         "meta",
     )
     rows = store.rows(
@@ -157,13 +159,14 @@ def trajectory_id(store: Store, namespace: int, ref: str) -> str:
 def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:
     """One episode with its steps, as it was recorded."""
     ref = trajectory_id(store, namespace, ref)
-    ((task, success, score, arm, seed, ending, meta),) = store.rows(
-        "SELECT task, success, score, arm, seed, ending, meta FROM trajectories WHERE namespace = ? AND id = ?",
+    ((task, success, score, arm, seed, ending, meta, writer, trust),) = store.rows(
+        "SELECT task, success, score, arm, seed, ending, meta, writer, trust FROM trajectories "
+        "WHERE namespace = ? AND id = ?",
         (namespace, ref),
     )
     steps = tuple(read_steps(store, "namespace = ? AND trajectory_id = ? ORDER BY t", (namespace, ref)))
     won = None if success is None else bool(success)
-    return Trajectory(task, steps, won, score, arm, seed, ending, json.loads(meta), ref)
+    return Trajectory(task, steps, won, score, arm, seed, ending, json.loads(meta), ref, writer, trust)
 
 
 def stats(store: Store, namespace: int, name: str, embedder: Embedder) -> dict[str, Any]:

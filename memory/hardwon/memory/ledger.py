@@ -112,7 +112,7 @@ class Batch:
 
     def add(self, trajectory: Trajectory, recorded_at: str) -> Trajectory:
         """The episode, which has an id, as it will be stored: with step ids and returns."""
-        returns, filed = trajectory.returns(self._discount), trajectory.success is not None
+        returns, filed = trajectory.learned_returns(self._discount), trajectory.success is not None
         steps = tuple(
             Step(
                 step.pre,
@@ -137,7 +137,7 @@ class Batch:
         """Write what was gathered."""
         run = self._connection.executemany
         episodes = [episode for episode, _ in self._episodes]
-        run("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(self._row, self._episodes))
+        run(_INSERT, map(self._row, self._episodes))
         self._write_steps(episodes)
         cuts = (cut for episode in episodes for cut in segments_of(episode.id, episode.steps))
         write_segments(self._connection, self._namespace, (replace(cut, location=plain(cut.location)) for cut in cuts))
@@ -167,6 +167,8 @@ class Batch:
             trajectory.ending,
             len(trajectory.steps),
             dumps(dict(trajectory.meta)),
+            plain(trajectory.writer),
+            trajectory.trust,
         )
 
     def _write_steps(self, episodes: Sequence[Trajectory]) -> None:
@@ -176,10 +178,11 @@ class Batch:
         refs = dict(zip(states, numbers, strict=True))
         keys = self._key_ids.of(self._connection, (key for step, _ in steps for key in step.keys))
         attempts = Attempts(self._connection, self._namespace)
-        attempts.read(step for step, episode in steps if episode.success is not None)
+        witnesses = self._witnesses(episodes)
+        attempts.read(step for step, episode in steps if _teaches(episode))
         self._connection.executemany(
             "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
-            "diagnosis, keys, why, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "diagnosis, keys, why, attempt, witness) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     step.id,
@@ -197,12 +200,41 @@ class Batch:
                     dumps({name: value for name, value in step.why.items() if name != "trajectory"})
                     if step.why
                     else "{}",
-                    attempts.count(step) if episode.success is not None else None,
+                    attempts.count(step) if _teaches(episode) else None,
+                    0 if episode.trust == "trusted" else witnesses[witness_of(episode.writer)],
                 )
                 for step, episode in steps
             ],
         )
         attempts.write()
+
+    def _witnesses(self, episodes: Sequence[Trajectory]) -> dict[str, int]:
+        """Return the numbers of the writers of episodes, by name; new ones are given one."""
+        names = {witness_of(episode.writer) for episode in episodes}
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO writers(namespace, name) VALUES (?, ?)", [(self._namespace, name) for name in names]
+        )
+        rows = self._connection.execute("SELECT name, id FROM writers WHERE namespace = ?", (self._namespace,))
+        return {name: number for name, number in rows if name in names}
+
+
+_INSERT = (
+    "INSERT INTO trajectories(id, namespace, recorded_at, task, success, score, total_reward, arm, seed, ending, "
+    "n_steps, meta, writer, trust) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def witness_of(writer: str) -> str:
+    """Return the part of a writer's name that a door vouches for: `mcp` of `mcp:CLIENT`, which a client gives itself.
+
+    Agreement counts these, so that one program cannot speak with many names.
+    """
+    return plain(writer.partition(":")[0] if writer.startswith("mcp:") else writer)
+
+
+def _teaches(episode: Trajectory) -> bool:
+    """Return whether an episode's steps are recalled one by one and summed up: those of untrusted ones are not."""
+    return episode.success is not None and episode.trust == "trusted"
 
 
 def _judgement(judged: Diagnosis) -> str:

@@ -25,6 +25,7 @@ from .bank import Bank
 from .curator import Curator, Gate, expire
 from .derived import Derived
 from .distilling import Distiller, admit_within_limits
+from .doors import received
 from .embed import Embedder
 from .errors import LibraryError
 from .guardrails import holds
@@ -155,6 +156,16 @@ class ExperienceLibrary(TendedLibrary):
             except BaseException:  # `_whole` takes as long as a small insertion
                 self._take_back(version)
                 raise
+
+    def receive(self, trajectories: Iterable[Trajectory], *, writer: str, trust: Trust) -> list[str]:
+        """Write episodes that came through a door, in one transaction; returns their ids.
+
+        `writer` and `trust` are the door's, whatever the episodes say, and their keys are worked out here. See `doors`.
+        """
+        with self._lock:
+            return self.record_many(
+                [received(one, self.keys, writer=writer, trust=trust) for one in list(trajectories)]
+            )
 
     def _keep_filed(self, episodes: Sequence[Trajectory]) -> None:
         self._distiller.keep(episodes)

@@ -62,10 +62,19 @@ def m006_worlds(connection: Connection) -> None:
         worlds.rebuild(connection, namespace)
 
 
+def m007_writers(connection: Connection) -> None:
+    """Who recorded an episode, and whether it is trusted; older episodes were recorded by the library's own kind.
+
+    `steps.witness` is 0 for a trusted step, else the number of its untrusted writer.
+    """
+    for statement in _WRITERS.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
-    m005_named_episodes,
-    m006_worlds,
+    *(m005_named_episodes, m006_worlds, m007_writers),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -181,6 +190,17 @@ CREATE TABLE IF NOT EXISTS worlds (
 CREATE TABLE IF NOT EXISTS episode_worlds (
     namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, world INTEGER NOT NULL,
     PRIMARY KEY (namespace, trajectory_id)) WITHOUT ROWID;
+"""
+
+_WRITERS = """
+CREATE TABLE writers (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), name TEXT NOT NULL,
+    UNIQUE (namespace, name));
+ALTER TABLE trajectories ADD COLUMN writer TEXT NOT NULL DEFAULT '';
+ALTER TABLE trajectories ADD COLUMN trust TEXT NOT NULL DEFAULT 'trusted';
+ALTER TABLE steps ADD COLUMN witness INTEGER NOT NULL DEFAULT 0;
+INSERT INTO writers(namespace, name) SELECT DISTINCT namespace, '' FROM trajectories;
+CREATE INDEX trajectories_by_writer ON trajectories(namespace, writer);
 """
 
 

@@ -163,7 +163,8 @@ def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Ste
     """The TASK_EPISODES episodes whose task shares most words, the better rewarded first."""
     wanted = content_words(task)
     rows = store.rows(
-        "SELECT id, task, total_reward, rowid FROM trajectories WHERE namespace = ? AND success IS NOT NULL",
+        "SELECT id, task, total_reward, rowid FROM trajectories WHERE namespace = ? AND success IS NOT NULL "
+        "AND trust = 'trusted'",
         (namespace,),
     )
 

@@ -140,6 +140,15 @@ class Step:
             _as_tuples(self, "keys")
 
 
+BOUND = 1.0
+"""The largest reward and return, either way, that values are learned from: what every environment here gives."""
+
+
+def bounded(value: float) -> float:
+    """Return a reward or return cut to [-BOUND, BOUND]; one that is no number counts as 0."""
+    return min(BOUND, max(-BOUND, value)) if value == value else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode. `success` is None when the environment failed and the episode was excluded."""
@@ -156,9 +165,17 @@ class Trajectory:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Environment, game, policy, attempts, tokens, cost: whatever helps to tell episodes apart."""
     id: str = ""
+    writer: str = ""
+    """Who recorded it: a door writes the name of its caller here; empty is this process or its own kind."""
+    trust: Trust = "trusted"
+    """Whether its words are believed. An untrusted episode adds the forms of its actions and their outcomes alone."""
 
     def __post_init__(self) -> None:
         _as_tuples(self, "steps")
+        if self.trust not in ("trusted", "untrusted"):
+            raise ConfigError(f"episode trust is {self.trust!r}; use trusted or untrusted.")
+        if not isinstance(self.writer, str):
+            raise ConfigError(f"episode writer is {self.writer!r}; it is text.")
 
     @property
     def total_reward(self) -> float:
@@ -171,6 +188,18 @@ class Trajectory:
         following = 0.0
         for step in reversed(self.steps):
             following = step.reward + discount * following
+            returns.append(following)
+        return returns[::-1]
+
+    def learned_returns(self, discount: float = 0.95) -> list[float]:
+        """Return the returns that values are learned from: as `returns`, each reward and each sum in [-BOUND, BOUND].
+
+        The steps keep the rewards that were given, for the audit.
+        """
+        returns: list[float] = []
+        following = 0.0
+        for step in reversed(self.steps):
+            following = bounded(bounded(step.reward) + discount * following)
             returns.append(following)
         return returns[::-1]
 

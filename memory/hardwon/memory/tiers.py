@@ -263,7 +263,7 @@ _TRUTH = """
 SELECT steps.id, signature, action, return_to_go, failure, attempt, folded FROM steps
 JOIN states ON states.id = pre
 JOIN trajectories AS episode ON episode.namespace = steps.namespace AND episode.id = trajectory_id
-WHERE steps.namespace = ? AND action != '' AND success IS NOT NULL ORDER BY steps.id
+WHERE steps.namespace = ? AND action != '' AND success IS NOT NULL AND trust = 'trusted' ORDER BY steps.id
 """
 _ATTEMPT = "n, live, returns, failures, best, best_return, first, last"
 _OF = "FROM attempts WHERE namespace = ?"
@@ -311,7 +311,7 @@ def _count_again(store: Store, namespace: int, ids: Mapping[Key, int]) -> tuple[
     ((uncounted,),) = store.rows(
         "SELECT count(*) FROM steps JOIN trajectories AS episode "
         "ON episode.namespace = steps.namespace AND episode.id = trajectory_id "
-        "WHERE steps.namespace = ? AND attempt IS NOT NULL AND (action = '' OR success IS NULL)",
+        "WHERE steps.namespace = ? AND attempt IS NOT NULL AND (action = '' OR success IS NULL OR trust != 'trusted')",
         (namespace,),
     )
     return tallies, strays + uncounted

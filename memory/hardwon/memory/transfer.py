@@ -146,7 +146,8 @@ class Import:
         episode = Trajectory(steps=steps, **value)
         self._clock += episode.success is not None
         if self._trust == "untrusted":
-            episode = replace(episode, success=None)  # kept, but no evidence: nothing is learnt of it
+            # kept, but no evidence: nothing is learnt of it
+            episode = replace(episode, success=None, writer="import", trust="untrusted")
         new = not self._connection.execute(
             "SELECT 1 FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, ref)
         ).fetchone()

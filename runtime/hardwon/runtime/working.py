@@ -5,11 +5,11 @@ the episode ends; what should last is in the library.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from hardwon.memory import State, Step
+from hardwon.memory.familiarity import Familiarity, place as place
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 MAX_NOTES = 60
@@ -20,9 +20,7 @@ class WorkingMemory:
     """Tries, visits, transitions, failures and notes of one episode."""
 
     def __init__(self) -> None:
-        self._tries: Counter[tuple[str, str]] = Counter()
-        self._visits: Counter[str] = Counter()
-        self._leads_to: dict[tuple[str, str], str] = {}
+        self._familiarity = Familiarity()
         self._feedback: set[str] = set()
         self._failed: dict[tuple[str, str], str] = {}
         self._notes: dict[str, None] = {}
@@ -38,15 +36,12 @@ class WorkingMemory:
 
     def begin(self, state: State) -> None:
         """The episode starts here."""
-        self._visits[place(state)] += 1
+        self._familiarity.begin(state)
 
     def add(self, step: Step) -> None:
         """One more step was taken."""
-        before, after = place(step.pre), place(step.post)
-        self._tries[before, step.action] += 1
-        self._visits[after] += 1
-        self._leads_to[before, step.action] = after
-        if before == after and step.diagnosis.success:
+        self._familiarity.add(step)
+        if place(step.pre) == place(step.post) and step.diagnosis.success:
             self._note(step.post)
         self._feedback.add(step.post.feedback)
 
@@ -64,15 +59,11 @@ class WorkingMemory:
 
     def tries(self, state: State, action: str) -> int:
         """How often the action was taken in exactly this state."""
-        return self._tries[place(state), action]
+        return self._familiarity.tries(state, action)
 
     def counts(self, state: State, action: str) -> str:
         """How familiar the action and the state it leads to are, as part of a key."""
-        here = place(state)
-        follows = self._leads_to.get((here, action))
-        visits = self._visits[follows] if follows is not None else 0
-        known = "unknown" if follows is None else "new" if visits == 1 else "seen" if visits < 4 else "stale"
-        return f"tried {min(self._tries[here, action], 2)} to {known}"
+        return self._familiarity.counts(state, action)
 
     def annotate(self, state: State) -> State:
         """The state with what the episode was told before and does not show any more."""
@@ -84,8 +75,3 @@ class WorkingMemory:
                 self._notes.setdefault(sentence, None)
         while len(self._notes) > MAX_NOTES:
             del self._notes[next(iter(self._notes))]
-
-
-def place(state: State) -> str:
-    """The identity of a state within one episode: everything it shows, nothing it was told."""
-    return f"{state.observation}\n{sorted(state.facts.items())}" if state.facts else state.observation
