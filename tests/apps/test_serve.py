@@ -183,3 +183,30 @@ def test_options_may_come_before_the_library(hardwon, path):
     """`hardwon serve --read-only LIBRARY` is `hardwon serve start --read-only LIBRARY`."""
     refused = hardwon("serve", "--read-only", path, expect=1)
     assert "no library" in refused.stderr
+
+
+PATHS = ["/", "/items", "/episodes/none", "/nowhere", "/login", "/logout", "/v1/stats", "/v1/nowhere", "/healthz"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/_nicegui/nowhere.js", "/openapi.json", "/v1/items/none", "/metrics"])
+def test_every_answer_carries_the_same_security_headers(server, path):
+    """Pages, the login, problems and errors alike."""
+    wanted = server.page("/").headers
+    for answer in (server.page(path), server.client.get(path), server.client.post(path, content=b"x")):
+        for name in ("content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy"):
+            assert answer.headers[name] == wanted[name], (path, name)
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/recall", "/api/items", "/v2/recall", "/v1/nowhere", "/v1/recall"])
+def test_program_is_never_answered_with_a_page(server, path):
+    answer = server.client.get(path, headers={"Accept": "application/json"})
+    assert (answer.status_code, answer.headers["content-type"]) == (
+        405 if path == "/v1/recall" else 404,
+        "application/problem+json",
+    )
+    assert "/v1/" in answer.json()["detail"] or "openapi.json" in answer.json()["detail"]
+
+
+def test_person_is_answered_with_a_page(server):
+    assert server.page("/nowhere").headers["content-type"].startswith("text/html")

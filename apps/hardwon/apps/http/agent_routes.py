@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Response
 
-from hardwon.memory import EvolutionReport, Recollection, Verdict
+from hardwon.memory import EvolutionReport, Verdict
 
 from .auth import RIGHTS, Caller
 from .bodies import CheckedRoute
@@ -21,7 +21,9 @@ from .models import (
     OfferedAsked,
     PlanAsked,
     RecallAsked,
+    Recalled,
     Words,
+    recalled,
     said,
 )
 from .place import At, Place, in_turn
@@ -66,7 +68,7 @@ def _about(at: Place, *, make: bool = False) -> Response:
     return said(About, told)
 
 
-@router.post("/recall", response_model=Recollection)
+@router.post("/recall", response_model=Recalled)
 @in_turn
 def recall(asked: RecallAsked, at: At) -> Response:
     """What past experience says about a state or a text. Empty is a valid answer."""
@@ -82,7 +84,7 @@ def recall(asked: RecallAsked, at: At) -> Response:
             actions=asked.actions,
             after=asked.after,
         )
-    return said(Recollection, found)
+    return recalled(found)
 
 
 @router.post("/check", response_model=Verdict)

@@ -29,6 +29,7 @@ from .limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
 from .models import Health
 from .place import Turn
 from .shelf import Shelf
+from .unknown import Unknown
 from .watch import Measures, Watch
 
 THREADS = 4
@@ -78,11 +79,13 @@ def create_app(
     app.state.tokens.remember()
     app.state.feedback = Feedback()
     app.state.stopping = asyncio.Event()
-    for routes in (agent_routes, item_routes, episode_routes, bank_routes, events):
-        app.include_router(routes.router)
+    routers = [part.router for part in (agent_routes, item_routes, episode_routes, bank_routes, events)]
+    for router in routers:
+        app.include_router(router)
     _add_own_routes(app)
     problems.install(app)
     _describe(app)
+    app.add_middleware(Unknown, routes=[route for router in routers for route in router.routes])
     app.add_middleware(BodyLimit, limit=max_body_bytes)
     app.add_middleware(Gate, tokens=app.state.tokens, rates=Rates(rate), local=local)
     app.add_middleware(Watch, measures=measures)

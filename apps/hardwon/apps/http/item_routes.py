@@ -23,6 +23,7 @@ from .models import (
     Why,
     item_of,
     said,
+    typed,
 )
 from .place import At
 
@@ -177,7 +178,7 @@ def search(
     """Items and steps that speak of a text, each with the reason it was found."""
     with at.reading() as library:
         hits: list[Hit] = lists.search(library, text, k, how=how, among=among, kinds=kind)
-    return said(Hits, Hits.model_construct(hits=hits))
+    return said(Hits, Hits.model_construct(hits=list(map(typed, hits))))
 
 
 def rows(found: list[dict[str, Any]], total: int | None = None) -> Response:

@@ -13,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from hardwon.memory import (
     Admission,
+    Estimate,
     Hit,
     Item,
     Problem as LibraryProblem,
+    Recollection,
     Segment,
     State,
     Step,
@@ -277,10 +279,57 @@ class Offered(BaseModel):
     items: list[Item]
 
 
-class Hits(BaseModel):
-    """What was found, best first."""
+class ItemHit(BaseModel):
+    """An item that was found."""
 
-    hits: list[Hit]
+    type: Literal["item"] = "item"
+    what: Item
+    similarity: float
+    why: str
+
+
+class StepHit(BaseModel):
+    """A step that was found."""
+
+    type: Literal["step"] = "step"
+    what: Step
+    similarity: float
+    why: str
+
+
+class Recalled(BaseModel):
+    """What a recall returned. Empty is a valid answer."""
+
+    items: list[ItemHit]
+    steps: list[StepHit]
+    guardrails: list[Item]
+    """Guardrails whose condition holds in the state."""
+    estimates: dict[str, Estimate]
+    """By admissible action, when actions were given."""
+    path: Literal["empty", "cluster", "hybrid", "task"]
+    tokens: int
+    summaries: list[Summary]
+    """What came of every kind of action in this kind of situation, the most tried first."""
+
+
+class Hits(BaseModel):
+    """What was found, best first; `type` says what each hit is."""
+
+    hits: list[Annotated[ItemHit | StepHit, Field(discriminator="type")]]
+
+
+def typed(hit: Hit) -> ItemHit | StepHit:
+    """Return a hit that says of what type it is; what the library made is not checked again."""
+    fields = {"what": hit.what, "similarity": hit.similarity, "why": hit.why}
+    return ItemHit.model_construct(**fields) if isinstance(hit.what, Item) else StepHit.model_construct(**fields)
+
+
+def recalled(found: Recollection) -> Response:
+    """Return a recollection as JSON."""
+    plain = {"estimates": found.estimates, "path": found.path, "tokens": found.tokens}
+    lists = {"guardrails": list(found.guardrails), "summaries": list(found.summaries)}
+    hits = {"items": list(map(typed, found.items)), "steps": list(map(typed, found.steps))}
+    return said(Recalled, Recalled.model_construct(**plain, **lists, **hits))
 
 
 class Steps(BaseModel):

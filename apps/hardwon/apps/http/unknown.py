@@ -1,0 +1,66 @@
+"""Paths that do not exist: a problem with the nearest that do, never a page of HTML for a program."""
+
+import difflib
+from collections.abc import Iterable
+
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .problems import problem
+
+NEAREST = 3
+"""Paths that are named at most."""
+API = "/v1"
+
+
+class Unknown:
+    """Answers for paths of the API that no route has, and elsewhere for callers that do not read HTML."""
+
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+        self._app = app
+        self._routes = [route for route in routes if isinstance(route, APIRoute)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        of_api = path == API or path.startswith(f"{API}/")
+        for_people = not of_api and any(b"text/html" in value for name, value in scope["headers"] if name == b"accept")
+        if of_api and not any(route.matches(scope)[0] is Match.FULL for route in self._routes):
+            await self._refuse(scope, receive, send)
+            return
+        replaced = False
+
+        async def watched(message: Message) -> None:
+            nonlocal replaced
+            if message["type"] == "http.response.start" and message["status"] == 404 and not for_people:
+                kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
+                replaced = any(kind.startswith(b"text/html") for kind in kinds)
+            if not replaced:
+                await send(message)
+
+        await self._app(scope, receive, watched)
+        if replaced:
+            await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, request_id = scope["path"], scope["state"].get("request_id", "")
+        allowed = sorted({
+            method for route in self._routes if route.matches(scope)[0] is Match.PARTIAL for method in route.methods
+        })  # fmt: skip
+        if allowed:
+            words = f"{scope['method']} is not a method of {path}; use {', '.join(allowed)}."
+            answer = problem(405, words, "", request_id, {"Allow": ", ".join(allowed)})
+        else:
+            answer = problem(404, f"there is no path {path!r}. {self._near(path)}", "UnknownName", request_id)
+        await answer(scope, receive, send)
+
+    def _near(self, path: str) -> str:
+        known = {route.path for route in self._routes if route.include_in_schema}
+        wanted = path if path.startswith(API) else API + path
+        near = difflib.get_close_matches(wanted[:200], known, n=NEAREST, cutoff=0.55)
+        near += [one for one in sorted(known) if one.startswith(wanted.rstrip("/") + "/")][: NEAREST - len(near)]
+        return (f"Did you mean {' or '.join(near)}? " if near else "") + "/openapi.json lists all paths."
