@@ -320,16 +320,17 @@ class Hits(BaseModel):
 
 def typed(hit: Hit) -> ItemHit | StepHit:
     """Return a hit that says of what type it is; what the library made is not checked again."""
-    fields = {"what": hit.what, "similarity": hit.similarity, "why": hit.why}
-    return ItemHit.model_construct(**fields) if isinstance(hit.what, Item) else StepHit.model_construct(**fields)
+    kind = ItemHit if isinstance(hit.what, Item) else StepHit
+    return kind.model_construct(what=hit.what, similarity=hit.similarity, why=hit.why)
 
 
 def recalled(found: Recollection) -> Response:
     """Return a recollection as JSON."""
-    plain = {"estimates": found.estimates, "path": found.path, "tokens": found.tokens}
-    lists = {"guardrails": list(found.guardrails), "summaries": list(found.summaries)}
-    hits = {"items": list(map(typed, found.items)), "steps": list(map(typed, found.steps))}
-    return said(Recalled, Recalled.model_construct(**plain, **lists, **hits))
+    told = Recalled.model_construct(
+        items=list(map(typed, found.items)), steps=list(map(typed, found.steps)), guardrails=list(found.guardrails),
+        estimates=found.estimates, path=found.path, tokens=found.tokens, summaries=list(found.summaries),
+    )  # fmt: skip
+    return said(Recalled, told)
 
 
 class Steps(BaseModel):
