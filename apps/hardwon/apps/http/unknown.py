@@ -48,9 +48,8 @@ class Unknown:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, request_id = scope["path"], scope["state"].get("request_id", "")
-        allowed = sorted({
-            method for route in self._routes if route.matches(scope)[0] is Match.PARTIAL for method in route.methods or ()
-        })  # fmt: skip
+        of_path = [route for route in self._routes if route.matches(scope)[0] is Match.PARTIAL]
+        allowed = sorted({method for route in of_path for method in route.methods or ()})
         if allowed:
             words = f"{scope['method']} is not a method of {path}; use {', '.join(allowed)}."
             answer = problem(405, words, "", request_id, {"Allow": ", ".join(allowed)})
