@@ -187,7 +187,7 @@ MESSAGES = [
 def test_a_trace_is_told_by_the_messages_of_its_root(library, file, messages):
     """In every form in which LangChain writes messages."""
     (episode,) = imported(library, file(run("trace-1", inputs={}, outputs={"messages": messages})))
-    assert (episode.id, episode.task, episode.success) == ("trace-1", "Refund Ada's order.", True)
+    assert (episode.meta["trace"], episode.task, episode.success) == ("trace-1", "Refund Ada's order.", True)
     assert [step.diagnosis.failure for step in episode.steps] == [Failure.TOOL_ERROR, Failure.NONE]
 
 
@@ -254,7 +254,10 @@ def test_nothing_is_learnt_of_an_untrusted_file(library, file):
         (['{"messages": [{"role": "oracle", "content": "x"}]}'], "line 1: a message with the role 'oracle'"),
         (['{"messages": []}', '{"text": "x"}'], "line 2: there are no messages"),
         (['{"id": "1", "run_type": "llm"}', '{"run_type": "llm"}'], "line 2: not a run"),
-        (['{"colour": "red"}'], "line 1: of no format that is known. Say which with --format hardwon or openai"),
+        (
+            ['{"colour": "red"}'],
+            "line 1: of no format that is known: its names are colour.",
+        ),
         (["7"], "line 1: of no format"),
         ([""], "is empty"),
     ],
@@ -290,7 +293,7 @@ def test_nonsense_is_read_or_refused_in_our_words(tmp_path_factory, value):
 def test_the_command_counts_what_it_imports(hardwon_json, path, file):
     source = file({"messages": TALK})
     told = hardwon_json("memory", "import", path, source)
-    assert told == {"format": "openai", "library": str(path), "episodes": 1, "new": 1, "steps": 2}
+    assert told == {"format": "openai", "library": str(path), "episodes": 1, "new": 1, "requests": 1, "steps": 2}
     assert hardwon_json("memory", "import", path, source)["new"] == 0
 
 

@@ -10,6 +10,8 @@ import typer
 from .doors import AsJson, ItemId, Library, Namespace, must_exist, opened, out, say_json, table, tell
 
 app = typer.Typer()
+SMALL = 4 * 2**20
+"""Bytes of a file that is imported without a word about progress."""
 
 
 def _reason(text: str) -> str:
@@ -176,13 +178,16 @@ def import_(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="What `hardwon memory export` wrote, a log of chat messages, or runs of LangSmith.",
+            help="What `hardwon memory export` wrote, or a log of another program; see --format.",
             exists=True,
             dir_okay=False,
             show_default=False,
         ),
     ],
-    form: Annotated[str, typer.Option("--format", help="auto, hardwon, openai or langsmith.")] = "auto",
+    form: Annotated[
+        str,
+        typer.Option("--format", help="auto, hardwon, openai, anthropic, responses, claude-code, langsmith or otel."),
+    ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
     untrusted: Annotated[
         bool, typer.Option("--untrusted", help="Put its items in quarantine, and trust nothing that it says.")
@@ -190,26 +195,32 @@ def import_(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Read a file of experience, all or nothing; what is there already is left as it is."""
+    """Read a file of experience into LIBRARY: an export, or what an agent did elsewhere.
+
+    The file is checked to its end before anything is written. What is there already is left as it is, so an import
+    that was interrupted goes on when it is repeated.
+    """
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.errors import ConfigError
 
     from . import importers, inside
 
-    known, told = importers.read(source, form)
+    with _progress_of(source, "reading") as advance:
+        known, logged = importers.read(source, form, on_progress=advance)
     counted: dict[str, Any] = {"format": known, "library": str(path)}
     if dry_run:
         there = path.exists() and namespace in inside.namespaces(path)
         with opened(path, namespace) if there else ExperienceLibrary.open(":memory:") as library:
-            counted |= importers.count(library, source, known, told)
+            counted |= importers.count(library, source, known, logged)
         words = f"{counted['new']} of {counted['episodes']} episodes in {source} are new. Nothing was written."
         _done(as_json, counted, words)
         return
     with ExperienceLibrary.open(path, namespace=namespace) as library:
         if known != "hardwon":
-            counted |= importers.count(library, source, known, told)
-            importers.write(library, told, source=known, trusted=not untrusted)
-            words = f"{counted['new']} new episodes of {counted['episodes']} from {source}."
+            counted |= importers.count(library, source, known, logged)
+            with _progress_of(source, "writing") as advance:
+                importers.write(library, logged, source=known, trusted=not untrusted, on_progress=advance)
+            words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({known})."
             _done(as_json, counted, words)
             return
         try:
@@ -257,6 +268,16 @@ def reembed(
     with _progress("embedding") as advance:
         name = embed_again(path, wanted, advance).name
     _done(as_json, {"embedder": name, "library": str(path)}, f"{path} is embedded by {name}.")
+
+
+@contextmanager
+def _progress_of(source: Path, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Progress for a file that takes a while; None for a small one."""
+    if source.stat().st_size < SMALL:
+        yield None
+        return
+    with _progress(what) as advance:
+        yield advance
 
 
 @contextmanager

@@ -183,7 +183,13 @@ class Trajectory:
         return sum(step.reward for step in self.steps)
 
     def returns(self, discount: float = 0.95) -> list[float]:
-        """Discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}."""
+        """Discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}.
+
+        `meta["discount"]`, a number in [0, 1], replaces the discount: 1 for an outcome that belongs to all steps alike.
+        """
+        own = self.meta.get("discount")
+        if isinstance(own, int | float) and 0.0 <= own <= 1.0:
+            discount = float(own)
         returns: list[float] = []
         following = 0.0
         for step in reversed(self.steps):

@@ -152,7 +152,7 @@ def _read_around(part: str) -> list[str]:
 
 def _read_notes(part: str) -> list[str]:
     if part == "nothing told":
-        return ["you have no notes"]
+        return []
     if word := _WORD_OF.fullmatch(part):
         return [f"your notes about {_letter(word[1])} have {_words(word[2])}"]
     notes = [known for known in map(_NUMBERED.fullmatch, part.split("; ")) if known is not None]

@@ -5,6 +5,7 @@ behind the others. This file judges and files; it calls no tool, asks no model a
 """
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ class ToolEpisode:
     """The steps of one request, in the order in which its calls were answered."""
 
     def __init__(self, library: ExperienceLibrary, task: str) -> None:
-        self.task = task
+        self.task = self._request = task
         self.steps: list[Step] = []
         self._library = library
         self.working = WorkingMemory()
@@ -39,9 +40,19 @@ class ToolEpisode:
         """Whether an error was left as it was: a tool whose last call failed."""
         return any(self._broken.values())
 
+    def begin_request(self, task: str) -> None:
+        """Go on with another request of the same conversation: its states are those of an episode that begins with it.
+
+        The episode keeps its first task, its steps and its outcome.
+        """
+        if self.steps:
+            self.working = WorkingMemory()
+            self.working.begin(seen(task, (), ""))
+        self._request = task
+
     def state(self, calls: Sequence[Call]) -> State:
         """What is seen after these calls."""
-        return self.working.annotate(seen(self.task, calls, calls[-1].result if calls else ""))
+        return self.working.annotate(seen(self._request, calls, calls[-1].result if calls else ""))
 
     def answered(self, pre: State, calls: Sequence[Call], *, invalid: bool = False, why: Mapping[str, Any]) -> Step:
         """The last of these calls was answered; `pre` is what was seen when it was chosen."""
@@ -121,9 +132,9 @@ def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
     role = _role(told)
     if role not in _KNOWN:
         raise ValueError(f"a message with the role {role!r}; system, user, assistant and tool are known")
-    calls = [_plain_call(call) for call in told.get("tool_calls") or ()]
+    calls = [plain_call(call) for call in told.get("tool_calls") or ()]
     if told.get("function_call"):  # OpenAI's form before tools
-        calls.append(_plain_call({"function": told["function_call"], "id": told["function_call"].get("name")}))
+        calls.append(plain_call({"function": told["function_call"], "id": told["function_call"].get("name")}))
     answers = told.get("tool_call_id") or (told.get("name") if role == "tool" else None)
     failed = told.get("status") == "error"
     return {
@@ -135,8 +146,8 @@ def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain_call(call: Any) -> dict[str, Any]:
-    """`{"function": {"name", "arguments": "{...}"}}` of OpenAI or `{"name", "args"}` of LangChain."""
+def plain_call(call: Any) -> dict[str, Any]:
+    """`{"function": {"name", "arguments": "{...}"}}` of OpenAI, `{"name", "args"}` of LangChain, or with `input`."""
     inner = call.get("function") or call
     arguments: Any = next((inner[key] for key in ("args", "arguments", "input") if inner.get(key) is not None), {})
     if isinstance(arguments, str):
@@ -166,15 +177,26 @@ def _text_of_block(block: Any) -> str:
 
 
 def calls_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
-    """The calls in plain messages that were answered, in the order in which they were made."""
+    """The calls in plain messages that were answered, in the order in which they were made.
+
+    Ids may repeat (OpenAI's first form has the name of the function): a call has the next answer to its id.
+    """
     told = list(messages)
-    answers = {message["answers"]: message for message in told if message["role"] == "tool"}
+    answers: dict[Any, deque[Mapping[str, Any]]] = {}
+    for message in told:
+        if message["role"] == "tool":
+            answers.setdefault(_hashable(message["answers"]), deque()).append(message)
     for message in told:
         for call in message["calls"]:
-            answer = answers.get(call["id"])
-            if answer is not None:
+            waiting = answers.get(_hashable(call["id"]))
+            if waiting:
+                answer = waiting.popleft()
                 result = clipped(answer["text"], SHOWN_CHARS)
                 yield Call(call["name"], call["arguments"], result, (result or "error") if answer["error"] else "")
+
+
+def _hashable(ref: Any) -> Any:
+    return ref if isinstance(ref, str) or ref is None else text_of(ref)
 
 
 def since_request(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from langchain_core.tools import BaseTool
@@ -51,8 +51,8 @@ class Call:
 
 def seen(task: str, calls: Sequence[Call], feedback: str, shown_calls: int = 8, shown_chars: int = 2000) -> State:
     """The request and the last results; a call repeated at once with the same result is shown once."""
-    entries = [f"> {clipped(call.text, shown_chars)}\n{call.result}" for call in calls]
-    shown = [entry for entry, _ in groupby(entries)][-shown_calls:]
+    entries = (f"> {clipped(call.text, shown_chars)}\n{call.result}" for call in reversed(calls))  # the last ones only
+    shown = [entry for entry, _ in islice(groupby(entries), shown_calls)][::-1]
     return State("\n\n".join([f"Request: {task}", *shown]), task=task, feedback=feedback)
 
 

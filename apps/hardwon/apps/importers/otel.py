@@ -1,0 +1,247 @@
+"""Spans of OpenTelemetry with the semantic conventions for generative AI: a trace is an episode.
+
+Read as OTLP's JSON (`resourceSpans`), or a span a line, as exporters of the SDKs write it. A span with
+`gen_ai.operation.name` `execute_tool`, or with `gen_ai.tool.name`, is a call. Where none has its arguments or its
+result, the messages of the model's spans are read (`gen_ai.input.messages`, `gen_ai.output.messages`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hardwon.runtime.environments.calls import Call
+from hardwon.runtime.tool_episode import plain_call, text_of
+
+from .conversations import Outcome, split_requests
+from .messages import Message, is_error
+from .spool import LoggedEpisode, Spool
+
+Span = Mapping[str, Any]
+_EVALUATION = "gen_ai.evaluation."
+_PASS, _FAIL = ("pass", "passed", "success", "correct"), ("fail", "failed", "failure", "incorrect")
+_AGENT = "invoke_agent"
+
+
+def is_span(value: Any) -> bool:
+    """Return whether a value is a span, or spans of a resource."""
+    if not isinstance(value, Mapping):
+        return False
+    if "resourceSpans" in value or "resource_spans" in value or "scopeSpans" in value:
+        return True
+    return (
+        bool(_trace_id(value))
+        and "attributes" in value
+        and bool({"name", "startTimeUnixNano", "start_time"} & {*value})
+    )
+
+
+class Spans:
+    """Reads spans, in any order."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self.spans = 0
+        self.unanswered = 0
+
+    def add(self, place: str, value: Any) -> None:
+        """Take in a span, or spans of resources. Raises ValueError for what is none."""
+        if not is_span(value):
+            raise ValueError("not a span: it has no trace id and attributes, and no resourceSpans")
+        for span in _spans_in(value):
+            read = _read_span(span)
+            self.spans += 1
+            if any(name.startswith("gen_ai.") for name in read["attributes"]) or not read["parent"]:
+                self._spool.put(read["trace"], place, read)
+
+    def episodes(self) -> Iterator[LoggedEpisode]:
+        """Yield an episode a trace in which a tool was called."""
+        for trace in self._spool.parts():
+            spans = sorted(
+                (span for _, span in self._spool.values(trace)), key=lambda span: (span["start"], span["id"])
+            )
+            tools = [span for span in spans if _is_tool(span)]
+            requests = [(_request_text(spans), tuple(map(_call, tools)))] if any(map(_has_content, tools)) else []
+            if not requests:
+                requests = _requests_of_messages(spans)
+            if not requests and tools:  # names and outcomes alone: content was not captured
+                requests = [(_request_text(spans), tuple(map(_call, tools)))]
+            if requests:
+                success, score = _outcome(spans) or (None, None)
+                yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace})
+
+
+# ---- spans of any exporter in one form
+
+
+def _spans_in(value: Span) -> Iterator[Span]:
+    if "scopeSpans" in value or "scope_spans" in value:
+        value = {"resourceSpans": [value]}
+    resources = value.get("resourceSpans", value.get("resource_spans"))
+    if resources is None:
+        yield value
+        return
+    for resource in resources:
+        for scope in resource.get("scopeSpans") or resource.get("scope_spans") or ():
+            yield from scope.get("spans") or ()
+
+
+def _trace_id(span: Span) -> str:
+    context = span.get("context")
+    inner = context if isinstance(context, Mapping) else span
+    return str(inner.get("traceId") or inner.get("trace_id") or "")
+
+
+def _read_span(span: Span) -> dict[str, Any]:
+    if not isinstance(span, Mapping) or not _trace_id(span):
+        raise ValueError("a span without a trace id")
+    status = span.get("status") or {}
+    context = span.get("context")
+    context = context if isinstance(context, Mapping) else span
+    code = str(status.get("code", status.get("status_code", ""))) if isinstance(status, Mapping) else str(status)
+    events = [event for event in span.get("events") or () if isinstance(event, Mapping)]
+    return {
+        "trace": _trace_id(span),
+        "id": str(context.get("spanId") or context.get("span_id") or ""),
+        "parent": str(span.get("parentSpanId") or span.get("parent_id") or span.get("parent_span_id") or ""),
+        "name": str(span.get("name") or ""),
+        "start": _time(span.get("startTimeUnixNano") or span.get("start_time") or ""),
+        "failed": code == "2" or code.upper().endswith("ERROR"),
+        "why": text_of(status.get("message") or status.get("description")) if isinstance(status, Mapping) else "",
+        "attributes": _attributes(span.get("attributes")),
+        "events": [
+            {"name": str(event.get("name")), "attributes": _attributes(event.get("attributes"))} for event in events
+        ],
+    }
+
+
+def _time(value: Any) -> str:
+    """Text that sorts by time: nanoseconds as a number of fixed width, or a date."""
+    return f"{int(value):024d}" if str(value).isdigit() else str(value)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Attributes of OTLP, a list of keys and typed values, or a plain object."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {
+        str(one["key"]): _any_value(one.get("value"))
+        for one in value or ()
+        if isinstance(one, Mapping) and "key" in one
+    }
+
+
+def _any_value(value: Any) -> Any:
+    """The plain value of OTLP's AnyValue."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return value
+    ((kind, inner),) = value.items()
+    match kind:
+        case "intValue" | "int_value":
+            return int(inner)
+        case "arrayValue" | "array_value":
+            return [_any_value(one) for one in (inner or {}).get("values") or ()]
+        case "kvlistValue" | "kvlist_value":
+            return {str(one["key"]): _any_value(one.get("value")) for one in (inner or {}).get("values") or ()}
+    return inner if kind.lower().endswith("value") else value
+
+
+# ---- calls
+
+
+def _is_tool(span: Span) -> bool:
+    attributes = span["attributes"]
+    return attributes.get("gen_ai.operation.name") == "execute_tool" or (
+        "gen_ai.tool.name" in attributes and attributes.get("gen_ai.operation.name") in (None, "")
+    )
+
+
+def _has_content(span: Span) -> bool:
+    return any(f"gen_ai.tool.call.{name}" in span["attributes"] for name in ("arguments", "result"))
+
+
+def _call(span: Span) -> Call:
+    attributes = span["attributes"]
+    name = attributes.get("gen_ai.tool.name") or span["name"].removeprefix("execute_tool").strip() or "tool"
+    made = plain_call({"name": name, "arguments": attributes.get("gen_ai.tool.call.arguments")})
+    result = text_of(attributes.get("gen_ai.tool.call.result"))
+    error = _error(span) or (result if is_error(result) else "")
+    return Call(made["name"], made["arguments"], result or (f"error: {error}" if error else ""), error)
+
+
+def _error(span: Span) -> str:
+    """Why a span failed; empty where it did not."""
+    raised: Span = next((event["attributes"] for event in span["events"] if event["name"].endswith("exception")), {})
+    words = text_of(raised.get("exception.message") or span["why"])
+    kind = text_of(span["attributes"].get("error.type") or raised.get("exception.type"))
+    if not (span["failed"] or raised or "error.type" in span["attributes"]):
+        return ""
+    return ": ".join(filter(None, (kind, words))) or "error"
+
+
+# ---- messages
+
+
+def _requests_of_messages(spans: Sequence[Span]) -> list[tuple[str, tuple[Call, ...]]]:
+    """The calls in the longest conversation that a span of the model has."""
+    talks = [_messages(span) for span in spans]
+    longest = max(talks, key=len, default=[])
+    return [request for _, request in split_requests(longest)]
+
+
+def _messages(span: Span) -> list[Message]:
+    attributes = span["attributes"]
+    found = [_as_list(attributes.get(f"gen_ai.{side}.messages")) for side in ("input", "output")]
+    return [message for one in (*found[0], *found[1]) if isinstance(one, Mapping) for message in _of_parts(one)]
+
+
+def _as_list(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return []
+    return value if isinstance(value, list) else []
+
+
+def _of_parts(message: Span) -> Iterator[Message]:
+    """A message of the conventions: a role and parts."""
+    parts = [part for part in _as_list(message.get("parts")) if isinstance(part, Mapping)]
+    role = str(message.get("role") or "user")
+    words = "\n".join(text_of(part.get("content")) for part in parts if part.get("type") == "text")
+    words = words or text_of(message.get("content"))
+    calls = [plain_call(part) for part in parts if part.get("type") == "tool_call"]
+    for part in parts:
+        if part.get("type") == "tool_call_response":
+            text = text_of(part.get("response", part.get("result")))
+            yield {"role": "tool", "text": text, "calls": [], "answers": part.get("id"), "error": is_error(text)}
+    if words or calls:
+        yield {"role": role, "text": words, "calls": calls, "answers": None, "error": False}
+
+
+def _request_text(spans: Sequence[Span]) -> str:
+    """The first words of a person; else the name of the root."""
+    for span in spans:
+        words = [message["text"] for message in _messages(span) if message["role"] == "user" and message["text"]]
+        events = [event["attributes"] for event in span["events"] if event["name"] == "gen_ai.user.message"]
+        words += [text_of(event.get("content")) for event in events]
+        words += [text_of(span["attributes"].get("gen_ai.prompt.0.content"))]
+        if first := next(filter(None, words), ""):
+            return first
+    root = next((span for span in spans if not span["parent"]), spans[0])
+    return text_of(root["attributes"].get("gen_ai.agent.description") or root["name"])
+
+
+def _outcome(spans: Sequence[Span]) -> Outcome | None:
+    """An evaluation, where there is one; else a failed agent's span is a failure."""
+    sources = [
+        event["attributes"] for span in spans for event in span["events"] if event["name"].startswith(_EVALUATION)
+    ]
+    for source in (*sources, *(span["attributes"] for span in spans)):
+        value, label = (source.get(f"{_EVALUATION}score.{name}") for name in ("value", "label"))
+        if isinstance(value, int | float):
+            score = min(1.0, max(0.0, float(value)))
+            return score >= 1.0, score
+        if str(label).lower() in (*_PASS, *_FAIL):
+            return (won := str(label).lower() in _PASS), float(won)
+    agents = [span for span in spans if span["attributes"].get("gen_ai.operation.name") == _AGENT or not span["parent"]]
+    return (False, 0.0) if any(span["failed"] for span in agents) else None

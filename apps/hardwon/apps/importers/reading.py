@@ -1,0 +1,171 @@
+"""Recognize the format of a file, and read it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, get_args
+
+from hardwon.memory.errors import ConfigError
+
+from .claude_code import Transcripts, is_line
+from .conversations import Conversations
+from .messages import CONVERSATIONS, form_of, is_messages
+from .otel import Spans, is_span
+from .runs import Runs, describe_error
+from .source import Progress, read_values
+from .spool import LoggedEpisode, Spool
+
+Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "langsmith", "otel"]
+FORMATS = ("auto", *get_args(Format))
+_HARDWON = {"episode", "item", "usage", "change"}
+_READERS: dict[str, type["Reader"]] = {
+    "openai": Conversations,
+    "anthropic": Conversations,
+    "responses": Conversations,
+    "claude-code": Transcripts,
+    "langsmith": Runs,
+    "otel": Spans,
+}
+_LOOKS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset(["conversations"]), "ShareGPT's conversations, whose tool calls have no common form"),
+    (frozenset(["prompt", "completion"]), "pairs of prompt and completion, which have no tool calls"),
+    (frozenset(["prompt", "chosen"]), "preference pairs, which have no tool calls"),
+    (frozenset(["instruction", "output"]), "Alpaca's instructions, which have no tool calls"),
+    (frozenset(["batches"]), "an export of batches; give the lines inside"),
+    (frozenset(["resourceLogs"]), "OpenTelemetry's logs; give the traces (resourceSpans)"),
+    (frozenset(["resourceMetrics"]), "OpenTelemetry's metrics; give the traces (resourceSpans)"),
+    (frozenset(["mapping", "current_node"]), "ChatGPT's data export, which has no answers of tools"),
+    (frozenset(["chat_messages"]), "claude.ai's data export, which has no answers of tools"),
+    (frozenset(["observations", "traceId"]), "Langfuse's own export; export the traces as OpenTelemetry"),
+)
+"""What else a file may be, by the names in its first value."""
+
+
+class Reader(Protocol):
+    """Takes in the values of a file, and yields the episodes in them."""
+
+    unanswered: int
+
+    def __init__(self, spool: Spool) -> None: ...
+
+    def add(self, place: str, value: Any) -> None:
+        """Take in a value; raises ValueError for what is not of the format."""
+        ...
+
+    def episodes(self) -> Iterator[LoggedEpisode]:
+        """Yield the episodes."""
+        ...
+
+
+def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = None) -> tuple[Format, Spool]:
+    """Return the format of a file, and the episodes in it; none of a file of our own, which the library reads.
+
+    Raises:
+        ConfigError: The format does not exist, or the file cannot be read, is of another format, or has no call of a
+            tool with its answer. The message names the line and the next step.
+    """
+    if wanted not in FORMATS:
+        raise ConfigError(f"format is {wanted!r}; use one of {', '.join(FORMATS)}.")
+    if wanted == "hardwon" or (wanted == "auto" and _is_ours(path)):
+        return "hardwon", Spool()
+    spool = Spool()
+    known, reader, values = "", None, 0
+    for place, value in read_values(path, on_progress):
+        values += 1
+        if reader is None:
+            known = _recognize(path, place, value) if wanted == "auto" else wanted
+            reader = _READERS[known](spool)
+        with _Named(path, place, value, known):
+            reader.add(place, value)
+    assert reader is not None  # an empty file was refused
+    if wanted == "auto" and isinstance(reader, Conversations):
+        known = reader.form
+    with _Named(path, "", None, known):
+        for episode in reader.episodes():
+            spool.keep(episode)
+    if not len(spool):
+        raise ConfigError(_why_nothing(path, known, reader, values))
+    return cast(Format, known), spool
+
+
+class _Named:
+    """Turns what a reader raises into a ConfigError that names the file and the place."""
+
+    def __init__(self, path: Path, place: str, value: Any, known: str) -> None:
+        self._where, self._value, self._known = f"{path}, {place}" if place else str(path), value, known
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ConfigError) or not isinstance(
+            error, ValueError | LookupError | TypeError | AttributeError | OverflowError | RecursionError
+        ):
+            return
+        other = _name(self._value)
+        mixed = other and _READERS[other] != _READERS[self._known]
+        hint = f"; it looks like {other}, and a file has one format" if mixed else ""
+        raise ConfigError(f"{self._where}: {describe_error(error)}{hint}.") from error
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is an export of a library, by its first line alone."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            first = json.loads(file.readline(2**26))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and len(first) == 1 and set(first) <= _HARDWON
+
+
+def _name(value: Any) -> str:
+    """The format of a value; empty where it is none that is known."""
+    if isinstance(value, list):
+        return form_of(value) if is_messages(value) else ""
+    if not isinstance(value, Mapping):
+        return ""
+    names = set(value)
+    if is_span(value):
+        return "otel"
+    if is_line(value):
+        return "claude-code"
+    if "run_type" in names or ("inputs" in names and "outputs" in names):
+        return "langsmith"
+    if "output" in names and isinstance(value.get("output"), list):
+        return "responses"
+    has_messages = any(isinstance(value.get(name), list) for name in CONVERSATIONS)
+    if has_messages or names & {"messages", "request", "choices"} or is_messages([value]):
+        return form_of(value)
+    return ""
+
+
+def _recognize(path: Path, place: str, value: Any) -> str:
+    if known := _name(value):
+        return known
+    names = set(value) if isinstance(value, Mapping) else set()
+    looks = next((words for marks, words in _LOOKS if marks <= names), "")
+    if looks:
+        what = f"it looks like {looks}"
+    elif names:
+        what = f"of no format that is known: its names are {', '.join(sorted(map(str, names))[:8])}"
+    else:
+        what = f"of no format that is known: it is {type(value).__name__}, not an object"
+    raise ConfigError(
+        f"{path}, {place}: {what}. Give a file of these formats, or say which with --format: "
+        f"{', '.join(FORMATS[1:])}; docs/importing.md has an example of each."
+    )
+
+
+def _why_nothing(path: Path, known: str, reader: Reader, values: int) -> str:
+    """Why a file of a known format has nothing to import."""
+    head = f"{path} has nothing to import: it looks like {known} ({values} {'value' if values == 1 else 'values'})"
+    if reader.unanswered:
+        calls = f"{reader.unanswered} call{'' if reader.unanswered == 1 else 's'}"
+        return f"{head}, but none of its {calls} of tools has an answer in it. Log the results of tools as well."
+    if known == "otel":
+        return (
+            f"{head}, but no span is a call of a tool (gen_ai.operation.name = execute_tool, gen_ai.tool.name). "
+            "Instrument the tools, or capture gen_ai.input.messages."
+        )
+    return f"{head}, but no tool is called in it. An episode is a request and the calls made for it."

@@ -1,0 +1,153 @@
+"""Read the JSON values of a file one at a time, however large the file is.
+
+A file holds one value a line, or one document: an array of values, or a single object. The values come with the
+number of their line (of a document: their place in it), for error messages. Nothing longer than `MAX_VALUE` is held.
+"""
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import ijson
+
+from hardwon.memory.errors import ConfigError
+
+MAX_VALUE = 64 * 2**20
+"""Bytes of one value: a line, or an object that is a whole file."""
+LISTS = ("resourceSpans.item", "runs.item", "data.item")
+"""Lists in a larger document that are read one element at a time."""
+_BOM = b"\xef\xbb\xbf"
+
+Progress = Callable[[int, int], None]
+Value = tuple[str, Any]
+"""Where a value is ("line 3"), and the value."""
+
+
+def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Value]:
+    """Yield every JSON value of a file, with its place.
+
+    Raises:
+        ConfigError: The file cannot be read, is empty, or holds something that is not JSON; the message names the line.
+    """
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
+        file.seek(start)
+        values = _lines(path, file) if _is_lines(file, start) else _document(path, file, size)
+        file.seek(start)
+        empty = True
+        for value in values:
+            empty = False
+            if on_progress is not None:
+                on_progress(file.tell(), size)
+            yield value
+        if empty:
+            raise ConfigError(f"{path} is empty.")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file, to be read and read again; a pipe is copied first."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            with path.open("rb") as file:
+                yield file
+        elif stat.S_ISFIFO(mode):
+            with path.open("rb") as pipe, tempfile.TemporaryFile() as copy:
+                shutil.copyfileobj(pipe, copy)
+                copy.seek(0)
+                yield copy
+        else:
+            raise ConfigError(f"{path} is neither a file nor a pipe. Give a file of JSON.")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}). Give a file of JSON.") from error
+
+
+def _is_lines(file: IO[bytes], start: int) -> bool:
+    """Whether the first line that is not blank is a whole JSON value, and not the array that is the whole file."""
+    file.seek(start)
+    line = _next_line(file)
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        head = line.lstrip()[:1]
+        return head not in (b"[", b"{") or not _goes_on(line, file)
+    more = _next_line(file)
+    return not (isinstance(value, list) and not more.strip())
+
+
+def _goes_on(line: bytes, file: IO[bytes]) -> bool:
+    """Whether a first line that is not a whole value begins a document: there is more of it."""
+    return len(line) > MAX_VALUE or bool(_next_line(file).strip())
+
+
+def _next_line(file: IO[bytes]) -> bytes:
+    """The next line that is not blank, cut after MAX_VALUE; empty at the end."""
+    while line := file.readline(MAX_VALUE + 1):
+        if line.strip():
+            return line
+    return b""
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[Value]:
+    number = 0
+    while line := file.readline(MAX_VALUE + 1):
+        number += 1
+        if len(line) > MAX_VALUE:
+            raise ConfigError(
+                f"{path}, line {number}: longer than {MAX_VALUE >> 20} MB. Write one conversation or run a line."
+            )
+        if not line.strip():
+            continue
+        try:
+            yield f"line {number}", json.loads(line)
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}, line {number}: not UTF-8 ({error.reason}). Save it as UTF-8.") from error
+        except (ValueError, RecursionError) as error:
+            cut = not line.endswith(b"\n") and not file.read(1)
+            why = "the file ends in the middle of it; write the file again or remove the line" if cut else error
+            raise ConfigError(f"{path}, line {number}: not JSON ({why}).") from error
+
+
+def _document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
+    """The elements of an array, or of the list in a large object; else the one object."""
+    head = _next_line(file).lstrip()[:1]
+    file.seek(0)
+    prefixes = ["item"] if head == b"[" else list(LISTS) if size > MAX_VALUE else [""]
+    for prefix in prefixes:
+        file.seek(0)
+        found = False
+        for number, value in enumerate(_elements(path, file, prefix), 1):
+            found = True
+            if isinstance(value, dict) and prefix == LISTS[0]:
+                value = {"resourceSpans": [value]}
+            yield (f"value {number}" if prefix else "line 1"), value
+        if found or head == b"[":
+            return
+    raise ConfigError(
+        f"{path} is one JSON object of {size >> 20} MB, more than {MAX_VALUE >> 20}. "
+        "Write one conversation or run a line."
+    )
+
+
+def _elements(path: Path, file: IO[bytes], prefix: str) -> Iterator[Any]:
+    number = 0
+    try:
+        for value in ijson.items(file, prefix, use_float=True):
+            number += 1
+            yield value
+    except (ijson.JSONError, ValueError, RecursionError) as error:
+        cut = isinstance(error, ijson.IncompleteJSONError)
+        why = "the file ends in the middle of it" if cut and "parse error" not in str(error) else _first_line(error)
+        raise ConfigError(f"{path}, line 1, after {number} values: not JSON ({why}).") from error
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]
