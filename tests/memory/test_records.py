@@ -182,3 +182,11 @@ def test_an_item_refuses_what_no_field_of_it_can_be(fields):
     """The message names the value seen."""
     with pytest.raises(ConfigError, match=str(next(iter(fields.values())))):
         Item("insight", "x", **fields)
+
+
+def test_an_outcome_of_all_steps_alike_is_not_discounted():
+    """`meta["discount"]` replaces the discount, where it is a number that can be one."""
+    steps = tuple(Step(State("a"), "go", State("b"), Diagnosis(True), float(n == 2), n) for n in range(3))
+    assert Trajectory("t", steps, True, meta={"discount": 1.0}).learned_returns() == [1.0, 1.0, 1.0]
+    for odd in (2.0, -1, "1", None, float("nan")):
+        assert Trajectory("t", steps, True, meta={"discount": odd}).returns(0.5) == [0.25, 0.5, 1.0]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -189,9 +189,15 @@ def import_(
         typer.Option("--format", help="auto, hardwon, openai, anthropic, responses, claude-code, langsmith or otel."),
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
-    untrusted: Annotated[
-        bool, typer.Option("--untrusted", help="Put its items in quarantine, and trust nothing that it says.")
-    ] = False,
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            help="trusted: believe what it says, as of your own agents; untrusted: learn only which actions were taken "
+            "and how they ended.",
+            show_default="trusted for an export of hardwon, untrusted for other logs",
+        ),
+    ] = None,
+    untrusted: Annotated[bool, typer.Option("--untrusted", help="The same as --trust untrusted.")] = False,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -205,8 +211,12 @@ def import_(
 
     from . import importers, inside
 
+    if trust not in (None, "trusted", "untrusted"):
+        raise ConfigError(f"--trust is {trust!r}; use trusted or untrusted.")
     with _progress_of(source, "reading") as advance:
         known, logged = importers.read(source, form, on_progress=advance)
+    own = known == "hardwon" if trust is None else trust == "trusted"
+    believed: Literal["trusted", "untrusted"] = "trusted" if own and not untrusted else "untrusted"
     counted: dict[str, Any] = {"format": known, "library": str(path)}
     if dry_run:
         there = path.exists() and namespace in inside.namespaces(path)
@@ -219,12 +229,14 @@ def import_(
         if known != "hardwon":
             counted |= importers.count(library, source, known, logged)
             with _progress_of(source, "writing") as advance:
-                importers.write(library, logged, source=known, trusted=not untrusted, on_progress=advance)
+                importers.write(
+                    library, logged, source=known, trust=believed, writer=f"import:{source.name}", on_progress=advance
+                )
             words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({known})."
             _done(as_json, counted, words)
             return
         try:
-            lines = library.import_jsonl(source, trust="untrusted" if untrusted else "trusted")
+            lines = library.import_jsonl(source, trust=believed)
         except RecursionError as error:
             raise ConfigError(f"{source} is not what `hardwon memory export` wrote: {error}.") from error
     _done(as_json, {**counted, "lines": lines}, f"{lines} new lines from {source}.")

@@ -187,9 +187,7 @@ class Trajectory:
 
         `meta["discount"]`, a number in [0, 1], replaces the discount: 1 for an outcome that belongs to all steps alike.
         """
-        own = self.meta.get("discount")
-        if isinstance(own, int | float) and 0.0 <= own <= 1.0:
-            discount = float(own)
+        discount = self._discount(discount)
         returns: list[float] = []
         following = 0.0
         for step in reversed(self.steps):
@@ -202,12 +200,17 @@ class Trajectory:
 
         The steps keep the rewards that were given, for the audit.
         """
+        discount = self._discount(discount)
         returns: list[float] = []
         following = 0.0
         for step in reversed(self.steps):
             following = bounded(bounded(step.reward) + discount * following)
             returns.append(following)
         return returns[::-1]
+
+    def _discount(self, usual: float) -> float:
+        own = self.meta.get("discount")
+        return float(own) if isinstance(own, int | float) and 0.0 <= own <= 1.0 else usual
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.records import Trust
 from hardwon.runtime.environments.calls import Call, clipped
 from hardwon.runtime.tool_episode import SHOWN_CHARS, ToolEpisode, text_of
 
@@ -24,7 +25,12 @@ _CONVERSATIONS = ("openai", "anthropic", "responses")
 
 
 def episodes(
-    library: ExperienceLibrary, logged: Iterable[LoggedEpisode], *, source: str, trusted: bool = True
+    library: ExperienceLibrary,
+    logged: Iterable[LoggedEpisode],
+    *,
+    source: str,
+    trust: Trust = "untrusted",
+    writer: str = "import",
 ) -> Iterator[Trajectory]:
     """Yield what a file tells as episodes of this library.
 
@@ -39,14 +45,13 @@ def episodes(
         for task, calls in requests:
             episode.begin_request(text_of(task))
             episode.replay([_clean(call) for call in calls])
-        success: bool | None = not episode.broken if one.success is None else one.success
-        if not trusted:
-            success = None
+        success = not episode.broken if one.success is None else one.success
         ending = "success" if success else "done"
         meta = {"environment": source, "policy": "import", **one.meta}
         if one.score is not None:
             meta["discount"] = 1.0
-        yield episode.trajectory(success, one.score, arm="import", ending=ending, meta=meta, id=episode_id(one, source))
+        named = {"arm": "import", "ending": ending, "meta": meta, "writer": writer, "trust": trust}
+        yield episode.trajectory(success, one.score, id=episode_id(one, source), **named)
 
 
 def episode_id(one: LoggedEpisode, source: str) -> str:
@@ -88,7 +93,8 @@ def write(
     logged: Spool,
     *,
     source: str,
-    trusted: bool = True,
+    trust: Trust = "untrusted",
+    writer: str = "import",
     on_progress: Progress | None = None,
 ) -> int:
     """Record what is not there yet, some hundred episodes a transaction; returns how many were new."""
@@ -96,7 +102,7 @@ def write(
     total, waiting = len(logged), iter(logged)
     while batch := list(islice(waiting, BATCH)):
         unknown = [one for one in batch if not is_known(library, one, source)]
-        new += len(library.record_many(episodes(library, unknown, source=source, trusted=trusted)))
+        new += len(library.record_many(episodes(library, unknown, source=source, trust=trust, writer=writer)))
         done += len(batch)
         if on_progress is not None:
             on_progress(done, total)
