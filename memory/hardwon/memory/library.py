@@ -10,7 +10,6 @@ read and write one library. This file knows nothing of prompts, models or graphs
         verdict = library.check(state, "eat raw potato")
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -31,6 +30,7 @@ from .errors import LibraryError
 from .guardrails import holds
 from .inbox import Inbox
 from .opening import agree_on_embedder, namespace_number, reembed as reembed
+from .private import OwnLock
 from .records import (
     Admission,
     EvolutionReport,
@@ -73,7 +73,7 @@ class ExperienceLibrary(TendedLibrary):
     def __init__(self, store: Store, embedder: Embedder, namespace: str) -> None:
         self._store = store
         self._embedder = embedder
-        self._lock = threading.RLock()
+        self._lock = OwnLock(store.path)
         self.namespace = namespace
         self._number = namespace_number(store, namespace)
         self._derived = Derived(store, self._number)
@@ -466,8 +466,11 @@ class ExperienceLibrary(TendedLibrary):
     def close(self) -> None:
         """Close the file, and keep what is derived beside it where that spares the next opening time.
 
-        Closing twice is fine.
+        Closing twice is fine. In a forked process nothing is kept: the library is the parent's.
         """
+        if not self._lock.is_mine():
+            self._store.close()
+            return
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .private import FOLDER_MODE, open_new
 from .store import Store
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -200,7 +201,7 @@ def _padded(size: int) -> int:
 
 def _write(path: Path, header: bytes, arrays: Arrays) -> None:
     """Temporary file, fsync, rename: a reader finds the old file or the new one."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(FOLDER_MODE, exist_ok=True)
     header += b" " * (_padded(len(header)) - len(header))
     parts = [len(header).to_bytes(8, "little"), header]
     for array in arrays.values():
@@ -211,7 +212,7 @@ def _write(path: Path, header: bytes, arrays: Arrays) -> None:
         digest.update(part)
     new = path.parent / f".new-{uuid.uuid4().hex}"
     try:
-        with new.open("xb") as file:
+        with open_new(new, exclusive=True) as file:
             file.write(_MAGIC + digest.digest())
             file.writelines(parts)
             file.flush()

@@ -8,7 +8,6 @@ reads a copy in memory where that cannot be done in the file.
 
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from .errors import (
     NotALibrary,
 )
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
+from .private import FILE_MODE, OwnLock
 
 BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for another one before it gives up."""
@@ -39,6 +39,8 @@ CACHE_KIB = 65_536
 """Pages that a connection keeps: the rows of 25,000 steps."""
 MAPPED = 2**31 - 2**16
 """Bytes that SQLite maps into memory at most. A file that is larger yet gains nothing by it."""
+_OF_PARENTS: list[sqlite3.Connection] = []
+"""Connections that a forked process inherited: closing one there would touch the parent's files."""
 _MAGIC = b"SQLite format 3\x00"
 
 
@@ -52,13 +54,15 @@ class Store:
         """
         self.path = str(path)
         self.read_only = read_only
-        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        self._lock = OwnLock(self.path)
         self._depth = 0
         self._file: sqlite3.Connection | None = None
         self.waiting: Callable[[], None] | None = None
         """What has to be done before the next read; it clears this when it is done."""
         self.copies = 0
         """How often what is read went from the file to a copy or back: then nothing read before is to be trusted."""
+        self._new = self.path != ":memory:" and not Path(self.path).exists()
         if self.path != ":memory:":
             _refuse_other_files(Path(self.path), read_only)
         with self._explained():
@@ -88,6 +92,8 @@ class Store:
     def _prepare(self) -> None:
         # tables first: another process may be creating them, and commits them together with the numbers
         (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if self._new:  # the file is there now, and empty; its log takes the mode that it has
+            Path(self.path).chmod(FILE_MODE)
         (application,) = self.connection.execute("PRAGMA application_id").fetchone()
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
         if tables and application != APPLICATION_ID:
@@ -243,7 +249,10 @@ class Store:
                 raise self._explain(error) from error
 
     def close(self) -> None:
-        """Close the file. Closing twice is fine."""
+        """Close the file. Closing twice is fine. In a forked process it stays as it is: it is the parent's."""
+        if os.getpid() != self._owner:
+            _OF_PARENTS.append(self.connection)
+            return
         with self._lock:
             self.to_file()
             self.connection.close()

@@ -1,6 +1,5 @@
 """What people do with a library: look into it, and tend its items. It neither records nor recalls; see `library`."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -9,6 +8,7 @@ from typing import Any, Literal
 
 from . import catalogue, clusters, credit, inspection, tiers
 from .ledger import dumps, read_steps
+from .private import OwnLock
 from .records import Item, Kind, Segment, Step, Summary, Trajectory, Trust
 from .redaction import redact, redact_item, redact_values
 from .store import Store
@@ -18,7 +18,7 @@ from .validation import check_item, check_object, check_text, check_texts, check
 class TendedLibrary(ABC):
     """One namespace of a library, as a person looks into it and tends it."""
 
-    _lock: threading.RLock
+    _lock: OwnLock
     _number: int
 
     @abstractmethod

@@ -16,6 +16,7 @@ from typing import Any
 from . import catalogue, inspection
 from .errors import ConfigError
 from .ledger import dumps, now
+from .private import open_new
 from .records import Diagnosis, Failure, Item, State, Step, Trajectory, Trust
 from .redaction import redact, redact_item, redact_values
 from .store import Store
@@ -33,9 +34,10 @@ def export_jsonl(store: Store, namespace: int, path: str | Path) -> int:
     partial = path.with_name(path.name + ".partial")
     count = 0
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        partial.unlink(missing_ok=True)
+        with open_new(partial, exclusive=True) as file:
             for line in _lines(store, namespace):
-                file.write(dumps(line) + "\n")
+                file.write((dumps(line) + "\n").encode())
                 count += 1
         partial.replace(path)
     except OSError as error:
