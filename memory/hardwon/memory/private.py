@@ -29,12 +29,12 @@ def check_process(owner: int, path: str) -> None:
     if os.getpid() != owner:
         raise LibraryError(
             f"{path} was opened by process {owner}, which then forked this one, {os.getpid()}. A library is not "
-            "used across a fork: open it in each process, after the fork (gunicorn: in post_fork, or without --preload)."
+            "used across a fork: open it in each process, after the fork (gunicorn: without --preload)."
         )
 
 
 class OwnLock:
-    """A lock that one thread may take again, of the process that made it: a forked one gets an error, and never waits."""
+    """A lock that one thread may take again, of the process that made it: a forked one gets an error."""
 
     def __init__(self, path: str) -> None:
         self._path = path
