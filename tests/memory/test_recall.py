@@ -104,7 +104,7 @@ def test_a_score_that_moved_asks_for_no_new_search(library, episode):
         str(library.add(Item("insight", f"a wooden drawer closed {name}", score=score)).item_id)
         for name, score in (("one", 0.9), ("two", 0.8))
     )
-    library.record(episode())
+    library.record(episode(*"abcde"))  # as many actions as are recalled: nothing is filled in
     assert items(library.recall(DRAWER)) == ["a wooden drawer closed one", "a wooden drawer closed two"]
     scans = library._search.scans
     for _ in range(4):
@@ -222,8 +222,8 @@ def test_the_same_action_is_not_shown_twice(library, episode):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("xyz"), st.sampled_from([0.0, 0.1, 0.5, 1.0]))))
-def test_the_best_steps_are_recalled_as_a_full_sort_would(tried):
-    """The index gives what sorting all live and best steps of the situation gives, no action twice."""
+def test_all_steps_of_a_situation_are_recalled_where_there_is_room(tried):
+    """All live and best steps of the situation, no action twice."""
     with ExperienceLibrary.open(":memory:") as library:
         judged = Diagnosis(True)
         for verb, thing, reward in tried:
@@ -233,7 +233,9 @@ def test_the_best_steps_are_recalled_as_a_full_sort_would(tried):
             "ORDER BY return_to_go DESC, id DESC"
         )
         best = list(dict.fromkeys(row[0] for row in rows))
-        assert actions(library.recall(DRAWER, k=12)) == best[:12]
+        recalled = actions(library.recall(DRAWER, k=30))
+        assert len(recalled) == len(set(recalled))
+        assert set(recalled) == set(best)
 
 
 def test_items_of_a_place_are_recalled_there_and_next_door(library, episode):
@@ -437,6 +439,110 @@ def test_by_task_the_library_is_asked_once(library, episode, monkeypatch):
     first = library.recall(DRAWER, level="task")
     monkeypatch.setattr("hardwon.memory.recall._similar_episodes", None)
     assert library.recall(replace(DRAWER, observation="elsewhere"), level="task").steps == first.steps
+
+
+def seen(*pairs, task, name, reward=1.0):
+    """An episode of (observation, action) pairs in a task."""
+    states = [State(see, task=task) for see, _ in pairs]
+    steps = [
+        Step(state, action, state, Diagnosis(True), reward * (t == len(pairs) - 1), t)
+        for t, (state, (_, action)) in enumerate(zip(states, pairs, strict=True))
+    ]
+    return Trajectory(task, tuple(steps), reward > 0, id=name)
+
+
+def test_of_a_known_situation_the_nearest_task_comes_first(library):
+    """The same sight, and another thing to do: the words of the task decide, also against a majority."""
+    for number in range(3):
+        library.record(seen((DRAWER.observation, "close it"), task="hide the red fork", name=f"f{number}"))
+    library.record(seen((DRAWER.observation, "open it"), task="find the silver spoon", name="s"))
+    assert actions(library.recall(replace(DRAWER, task="find a spoon"), k=1)) == ["open it"]
+    assert actions(library.recall(replace(DRAWER, task="hide a fork"), k=1)) == ["close it"]
+
+
+def test_of_a_known_situation_what_came_before_counts(library):
+    """Two ways lead to the same sight; a policy that says where it comes from gets what followed there."""
+    here = DRAWER.observation
+    library.record(seen(("A hall.", "enter"), (here, "open it"), task="t", name="a"))
+    library.record(seen(("A barn.", "climb"), (here, "close it"), task="t", name="b"))
+    assert actions(library.recall(DRAWER, k=1, after="enter")) == ["open it"]
+    assert actions(library.recall(DRAWER, k=1, after="climb")) == ["close it"]
+
+
+def test_many_poor_steps_do_not_outvote_a_good_one(library, episode):
+    """Of one situation the returns can be compared."""
+    for _ in range(20):
+        library.record(episode("kick drawer", reward=0.1))
+    library.record(episode("open drawer", reward=1.0))
+    assert actions(library.recall(DRAWER, k=1)) == ["open drawer"]
+
+
+def test_of_a_new_situation_the_task_counts(library):
+    """Two sights equally near, in two tasks."""
+    library.record(seen(("A wooden drawer, a red lamp.", "light the lamp"), task="read the old book", name="a"))
+    library.record(seen(("A wooden drawer, a red sofa.", "sleep well"), task="rest after dinner", name="b"))
+    here = State("A wooden drawer, a red vase.", task="read a book")
+    assert actions(library.recall(here, k=1)) == ["light the lamp"]
+    assert actions(library.recall(replace(here, task="rest a while"), k=1)) == ["sleep well"]
+
+
+def test_search_fills_the_places_that_a_known_situation_leaves_empty(library):
+    """Up to k, with the same kind of action in situations that are near; the recollection says how many."""
+    library.record(seen((DRAWER.observation, "open drawer"), task="t", name="a"))
+    for number, word in enumerate(("oak", "iron", "green")):
+        see = f"You see a {word} drawer. It is closed."
+        library.record(seen((see, f"open {word} drawer"), task="t", name=f"n{number}"))
+    recollection = library.recall(DRAWER, k=3)
+    assert (len(recollection.steps), recollection.filled) == (3, 2)
+    assert [hit.similarity == 1.0 for hit in recollection.steps] == [True, False, False]
+    assert library.recall(DRAWER, k=1).filled == 0
+
+
+def test_a_place_stays_empty_rather_than_be_filled_with_what_little_supports(library):
+    """One near step of another kind against many of the known situation."""
+    for number in range(8):
+        library.record(seen((DRAWER.observation, "open drawer"), task="t", name=f"a{number}"))
+    library.record(seen(("You see a wooden drawer. It is burning.", "flee"), task="t", name="b"))
+    assert actions(library.recall(DRAWER, k=3)) == ["open drawer"]
+
+
+def test_a_question_finds_what_its_words_name(library, episode):
+    """As `search` does, in another number of the word; its cosine to the text is too small to find it."""
+    library.add(Item("insight", "Spoons lie in drawers"))
+    library.record(episode("open drawer", see="A long hall with doors, lamps and two potatoes on a shelf."))
+    assert items(library.recall("where is a spoon?")) == ["Spoons lie in drawers"]
+    assert actions(library.recall("who saw a potato?")) == ["open drawer"]
+    assert not library.recall("who wrote the quarterly report?")
+
+
+@pytest.mark.parametrize(
+    ("title", "question"),
+    [("Löffel liegen in Schubladen", "wo liegen Löffel?"), ("ложки лежат в ящике", "где ложки?")],
+)
+def test_a_question_in_another_language_finds_its_words(library, title, question):
+    """Stems are English; other words are found as they are written."""
+    library.add(Item("insight", title))
+    assert items(library.recall(question)) == [title]
+
+
+def test_by_task_the_nearest_task_is_found_by_stems_and_rare_words(library):
+    """Not by the share of common words: BM25 with stems, and the meaning."""
+    for number in range(6):
+        library.record(
+            seen(("x", f"a{number}"), task=f"please put the thing in the room number {number}", name=f"c{number}")
+        )
+    library.record(seen(("x", "boil"), task="potatoes must be boiled", name="p"))
+    found = library.recall(State("", task="please put a boiled potato in the room"), level="task", k=1)
+    assert actions(found) == ["boil"]
+
+
+def test_by_task_what_followed_the_same_action_comes_first(library):
+    """Of whole episodes a policy needs the part where it stands."""
+    library.record(seen(("x", "wake"), ("y", "eat soup"), ("z", "leave"), task="dine", name="a"))
+    state = State("", task="dine")
+    assert actions(library.recall(state, level="task", k=1)) == ["wake"]
+    assert actions(library.recall(state, level="task", k=1, after="eat bread")) == ["leave"]
+    assert actions(library.recall(state, level="task", k=1, after="")) == ["wake"]
 
 
 def test_by_task_the_better_of_equal_episodes_come_first(library, episode):

@@ -1,7 +1,7 @@
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item
-from hardwon.memory.text_index import CONSIDERED, FEW, QUERY_TERMS, RANKED, WINDOW, TextIndex
+from hardwon.memory.text_index import CONSIDERED, FEW, MORE_TERMS, RANKED, WINDOW, TextIndex
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_long_text_has_few_terms(shown):
 
     index._rows = count
     assert len(" ".join(words)) > 20_000
-    assert len(index.choose(" ".join(words), {}).words) == QUERY_TERMS
+    assert len(index.choose(" ".join(words), {}).words) <= MORE_TERMS
     assert len(asked) <= CONSIDERED + 1
 
 
@@ -141,3 +141,21 @@ def test_two_processes_choose_the_same_words(path, library, episode):
         for text in ("a kettle and box 3", "boxes"):
             mine, other = (one.search(text, how="text") for one in (library, again))
             assert [hit.what.id for hit in mine] == [hit.what.id for hit in other]
+
+
+def test_all_words_are_looked_up_where_few_rows_have_them(shown):
+    """Of a small library BM25 over the whole query costs nothing, and finds more than four words do."""
+    words = [f"word{n}" for n in range(12)]
+    index = shown(" ".join(words), *words)
+    assert len(index.choose(" ".join(words), {}).words) == len(words)
+    assert index.search(" ".join(words), 1, {}) == [1]
+
+
+def test_coverage_is_the_share_of_the_words_that_a_row_has(shown):
+    """A word that no row has counts as well: what it asks for is not there."""
+    index = shown("a kettle and a spoon", "a kettle", "a door")
+    assert [ref for ref, _ in index.scored("kettle spoon", 9, {})] == [1, 2]
+    both, one = (share for _, share in index.scored("kettle spoon", 9, {}))
+    assert both == 1.0 > one > 0.0
+    ((_, door),) = index.scored("door zebra giraffe", 9, {})
+    assert door < 0.5

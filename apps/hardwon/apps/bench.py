@@ -151,11 +151,21 @@ def retrieval(
     data: Annotated[
         Path, typer.Option(envvar="HARDWON_DATA", help="Folder of trajectories, JSON lines as in docs/retrieval.md.")
     ],
+    sets: Annotated[
+        bool, typer.Option(help="Every folder below is a set: its first half is recorded, the other is asked about.")
+    ] = False,
+    tuning: Annotated[bool, typer.Option(help="With --sets: use the first half of the tasks alone.")] = False,
+    ablate: Annotated[bool, typer.Option(help="With --sets: also without one ingredient at a time.")] = False,
+    embedder: Annotated[str, typer.Option(help="With --sets: hashing or MiniLM alone.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Whether the steps recalled tell the next action, on real trajectories: no judge, no model."""
-    from . import bench_retrieval
+    from . import bench_retrieval, bench_sets
 
+    if sets:
+        found = bench_sets.measure(data, tell, tuning=tuning, ablate=ablate, only=embedder)
+        _show(found if as_json else bench_sets.for_people(found), as_json)
+        return
     rows = bench_retrieval.measure(data, tell)
     _show(rows if as_json else bench_retrieval.for_people(rows), as_json)
 

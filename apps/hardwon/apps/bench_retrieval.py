@@ -12,7 +12,9 @@ with an `instruction` is an episode:
     {"id": "EPISODE", "task_id": 3, "instruction": "..."}
 
 `id` is the episode's and, after its last point, a number that orders its steps; `reward` is the
-episode's, 1 for success; `args` is a JSON object or its text; other fields are not read.
+episode's, 1 for success; `args` is a JSON object or its text. A step may also have `task` (the task as
+it stands at this step) and `call` (the whole call, where `action` is only the class by which it is
+judged). Other fields are not read.
 """
 
 import json
@@ -31,7 +33,7 @@ import numpy as np
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory, ranking
 from hardwon.memory.embed import Embedder, Vectors, open_embedder
-from hardwon.memory.errors import ConfigError, MissingExtra
+from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.memory.search import DEPTH, Search, fuse
 
 K = 5
@@ -72,6 +74,8 @@ class Asked:
     instruction: str
     before: str
     """The action before it in its episode, as a call; "" at the beginning."""
+    goal: str = ""
+    """The task as it stood at this step: the instruction, unless the step has a task of its own."""
 
 
 def measure(folder: Path, tell: Callable[[str], None]) -> list[Row]:
@@ -79,7 +83,7 @@ def measure(folder: Path, tell: Callable[[str], None]) -> list[Row]:
     asked = read(folder)
     tell(f"{len(asked)} steps of {len({one.episode for one in asked})} successful episodes in {folder}")
     rows = [_row("the commonest action", "-", asked, _commonest(asked))]
-    embedders = _embedders(asked, tell)
+    embedders = open_embedders([text for one in asked for text in (one.observation, one.instruction)], tell)
     for level in LEVELS:
         texts = [one.instruction if level == "task" else one.observation for one in asked]
         worded = _by_words(texts)
@@ -167,8 +171,9 @@ def _episode(episode: str, lines: Sequence[tuple[int, Row]], told: Mapping[str, 
             return
         if episode not in told:
             raise ConfigError(f"episode {episode!r} has steps but no line with its instruction; add one.")
-        call = _call(line["action"], line["args"])
-        yield Asked(line["task_id"], episode, t, line["obs"], line["action"], call, told[episode], before)
+        call = str(line.get("call") or _call(line["action"], line["args"]))
+        goal = str(line.get("task") or told[episode])
+        yield Asked(line["task_id"], episode, t, line["obs"], line["action"], call, told[episode], before, goal)
         before = call
 
 
@@ -255,17 +260,21 @@ class _Remembering:
         return np.stack([self._known[text] for text in texts])
 
 
-def _embedders(asked: Sequence[Asked], tell: Callable[[str], None]) -> dict[str, Embedder]:
-    """Those that are installed, with the texts embedded."""
+def open_embedders(texts: Sequence[str], tell: Callable[[str], None], only: str = "") -> dict[str, Embedder]:
+    """Those that are installed, or one of them alone, with the texts embedded."""
+    if only not in ("", *EMBEDDERS):
+        raise UnknownName.of("embedder", only, EMBEDDERS)
     found: dict[str, Embedder] = {}
     for name, spec in EMBEDDERS.items():
+        if only not in ("", name):
+            continue
         try:
             found[name] = _Remembering(open_embedder(spec))
         except MissingExtra as error:
             tell(f"{name} is left out: {error}")
             continue
         tell(f"embedding with {name} ...")
-        found[name].embed([text for one in asked for text in (one.observation, one.instruction)])
+        found[name].embed(texts)
     return found
 
 

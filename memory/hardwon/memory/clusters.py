@@ -13,7 +13,8 @@ import numpy as np
 from .derived import Derived
 from .embed import Vectors
 from .errors import ConfigError
-from .ledger import plain, read_distinct_steps
+from .ledger import plain
+from .ranking import Done, done_in
 from .records import Hit, Item, State, Summary
 from .search import DEPTH, Search, fuse
 from .situation import content_words, words
@@ -22,8 +23,10 @@ from .tiers import summaries
 
 SUMMARIES = 8
 """Summaries of a cluster that are recalled, the most tried."""
-POOL = 3
-"""Steps looked at for each that is recalled, so that the same action need not be shown twice."""
+ATTEMPTS = 12
+"""Kinds of action of a situation that are looked at: the most tried."""
+VOTERS = 64
+"""Steps of a situation that vote on what is recalled: the newest."""
 MIN_COSINE = 0.2
 """Nothing less near than this is recalled for its words and meaning alone: empty is a valid answer."""
 HERE = 0.5
@@ -42,24 +45,18 @@ CENTROID_STATES = 256
 """States of a cluster, the newest, whose vectors make its centroid."""
 
 
-def steps_of(store: Store, namespace: int, signature: str, k: int) -> tuple[Hit, ...]:
-    """The k best steps of a cluster, no action twice: those not folded, and the best of each attempt.
-
-    Only k attempts are looked at, those with the best best: no other one has a step among the k best.
-    """
-    steps = read_distinct_steps(store, _BEST_OF_CLUSTER, (namespace, signature, k, POOL * k), k)
-    why = f"same situation {signature}"
-    return tuple(Hit(step, 1.0, why) for step in steps)
+def done_here(store: Store, namespace: int, signature: str, with_before: bool) -> list[Done]:
+    """The steps of a situation that vote: of its most tried kinds of action the newest, and the best of each."""
+    rows = store.rows(_VOTERS, (namespace, signature, ATTEMPTS, VOTERS))
+    return done_in(store, [row[0] for row in rows], with_before)
 
 
-_BEST_OF_CLUSTER = """id IN (
-    WITH tried AS MATERIALIZED (
-        SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY best_return DESC LIMIT ?)
-    SELECT best FROM tried UNION ALL
-    SELECT id FROM (
-        SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) AND folded = 0
-        ORDER BY return_to_go DESC, id DESC LIMIT ?))
-ORDER BY return_to_go DESC, id DESC
+_VOTERS = """
+WITH tried AS MATERIALIZED (
+    SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
+SELECT best FROM tried UNION
+SELECT id FROM (
+    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) AND folded = 0 ORDER BY id DESC LIMIT ?)
 """
 
 

@@ -12,11 +12,12 @@ from dataclasses import replace
 from .catalogue import item_of
 from .filed_values import FiledValues
 from .guardrails import Guard
-from .ranking import Known
+from .ranking import Done, Found, Known
 from .records import Estimate, Hit, Item, State, Step
 from .sidecar import Sidecar
 from .situation import Situation
 from .store import Store
+from .tasks import Tasks
 from .values import ValueTable
 from .world_values import WorldMap, estimate_in
 from .worlds import Worlds
@@ -63,15 +64,27 @@ class Derived:
         self.done: Known = {}
         """What was done in the states that were near, as far as asked."""
 
+        self.voters: dict[tuple[str, bool], list[Done]] = {}
+        """By signature, and whether what led there was read: the steps that vote in this situation, as far as asked."""
+
+        self.near: dict[str, list[Found]] = {}
+        """By text: the states found for it, as far as asked."""
+
+        self.steps: dict[int, Step] = {}
+        """Steps that were recalled, by id: most situations are met again before anything is written."""
+
         self.reached: dict[str, tuple[str, ...]] = {}
         """By place, the places that recorded steps led to from it, as far as asked."""
 
         self.task_episodes: dict[str, tuple[list[Step], ValueTable]] = {}
         """What was retrieved once for a task."""
 
+        self.tasks = Tasks(store, namespace)
+
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call; returns what kinds of things changed."""
-        self.done.clear()
+        for read in (self.done, self.voters, self.steps):
+            read.clear()
         before = self._seq
         rows = self._store.rows(
             "SELECT iif(op = 'scored', 'score', what), max(seq) FROM changes "
@@ -81,6 +94,7 @@ class Derived:
         if not rows:
             return frozenset()
         self._seq = max(row[1] for row in rows)
+        self.near.clear()  # after the check: the vectors that a search writes change nothing that it finds
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
             self._count_episodes()

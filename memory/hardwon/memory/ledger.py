@@ -368,12 +368,11 @@ def read_steps(store: Store, where: str, parameters: tuple[Any, ...], *, brief: 
     return _steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters), brief)
 
 
-def read_distinct_steps(store: Store, where: str, parameters: tuple[Any, ...], k: int) -> list[Step]:
-    """The first k steps of a WHERE ... ORDER BY clause of which none does what an earlier one did; in brief."""
-    chosen: dict[str, tuple[Any, ...]] = {}
-    for row in store.rows(f"SELECT {_BRIEF} FROM steps WHERE {where}", parameters):
-        chosen.setdefault(row[3].lower(), row)
-    return _steps(store, list(chosen.values())[:k], brief=True)
+def read_brief_steps(store: Store, ids: Sequence[int]) -> dict[int, Step]:
+    """Steps by id, in brief."""
+    chosen, values = _among(ids)
+    rows = store.rows(f"SELECT {_BRIEF} FROM steps WHERE id IN ({chosen})", values)
+    return {row[0]: step for row, step in zip(rows, _steps(store, rows, brief=True), strict=True)}
 
 
 def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:

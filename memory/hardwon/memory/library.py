@@ -275,8 +275,9 @@ class ExperienceLibrary(TendedLibrary):
             derived = self._caught_up()
             if level == "task":
                 found = recall.by_task(
-                    self._store, self._number, derived, state, k=k, budget_tokens=budget_tokens, actions=known
-                )
+                    self._store, self._search, derived, state, k=k, budget_tokens=budget_tokens,
+                    actions=known, after=after and redact(after),
+                )  # fmt: skip
             else:
                 found = recall.by_step(
                     self._store, derived, self._search, state, k=k, kinds=kinds, budget_tokens=budget_tokens,
@@ -339,6 +340,7 @@ class ExperienceLibrary(TendedLibrary):
         """Forget what searches found for situations met before: recall then depends on the library's content alone."""
         with self._lock:
             self._derived.bound.clear()
+            self._derived.near.clear()
 
     # -- inspection -------------------------------------------------------------------------------
 

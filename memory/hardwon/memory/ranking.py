@@ -9,11 +9,12 @@ kernel; it searches nothing, and leaves what was found as it is but for the orde
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .situation import parse_action
+from .records import Failure
+from .situation import content_words, parse_action
 from .store import Store
 
 POOL = 48
@@ -24,6 +25,12 @@ SAME_BEFORE = 5.0
 """How much more a state counts that was reached by the same kind of action as this one."""
 FRUITLESS = 0.25
 """What a state counts from whose best step on no reward came: it shows what is done, not what is good."""
+TASK_BANDWIDTH = 0.25
+"""Of the factor exp(likeness of tasks / TASK_BANDWIDTH): a step of the same task counts some fifty times."""
+POOR = 0.1
+"""Of the return of the best step of a situation: the share that any other step of it counts as having at least."""
+LEAST_SUPPORT = 0.3
+"""A kind of action with less than this share of the best one's support fills no place: better an empty one."""
 KNOWN = 8192
 """States of which the best step is remembered, about: some 2 MB."""
 _BEFORE = (
@@ -31,18 +38,27 @@ _BEFORE = (
     "AND last.trajectory_id = steps.trajectory_id AND last.t = steps.t - 1)"
 )
 
+_TASK = "(SELECT task FROM states WHERE states.id = pre)"
+_GOOD = frozenset({Failure.NONE.value, Failure.STEP_LIMIT.value})
+
 Found = tuple[int, float, str]
-"""A state: its id, its cosine to the query, why it was found."""
+"""A state: its id, how near it is to the query, why it was found."""
 
 
 class Done(NamedTuple):
-    """The best step taken in a state."""
+    """The best step taken in a state, or one of the steps taken in a known situation."""
 
     kind: str
     before: str
     """The kind of action that led to the state; "" at the beginning of an episode."""
     value: float
     """Discounted reward-to-go."""
+    task: str = ""
+    failed: bool = False
+    """Whether the step itself failed, whatever came of the episode."""
+    step: int = 0
+    action: str = ""
+    """In lower case."""
 
 
 Known = dict[tuple[int, bool], Done | None]
@@ -50,7 +66,7 @@ Known = dict[tuple[int, bool], Done | None]
 
 
 def by_support(
-    store: Store, found: Sequence[Found], where: str, after: str | None, known: Known | None = None
+    store: Store, found: Sequence[Found], where: str, after: str | None, known: Known | None = None, *, task: str = ""
 ) -> list[Found]:
     """The states in which a step was taken, those of the best supported kind of action first.
 
@@ -60,34 +76,74 @@ def by_support(
         where: which steps count, as a condition on the steps table.
         after: the action just taken in this episode; "" at its beginning, None when not known.
         known: what was read of states since anything was written; what is read now is added.
+        task: the task at hand; states of tasks like it count for more.
     """
-    done = _known(store, [ref for ref, _, _ in found], where, after is not None, {} if known is None else known)
+    done = best_of(store, [ref for ref, _, _ in found], where, after is not None, {} if known is None else known)
+    taken = sorted(one for one in found if one[0] in done)
+    order = by_votes([done[ref] for ref, _, _ in taken], [one[1] for one in taken], after, task)
+    return [taken[at] for at in order]
+
+
+def by_votes(
+    done: Sequence[Done], similarities: Sequence[float], after: str | None, task: str, *, own: int | None = None
+) -> list[int]:
+    """Return the places of witnesses in the order of their kind's support, their own weight, and their return.
+
+    Of equal ones the first comes first. Where `own` is given, only the first `own` witnesses stay whatever their
+    support: of the others, those of kinds with less than LEAST_SUPPORT of the best supported one are left out.
+    """
+    weights = weigh(done, similarities, after, task)
+    best = max((one.value for one in done[:own]), default=0.0) if own else 0.0
+    if own and best > 0:  # of one situation the returns can be compared: many poor steps must not outvote a good one
+        weights[:own] = [
+            weight * max(one.value / best, POOR) ** 2 for weight, one in zip(weights, done[:own], strict=False)
+        ]
+    support = _support([one.kind for one in done], weights)
+    least = LEAST_SUPPORT * max(support.values(), default=0.0)
+
+    def worth(at: int) -> tuple[float, float, float, int]:
+        return (-support.get(done[at].kind, 0.0), -weights[at], -done[at].value, at)
+
+    kept = [at for at in range(len(done)) if own is None or at < own or support.get(done[at].kind, 0.0) >= least]
+    return sorted(kept, key=worth)
+
+
+def weigh(done: Sequence[Done], similarities: Sequence[float], after: str | None, task: str) -> list[float]:
+    """The weight of each step as a witness: see the constants."""
     here = None if after is None else kind_of(after)
-    taken = [one for one in found if one[0] in done]
-    weights = {ref: _weight(cosine, done[ref], here) for ref, cosine, _ in taken}
-    support = _support({ref: done[ref].kind for ref in weights}, weights)
-
-    def worth(one: Found) -> tuple[float, float, int]:
-        ref, _, _ = one
-        return (-support.get(done[ref].kind, 0.0), -weights[ref], ref)
-
-    return sorted(taken, key=worth)
-
-
-def _weight(cosine: float, done: Done, here: str | None) -> float:
-    """exp(cosine / BANDWIDTH), more after the same kind of action as here, less where nothing came of it."""
-    return (
-        math.exp(cosine / BANDWIDTH)
-        * (SAME_BEFORE if done.before == here else 1.0)
-        * (1.0 if done.value > 0 else FRUITLESS)
-    )
+    alike = _tasks_alike(task, [one.task for one in done])
+    return [
+        math.exp(similarity / BANDWIDTH)
+        * (SAME_BEFORE if one.before == here else 1.0)
+        * (1.0 if one.value > 0 and not one.failed else FRUITLESS)
+        * math.exp(alike[one.task] / TASK_BANDWIDTH)
+        for one, similarity in zip(done, similarities, strict=True)
+    ]
 
 
-def _support(kinds: Mapping[int, str], weights: Mapping[int, float]) -> Mapping[str, float]:
-    """By kind of action, the weight of the states in which it was done."""
+def _tasks_alike(task: str, others: Sequence[str]) -> Mapping[str, float]:
+    """By task: how much of its words it shares with the task at hand, in [0, 1]; words of all tasks do not count."""
+    known = dict.fromkeys(others)
+    mine = content_words(task)
+    if not mine or (len(known) == 1 and task in known):
+        return dict.fromkeys(known, 0.0)
+    words = {other: content_words(other) for other in known}
+    counts = Counter(word for found in words.values() for word in found)
+    weight = {word: math.log((1 + len(known)) / (0.5 + counts[word])) for word in {*counts, *mine}}
+    return {other: _share(mine, words[other], weight) for other in known}
+
+
+def _share(mine: frozenset[str], other: frozenset[str], weight: Mapping[str, float]) -> float:
+    """Weighted Jaccard similarity of two sets of words."""
+    every = sum(weight[word] for word in sorted(mine | other))
+    return sum(weight[word] for word in sorted(mine & other)) / every if every > 0 else 0.0
+
+
+def _support(kinds: Sequence[str], weights: Sequence[float]) -> Mapping[str, float]:
+    """By kind of action, the weight of the steps that did it."""
     support: defaultdict[str, float] = defaultdict(float)
-    for ref, kind in kinds.items():
-        support[kind] += weights[ref]
+    for kind, weight in zip(kinds, weights, strict=True):
+        support[kind] += weight
     return support
 
 
@@ -96,7 +152,7 @@ def kind_of(action: str) -> str:
     return parse_action(action).verb
 
 
-def _known(store: Store, states: Sequence[int], where: str, with_before: bool, known: Known) -> dict[int, Done]:
+def best_of(store: Store, states: Sequence[int], where: str, with_before: bool, known: Known) -> dict[int, Done]:
     """By state in which a step was taken: the best one, from what is known or from the library."""
     if len(known) > KNOWN:
         known.clear()
@@ -110,9 +166,25 @@ def _known(store: Store, states: Sequence[int], where: str, with_before: bool, k
 def _done(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, Done]:
     """By state: its best step."""
     rows = store.rows(
-        f"SELECT pre, action, {before}, max(return_to_go) "
+        f"SELECT pre, action, {before}, max(return_to_go), failure, {_TASK}, steps.id "
         f"FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",  # SQLite takes the other columns from the row of the max
         (json.dumps(states),),
     )
-    return {row[0]: Done(kind_of(row[1]), kind_of(row[2] or ""), row[3]) for row in rows}
+    return {row[0]: done_of(row[1:]) for row in rows}
+
+
+def done_in(store: Store, steps: Sequence[int], with_before: bool) -> list[Done]:
+    """These steps as witnesses."""
+    rows = store.rows(
+        f"SELECT action, {_BEFORE if with_before else 'NULL'}, return_to_go, failure, {_TASK}, steps.id "
+        "FROM steps WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id DESC",
+        (json.dumps(steps),),
+    )
+    return [done_of(row) for row in rows]
+
+
+def done_of(row: Sequence[Any]) -> Done:
+    """A witness of its columns: action, action before, return, failure, task, step."""
+    action, before, value, failure, task, step = row
+    return Done(kind_of(action), kind_of(before or ""), value, task, failure not in _GOOD, step, action.lower())

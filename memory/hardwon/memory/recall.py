@@ -6,23 +6,27 @@ when nothing is near enough. By task: whole episodes chosen once by the task's w
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from . import clusters
 from .derived import Derived
 from .embed import Vectors
 from .guardrails import forbids, holds
-from .ledger import plain, read_best_steps, read_steps, state_text
-from .ranking import POOL, by_support
+from .ledger import plain, read_best_steps, read_brief_steps, read_steps, state_text
+from .ranking import POOL, Done, Found, best_of, by_votes, kind_of
 from .records import Hit, Item, Kind, Recollection, State, Step
-from .search import How, Search, Version
-from .situation import Situation, content_words
+from .search import DEPTH, How, Kind as SearchKind, Search, Version
+from .situation import Situation
 from .store import Store
 from .values import ValueTable
 
 RECALL_FLOOR = 0.4
 """An item whose score fell below this does more harm than good: it is not recalled, unless it is pinned."""
 TASK_EPISODES = 5
+VOTED = 4096
+"""Situations whose voters are remembered, and steps."""
+FOUND = 512
+"""Texts of which it is remembered what search found."""
 _COUNTS = "attempt IS NOT NULL"
 """Of steps: something was done, and the episode was not excluded."""
 
@@ -46,26 +50,129 @@ def by_step(
     guardrails = derived.guard.active(situation, actions)
     if k <= 0:
         return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
-    known = "" if by_text else plain(state.signature)
-    cluster = clusters.steps_of(store, search.namespace, known, k) if known else ()
-    items: Sequence[Hit] | None = (
-        derived.bound.get(state.signature) if derived.items else ()
-    )  # of none, none are sought
-    hybrid = not cluster or items is None
-    if hybrid:
-        vector = search.embed(state_text(state))
-        if items is None:
-            items = clusters.items_of(store, derived, search, state, f"{state.task}\n{state_text(state)}", vector, k)
-            if not by_text:
-                derived.bound[state.signature] = items
-        if not cluster:
-            cluster = _found_steps(store, derived, search, state, vector, k, after)
-    offered = (hit for hit in _rank(items or ()) if _offered(hit.what, kinds, situation, actions))
-    shown, steps, tokens = within_budget(clusters.distinct(offered, k), cluster[:k], budget_tokens)
-    if not (shown or steps or guardrails or estimates):
+    query = _Query(store, derived, search, state, k, after, by_text)
+    items = query.items()
+    steps, filled = query.steps()
+    offered = (hit for hit in items if _offered(hit.what, kinds, situation, actions))
+    shown, chosen, tokens = within_budget(clusters.distinct(offered, k), steps, budget_tokens)
+    if not (shown or chosen or guardrails or estimates):
         return Recollection()
-    summed = clusters.summaries_of(store, search.namespace, known) if known else ()
-    return Recollection(shown, steps, guardrails, estimates, "hybrid" if hybrid else "cluster", tokens, summed)
+    summed = clusters.summaries_of(store, search.namespace, query.known) if query.known else ()
+    path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
+    filled = min(filled, len(chosen))
+    return Recollection(shown, chosen, guardrails, estimates, path, tokens, summed, filled)
+
+
+class _Near(NamedTuple):
+    """The best step of a state that search found."""
+
+    what: Done
+    similarity: float
+    why: str
+
+
+class _Query:
+    """One recall by step: what is known of the situation, and what search finds beside it."""
+
+    def __init__(
+        self, store: Store, derived: Derived, search: Search, state: State, k: int, after: str | None, by_text: bool
+    ) -> None:
+        self._store, self._derived, self._search = store, derived, search
+        self._state, self._k, self._after = state, k, after
+        self._text = state_text(state)
+        self._as_question = by_text and after is None
+        self.known = "" if by_text else plain(state.signature)
+        self.voters = self._voters() if self.known else []
+        self.searched = False
+        self._vector: Vectors | None = None
+
+    def items(self) -> Sequence[Hit]:
+        """Items for the situation, best first: bound to it by an earlier visit, or searched for."""
+        derived, state = self._derived, self._state
+        if not derived.items:
+            return ()  # of none, none are sought
+        if self._as_question:
+            return self._items_for_question()
+        bound = derived.bound.get(state.signature)
+        if bound is None:
+            text = f"{state.task}\n{self._text}"
+            bound = clusters.items_of(self._store, derived, self._search, state, text, self._embedded(), self._k)
+            if self.known:
+                derived.bound[state.signature] = bound
+        return _rank(bound)
+
+    def _items_for_question(self) -> Sequence[Hit]:
+        """In the order of search, which is the nearest first."""
+        found = self._find("items", max(DEPTH, self._k))
+        numbers = self._derived.numbers
+        return [Hit(self._derived.items[numbers[ref]], near, why) for ref, near, why in found if ref in numbers]
+
+    def steps(self) -> tuple[tuple[Hit, ...], int]:
+        """The steps to show, those of the situation itself first, and how many of them search filled in."""
+        if self._as_question:
+            return step_hits(self._store, self._find("states", POOL))[: self._k], 0
+        voters = self.voters
+        near = self._near() if len({one.action for one in voters}) < self._k else []
+        done = [*voters, *(one.what for one in near)]
+        similarities = [*[1.0] * len(voters), *(one.similarity for one in near)]
+        order = by_votes(done, similarities, self._after, self._state.task, own=len(voters))
+        places: dict[str, int] = {}
+        for at in order:
+            # of its own steps no action comes twice; each that is filled in is of another situation
+            places.setdefault(done[at].action if at < len(voters) else str(at), at)
+        chosen = list(places.values())[: self._k]
+        read, why = self._read([done[at].step for at in chosen]), f"same situation {self.known}"
+        hits = [
+            Hit(step, similarities[at], why if at < len(voters) else near[at - len(voters)].why)
+            for at, step in zip(chosen, read, strict=True)
+        ]
+        return tuple(hits), sum(at >= len(voters) for at in chosen) if voters else 0
+
+    def _voters(self) -> list[Done]:
+        voters, which = self._derived.voters, (self.known, self._after is not None)
+        if which not in voters:
+            if len(voters) > VOTED:
+                voters.clear()
+            voters[which] = clusters.done_here(self._store, self._search.namespace, *which)
+        return voters[which]
+
+    def _read(self, ids: Sequence[int]) -> list[Step]:
+        """Steps in the order of their ids given, from what was read since anything was written."""
+        read = self._derived.steps
+        missing = [ref for ref in ids if ref not in read]
+        if missing:
+            if len(read) > VOTED:
+                read.clear()
+                missing = list(ids)
+            read.update(read_brief_steps(self._store, missing))
+        return [read[ref] for ref in ids if ref in read]
+
+    def _near(self) -> list[_Near]:
+        """The best steps of states that are near but not of the situation itself, how near, and why."""
+        derived = self._derived
+        found = derived.near.get(self._text)
+        if found is None:
+            if len(derived.near) > FOUND:
+                derived.near.clear()
+            found = derived.near[self._text] = self._find("states", POOL)
+        best = best_of(self._store, [ref for ref, _, _ in found], _COUNTS, self._after is not None, derived.done)
+        own = {one.step for one in self.voters}
+        return [
+            _Near(best[ref], near, why)
+            for ref, near, why in sorted(found)  # by id: so go ties
+            if ref in best and best[ref].step not in own
+        ]
+
+    def _find(self, kind: SearchKind, k: int) -> list[Found]:
+        """What is near enough to be shown for its words or meaning alone."""
+        found = self._search.find(kind, self._text, k, frequencies=self._derived.words, vector=self._embedded())
+        return [one for one in found if one[1] >= clusters.MIN_COSINE]
+
+    def _embedded(self) -> Vectors:
+        self.searched = True
+        if self._vector is None:
+            self._vector = self._search.embed(self._text)
+        return self._vector
 
 
 def _offered(item: Item | Step, kinds: Sequence[Kind] | None, situation: Situation, actions: Mapping[str, str]) -> bool:
@@ -82,14 +189,6 @@ def _offered(item: Item | Step, kinds: Sequence[Kind] | None, situation: Situati
     if item.forbids is None:
         return holds(item.condition, situation, "")
     return not actions or any(forbids(item, situation, action) for action in actions)
-
-
-def _found_steps(
-    store: Store, derived: Derived, search: Search, state: State, vector: Vectors, k: int, after: str | None
-) -> tuple[Hit, ...]:
-    found = search.find("states", state_text(state), POOL, frequencies=derived.words, vector=vector)
-    near = [one for one in found if one[1] >= clusters.MIN_COSINE]
-    return step_hits(store, by_support(store, near, _COUNTS, after, derived.done)[:k])
 
 
 def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
@@ -133,21 +232,26 @@ def within_budget(
 
 def by_task(
     store: Store,
-    namespace: int,
+    search: Search,
     derived: Derived,
     state: State,
     *,
     k: int,
     budget_tokens: int | None,
     actions: Mapping[str, str],
+    after: str | None = None,
 ) -> Recollection:
-    """The best episodes of the most similar tasks: their k best steps, and estimates from their steps alone."""
+    """The best episodes of the most similar tasks: k of their steps, and estimates from their steps alone.
+
+    The nearest episode's steps come first, in their order; where it is known which action was taken last, those that
+    followed the same kind of action.
+    """
     if state.task not in derived.task_episodes:
-        derived.task_episodes[state.task] = _similar_episodes(store, namespace, state.task)
+        derived.task_episodes[state.task] = _similar_episodes(store, search, derived, state.task)
     steps, values = derived.task_episodes[state.task]
     if not steps:
         return Recollection()
-    best = sorted(steps, key=lambda step: (-(step.return_to_go or 0.0), step.id))[:k]
+    best = _that_follow(steps, after)[:k]
     _, hits, tokens = within_budget(
         (), [Hit(step, 1.0, "an episode of a similar task") for step in best], budget_tokens
     )
@@ -159,22 +263,29 @@ def by_task(
     return Recollection(steps=hits, estimates=estimates, path="task", tokens=tokens)
 
 
-def _similar_episodes(store: Store, namespace: int, task: str) -> tuple[list[Step], ValueTable]:
-    """The TASK_EPISODES episodes whose task shares most words, the better rewarded first."""
-    wanted = content_words(task)
-    rows = store.rows(
-        "SELECT id, task, total_reward, rowid FROM trajectories WHERE namespace = ? AND success IS NOT NULL "
-        "AND trust = 'trusted'",
-        (namespace,),
-    )
+def _that_follow(steps: Sequence[Step], after: str | None) -> list[Step]:
+    """The steps after the same kind of action first, otherwise in their order; `steps` are whole episodes."""
+    if after is None:
+        return list(steps)
+    here, before = kind_of(after), ["", *(kind_of(step.action) for step in steps)]
+    follows = [(before[at] if step.t else "") == here for at, step in enumerate(steps)]
+    return [steps[at] for at in sorted(range(len(steps)), key=lambda at: not follows[at])]
 
-    def nearness(row: tuple[str, str, float, int]) -> tuple[float, float, int]:
-        known = content_words(row[1])
-        return (-len(wanted & known) / max(1, len(wanted | known)), -row[2], row[3])
 
-    chosen = sorted(rows, key=nearness)[:TASK_EPISODES]
+def _similar_episodes(store: Store, search: Search, derived: Derived, task: str) -> tuple[list[Step], ValueTable]:
+    """Steps of the TASK_EPISODES episodes of the most similar tasks; of one task's the better rewarded first."""
+    chosen: list[str] = []
+    for known in derived.tasks.nearest(task, TASK_EPISODES, search.embed_all):
+        rows = store.rows(
+            "SELECT id FROM trajectories WHERE namespace = ? AND task = ? AND success IS NOT NULL "
+            "AND trust = 'trusted' ORDER BY total_reward DESC, rowid LIMIT ?",
+            (search.namespace, known, TASK_EPISODES - len(chosen)),
+        )
+        chosen.extend(row[0] for row in rows)
+        if len(chosen) == TASK_EPISODES:
+            break
     mine = "namespace = ? AND trajectory_id = ? ORDER BY t"
-    steps = [step for row in chosen for step in read_steps(store, mine, (namespace, row[0]))]
+    steps = [step for ref in chosen for step in read_steps(store, mine, (search.namespace, ref))]
     values = ValueTable()
     for step in steps:
         values.add(step.keys, step.return_to_go or 0.0, step.id or 0)
@@ -193,4 +304,4 @@ def search(
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
     hits.extend(step_hits(store, states))
-    return sorted(hits, key=lambda hit: -hit.similarity)[:k] if how != "text" else hits[:k]
+    return sorted(hits, key=lambda hit: -hit.similarity)[:k]

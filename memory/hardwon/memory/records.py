@@ -415,6 +415,8 @@ class Recollection:
     tokens: int = 0
     summaries: tuple[Summary, ...] = ()
     """What came of every kind of action in this kind of situation, the most tried first."""
+    filled: int = 0
+    """Of `steps`, how many search found near because the situation itself has fewer than were asked for."""
 
     def __bool__(self) -> bool:
         return bool(self.items or self.steps or self.guardrails or self.estimates)

@@ -76,6 +76,10 @@ class Search:
         vector: Vectors = self._embedder.embed([plain(text)])[0]
         return vector
 
+    def embed_all(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors of texts, (n, dim) float32."""
+        return self._embedder.embed([plain(text) for text in texts])
+
     def find(
         self,
         kind: Kind,
@@ -87,27 +91,37 @@ class Search:
         vector: Vectors | None = None,
         version: Version | None = None,
     ) -> list[tuple[int, float, str]]:
-        """At most k triples (id, cosine, why), best first; of the library at this version, where that is known."""
+        """Return at most k triples (id, similarity, why), best first; of the library at this version, if it is known.
+
+        The similarity is the cosine or, where that is larger, the share of the query's words that the text has:
+        a question of few words has a small cosine to a long text that answers it.
+        """
         self.scans += 1
-        if how == "text" and vector is None:
-            return [(ref, 0.0, "words") for ref in self.by_words(kind, text, k, frequencies)]
+        if how == "text":
+            return [(ref, share, "words") for ref, share in self.by_words(kind, text, k, frequencies)]
         if vector is None:
             vector = self.embed(text)
         index = self.index(kind, version)
         if how == "dense":
             return [(ref, cosine, "meaning") for ref, cosine in index.search(vector, k)]
-        dense = index.search(vector, DEPTH)
-        worded = self.by_words(kind, text, DEPTH, frequencies)
-        fused = fuse([ref for ref, _ in dense], worded)[:k]
-        near, said = dict(dense), set(worded)
-        missing = [ref for ref in fused if ref not in near]
+        dense, worded = index.search(vector, DEPTH), self.by_words(kind, text, DEPTH, frequencies)
+        near, shares = dict(dense), dict(worded)
+        missing = [ref for ref in shares if ref not in near]
         cosines = {**near, **dict(zip(missing, index.cosine(vector, missing), strict=True))}
-        why = {ref: "meaning" if ref not in said else "words and meaning" if ref in near else "words" for ref in fused}
-        return [(ref, cosines[ref], why[ref]) for ref in fused]
+        place = {ref: number for number, (ref, _) in enumerate(worded)}
 
-    def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int]) -> list[int]:
-        """Ids by the rarest words of the text, best first."""
-        return self._texts[kind].search(text, k, frequencies)
+        def worth(ref: int) -> tuple[float, int, int]:
+            return (-cosines[ref] - shares.get(ref, 0.0), place.get(ref, DEPTH), ref)
+
+        why = {
+            ref: "meaning" if ref not in shares else "words and meaning" if ref in near else "words" for ref in cosines
+        }
+        best = sorted(cosines, key=worth)[:k]
+        return [(ref, max(cosines[ref], shares.get(ref, 0.0)), why[ref]) for ref in best]
+
+    def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int]) -> list[tuple[int, float]]:
+        """Return ids by the rarest words of the text, with the share of them that each has, best first."""
+        return self._texts[kind].scored(text, k, frequencies)
 
     def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:
         """The vector index, brought up to the truth, or to a version of it."""

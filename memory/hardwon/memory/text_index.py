@@ -7,7 +7,7 @@ words that they have, and of those where even the rarest word has many, the newe
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from .situation import content_words
 Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 """Runs a query."""
 QUERY_TERMS = 4
-"""Words of a text that are looked up: its rarest."""
+"""Words of a text that are looked up whatever their rows: its rarest."""
+MORE_TERMS = 24
+"""Words of a text that are looked up at most, where all of them together have few rows."""
 CONSIDERED = 64
 """Words of a text whose rows are counted, those of the fewest episodes first."""
 WINDOW = 500
@@ -50,6 +52,8 @@ class Query:
     weights: tuple[float, ...]
     since: int
     rows: float
+    missing: float = 0.0
+    """The weight of the words that no row has."""
 
 
 class TextIndex:
@@ -66,12 +70,33 @@ class TextIndex:
     def search(self, text: str, k: int, frequencies: Mapping[str, int]) -> list[int]:
         """Ids of at most k rows that share the text's rare words, best first."""
         query = self.choose(text, frequencies)
-        if not query.words:
-            return []
+        return self._found(query, k) if query.words else []
+
+    def _found(self, query: Query, k: int) -> list[int]:
         if query.since or query.rows > FEW:
             return self._heaviest(query, k)
         ranked = self._rows(f"{self._with_word} ORDER BY rank LIMIT ?", (" OR ".join(map(_quoted, query.words)), k))
         return [row[0] for row in ranked]
+
+    def scored(self, text: str, k: int, frequencies: Mapping[str, int]) -> list[tuple[int, float]]:
+        """Return the same rows with their coverage, best first.
+
+        The coverage is the share, in [0, 1], of the weight of the words looked up that a row has. Words that
+        no row has count as looked up: of a question that is mostly about other things, nothing covers much.
+        """
+        query = self.choose(text, frequencies)
+        refs = self._found(query, k) if query.words else []
+        return list(zip(refs, self._coverage(query, refs), strict=True))
+
+    def _coverage(self, query: Query, refs: Sequence[int]) -> list[float]:
+        if not refs:
+            return []
+        wanted = np.asarray(refs, dtype=np.int64)
+        sums = np.zeros(len(refs))
+        for word, weight in zip(query.words, query.weights, strict=True):
+            sums += weight * np.isin(wanted, self._rows_with(word, query.since))
+        shares: list[float] = (sums / (sum(query.weights) + query.missing)).tolist()
+        return shares
 
     def choose(self, text: str, frequencies: Mapping[str, int]) -> Query:
         """The words to look up; ties in alphabetical order.
@@ -89,13 +114,15 @@ class TextIndex:
         since = reaches[rarest[0]].since
         share, load = (newest - since + 1) / (newest + 1), 0.0
         chosen: list[str] = []
-        for word in rarest[:QUERY_TERMS]:
+        for word in rarest[:MORE_TERMS]:
             rows = share * reaches[word].rows
-            if chosen and load + rows > RANKED:
+            if chosen and load + rows > (RANKED if len(chosen) < QUERY_TERMS else FEW):
                 break
             chosen.append(word)
             load += rows
-        return Query(tuple(chosen), tuple(math.log1p(newest / reaches[word].rows) for word in chosen), since, load)
+        weights = tuple(math.log1p(newest / reaches[word].rows) for word in chosen)
+        missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(newest)
+        return Query(tuple(chosen), weights, since, load, missing)
 
     def _heaviest(self, query: Query, k: int) -> list[int]:
         """The k rows whose words weigh most; of equally heavy ones the newer first."""
