@@ -12,6 +12,7 @@ def folder(tmp_path):
     lines = []
     for task in range(6):
         name = ("Anna", "Boris", "Clara", "David", "Emily", "Frank")[task]
+        seen: tuple[tuple[str, str], ...]
         if task % 2:
             seen = ((f"{name} stands before an open garden door of the old house.", "shut"),)
         else:

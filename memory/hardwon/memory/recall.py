@@ -108,7 +108,7 @@ class _Query:
         return [Hit(self._derived.items[numbers[ref]], near, why) for ref, near, why in found if ref in numbers]
 
     def steps(self) -> tuple[tuple[Hit, ...], int]:
-        """The steps to show, those of the situation itself first, and how many of them search filled in."""
+        """Return the steps to show, by the votes of all of them, and how many of them search filled in."""
         if self._as_question:
             return step_hits(self._store, self._find("states", POOL))[: self._k], 0
         voters = self.voters
@@ -122,11 +122,12 @@ class _Query:
             places.setdefault(done[at].action if at < len(voters) else str(at), at)
         chosen = list(places.values())[: self._k]
         read, why = self._read([done[at].step for at in chosen]), f"same situation {self.known}"
-        hits = [
-            Hit(step, similarities[at], why if at < len(voters) else near[at - len(voters)].why)
-            for at, step in zip(chosen, read, strict=True)
-        ]
-        return tuple(hits), sum(at >= len(voters) for at in chosen) if voters else 0
+        hits = tuple(
+            Hit(read[done[at].step], similarities[at], why if at < len(voters) else near[at - len(voters)].why)
+            for at in chosen
+            if done[at].step in read  # another process may have forgotten it just now
+        )
+        return hits, sum(at >= len(voters) for at in chosen) if voters else 0
 
     def _voters(self) -> list[Done]:
         voters, which = self._derived.voters, (self.known, self._after is not None)
@@ -136,8 +137,8 @@ class _Query:
             voters[which] = clusters.done_here(self._store, self._search.namespace, *which)
         return voters[which]
 
-    def _read(self, ids: Sequence[int]) -> list[Step]:
-        """Steps in the order of their ids given, from what was read since anything was written."""
+    def _read(self, ids: Sequence[int]) -> Mapping[int, Step]:
+        """Steps by id, from what was read since anything was written."""
         read = self._derived.steps
         missing = [ref for ref in ids if ref not in read]
         if missing:
@@ -145,7 +146,7 @@ class _Query:
                 read.clear()
                 missing = list(ids)
             read.update(read_brief_steps(self._store, missing))
-        return [read[ref] for ref in ids if ref in read]
+        return read
 
     def _near(self) -> list[_Near]:
         """The best steps of states that are near but not of the situation itself, how near, and why."""
