@@ -224,3 +224,24 @@ def test_a_writer_makes_no_library_and_no_namespace_by_mistake(hardwon, hardwon_
     assert not (tmp_path / "typo.db").exists()
     hardwon("memory", name, own, "id", *options, "--namespace", "typo", expect=2)
     assert hardwon_json("memory", "stats", own)["namespaces"] == ["default"]
+
+
+def test_forget_asks_counts_and_forgets(hardwon, hardwon_json, own):
+    """Nothing happens without --yes; a dry run counts; after it the text is nowhere in the file."""
+    with ExperienceLibrary.open(own) as library:
+        episode = library.trajectories(limit=1)[0]
+        before = library.episodes
+    assert "--yes" in hardwon("memory", "forget", own, "--episode", episode["id"], expect=2).stderr
+    counted = hardwon_json("memory", "forget", own, "--episode", episode["id"], "--dry-run")
+    assert counted["dry_run"]
+    assert counted["counts"]["episodes"] == 1
+    assert hardwon_json("memory", "ls", own, "--episodes")["total"] == before
+    done = hardwon_json("memory", "forget", own, "--episode", episode["id"], "--yes")
+    assert (done["erased"], done["counts"]) == (True, counted["counts"])
+    assert hardwon_json("memory", "ls", own, "--episodes")["total"] == before - 1
+    hardwon("memory", "verify", own)
+    assert "Nothing in this library" in hardwon("memory", "forget", own, "--text", "no such words at all").stderr
+    assert "is forgotten" not in hardwon("memory", "forget", own, "-n", "nonsense", "--yes", expect=2).stderr
+    for wrong in ([], ["--text", "a", "--writer", "b"]):
+        hardwon("memory", "forget", own, *wrong, "--yes", expect=2)
+    assert "Forgotten. Receipt" in hardwon("memory", "forget", own, "-n", "default", "--yes").stdout

@@ -1,5 +1,6 @@
 """The commands of `hardwon memory` that change a library: items by hand, evolution, moving, mending."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .doors import AsJson, ItemId, Library, Namespace, must_exist, opened, out, say_json, table, tell
+from .doors import AsJson, ItemId, Library, Namespace, as_text, must_exist, opened, out, say_json, table, tell
 
 app = typer.Typer()
 SMALL = 4 * 2**20
@@ -104,6 +105,64 @@ def retire(path: Library, item_id: ItemId, why: Why, namespace: Namespace = "def
         item = library.get(item_id)
         library.retire(item.id, why)
         _done(as_json, {"item": library.get(item.id)}, f"{item.id} is retired: {why}")
+
+
+@app.command()
+def forget(
+    path: Library,
+    episode: Annotated[str | None, _new("Forget the episode with this id.")] = None,
+    writer: Annotated[str | None, _new("Forget what this writer recorded or wrote.")] = None,
+    text: Annotated[
+        str | None, _new("Forget every episode and item that holds this text in any field, whatever its case.")
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", callback=lambda typed: typed and as_text(typed), show_default=False,
+            help="Where to look; given alone, forget all of this namespace.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and change nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Delete experience for good: from the file and its bytes, indices, summaries, history and items made of it.
+
+    This cannot be undone, and copies and exports made before are not touched. A receipt without content stays.
+    """
+    chosen = {name: value for name, value in (("episode", episode), ("writer", writer), ("text", text)) if value}
+    if len(chosen) > 1 or not (chosen or namespace):
+        raise typer.BadParameter("give one of --episode, --writer, --text, or --namespace alone.")
+    what: dict[str, Any] = dict(chosen) or {"namespace": namespace}
+    with opened(path, namespace or "default", write=True) as library:
+        counted = library.forget(**what, dry_run=True)
+        if not as_json:
+            tell(_would_go(counted.counts))
+        if dry_run or not counted.counts:
+            receipt = counted
+        else:
+            if not yes:
+                _ask_to_forget()
+            receipt = library.forget(**what)
+    if as_json:
+        say_json(receipt)
+    elif not receipt.dry_run:
+        out().print(f"Forgotten. Receipt {receipt.digest} of {receipt.at}.", soft_wrap=True)
+        if not receipt.erased:
+            out().print("Another process reads an old version: the bytes are erased when the library is next opened.")
+
+
+def _would_go(counts: Mapping[str, int]) -> str:
+    """Return what is selected, in words."""
+    found = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
+    return f"Selected: {found}." if found else "Nothing in this library is selected by that."
+
+
+def _ask_to_forget() -> None:
+    """Ask the person; a program that cannot answer is told which option does."""
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("this deletes for good, and nobody is there to ask; give --yes, or --dry-run first.")
+    typer.confirm("Delete this for good?", abort=True, err=True)
 
 
 @app.command()

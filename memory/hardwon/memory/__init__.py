@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .errors import HardwonError as HardwonError
+    from .forgetting import ForgetReceipt as ForgetReceipt
     from .library import ExperienceLibrary as ExperienceLibrary
     from .records import (
         Add as Add,
@@ -41,6 +42,7 @@ _HOMES = {
     "EvolutionReport": "records",
     "ExperienceLibrary": "library",
     "Failure": "records",
+    "ForgetReceipt": "forgetting",
     "Hit": "records",
     "Item": "records",
     "Operation": "records",

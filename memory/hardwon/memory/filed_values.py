@@ -111,6 +111,14 @@ class FiledValues:
         return [] if world is None else [in_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
 
 
+def read_anew(store: Store, namespace: int) -> ValueTable:
+    """Return the values of the steps that are there, whatever a file says."""
+    truth, values = FiledValues(store, namespace, Sidecar(store, namespace)), ValueTable()
+    truth._heard = heard_in(store, namespace)
+    truth.read_steps(values)
+    return values
+
+
 def saved_problem(store: Store, namespace: int) -> str:
     """How the file of a namespace's values differs from its steps; empty when it does not, or is not there."""
     sidecar = Sidecar(store, namespace)

@@ -255,6 +255,13 @@ class Inbox:
         self._counted = (count + new, newest or last)
         return count + int(new)
 
+    def start_anew(self, namespace: int) -> None:
+        """Drop all that is remembered of what was filed: some of it is forgotten."""
+        self._namespace = namespace
+        self._recent.clear()
+        self._steps = self._size = 0
+        self.forget()
+
     def forget(self) -> None:
         """Drop what was learnt in a transaction that did not commit."""
         self._key_ids.forget()

@@ -25,6 +25,11 @@ from .tiers import Attempts, segments_of, write_segments
 from .worlds import place_episodes
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+_NEW_NAMESPACE = """
+INSERT OR IGNORE INTO namespaces(id, name) SELECT 1 + max(
+    (SELECT coalesce(max(id), 0) FROM namespaces), (SELECT coalesce(max(namespace), 0) FROM receipts)), ?
+"""
+"""The number of a namespace that was forgotten is never given again: a process may still hold it."""
 _ASKED = 250
 """Values looked up in one statement."""
 _ONE_BY_ONE = 16
@@ -58,7 +63,7 @@ def plain(text: str) -> str:
 
 def namespace_id(connection: Connection, name: str) -> int:
     """The number of a namespace, which is created with its text index when it is new."""
-    connection.execute("INSERT OR IGNORE INTO namespaces(name) VALUES (?)", (name,))
+    connection.execute(_NEW_NAMESPACE, (name,))
     (number,) = connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()
     for kind, storage in (("states", ", content=''"), ("items", "")):
         connection.execute(

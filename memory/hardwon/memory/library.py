@@ -19,14 +19,14 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import ref
 
-from . import catalogue, extraction, inspection, recall, soundness, transfer
+from . import catalogue, extraction, forgetting, inspection, recall, soundness, transfer
 from .bank import Bank
 from .curator import Curator, Gate, expire
 from .derived import Derived
 from .distilling import Distiller, admit_within_limits
 from .doors import received
 from .embed import Embedder
-from .errors import LibraryError
+from .errors import LibraryError, UnknownName
 from .guardrails import holds
 from .inbox import Inbox
 from .opening import agree_on_embedder, namespace_number, reembed as reembed
@@ -81,6 +81,7 @@ class ExperienceLibrary(TendedLibrary):
         self._distiller = Distiller(store, self._number)
         self._inbox = Inbox(store, self._number)
         self._inbox.on_filed = self._keep_filed
+        store.on_forgotten = self._start_anew
         self.gate: Gate | None = None
         """A learned judge of candidates, asked after the rules of admission; None admits by rules alone."""
         self._version: tuple[int, int] | None = None
@@ -106,6 +107,7 @@ class ExperienceLibrary(TendedLibrary):
         try:
             soundness.rebuild_tiers(store)
             rekey(store)
+            forgetting.finish(store)
             return cls(store, agree_on_embedder(store, embedder), namespace)
         except BaseException:
             store.close()
@@ -227,6 +229,44 @@ class ExperienceLibrary(TendedLibrary):
                 raise
             retired = (*(item.id for item, _ in released), *expired)
             return EvolutionReport(tuple(admissions), retired, len(proposals))
+
+    def forget(
+        self,
+        *,
+        episode: str | None = None,
+        writer: str | None = None,
+        text: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+    ) -> forgetting.ForgetReceipt:
+        """Delete experience for good: rows, indices, summaries, history, and the items that rest on nothing else.
+
+        Give one of: the id of an episode, the name of a writer, a text that episodes or items hold in any field
+        (whatever its case), or a namespace, which is deleted whole. Items with other evidence are made anew
+        from it. The bytes are gone from the file, its log and the files beside it. `dry_run` counts what would go.
+
+        Raises: UnknownName for an episode or namespace that does not exist; ConfigError for more than one of these.
+        """
+        what, value = forgetting.one_selector(episode=episode, writer=writer, text=text, namespace=namespace)
+        with self._lock:
+            self._filed()
+            number = self._number
+            if what == "namespace":
+                number = self._number_of(value)
+                Inbox(self._store, number).file()
+            elif not dry_run:
+                self._inbox.on_file()
+            try:
+                return forgetting.forget(self._store, number, what, value, dry_run=dry_run)
+            finally:
+                self._looked = self._version = None
+
+    def _number_of(self, namespace: str) -> int:
+        """The number of a namespace that exists."""
+        known = dict(self._store.rows("SELECT name, id FROM namespaces"))
+        if namespace not in known:
+            raise UnknownName.of("namespace", namespace, known)
+        return int(known[namespace])
 
     def bank(self, task: str) -> Bank:
         """A short-lived bank that parallel teams share during one task; dropped when it closes."""
@@ -439,9 +479,17 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             version = self._store.version()
             if self._looked != version or self._store.waiting is not None:
+                self._store.heed()
                 self._inbox.file()
                 self._looked = version
             return self._store
+
+    def _start_anew(self) -> None:
+        """Drop all that was read: something was forgotten, by this process or another."""
+        self._number = namespace_number(self._store, self.namespace)
+        self._inbox.start_anew(self._number)
+        self._distiller = Distiller(self._store, self._number)
+        self._forget()
 
     def _forget(self) -> None:
         """Read anew what is derived."""
@@ -452,6 +500,7 @@ class ExperienceLibrary(TendedLibrary):
     def _caught_up(self) -> Derived:
         version = (self._store.version(), self._store.connection.total_changes)
         if version != self._version:
+            self._store.heed()
             self._inbox.file()
             if self._copies != self._store.copies:
                 self._copies = self._store.copies

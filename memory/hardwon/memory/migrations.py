@@ -72,9 +72,17 @@ def m007_writers(connection: Connection) -> None:
             connection.execute(statement)
 
 
+def m008_receipts(connection: Connection) -> None:
+    """What was forgotten, in numbers: when, by what it was selected, and whether its bytes are erased."""
+    connection.execute(
+        "CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, what TEXT NOT NULL, "
+        "namespace INTEGER NOT NULL, counts TEXT NOT NULL, digest TEXT NOT NULL, erased INTEGER NOT NULL DEFAULT 0)"
+    )
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
-    *(m005_named_episodes, m006_worlds, m007_writers),
+    *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 

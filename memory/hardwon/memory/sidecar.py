@@ -58,6 +58,7 @@ class Sidecar:
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
         self._namespace = namespace
+        self._generation = store.generation()
         self.folder = None if store.path == ":memory:" else Path(f"{store.path}.index")
 
     @property
@@ -93,14 +94,15 @@ class Sidecar:
     def save(self, name: str, made: str, last: int, count: int, arrays: Arrays) -> bool:
         """Write a file whole or not at all; whether it was. What cannot be written is done without."""
         path = self.path(name)
-        if path is None or not self.writable:
-            return False
+        if path is None or not self.writable or self._store.generation() != self._generation:
+            return False  # what was forgotten meanwhile is still in the arrays
         seq, change = _moment(self._store)
         header = {
             "format": FORMAT,
             "library": library_id(self._store),
             "namespace": self._namespace,
             "made": made,
+            "generation": self._generation,
             "seq": seq,
             "change": change,
             "last": last,
@@ -111,6 +113,9 @@ class Sidecar:
             _write(path, json.dumps(header).encode(), arrays)
         except OSError as error:
             logger.info("%s was not written (%s).", path, error)
+            return False
+        if self._store.generation() != self._generation:  # forgotten while it was written
+            path.unlink(missing_ok=True)
             return False
         return True
 
@@ -151,6 +156,8 @@ class Sidecar:
             return "it is of another library"
         if header["made"] != made:
             return f"it was made by {header['made']}, not by {made}"
+        if header.get("generation", 0) != self._generation:
+            return "something was forgotten since"
         if header["seq"] and _change(self._store, header["seq"]) != header["change"]:
             return "the library's history is another"
         return None

@@ -203,7 +203,8 @@ def _try_again(connection: Connection, store: Store, namespace: int) -> None:
     connection.execute("UPDATE inbox SET failed = NULL WHERE namespace = ?", (namespace,))
 
 
-def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
+def rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
+    """Index the texts of all states anew; nothing of what was indexed before is left."""
     connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
     for row in store.rows("SELECT id, observation, feedback FROM states WHERE namespace = ?", (namespace,)):
         text = state_text(State(row[1], feedback=row[2], signature="-"))
@@ -263,7 +264,7 @@ def _rebuild_places(connection: Connection, store: Store, namespace: int) -> Non
 Rebuilder = Callable[[Connection, Store, int], None]
 _REBUILDERS: dict[str, Rebuilder] = {
     "inbox": _try_again,
-    "states text index": _rebuild_states_text,
+    "states text index": rebuild_states_text,
     "items text index": _rebuild_items_text,
     "states vectors": _drop_vectors("states"),
     "items vectors": _drop_vectors("items"),

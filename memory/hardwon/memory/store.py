@@ -32,6 +32,8 @@ BUSY_TIMEOUT_S = 60.0
 """How long a writer waits for another one before it gives up."""
 SOON_S = 20.0
 """How long a transaction that need not be durable waits for another writer: a read waits for it."""
+SHRINK_S = 20.0
+"""How long erasing waits for those who read an old version of the file."""
 SHORT_LOG, LONG_LOG = 1000, 4000
 """Pages of the write-ahead log before it is copied into the file. A short one is soon written over, which costs a
 commit a third less than growing it; in a long one a page that many large transactions change is copied once."""
@@ -57,9 +59,12 @@ class Store:
         self._owner = os.getpid()
         self._lock = OwnLock(self.path)
         self._depth = 0
+        self._generation: int | None = None
         self._file: sqlite3.Connection | None = None
         self.waiting: Callable[[], None] | None = None
         """What has to be done before the next read; it clears this when it is done."""
+        self.on_forgotten: Callable[[], None] | None = None
+        """Called before the next read or write after something was forgotten, by whatever process."""
         self.copies = 0
         """How often what is read went from the file to a copy or back: then nothing read before is to be trusted."""
         self._new = self.path != ":memory:" and not Path(self.path).exists()
@@ -72,6 +77,7 @@ class Store:
             except BaseException:
                 self.connection.close()
                 raise
+        self._generation = self.generation()
         self.db = sqlite_utils.Database(self.connection)
 
     def _connect(self) -> sqlite3.Connection:
@@ -163,6 +169,7 @@ class Store:
                 run("BEGIN IMMEDIATE")
                 self._depth += 1
                 try:
+                    self.heed()
                     yield self.connection
                     run("COMMIT")
                 except BaseException:
@@ -247,6 +254,34 @@ class Store:
                 return int((self._file or self.connection).execute("PRAGMA data_version").fetchone()[0])
             except sqlite3.Error as error:
                 raise self._explain(error) from error
+
+    def generation(self) -> int:
+        """Return a number that grows whenever something is forgotten, and again when its bytes are erased."""
+        return int(self.connection.execute("SELECT coalesce(sum(1 + erased), 0) FROM receipts").fetchone()[0])
+
+    def heed(self) -> None:
+        """Have what was read before dropped, if something was forgotten since."""
+        if self._generation is None:  # the schema is being made
+            return
+        generation = self.generation()
+        if generation != self._generation:
+            self._generation = generation
+            if self.on_forgotten is not None:
+                self.on_forgotten()
+
+    def shrink(self, *, rewrite: bool = True) -> None:
+        """Rewrite the file without what was deleted, and cut its log to nothing.
+
+        Raises: LibraryUnwritable where another process keeps reading an old version, or the disk is full.
+        """
+        with self._lock, self._explained():
+            if rewrite:
+                self.connection.execute("VACUUM")
+            until = time.monotonic() + SHRINK_S
+            while self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                if time.monotonic() > until:
+                    raise LibraryUnwritable(f"{self.path} is being read by another process since {SHRINK_S:.0f} s.")
+                time.sleep(0.05)
 
     def close(self) -> None:
         """Close the file. Closing twice is fine. In a forked process it stays as it is: it is the parent's."""
