@@ -186,7 +186,7 @@ def test_any_value_of_a_parameter(client):
         (f'{{"text": "a", "k": 1{"0" * 30}}}', ["k", "1.000e+30", "smaller"]),
         ('{"text": "a", "k": NaN}', ["NaN"]),
         ('{"text": "\\ud800"}', ["text", "\\ud800"]),
-        ('{"text": "a", "colour": 1}', ["colour", "openapi.json"]),
+        ('{"text": "a", "colour": 1}', ["colour", "no such field"]),
         (f'{{"state": {"[" * 10_000}{"]" * 10_000}}}', ["flatter"]),
         ("{'text': 1}", ["not JSON", "'text'"]),
     ],

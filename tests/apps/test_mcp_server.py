@@ -140,11 +140,15 @@ def test_what_a_trusted_client_adds_is_used_at_once(library):
 
 def test_feedback_moves_the_score(library, server):
     item = library.add(Item("insight", "The tests need attrs")).item_id
-    up, down = asked(
+    up, again, _, down = asked(
         server,
         ("feedback", {"item_id": item, "helped": True}),
+        ("feedback", {"item_id": item, "helped": True}),
+        ("record", {"task": "Run the tests of shop.", "steps": STEPS, "success": True}),
         ("feedback", {"item_id": item, "helped": False}),
     )
+    assert again.is_error
+    assert "in this episode" in again.content[0].text
     assert (told(up)["score"], told(down)["score"]) == (0.55, 0.495)
     assert library.get(item).score == 0.495
 
@@ -166,6 +170,42 @@ def test_our_errors_are_answers_that_name_the_next_step(server):
 def test_arguments_that_cannot_be_are_refused(server, name, arguments):
     (answer,) = asked(server, (name, arguments))
     assert answer.is_error
+
+
+STEP = {"action": "open it", "result": "It is locked."}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("recall", {"task": "x", "limit": 3}, ["recall has no argument 'limit'", "task, situation, k"]),
+        ("recall", {"task": "x", "situaton": "y"}, ["'situaton'", "Did you mean 'situation'?"]),
+        ("stats", {"verbose": True}, ["'verbose'", "takes no arguments"]),
+        ("add", {"kind": "insight", "title": "Keys", "trust": "trusted", "writer": "rules"}, ["'trust', 'writer'"]),
+        ("record", {"task": "x", "steps": [{**STEP, "reward": 100}], "success": True}, ["steps.0.reward", "no such"]),
+        ("record", {"task": "x", "steps": [{"action": "a"}], "success": True}, ["steps.0.result", "required"]),
+        ("recall", {}, ["task: it is required"]),
+        ("recall", {"task": "x", "k": "many"}, ["k: ", "You sent 'many'"]),
+        ("recall", {"task": "x", "k": 10**30}, ["k: ", "less than or equal to 20"]),
+        ("add", {"kind": "guardrail", "title": "No pushing"}, ["kind: ", "'strategy'", "You sent 'guardrail'"]),
+        ("recal", {"task": "x"}, ["there is no tool 'recal'", "recall, check"]),
+    ],
+)
+def test_refusal_is_a_sentence_that_names_what_was_sent_and_what_is_taken(server, name, arguments, words):
+    (answer,) = asked(server, (name, arguments))
+    text = answer.content[0].text
+    assert answer.is_error
+    assert all(word in text for word in words), text
+    for raw in ("pydantic", "validation error", "input_value", "type=", "http"):
+        assert raw not in text
+
+
+def test_feedback_is_given_at_a_pace(library, server):
+    items = [library.add(Item("insight", f"Drawer {number} holds {number} spoons")).item_id for number in range(30)]
+    answers = asked(server, *(("feedback", {"item_id": item, "helped": False}) for item in items))
+    refused = [answer for answer in answers if answer.is_error]
+    assert len(answers) - len(refused) <= 20
+    assert "in a minute" in refused[0].content[0].text
 
 
 def test_text_of_the_library_is_cleaned(library):

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp.types import Resource, ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hardwon.apps.feedback import Feedback
+from hardwon.apps.refusals import sentence, unknown_arguments
 from hardwon.memory import ExperienceLibrary, Item, State, Step
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 from hardwon.runtime.environments.calls import Call, parse_call, seen
@@ -24,8 +26,6 @@ from hardwon.runtime.tool_episode import ToolEpisode
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LISTED = 100
 """Items that are listed as resources: the best ones."""
-LEAST = 0.1
-"""How far one word of feedback moves an item's score towards 1 or 0."""
 
 INSTRUCTIONS = """\
 This server is a memory of experience: what was tried in earlier tasks, what failed and why, what worked.
@@ -54,6 +54,8 @@ Action = Annotated[
 
 class StepTaken(BaseModel):
     """One thing you did, and what came of it."""
+
+    model_config = ConfigDict(extra="forbid")
 
     action: str = Field(description='What you did, as a call where it was one: `edit(file="a.py")`.')
     result: str = Field(description="What came back: the output, or the error message.")
@@ -181,6 +183,8 @@ def _reading(library: ExperienceLibrary) -> list[Callable[..., Any]]:
 
 
 def _writing(library: ExperienceLibrary, trusted: bool) -> list[Callable[..., Any]]:
+    given, recorded = Feedback(), 0
+
     @_worded
     def record(
         task: Task,
@@ -195,6 +199,8 @@ def _writing(library: ExperienceLibrary, trusted: bool) -> list[Callable[..., An
         episode = _episode(library, task, steps)
         told = episode.trajectory(success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT)
         ref = library.record(told)
+        nonlocal recorded
+        recorded += 1
         report = library.evolve()
         made = [change.item_id for change in report.admissions if change.item_id and change.status != "rejected"]
         return Recorded(episode_id=ref, steps=len(steps), learnt=[library.get(item_id).title for item_id in made])
@@ -232,9 +238,8 @@ def _writing(library: ExperienceLibrary, trusted: bool) -> list[Callable[..., An
         item_id: Annotated[str, Field(description="The id of a lesson that `recall` or `check` returned.")],
         helped: Annotated[bool, Field(description="Whether it helped; false where it misled you.")],
     ) -> dict[str, Any]:
-        """Say whether a lesson helped. What misleads again and again is not recalled any more."""
-        item = library.get(item_id)
-        moved = library.update(item.id, score=round(item.score + LEAST * (float(helped) - item.score), 4))
+        """Say whether a lesson helped, once in a task. What misleads again and again is not recalled any more."""
+        moved = given.give(library, item_id, helped, client="mcp", episode=str(recorded))
         return {"item_id": moved.id, "score": moved.score}
 
     return [record, add, feedback]
@@ -298,6 +303,21 @@ class _Server(MCPServer):
                 return {**asdict(library.get(item_id)), "history": library.history(item_id)}
             except UnknownName as error:
                 raise ResourceNotFoundError(str(error)) from error
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool; what it does not take is refused in a sentence. Raises ToolError."""
+        known = {tool.name: tool for tool in self._tool_manager.list_tools()}
+        if name not in known:
+            raise ToolError(f"there is no tool {name[:100]!r}. There are: {', '.join(known)}.")
+        if wrong := unknown_arguments(name, arguments, known[name].parameters["properties"]):
+            raise ToolError(wrong)
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrongs = " ".join(sentence(dict(one)) for one in error.__cause__.errors()[:5])
+            raise ToolError(f"{name} cannot be called so. {wrongs}") from None
 
     async def list_resources(self) -> list[Resource]:
         """The list of items, and the best of them one by one."""

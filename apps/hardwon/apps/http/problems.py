@@ -5,7 +5,6 @@
 
 import logging
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from hardwon.apps.feedback import TooMuchFeedback
+from hardwon.apps.refusals import SHOWN, sentence
 from hardwon.memory.errors import HardwonError, LibraryReadOnly, LibraryUnwritable
 
 MEDIA_TYPE = "application/problem+json"
@@ -30,8 +30,6 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
 )
 """By the first that fits; any other HardwonError is 500."""
 
-SHOWN = 80
-"""Characters of a value that a message shows."""
 
 LONGEST = 1500
 """Characters of a detail."""
@@ -99,24 +97,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return problem(422, " ".join(map(_sentence, error.errors()[:5])), "ConfigError", _id(request))
+        return problem(422, " ".join(map(sentence, error.errors()[:5])), "ConfigError", _id(request))
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         return problem(error.status_code, str(error.detail), "", _id(request), dict(error.headers or {}))
-
-
-def _sentence(error: Mapping[str, Any]) -> str:
-    """Return what is wrong at one place, with the value seen there."""
-    place = ".".join(str(part)[:SHOWN] for part in error["loc"])
-    words = str(error["msg"]).rstrip(".")
-    if error["type"] == "missing":
-        return f"{place}: {words}. Send it."
-    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{place}: there is no such field. Leave it out; /openapi.json lists the fields."
-    seen = ascii(error.get("input"))
-    seen = seen if len(seen) <= SHOWN else f"{seen[:SHOWN]}..."
-    return f"{place}: {words}. You sent {seen}."
 
 
 def _id(request: Request) -> str:
