@@ -266,3 +266,21 @@ def test_any_action_has_a_stable_pattern(action):
 def test_a_long_action_takes_no_time(form, text):
     """Patterns of expressions do not backtrack."""
     assert pattern_of(form.format(text)) is not None
+
+
+def test_a_step_is_filed_once_under_each_key():
+    """A pattern whose arguments are all open is the form itself, and counts once."""
+    situation = Situation(State("A shop."), frozenset({"shop"}))
+    for action in ("get_user(user_id='mia_li_3668')", "send(to='bo', text='hi')", "say(text='hi')", "go to bed 1"):
+        keys = situation.keys(action, COUNTS)
+        assert len(set(keys)) == len(keys)
+        assert len(set(guard_keys(situation, action))) == len(guard_keys(situation, action))
+
+
+COUNTS = "tried 0 to unknown"
+
+
+def test_what_was_redacted_stays_open():
+    """A secret is no kind of thing, and its place in a pattern is not redacted once more."""
+    assert pattern_of("send(to='[redacted:email]', n=2)") == "send(to={1}, n=2)"
+    assert head_noun("[redacted:email]") == "[redacted:email]"

@@ -46,6 +46,7 @@ _NUMBERED = re.compile(r"([^\W\d_](?:[\w'-]*[^\W\d_])?)(?:[_#-]\d+|(?<=[^\W\d_]{
 _ASIDE = re.compile(r"(?<=\S)\s+[(\[<][^()\[\]<>]*[)\]>]\s*\Z")
 _UNSAFE = re.compile(r"[,(){}\[\]\"]+")
 """What would break the form of a pattern, which is an action itself."""
+_REDACTED = re.compile(r"\[redacted:\w+\]")
 _WHOLE = re.compile(r"[./\\@:]")
 """What stands within paths, addresses, versions and file names, which stay whole."""
 
@@ -130,6 +131,8 @@ def _tokens(phrase: str) -> list[str]:
 
 def _bare(token: str) -> str:
     """Return a token without the marks around it; a dot before it stays: `..`, `./run`, `.env`."""
+    if redacted := _REDACTED.search(token):
+        return redacted[0]
     bare = token.strip(_AROUND)
     return bare.rstrip(".").rstrip(_AROUND) if bare.strip(".") else bare
 
@@ -165,6 +168,8 @@ def identity(value: str, name: str = "") -> str | None:
     """
     if HOLE.fullmatch(value.strip()):
         return value.strip()
+    if _REDACTED.search(value):
+        return None
     text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in value.lower().split())))
     if not text:
         return ""

@@ -21,6 +21,7 @@ from operator import is_
 from typing import Any, TypeVar
 
 from .records import Diagnosis, Item, State, Step, Trajectory
+from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 
 SHORTEST = 6
 """Characters of the shortest secret known by its form: `a@b.de`."""
@@ -50,9 +51,9 @@ _VENDORS = {
     "AGE-SECRET-KEY-1": r"\w{40,}+",
 }
 """How the tokens of vendors begin, and how they go on."""
-_BEGINNINGS = tuple(beginning.encode() for beginning in (*" ".join(_VENDORS).split(), "eyJ", "AA"))
+_BEGINNINGS = tuple(beginning.encode() for beginning in (*" ".join(_VENDORS).split(), "eyJ", "AA", *VENDOR_BEGINNINGS))
 """The same, with JWTs and the second half of Telegram's tokens."""
-_BEFORE = (b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/")
+_BEFORE = (b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/", b"sl.", b"dp.pt.", b"dp.st.", b"dp.ct.", b"dt0c01.")
 """What stands before the long part of a token that has two, or of a webhook."""
 
 _START = r"(?:(?<![\w-])|(?<=\\[nrt]))"
@@ -101,13 +102,15 @@ _ASSIGNED = re.compile(
     re.I | re.A,
 )
 _NO_VALUE = re.compile(
-    r"(?:\[redacted:|\{|<|\*{3}|\$\{|%\(|(?:self|os|process|config|settings|env|args)[.\[]|[\w.]+\("
+    r"(?:\[redacted:|\{|<|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args)[.\[]|[\w.]+\("
     r"|(?:a|an|any|are|at|bool|bytes|empty|enter|expired|false|for|in|incorrect|int|invalid|is|it|missing|must|my|no|none"
     r"|not|null|of|optional|or|please|required|secretstr|should|str|string|the|then|this|to|token|true|undefined"
     r"|unknown|valid|with|wrong|yes|you|your|api_?key|passw(?:or)?d|pwd|secret)[.!?]?\Z)",
     re.I | re.A,
 )
 """What stands in a value's place: a hole, a variable, a call, a type, the next word of a sentence."""
+_GOES_ON = re.compile(r",? [^\W\d_]+\b(?![=:])")
+"""What follows the first word of a sentence."""
 _STRONG = re.compile(r"pass|pwd|key", re.I | re.A)
 """Names whose value is secret whatever it looks like; a `token` may also be a coin."""
 _HINTS = ["passw", "passphrase", "passcode", "pwd", "secret", "token", "credential", "key", "authorization", "bearer"]
@@ -161,13 +164,24 @@ def may_hold_secrets(text: str) -> bool:
         "@" in text
         or any([hint in lowered for hint in _HINTS])  # noqa: C419 - as in `_once`
         or _begins_a_token(raw)
+        or b"-us" in raw
         or "-----BEGIN " in text
         or "\\u00" in text
         or _CARD_RUN in raw.translate(_DIGITS, b" -")
+        or may_hold_forms(lowered, raw)
+        or is_masked(text)
     )
 
 
 def _once(text: str) -> str:
+    if is_masked(text):
+        clear = unmask(text)
+        told = _once_plain(clear)
+        return text if told == clear else told
+    return _once_plain(text)
+
+
+def _once_plain(text: str) -> str:
     told = text
     if "-----BEGIN " in text:
         told = _PRIVATE_KEY.sub("[redacted:private_key]", told)
@@ -177,12 +191,12 @@ def _once(text: str) -> str:
     if "@" in text:
         told = _EMAIL.sub("[redacted:email]", _URL_PASSWORD.sub(r"\1[redacted:password]", told))
     raw = text.encode("ascii", "replace")
-    if _begins_a_token(raw):
+    if _begins_a_token(raw) or b"-us" in raw:
         told = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", told))
-        told = _WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", told))
+        told = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", told)))
     if _CARD_RUN in raw.translate(_DIGITS, b" -"):
         told = _replaced(told, _CARD, _card)
-    return told
+    return redact_forms(told, lowered, raw)
 
 
 def _begins_a_token(raw: bytes) -> bool:
@@ -194,6 +208,8 @@ def _begins_a_token(raw: bytes) -> bool:
         if raw.startswith(_BEGINNINGS, start) or raw.endswith(_BEFORE, 0, start):
             return True
         end = runs.find(b" ", at)
+        if raw.startswith(b".", end) and raw.startswith((b"M", b"N", b"O"), start):  # a bot of Discord's
+            return True
         at = runs.find(_RUN, end) if end >= 0 else -1
     return False
 
@@ -230,6 +246,8 @@ def _value(found: re.Match[str]) -> Span | None:
     if group == "bare":
         value = value.rstrip(")]}.!?:") or value
     prose = found["sign"] is None or (group == "bare" and found["sign"] == ":")
+    if prose and value.isalpha() and value.islower() and _GOES_ON.match(found.string, start + len(value)):
+        return None  # "access key: needed for door 3"
     if not _is_secret(found["name"], value, prose=prose, told=found["sign"] is None):
         return None
     return start, start + len(value), f"[redacted:{_kind(found['name'])}]"

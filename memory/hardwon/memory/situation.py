@@ -134,7 +134,7 @@ class Situation:
             keys.append(f"{half} | {special}")
         if parsed.slots:
             keys.append(f"{pattern_of(action)} | {special}")
-        return tuple(keys)
+        return tuple(dict.fromkeys(keys))  # a pattern of open arguments is the form itself
 
     def flags(self, parsed: ParsedAction) -> str:
         """For each argument: is it named by the task (T), listed by a fact, spoken of in the notes?

@@ -1,0 +1,256 @@
+"""Secrets by the forms of command lines, settings, headers and accounts: what stands around them, or a check digit.
+
+`redaction` asks `redact_forms` for every text. Each form has a hint, a few letters without which its
+pattern is not tried; every pattern is bounded, so that no text takes long.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+_FORMS = bytes(
+    48 if 48 <= code <= 57 else 65 if 65 <= code <= 90 else 45 if code == 45 else 97 if 97 <= code <= 122 else 32
+    for code in range(256)
+)
+"""Digits as 0, capitals as A, small letters as a, hyphens as they are."""
+_SSN_FORM, _IBAN_FORM = b"000-00-0000", b" AA00"
+INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u2060-\u2064\ufeff]")
+_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
+
+_VALUE = r"(?P<q>[\"'`]?)(?P<value>[^\s\"'`<>\[\]]{3,400})(?P=q)"
+_NAME = (
+    r"(?:passw(?:or)?ds?|passphrase|requirepass|userpass|dbpass|smtppass|pass(?<![a-z]pass)|passwort|kennwort"
+    r"|contrase(?:ñ|n)a|mot de passe|pwd|secrets?(?:[_-]?access)?(?:[_-]?key)?|token|auth(?<=_auth)"
+    r"|(?:api|access|auth|private|account|encryption)[_-]?key)"
+)
+_SAID = "passw,passp,pass=,pass:,pass\",pass',pass ,pass\\,de passe,pwd,kennw,contrase"
+"""Hints of names that end in `pass` and the like, which `passenger` has not."""
+_PROGRAM = r"[^\n|;&]{0,200}?"
+
+
+class Form(NamedTuple):
+    """A pattern whose group `value` is secret, and the hints of which a text has one."""
+
+    hints: Sequence[str]
+    pattern: re.Pattern[str]
+    kind: str
+    certain: bool = False
+    """Whether the value is secret however it looks; otherwise a word of prose is left."""
+
+
+def _form(hints: str, pattern: str, kind: str = "password", *, certain: bool = False, flags: int = re.I) -> Form:
+    return Form(hints.split(","), re.compile(pattern, flags | re.A if "ñ" not in pattern else flags), kind, certain)
+
+
+_OF_COMMANDS = (
+    _form(
+        "-pass,-pwd,-secret,-token,-api,-access,-auth,-private,-client,-key",
+        rf"(?<![\w-])--?(?:[a-z]{{1,20}}-){{0,3}}{_NAME}(?:[ \t]{{1,4}}|=){_VALUE}",
+    ),
+    _form("mysql,maria", rf"\b(?:mysql|mariadb)[a-z-]{{0,9}}\s{_PROGRAM}\s-p{_VALUE}", certain=True),
+    _form("sshpass", rf"\bsshpass\s+-p\s{{0,3}}{_VALUE}", certain=True),
+    _form(" -p ", rf"\blogin\s{_PROGRAM}\s-p\s{{1,3}}{_VALUE}"),
+    _form("sqlcmd", rf"\bsqlcmd\s{_PROGRAM}\s-P\s{{0,3}}{_VALUE}"),
+    _form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{_VALUE}"),
+    _form(
+        " -u, --user,proxy-user, --auth, -a ",
+        rf"\s(?:-u|--user|--proxy-user|-a|--auth)[ =]\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:{_VALUE}",
+    ),
+    _form("pass:", rf"\bpass:{_VALUE}"),
+    _form("/p:,/pass:,/password:", rf"\s/p(?:ass(?:word)?)?:{_VALUE}"),
+    _form("chpasswd", r"[\"'\s][\w.-]{1,40}:(?P<value>[^\s\"']{3,200})[\"']?\s*\|[^|\n]{0,20}chpasswd", certain=True),
+)
+_OF_NAMES = (
+    _form(_SAID, rf"(?<![a-z]){_NAME}[\"'`]?[ \t]{{0,4}}(?:=|:|=>|：)[ \t]{{0,4}}{_VALUE}"),
+    _form(
+        f'{_SAID},secret:,secret is,token:,token is,secret",token"',
+        rf"{_NAME}(?: is)?[\"'`]?[ \t]{{0,4}}[:=][ \t]{{0,4}}(?:[|>][+-]?)?[ \t]{{0,4}}\n\s{{0,40}}"
+        rf"{_VALUE}[ \t]{{0,4}}(?=\n|\Z)",
+    ),
+    _form(
+        "pass,secret,token,key",
+        rf"<[\w:.-]{{0,40}}{_NAME}>\s{{0,9}}(?P<value>[^<>\s]{{3,400}})\s{{0,9}}</",
+        certain=True,
+    ),
+    _form(
+        "value=,value\",value',value\\",
+        rf"\b(?:name|key|id)[\"']?\s?[:=]\s?[\"'][\w.:-]{{0,60}}?{_NAME}[\"'],?\s{{0,9}}[\"']?value[\"']?\s?[:=]\s?"
+        r"[\"'](?P<value>[^\"'\n]{3,400})[\"']",
+        certain=True,
+    ),
+    _form(
+        "word(,word\",word',pass\",pass',pass(,pwd\",pwd',pwd(,secret(,secret\",secret',token(,token\",token'",
+        rf"{_NAME}[\"']?\s?[(,]\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']",
+    ),
+    _form("passw,secrets,tokens,keys", rf"{_NAME}[\"']?\s?[:=]\s?\[\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']"),
+    _form(
+        "getconnection",
+        r"getconnection\([^,\n]{1,200},\s?\"[^\"\n]{0,80}\",\s?\"(?P<value>[^\"\n]{3,200})\"",
+        certain=True,
+    ),
+    _form(
+        "identified", r"identified\s(?:with\s\w{1,40}\s)?by\s{1,3}[\"'](?P<value>[^\"'\n]{3,200})[\"']", certain=True
+    ),
+    _form("password '", r"password\s{1,3}'(?P<value>[^'\n]{3,200})'"),
+    _form("securestring", rf"securestring\s(?:-string\s)?{_VALUE}"),
+    _form("password", rf"\blogin\s{{1,20}}\S{{1,80}}\s{{1,20}}password\s{{1,20}}{_VALUE}"),
+    _form("password", r"\bpassword(?: [\w']{1,20}){0,6} (?:is|was|=) (?P<value>[^\s\"'`]{5,200})"),
+    _form("%3d", rf"{_NAME}%3d(?P<value>(?:(?!%26)[^\s&\"']){{3,200}})"),
+)
+_OF_HEADERS = (
+    _form("/api/webhooks/", r"/api/webhooks/(?P<value>[0-9]{15,21}/[\w-]{40,120})", "token"),
+    _form("cookie", r"(?<=[=])(?P<value>[\w%.+/~:-]{16,400})(?=[;\s\"']|\Z)", "token"),
+    _form("csrf,xsrf", r"\b[xc]srf[\w-]{0,20}[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=-]{16,200})", "token"),
+    _form("sig=,signature=", r"[?&](?:[\w-]{0,20}-)?sig(?:nature)?=(?P<value>[\w%+/=-]{16,400})", "token"),
+    _form("_auth", r"_auth(?:token)?[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=.-]{12,400})", "token"),
+    _form(
+        ":5432:,:3306:,:*:",
+        r"(?<![\w.:])[\w.*-]{1,80}:(?:\d{2,5}|\*):[\w*-]{1,60}:[\w*-]{1,60}:(?P<value>[^\s:]{3,200})",
+    ),
+    _form("private-lines", r"private-lines:\s?\d+\n(?P<value>(?:[\w+/=]{1,80}\n?){1,80})", "private_key", certain=True),
+)
+_OF_NUMBERS = (
+    _form(
+        "pin:,pin=,pin is,pin code,pin num,pin :,pin =",
+        r"\bpin(?: code| number)?(?:\s?[:=]|\sis)\s{0,3}(?P<value>\d{4,8})(?![\w.-])",
+        "pin",
+        certain=True,
+    ),
+    _form(
+        "otp,2fa,mfa,cvv,cvc,tion code,rity code,time code,gin code,sms code,auth code,-code,passcode",
+        r"\b(?:otp|"
+        r"(?:verification|security|one-time|login|sms|auth|2fa|mfa|cvv|cvc)[ -](?:pass)?code)(?: is)?\s?[:=]?\s{0,3}"
+        r"(?P<value>\d{3,8})(?![\w-])",
+        "pin",
+        certain=True,
+    ),
+)
+_VENDORS = re.compile(
+    r"(?<![\w-])(?:sq0[a-z]{3}-[\w-]{20,60}|sl\.[A-Z][\w-]{40,200}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|EAA[A-Za-z0-9]{60,300}"
+    r"|[0-9a-f]{32}-us[0-9]{1,2}|[MNO][\w-]{22,27}\.[\w-]{6,7}\.[\w-]{27,45}|bot[0-9]{8,10}:AA[\w-]{32,35}|LTAI[A-Za-z0-9]{20}"
+    r"|dckr_[a-z]{2,4}_[\w-]{20,60}|figd_[\w-]{30,60}|rubygems_[0-9a-f]{40,60}|xkeysib-[\w-]{40,120}|CFPAT-[\w-]{40,60}"
+    r"|AT[AC]TT3[\w=-]{50,300}|dp\.(?:pt|st|ct)\.[\w.]{40,60}|dt0c01\.\w{24}\.\w{64}|ph[cx]_\w{40,60}|secret_[A-Za-z0-9]{43})"
+    r"(?![\w-])",
+    re.A,
+)
+VENDOR_BEGINNINGS = (
+    *("sq0", "pat", "EAA", "LTAI", "dckr_", "figd_", "rubygems_", "xkeysib-", "CFPAT-", "ATATT3", "ATCTT3"),
+    *("phc_", "phx_", "secret_", "bot"),
+)
+"""How those begin that have no dot near their beginning."""
+_SSN = re.compile(r"(?<![\w.-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])", re.A)
+_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])", re.A)
+_IBAN_LENGTHS = range(15, 35)
+
+_PLACEHOLDER = re.compile(
+    r"\$(?:[A-Za-z_]\w*|[({].*)\Z|%\w+%?\Z|\{|<|\*{3}|\[redacted:|(?:self|os|process|config|settings|env|args|req|form)[.\[]"
+    r"|[\w.]+\(|[A-Z][A-Z_]{2,}\Z"
+)
+_MARKS = re.compile(r"[^\w.,;:()]")
+
+
+def unmask(text: str) -> str:
+    """Return a text without invisible characters and with full-width letters as plain ones."""
+    return INVISIBLE.sub("", text).translate(_WIDE)
+
+
+def is_masked(text: str) -> bool:
+    """Return whether a text has characters that hide a secret from a pattern."""
+    return not text.isascii() and (
+        INVISIBLE.search(text) is not None or any("\uff01" <= char <= "\uff5e" for char in text)
+    )
+
+
+def may_hold_forms(lowered: str, raw: bytes) -> bool:
+    """Return whether a text has a hint of any form."""
+    forms = (b" " + raw).translate(_FORMS)
+    return any([hint in lowered for hint in _HINTS]) or _SSN_FORM in forms or _IBAN_FORM in forms  # noqa: C419
+
+
+def redact_forms(text: str, lowered: str, raw: bytes) -> str:
+    """Return the text without the secrets that a form shows; `lowered` and `raw` are the text in other shapes."""
+    found = text
+    has_signs = _SIGNS.search(text) is not None
+    if any([hint in lowered for hint in _COMMAND_HINTS]):  # noqa: C419 - a generator costs more than it saves here
+        found = _redact(found, lowered, _OF_COMMANDS)
+    if (has_signs or "passw" in lowered) and any([hint in lowered for hint in _NAME_HINTS]):  # noqa: C419 - as above
+        found = _redact(found, lowered, _OF_NAMES)
+    if has_signs and any([hint in lowered for hint in _HEADER_HINTS]):  # noqa: C419 - as above
+        found = _redact(found, lowered, _OF_HEADERS)
+    forms = (b" " + raw).translate(_FORMS)
+    if b"000" in forms:
+        found = _redact(found, lowered, _OF_NUMBERS)
+        if _SSN_FORM in forms:
+            found = _SSN.sub("[redacted:ssn]", found)
+    if _IBAN_FORM in forms:
+        found = _IBAN.sub(_iban, found)
+    return found
+
+
+_COMMAND_HINTS = (" -", "pass:", " /p", "chpasswd")
+"""Every command has one of these."""
+_SIGNS = re.compile(r"[=:<(%'\"：]")
+"""All forms of names and headers have one of these, or a password in prose."""
+_NAME_HINTS = (
+    "pass",
+    "pwd",
+    "secret",
+    "token",
+    "kennw",
+    "contrase",
+    "auth",
+    "value",
+    "</",
+    "identified",
+    "getconn",
+    "securestr",
+)
+_HEADER_HINTS = tuple(dict.fromkeys(hint for form in _OF_HEADERS for hint in form.hints))
+_HINTS = tuple(
+    dict.fromkeys(
+        hint for forms in (_OF_COMMANDS, _OF_NAMES, _OF_HEADERS, _OF_NUMBERS) for form in forms for hint in form.hints
+    )
+)
+
+
+def redact_vendors(text: str) -> str:
+    """Return the text without the tokens of vendors that `redaction` does not know by their beginning."""
+    return _VENDORS.sub("[redacted:api_key]", text)
+
+
+def _redact(text: str, lowered: str, forms: Sequence[Form]) -> str:
+    for form in forms:
+        if any([hint in lowered for hint in form.hints]):  # noqa: C419 - as above
+            text = form.pattern.sub(_instead(form), text)
+    return text
+
+
+def _instead(form: Form) -> Callable[[re.Match[str]], str]:
+    def replace(found: re.Match[str]) -> str:
+        value = found["value"]
+        kept = value.rstrip(").,;:!?") or value
+        if "[redacted:" in found[0] or not is_value(kept, certain=form.certain):
+            return found[0]
+        start = found.start("value") - found.start()
+        return f"{found[0][:start]}[redacted:{form.kind}]{found[0][start + len(kept) :]}"
+
+    return replace
+
+
+def is_value(value: str, *, certain: bool = False) -> bool:
+    """Return whether a text in the place of a secret is one: no variable or hole, and no word of prose."""
+    if len(value) < 3 or _PLACEHOLDER.match(value):
+        return False
+    if certain:
+        return True
+    has_digit, has_letter = any(map(str.isdigit, value)), any(map(str.isalpha, value))
+    mixed = value.lower() != value and not value.istitle() and not value.isupper()
+    return (has_digit and (has_letter or bool(_MARKS.search(value)))) or (
+        bool(_MARKS.search(value.strip("-/"))) and mixed and len(value) >= 8
+    )
+
+
+def _iban(found: re.Match[str]) -> str:
+    number = found[0].replace(" ", "")
+    digits = "".join(str(int(one, 36)) for one in number[4:] + number[:4])
+    return "[redacted:iban]" if len(number) in _IBAN_LENGTHS and int(digits) % 97 == 1 else found[0]
