@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
-from hardwon.runtime import Agent, Environment, Policy, TextWorldExpress
+from hardwon.runtime import Agent, Environment, EpisodicPolicy, Policy, TextWorldExpress, open_environment
 from hardwon.runtime.admission import Admission, AdmitAll, AdmitNone, LogisticAdmission, RuleAdmission
 from hardwon.runtime.team import Team
 
@@ -38,7 +38,7 @@ class Errand:
 
 @contextmanager
 def errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") -> Iterator[Errand]:
-    """An errand by its name, archive or rooms; its files are gone afterwards. Raises UnknownName."""
+    """An errand by its name, archive, rooms or MODULE:CLASS; its files are gone afterwards. Raises UnknownName."""
     if what == "archive":
         with TemporaryDirectory(prefix="hardwon-archive-") as folder:
             archive = Archive(Path(folder), seed)
@@ -47,8 +47,12 @@ def errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") -> Iter
         slow = Slow(TextWorldExpress("coin", HOUSE), lambda action: latency.call_s, without="close ")
         yield Errand(fold, seed, slow, Scout)
         slow.close()
+    elif ":" in what:
+        own = open_environment(what)
+        yield Errand("", seed, own, lambda n: EpisodicPolicy())
+        own.close()
     else:
-        raise UnknownName.of("errand", what, ERRANDS)
+        raise UnknownName.of("errand", what, [*ERRANDS, "MODULE:CLASS"])
 
 
 def open_admission(name: str) -> Admission:

@@ -24,7 +24,8 @@ def evaluate(
         str, typer.Argument(help="A checkpoint, a run's folder, or a policy: episodic, random, openai:gpt-5 ...")
     ],
     environment: Annotated[
-        str | None, typer.Option(help="textworld, babyai or MODULE:CLASS, for a policy.", show_default=False)
+        str | None,
+        typer.Option(help="For a policy: one of `hardwon run --help`.", show_default=False),
     ] = None,
     game: Annotated[str | None, typer.Option(help="Which of its games.", show_default=False)] = None,
     params: Annotated[str, typer.Option(help="The game's parameters, as NAME=NUMBER, NAME=NUMBER.")] = "",

@@ -14,18 +14,31 @@ if TYPE_CHECKING:
     from .experiment import Plan, Row
 
 TRAIN_SEEDS = "0-449"
+EVAL_SEEDS = "100-149"
 EVERY_TIMES = 4
 """How often the agent is tested while it learns, when nothing else is asked for."""
 
 
 def run(
-    environment: Annotated[str, typer.Argument(help="textworld or babyai.")],
+    environment: Annotated[
+        str,
+        typer.Argument(
+            help="textworld, babyai, bfcl, alfworld, scienceworld, miniwob, or MODULE:CLASS of your own "
+            "(world:Pantry for world.py in this folder)."
+        ),
+    ],
     game: Annotated[str | None, typer.Option(help="Which of its games: mapreader, coin, GoToLocal, ...")] = None,
     params: Annotated[str, typer.Option(help="The game's parameters, as NAME=NUMBER, NAME=NUMBER.")] = "",
     episodes: Annotated[int, typer.Option(help="Episodes to learn from, per agent seed.")] = 100,
-    train_seeds: Annotated[str, typer.Option(help="Seeds of the train fold to learn on, as A-B.")] = TRAIN_SEEDS,
+    train_seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds of the train fold to learn on, as A-B.", show_default="0-449, or all that there are"),
+    ] = None,
     eval_fold: Annotated[str, typer.Option(help="Fold to test on: train, dev or test.")] = "dev",
-    eval_seeds: Annotated[str, typer.Option(help="Seeds of that fold to test on, as A-B.")] = "100-149",
+    eval_seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds of that fold to test on, as A-B.", show_default="100-149, or the last 50"),
+    ] = None,
     eval_every: Annotated[
         str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
     ] = "",
@@ -47,15 +60,16 @@ def run(
     from .experiment import Plan
 
     checkpoints = parse_checkpoints(eval_every, episodes)
+    learned, tested = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds)
     plan = Plan(
         environment=environment,
         game=game,
         params=params,
         episodes=episodes,
         checkpoints=checkpoints,
-        train_seeds=parse_seeds(train_seeds),
+        train_seeds=learned,
         eval_fold=eval_fold,
-        eval_seeds=parse_seeds(eval_seeds),
+        eval_seeds=tested,
         arms=tuple(part.strip() for part in arms.split(",") if part.strip()),
         policy=policy,
         library=str(library or out / "library.db"),
@@ -105,6 +119,28 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
     draw_curve(result["arms"], out / "curve.png", f"{plan.game or plan.environment}: success on unseen tasks")
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
+
+
+def choose_seeds(
+    environment: str, game: str | None, params: str, train: str | None, fold: str, test: str | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the seeds to learn and to test on: those asked for, else those that the environment has."""
+    given = [None if text is None else parse_seeds(text) for text in (train, test)]
+    if given[0] is not None and given[1] is not None:
+        return given[0], given[1]
+    from hardwon.runtime.environments import count_seeds, open_environment
+
+    world = open_environment(environment, game=game, params=params)
+    try:
+        there = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
+    finally:
+        world.close()
+    learned, tested = parse_seeds(TRAIN_SEEDS), parse_seeds(EVAL_SEEDS)
+    if isinstance(there[0], int):
+        learned = learned[: there[0]]
+    if isinstance(there[1], int) and there[1] <= tested[-1]:
+        tested = tuple(range(max(0, there[1] - len(tested)), there[1]))
+    return given[0] or learned, given[1] or tested
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -18,7 +18,12 @@ LINES = 8
 
 
 def team(
-    errand: Annotated[str, typer.Argument(help="archive: a question to slow tools; rooms: a coin in a house.")],
+    errand: Annotated[
+        str,
+        typer.Argument(
+            help="archive: a question to slow tools; rooms: a coin in a house; or MODULE:CLASS of your own environment."
+        ),
+    ],
     teams: Annotated[int, typer.Option("--teams", "-k", min=1, help="Members that work at the same time.")] = 3,
     admission: Annotated[
         str,

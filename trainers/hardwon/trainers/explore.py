@@ -5,12 +5,9 @@ is shown: the way that an earlier episode of the same world took. The same world
 the same way, so nothing of it needs to be kept.
 """
 
-import importlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
-from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.induction import without_circles
 from hardwon.runtime import Agent, Environment, RandomPolicy, open_environment
 
@@ -99,18 +96,5 @@ def words(trajectories: Iterable[Trajectory], more: Sequence[str] = ()) -> list[
 
 
 def open_world(config: EnvironmentConfig) -> Environment:
-    """The environment of the settings; `MODULE:CLASS` is imported and called, with its game and params if any."""
-    module, colon, name = config.name.partition(":")
-    if not colon:
-        return open_environment(config.name, game=config.game, params=config.params)
-    try:
-        made: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UnknownName(
-            f"environment.name is {config.name!r}: {error}. Name a module that can be imported and its class."
-        ) from error
-    given = {key: value for key, value in (("game", config.game), ("params", config.params)) if value}
-    environment = made(**given)
-    if not isinstance(environment, Environment):
-        raise ConfigError(f"{config.name} is no environment: it needs reset, step, admissible, clone, close and name.")
-    return environment
+    """Return the environment of the settings; `MODULE:CLASS` is one of your own."""
+    return open_environment(config.name, game=config.game, params=config.params)

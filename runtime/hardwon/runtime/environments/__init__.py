@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 
 from ..protocols import Environment
+from .own import open_own
 
 
 def _textworld(game: str | None, params: str) -> Environment:
@@ -82,14 +83,23 @@ _ALIASES = {"textworldexpress": "textworld", "twx": "textworld", "minigrid": "ba
 def open_environment(name: str, *, game: str | None = None, params: str = "") -> Environment:
     """An environment by its name, such as `textworld`, with one of its games and the game's parameters.
 
+    `MODULE:CLASS` is an environment of your own, from the current folder or from an installed module.
     Raises `UnknownName` for a name or game that does not exist, `ConfigError` for parameters it cannot
     have, `MissingExtra` when the package behind it is not installed (textworld: at the first reset).
     """
+    if ":" in name:
+        return open_own(name.strip(), game, params)
     plain = name.strip().lower()
     opener = _OPENERS.get(_ALIASES.get(plain, plain))
     if opener is None:
         raise UnknownName.of("environment", name, _OPENERS)
     return opener(game, params)
+
+
+def count_seeds(environment: Environment, fold: str) -> int | None:
+    """Return how many seeds a fold of an environment has; None where it does not say."""
+    counted = getattr(environment, "count_seeds", None)
+    return None if counted is None else int(counted(fold))
 
 
 def describe_environments() -> dict[str, list[str]]:

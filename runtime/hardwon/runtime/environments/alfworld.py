@@ -65,6 +65,10 @@ class AlfWorld:
         self._env: Any = None
         self._over = True
 
+    def count_seeds(self, fold: str) -> int:
+        """Return how many games a fold has."""
+        return len(games(self.data, self.game, fold))
+
     def reset(self, task: str = "", seed: int = 0) -> State:
         """Begin game number `seed` of the fold `task`: train (the default), dev or test.
 

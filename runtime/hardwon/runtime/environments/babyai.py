@@ -58,6 +58,10 @@ class BabyAI:
         self._world: Any = None
         self._over = True
 
+    def count_seeds(self, fold: str) -> int:
+        """Return how many seeds a fold has."""
+        return SEEDS
+
     def reset(self, task: str = "", seed: int = 0) -> State:
         """Begin the episode `seed`, 0 to 999999, of the fold `task`: train (the default), dev or test.
 

@@ -82,6 +82,10 @@ class Bfcl:
         self._task: Task | None = None
         self._over = True
 
+    def count_seeds(self, fold: str) -> int:
+        """Return how many tasks a fold has."""
+        return len(tasks(self.game, fold))
+
     def reset(self, task: str = "", seed: int = 0) -> State:
         """Begin task number `seed` of the fold `task`: train (the default, 100 of them), dev or test (50 each).
 

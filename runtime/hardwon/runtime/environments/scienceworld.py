@@ -42,12 +42,11 @@ class ScienceWorld:
         self._choices = choices
         self._over = True
 
-    def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin variation number `seed` of the fold `task`: train (the default), dev or test.
+    def count_seeds(self, fold: str) -> int:
+        """Return how many variations a fold has."""
+        return len(self._variations(fold))
 
-        Raises `UnknownName` for another fold, `ConfigError` for a seed out of range.
-        """
-        fold = task.strip().lower() or "train"
+    def _variations(self, fold: str) -> list[int]:
         self._engine.load(self.game, 0, SIMPLIFICATIONS)
         of = {
             "train": self._engine.get_variations_train,
@@ -55,8 +54,16 @@ class ScienceWorld:
             "test": self._engine.get_variations_test,
         }
         if fold not in of:
-            raise UnknownName.of("fold", task, of)
-        variations = list(of[fold]())
+            raise UnknownName.of("fold", fold, of)
+        return list(of[fold]())
+
+    def reset(self, task: str = "", seed: int = 0) -> State:
+        """Begin variation number `seed` of the fold `task`: train (the default), dev or test.
+
+        Raises `UnknownName` for another fold, `ConfigError` for a seed out of range.
+        """
+        fold = task.strip().lower() or "train"
+        variations = self._variations(fold)
         if not 0 <= seed < len(variations):
             raise ConfigError(f"seed {seed} is not in the {fold} fold; it has {len(variations)} variations, from 0.")
         self._engine.load(self.game, variations[seed], SIMPLIFICATIONS)

@@ -74,6 +74,10 @@ class TextWorldExpress:
         self._score = 0.0
         self._over = True
 
+    def count_seeds(self, fold: str) -> int:
+        """Return how many seeds a fold has."""
+        return SEEDS
+
     def reset(self, task: str = "", seed: int = 0) -> State:
         """Begin the episode that `seed` names in the fold `task`: train (the default), dev or test.
 
