@@ -5,6 +5,7 @@ from hypothesis import given, strategies as st
 
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.credit import CAUTION, OVERRIDES, SCORE_RATE, shared_error
+from hardwon.memory.guardrails import MIN_CONFIDENCE
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -192,6 +193,7 @@ def test_a_guardrail_that_blocked_what_then_worked_twice_retires(library, episod
     for _ in range(OVERRIDES - 1):
         library.record(overridden(episode, ref, worked=True))
     assert library.get(ref).status == "active"
+    assert library.get(ref).confidence < MIN_CONFIDENCE  # from the first on it only advises
     library.record(overridden(episode, ref, worked=True))
     assert library.get(ref).status == "retired"
     assert "worked 2 times under override" in library.history(ref)[-1]["detail"]["why"]

@@ -22,7 +22,8 @@ def table(key, good=0, bad=0, *, lost=False, value=0.0, arguments=2):
     values = ValueTable()
     for number in range(good + bad):
         action = f"eat thing{number % arguments}"
-        values.add([key], value, number, action=action, bad=number < bad, lost=lost and number < bad)
+        failed = number >= good
+        values.add([key], value, number, action=action, bad=failed, lost=lost and failed, episode=number)
     return values
 
 
@@ -114,13 +115,14 @@ def test_an_action_with_an_at_of_its_own_is_left_alone():
 
 
 def failing(episode, library, name, times=1):
-    """An episode in which an action fails so often."""
-    return episode(*[name] * times, reward=0.0, success=False, failure=Failure.PRECONDITION, library=library)
+    """Episodes in each of which an action fails once."""
+    settings = {"reward": 0.0, "success": False, "failure": Failure.PRECONDITION, "library": library}
+    return [episode(name, **settings) for _ in range(times)]
 
 
 def test_an_action_that_always_fails_is_forbidden(library, episode):
     """From recorded steps to a guardrail that refuses it here, and nothing else."""
-    library.record(failing(episode, library, "shake drawer", times=20))
+    library.record_many(failing(episode, library, "shake drawer", times=8))
     report = library.evolve()
     assert report.count("added") > 0
     state = episode().steps[0].pre
@@ -132,7 +134,7 @@ def test_an_action_that_always_fails_is_forbidden(library, episode):
 def test_rate_limits_are_exact(library, episode):
     """Fifty candidates: exactly as many guardrails as one call may add, the others not; the report counts all."""
     for number in range(50):
-        library.record(failing(episode, library, f"shake{number} drawer", times=NARROW_EVIDENCE))
+        library.record_many(failing(episode, library, f"shake{number} drawer", times=NARROW_EVIDENCE))
     report = library.evolve()
     assert report.candidates >= 50
     assert report.count("added") == RATE_LIMITS["guardrail"]
@@ -141,7 +143,7 @@ def test_rate_limits_are_exact(library, episode):
 
 def test_evolving_again_adds_nothing_new(library, episode):
     """Without new experience."""
-    library.record(failing(episode, library, "shake drawer", times=20))
+    library.record_many(failing(episode, library, "shake drawer", times=20))
     library.evolve()
     before = library.items()
     assert library.evolve().admissions == ()
@@ -150,7 +152,7 @@ def test_evolving_again_adds_nothing_new(library, episode):
 
 def test_another_process_finds_the_same(path, library, episode):
     """A second process that reads the same steps merges into what the first one made."""
-    library.record(failing(episode, library, "shake drawer", times=20))
+    library.record_many(failing(episode, library, "shake drawer", times=20))
     library.evolve()
     with type(library).open(path) as other:
         assert {admission.status for admission in other.evolve().admissions} == {"merged"}
@@ -160,7 +162,7 @@ def test_another_process_finds_the_same(path, library, episode):
 @pytest.fixture
 def guarded(library, episode):
     """A library with a guardrail by the rules, and what it forbids."""
-    library.record(failing(episode, library, "shake drawer", times=6))
+    library.record_many(failing(episode, library, "shake drawer", times=6))
     library.evolve()
     return library, next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
 
@@ -203,7 +205,7 @@ def test_an_excluded_episode_justifies_nothing(library, episode):
 
 def test_evolution_changes_no_number(library, episode):
     """Items come of experience; the values of actions stay what they are."""
-    library.record(failing(episode, library, "shake drawer", times=20))
+    library.record_many(failing(episode, library, "shake drawer", times=20))
     state = State("You see a wooden drawer. It is closed.", task="find the spoon")
     before = library.recall(state, k=0, actions={"shake drawer": ""}).estimates
     library.evolve()

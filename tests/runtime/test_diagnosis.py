@@ -48,7 +48,9 @@ NO_KEY, NOTHING = "You need a key.", "Nothing happens."
         (Failure.NONE, {"post": saying(NO_KEY)}),
         (Failure.TASK_LOST, {"post": ROOM, "info": {"lost": True}}),
         (Failure.INVALID_ACTION, {"info": {"invalid": "no such action"}}),
-        (Failure.TOOL_ERROR, {"post": ROOM, "info": {"error": "timeout"}}),
+        (Failure.TOOL_ERROR, {"post": ROOM, "info": {"error": "no such table"}}),
+        (Failure.UNAVAILABLE, {"post": ROOM, "info": {"error": "timeout"}}),
+        (Failure.UNAVAILABLE, {"post": ROOM, "info": {"error": "shrugs", "unavailable": True}}),
         (Failure.PENALTY, {"post": ROOM, "reward": -0.5}),
         (Failure.PRECONDITION, {"post": saying(NO_KEY), "heard": [NO_KEY]}),
         (Failure.NO_EFFECT, {"post": saying(NOTHING), "heard": [NOTHING]}),
@@ -263,7 +265,17 @@ def test_one_trigger_asks_once():
 
 def test_every_label_can_be_reached():
     """systems.md §3: every label reachable: by a rule, by the loop (test_loop), or as an ending (test_agent)."""
-    by_rule = {"none", "task_lost", "invalid_action", "tool_error", "penalty", "precondition", "no_effect"}
+    by_rule = {
+        "none",
+        "task_lost",
+        "invalid_action",
+        "tool_error",
+        "unavailable",
+        "penalty",
+        "precondition",
+        "no_effect",
+    }
     by_loop = {"policy_error", "blocked"}
+    by_middleware = {"rejected"}
     as_ending = {"environment_crash", "environment_hang", "step_limit"}
-    assert {failure.value for failure in Failure} == by_rule | by_loop | as_ending
+    assert {failure.value for failure in Failure} == by_rule | by_loop | by_middleware | as_ending

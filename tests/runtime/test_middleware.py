@@ -5,21 +5,23 @@ import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langchain import agents
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
-from hardwon.memory import ExperienceLibrary, Failure, Item
+from hardwon.memory import ExperienceLibrary, Failure, Item, probation
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import ExperienceMiddleware, middleware as module, namespaces, trials
 
@@ -173,7 +175,8 @@ def test_an_item_is_now_and_then_held_back(library, desk, monkeypatch):
 
 def test_a_forbidden_call_never_runs_and_is_answered_with_the_reason(library, desk):
     guard = library.add(GUARD).item_id
-    told = ran(library, desk, call("book", table=7), call("book", "2", table=8), AIMessage("Done."))
+    script = call("book", table=7), call("book", "2", table=8), AIMessage("Done.")
+    told = ran(library, desk, *script, guardrails="block")
     assert desk.booked == [8]
     refusal = told.messages[2]
     assert isinstance(refusal, ToolMessage)
@@ -185,7 +188,7 @@ def test_a_forbidden_call_never_runs_and_is_answered_with_the_reason(library, de
     blocked, done = last(library).steps
     assert (blocked.diagnosis.failure, blocked.why["blocked"]) == (Failure.BLOCKED, [guard])
     assert done.action == "book(table=8)"
-    assert last(library).success
+    assert last(library).success is None  # nobody saw how the refused call would have ended
 
 
 def test_guardrails_can_be_left_out(library, desk):
@@ -197,7 +200,15 @@ def test_guardrails_can_be_left_out(library, desk):
 def test_a_mistake_made_again_and_again_becomes_a_guardrail(library, desk):
     """By the library's own rules, within the agent that exists."""
     for who in ("Ada", "Grace", "Joan", "Edith", "Mary"):
-        ran(library, desk, call("book", table=4), call("book", "2", table=6), AIMessage("Done."), ask=f"I am {who}.")
+        ran(
+            library,
+            desk,
+            call("book", table=4),
+            call("book", "2", table=6),
+            AIMessage("Done."),
+            ask=f"I am {who}.",
+            guardrails="block",
+        )
     assert desk.booked.count(4) == 4
     assert desk.booked.count(6) == 5
 
@@ -320,7 +331,9 @@ def test_a_run_interrupted_for_a_person_goes_on_in_another_process(library, desk
     chat, tools = model(*script), [*desk.tools, ask]
 
     def agent():
-        return create_agent(chat, tools, middleware=[ExperienceMiddleware(library)], checkpointer=saver)
+        return create_agent(
+            chat, tools, middleware=[ExperienceMiddleware(library, guardrails="block")], checkpointer=saver
+        )
 
     agent().invoke({"messages": [("user", "Book a table.")]}, config)
     assert library.stats()["episodes"] == 0
@@ -332,7 +345,7 @@ def test_a_run_interrupted_for_a_person_goes_on_in_another_process(library, desk
 def test_asynchronous_agents_get_the_same(library, desk):
     library.add(GUARD)
     chat = model(call("book", table=7), call("book", "2", table=8), AIMessage("Done."))
-    agent = create_agent(chat, desk.tools, middleware=[ExperienceMiddleware(library)])
+    agent = create_agent(chat, desk.tools, middleware=[ExperienceMiddleware(library, guardrails="block")])
     out = asyncio.run(agent.ainvoke({"messages": [("user", "Book a table.")]}))
     assert desk.booked == [8]
     assert out["messages"][2].status == "error"
@@ -472,3 +485,207 @@ def test_settings_that_cannot_work_are_refused():
 def test_the_runtime_is_imported_without_langchain_and_mcp():
     code = "import sys, hardwon.runtime; print({'langchain', 'langchain_core', 'mcp', 'langgraph'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
+# ---- guardrails that let go
+
+
+def chatter(*script):
+    """A model that goes on with the last of its script for ever."""
+
+    class Insists(Model):
+        def _generate(self, messages, *args, **settings):
+            (self.metadata or {})["seen"].append(list(messages))
+            at = min(len((self.metadata or {})["seen"]) - 1, len(script) - 1)
+            return ChatResult(generations=[ChatGeneration(message=script[at].model_copy(deep=True))])
+
+    return Insists(messages=iter(()), metadata={"seen": []})
+
+
+class Shop:
+    """A tool that fails with these words until it is mended; what it was asked, and how often it answered."""
+
+    def __init__(self, words, raises=None):
+        self.words, self.raises, self.up, self.made, self.answered = words, raises, False, 0, 0
+
+    @property
+    def tools(self):
+        @tool
+        def order(what: str) -> str:
+            """Order something."""
+            self.made += 1
+            if not self.up:
+                raise (self.raises or ToolException)(self.words)
+            self.answered += 1
+            return f"{what} is ordered"
+
+        order.handle_tool_error = True
+        return [order]
+
+
+def orders(library, shop, runs, **settings):
+    """So many requests that call the tool once each; how many calls were refused."""
+    before = shop.made
+    for _ in range(runs):
+        script = call("order", what="tea"), AIMessage("Done.")
+        ran(library, shop, *script, ask="Order tea.", **settings)
+    return runs - (shop.made - before)
+
+
+@pytest.mark.parametrize(("mode", "words"), [("warn", "503 Service Unavailable"), ("block", "Too many requests")])
+def test_a_tool_that_recovers_from_an_outage_is_not_refused(library, mode, words):
+    """The first scenario: five requests meet an outage, then it is over: 0 of 55 calls are refused, 55 answered."""
+    shop = Shop(words)
+    assert orders(library, shop, 5, guardrails=mode) == 0
+    shop.up = True
+    assert orders(library, shop, 55, guardrails=mode) == 0
+    assert shop.answered == 55
+    assert library.items(["guardrail", "warning"]) == []
+
+
+@pytest.mark.parametrize(("mode", "most"), [("warn", 0), ("block", probation.TRIAL_REFUSALS)])
+def test_an_outage_that_nobody_can_tell_for_one_costs_a_few_refusals(library, mode, most):
+    """The words say nothing: the guardrail is made, tried after 5 refusals, and out of force by the first success."""
+    shop = Shop("the clerk shrugs")
+    orders(library, shop, 6, guardrails=mode)
+    assert library.items(["guardrail"])
+    shop.up = True
+    assert orders(library, shop, 55, guardrails=mode) <= most
+    assert shop.answered >= 55 - most
+    assert all(item.confidence < 0.6 for item in library.items(["guardrail"]))
+
+
+def test_refused_runs_are_no_successes(library):
+    """Their end is unknown; the guardrail's score stays as it was."""
+    shop = Shop("not for sale")
+    orders(library, shop, 6, guardrails="block")
+    (guard, *_) = library.items(["guardrail"])
+    wins = library.stats()["successes"]
+    assert orders(library, shop, 4, guardrails="block") == 4
+    assert library.stats()["successes"] == wins
+    assert {library.trajectory(row["id"]).success for row in library.trajectories(limit=4)} == {None}
+    assert library.get(guard.id).score == guard.score
+
+
+@pytest.mark.parametrize("mode", ["warn", "block"])
+def test_first_runs_of_test_first_work_are_not_refused(library, mode):
+    """The second scenario: run, edit, run again, in ten tasks: 0 of 20 runs are refused."""
+    state = {"fixed": False, "runs": 0}
+
+    @tool
+    def run_tests() -> str:
+        """Run the tests."""
+        state["runs"] += 1
+        if not state["fixed"]:
+            raise ToolException("FAILED test_sum: assert 1 == 2")
+        return "2 passed"
+
+    @tool
+    def edit(file: str) -> str:
+        """Edit a file."""
+        state["fixed"] = True
+        return f"{file} was changed"
+
+    run_tests.handle_tool_error = True
+    for n in range(10):
+        state["fixed"] = False
+        script = call("run_tests"), call("edit", "2", file="sum.py"), call("run_tests", "3"), AIMessage("Done.")
+        ran(library, SimpleNamespace(tools=[run_tests, edit]), *script, ask=f"Mend bug {n}.", guardrails=mode)
+    assert state["runs"] == 20
+    assert not [item for item in library.items(["guardrail"]) if "run_tests" in (item.forbids or "")]
+
+
+def test_a_call_that_is_forbidden_runs_with_a_warning_by_default(library, desk):
+    """The warning stands below the answer, and is no part of what is remembered of it."""
+    guard = library.add(GUARD).item_id
+    told = ran(library, desk, *BOOKS_SEVEN)
+    assert desk.booked == [7]
+    assert told.messages[2].text.startswith("table 7 is yours\n\nExperience warns of this call: seven is always taken.")
+    (step,) = last(library).steps
+    assert step.post.feedback == "table 7 is yours"
+    assert step.why["overrode"] == [guard]
+    assert [(usage["mode"], usage["outcome"]) for usage in library.usages(guard)] == [("overridden", 1.0)]
+    assert library.get(guard).confidence < 0.6
+
+
+def test_in_warn_only_the_repetition_of_what_just_failed_is_refused_and_once(library, desk):
+    """It failed, nothing was done since: refused once; insisted on, it runs."""
+    library.add(replace(GUARD, forbids="book(table=4)"))
+    script = [call("book", str(n), table=4) for n in range(3)]
+    told = ran(library, desk, *script, AIMessage("I give up."))
+    assert desk.booked == [4, 4]
+    assert [m.text.startswith("Not run") for m in told.messages if m.type == "tool"] == [False, True, False]
+
+
+def test_what_a_run_insists_on_is_let_through(library, desk):
+    """A model that never gives in: three refusals, then the call runs; no recursion limit is met."""
+    library.add(GUARD)
+    script = [call("book", str(n), table=7) for n in range(4)]
+    ran(library, desk, *script, AIMessage("At last."), guardrails="block")
+    assert desk.booked == [7]
+    assert [step.diagnosis.failure.value for step in last(library).steps] == ["blocked"] * 3 + ["none"]
+
+
+def test_a_run_that_insists_on_what_a_person_forbade_ends_with_the_reason(library, desk):
+    library.pin(library.add(GUARD).item_id)
+    told = ran(library, desk, chat=chatter(call("book", table=7)), guardrails="block")
+    assert desk.booked == []
+    assert told.messages[-1].text.startswith("This run ends here: ")
+    assert "seven is always taken" in told.messages[-1].text
+    assert last(library).success is None
+
+
+def test_an_unknown_mode_is_refused(library):
+    with pytest.raises(ConfigError, match='guardrails is \'sometimes\'; use "warn", "block" or False'):
+        ExperienceMiddleware(library, guardrails="sometimes")
+
+
+# ---- with a person in between
+
+
+def reviewed(library, desk, *script, decide, **settings):
+    """A run in which a person is asked about every booking; what the person was shown, and the messages."""
+    experience = ExperienceMiddleware(library, **settings)
+    review = {"allowed_decisions": ["approve", "reject"], "description": experience.describe}
+    person = HumanInTheLoopMiddleware(interrupt_on={"book": review})
+    agent = create_agent(model(*script), desk.tools, middleware=[experience, person], checkpointer=InMemorySaver())
+    config, shown = {"configurable": {"thread_id": "1"}}, []
+    out = agent.invoke({"messages": [("user", "Book a table.")]}, config)
+    while "__interrupt__" in out:
+        asked = [one for stop in out["__interrupt__"] for one in stop.value["action_requests"]]
+        shown += [one["description"] for one in asked]
+        out = agent.invoke(Command(resume={"decisions": [decide for _ in asked]}), config)
+    return SimpleNamespace(shown=shown, messages=out["messages"])
+
+
+APPROVE = {"type": "approve"}
+REJECT = {"type": "reject", "message": "table 9 is by the door"}
+
+
+def test_a_guardrail_speaks_before_a_person_is_asked(library, desk):
+    """In block the person is never asked about what is refused."""
+    library.add(GUARD)
+    script = call("book", table=7), call("book", "2", table=8), AIMessage("Done.")
+    told = reviewed(library, desk, *script, decide=APPROVE, guardrails="block")
+    assert told.shown == ["book(table=8)"]
+    assert desk.booked == [8]
+
+
+def test_in_warn_the_person_is_shown_what_experience_warns_of(library, desk):
+    library.add(GUARD)
+    told = reviewed(library, desk, *BOOKS_SEVEN, decide=APPROVE)
+    assert told.shown[0].startswith("book(table=7)\n\nExperience warns of this call: seven is always taken.")
+    assert desk.booked == [7]
+
+
+def test_a_persons_rejection_is_a_failed_step_with_its_reason_and_teaches(library, desk):
+    """Rejected in four runs, it is warned of in the fifth."""
+    for _ in range(4):
+        told = reviewed(library, desk, call("book", table=9), AIMessage("Pity."), decide=REJECT)
+        (step,) = last(library).steps
+        assert (step.action, step.diagnosis.failure) == ("book(table=9)", Failure.REJECTED)
+        assert "table 9 is by the door" in step.diagnosis.evidence
+        assert not last(library).success
+    assert desk.booked == []
+    told = reviewed(library, desk, call("book", table=9), AIMessage("Pity."), decide=REJECT)
+    assert "Experience warns of this call" in told.shown[0]

@@ -74,6 +74,12 @@ def retire(connection: Connection, namespace: int, item_id: str, why: str) -> No
         write(connection, namespace, retired, "retired", {"why": why})
 
 
+def weaken(connection: Connection, namespace: int, item: Item, share: float, why: str) -> None:
+    """Lower an item's confidence to a share of it, with the reason in its history."""
+    weaker = replace(item, confidence=round(item.confidence * share, 3), version=item.version + 1)
+    write(connection, namespace, weaker, f"weakened: {why}")
+
+
 def release(connection: Connection, namespace: int, item: Item, why: str) -> Item:
     """Take an item out of quarantine: it is trusted from now on. Raises ConfigError for one that is not in it."""
     if item.status != "quarantined":

@@ -25,7 +25,9 @@ from sqlite3 import Connection
 from typing import Any
 
 from . import catalogue
-from .records import Item, Step, Trajectory
+from .guardrails import MIN_CONFIDENCE
+from .probation import WEAKENED, judge_trial
+from .records import Failure, Item, Step, Trajectory
 
 SCORE_RATE = 0.1
 """The least that one episode moves a utility by, of its error: old episodes fade."""
@@ -35,6 +37,8 @@ RECENT = 200
 """Episodes of a task that a baseline looks at."""
 _BOOKED = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
 """What a step's reasons say of items."""
+_SETTLED_ALONE = frozenset(["blocked", "overrode"])
+"""Of these, those that are booked whatever came of the episode."""
 OVERRIDES = 2
 """Successes of what a guardrail blocked, under override, that retire it."""
 
@@ -46,10 +50,19 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     """
     if not names_items(trajectory):
         return
+    if trajectory.success is None:  # how it ended is unknown; how the overridden calls ended is not
+        _write_usages(connection, namespace, trajectory, None, None)
+        _judge_guardrails(connection, namespace, trajectory, clock)
+        return
     outcome = float(bool(trajectory.success))
     control = _control(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
-    shown = _items(connection, namespace, _named(trajectory, "recalled"))
+    refused = _named(trajectory, "blocked")
+    shown = [
+        item
+        for item in _items(connection, namespace, _named(trajectory, "recalled"))
+        if item.id not in refused  # what it refused was not seen: no outcome speaks for it
+    ]
     without = {item.id: _withheld(connection, namespace, trajectory, item.id) for item in shown}
     alone = {item_id: mean for item_id, mean in without.items() if mean is not None}
     baselines = {item.id: _baseline(connection, namespace, trajectory, item.id, control) for item in shown}
@@ -62,9 +75,14 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
 
 
 def names_items(trajectory: Trajectory) -> bool:
-    """Whether an episode says something of items; an excluded one does not, nor one that is not trusted."""
-    if trajectory.success is None or trajectory.trust != "trusted":
+    """Whether an episode says something of items; one that is not trusted does not.
+
+    One whose end is unknown does of the guardrails that acted in it.
+    """
+    if trajectory.trust != "trusted":
         return False
+    if trajectory.success is None:
+        return any(not _SETTLED_ALONE.isdisjoint(step.why) for step in trajectory.steps if step.why)
     return bool(trajectory.meta.get("skills")) or any(map(_names_items, trajectory.steps))
 
 
@@ -109,16 +127,17 @@ def _listed(value: Any) -> tuple[str, ...]:
 
 
 def _write_usages(
-    connection: Connection, namespace: int, trajectory: Trajectory, outcome: float, control: float | None
+    connection: Connection, namespace: int, trajectory: Trajectory, outcome: float | None, control: float | None
 ) -> None:
     rows = []
     for step in trajectory.steps:
-        worked = float(step.diagnosis.success)
+        unknown = step.diagnosis.failure is Failure.UNAVAILABLE
+        worked = None if unknown else float(step.diagnosis.success)
         ended = (("recalled", outcome), ("withheld", outcome), ("blocked", outcome), ("overrode", worked))
         for said, result in ended:
             mode = "overridden" if said == "overrode" else said
             rows += [(item_id, step.t, mode, result) for item_id in _listed(step.why.get(said))]
-    verified = trajectory.meta.get("skills") or {}
+    verified = trajectory.meta.get("skills") or {} if outcome is not None else {}
     rows += [(item_id, t, "followed", float(verified.get(item_id, 0))) for item_id, t in _followed(trajectory).items()]
     connection.executemany(
         "INSERT INTO usages(namespace, item_id, trajectory_id, t, mode, arm, outcome, control_outcome) "
@@ -207,7 +226,14 @@ def _mean_where(
 
 
 def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
-    """A guardrail that blocked what then worked under override OVERRIDES times is retired."""
+    """Renew the guardrails whose trial failed, weaken those whose forbidden call worked, retire those after OVERRIDES.
+
+    An outage decides nothing.
+    """
+    for step in trajectory.steps:
+        if step.diagnosis.failure is not Failure.UNAVAILABLE:
+            for item_id in _listed(step.why.get("trial")):
+                judge_trial(connection, namespace, item_id, step.diagnosis.success)
     guardrails = _items(connection, namespace, _named(trajectory, "overrode"))
     _touch(connection, namespace, [*guardrails, *_items(connection, namespace, _named(trajectory, "blocked"))], clock)
     for item in guardrails:
@@ -216,9 +242,22 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
             "WHERE namespace = ? AND item_id = ? AND mode = 'overridden'",
             (namespace, item.id),
         ).fetchone()
-        if worked >= OVERRIDES and not item.pinned:
+        if item.kind != "guardrail" or item.pinned or not worked:
+            continue
+        if worked >= OVERRIDES and 2 * worked >= failed:
             why = f"what it blocked worked {worked} times under override (and failed {failed} times)"
             catalogue.retire(connection, namespace, item.id, why)
+        elif item.confidence >= MIN_CONFIDENCE and _worked_last(connection, namespace, item.id):
+            catalogue.weaken(connection, namespace, item, WEAKENED, "what it forbids worked when it was let through")
+
+
+def _worked_last(connection: Connection, namespace: int, item_id: str) -> bool:
+    row = connection.execute(
+        "SELECT outcome FROM usages WHERE namespace = ? AND item_id = ? AND mode = 'overridden' "
+        "AND outcome IS NOT NULL ORDER BY id DESC LIMIT 1",
+        (namespace, item_id),
+    ).fetchone()
+    return bool(row and row[0] == 1)
 
 
 def _judge_skills(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:

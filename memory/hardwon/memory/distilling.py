@@ -70,6 +70,10 @@ class Distiller:
         """Guardrails that the counts do not support any more, and why."""
         return list(self._evolution.released(values, iter(items)))
 
+    def weakened(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
+        """Guardrails whose call worked the last time, and why that is known."""
+        return list(self._evolution.weakened(values, iter(items)))
+
 
 def admit_within_limits(curator: Curator, proposals: Iterable[Proposal]) -> list[Admission]:
     """Put the proposals before the curator; those of a kind whose limit is reached wait."""

@@ -1,16 +1,20 @@
 """Evolution by rules: what the counts of past steps justify becomes an item.
 
 Reads the value table's cells that changed, proposes candidates, and leaves admission to the
-catalogue. A guardrail needs a pattern that failed (almost) every time under one condition: a wide
-pattern, whose argument may be anything, needs more evidence than one that names its arguments. A
-strategy is an action that pays clearly more under a condition than it does in general.
+catalogue. A guardrail needs a pattern that failed (almost) every time under one condition, in several
+episodes and without a success since: a wide pattern, whose argument may be anything, needs more
+evidence than one that names its arguments, and a call that works elsewhere needs more than one that
+never did. A strategy is an action that pays clearly more under a condition than it does in general.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import sqrt
 
 from .catalogue import identify
+from .evidence import call_key
+from .guardrails import MIN_CONFIDENCE
 from .records import Item, Kind
 from .situation import GUARD_MARK
 from .titles import fill_holes, guardrail_title, strategy_title, warning_title
@@ -25,6 +29,12 @@ WIDE_RATE = 0.97
 NARROW_RATE = 0.95
 LOST_SHARE = 0.5
 """Where so many of the failures lost the task, a wide pattern needs no more evidence than a narrow one."""
+EPISODES = 3
+"""Episodes that the failures of a guardrail or a warning must be of: one bad day forbids nothing."""
+LOSING_EPISODES = 2
+"""The same where most of the failures lost the task."""
+WEIGHT = 1.5
+"""A call that worked so often, wherever it was, must have failed at least WEIGHT * sqrt(successes) times here."""
 WARNING_EVIDENCE = 8
 WARNING_RATE = 0.7
 RELEASE_RATE = 0.8
@@ -45,13 +55,17 @@ class Evolution:
         touched = sorted(values.touched, key=lambda key: (not key.startswith(GUARD_MARK), -values.cells[key].n, key))
         for key in touched:
             cell = values.cells[key]
-            if cell.n < 2 * self._proposed.get(key, 0):
+            if cell.n < 2 * self._proposed.get(key, 0) and not self._worked_since(key, cell):
                 continue
-            item = _failure_item(key, cell) if key.startswith(GUARD_MARK) else _strategy(key, cell, values)
+            item = _failure_item(key, cell, values) if key.startswith(GUARD_MARK) else _strategy(key, cell, values)
             if item is not None:
                 self._proposed[key] = cell.n
                 yield key, item
         values.touched.clear()
+
+    def _worked_since(self, key: str, cell: Cell) -> bool:
+        """Whether the call worked after it was proposed to forbid it, and fails again."""
+        return key.startswith(GUARD_MARK) and cell.n - cell.streak > self._proposed.get(key, 0)
 
     def postpone(self, key: str, values: ValueTable) -> None:
         """The rate limit left this candidate out: propose it again the next time."""
@@ -61,9 +75,18 @@ class Evolution:
     def released(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
         """Guardrails by these rules that the counts do not support any more, and why."""
         for item in guardrails:
-            cell = values.cells.get(guard_key(item)) if item.writer == "rules" else None
+            cell = values.cell(guard_key(item)) if item.writer == "rules" else None
             if cell is not None and cell.bad < RELEASE_RATE * cell.n:
                 yield item, f"worked {cell.n - cell.bad} of {cell.n} times"
+
+    def weakened(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
+        """Guardrails in force by these rules whose call worked the last time it was made, and why."""
+        for item in guardrails:
+            if item.kind != "guardrail" or item.writer != "rules" or item.confidence < MIN_CONFIDENCE:
+                continue
+            cell = values.cell(guard_key(item))
+            if cell is not None and cell.n and not cell.streak:
+                yield item, f"worked the last time, {cell.n - cell.bad} of {cell.n} times in all"
 
 
 def guard_key(item: Item) -> str:
@@ -72,7 +95,7 @@ def guard_key(item: Item) -> str:
     return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}"
 
 
-def _failure_item(key: str, cell: Cell) -> Item | None:
+def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
     if not pattern or operator not in ("around", "told", "mark"):  # no action, or one with an @ of its own
@@ -80,9 +103,12 @@ def _failure_item(key: str, cell: Cell) -> Item | None:
     wide = "{1}" in pattern
     if wide and operator == "around" and not cell.several_bad:  # one thing's failures say nothing of others like it
         return None
-    firm = wide and cell.lost < LOST_SHARE * cell.bad
-    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if firm else (NARROW_EVIDENCE, NARROW_RATE)
-    if cell.n >= evidence and cell.bad >= rate * cell.n:
+    losing = cell.lost >= LOST_SHARE * cell.bad
+    if cell.bad_episodes < (LOSING_EPISODES if losing else EPISODES):
+        return None
+    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide and not losing else (NARROW_EVIDENCE, NARROW_RATE)
+    outweighs = cell.bad >= WEIGHT * sqrt(_successes(pattern, values))
+    if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
         kind: Kind = "guardrail"
         title, legacy = guardrail_title(pattern, {operator: operand}), f"do not `{pattern}`"
     elif cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
@@ -113,6 +139,12 @@ def strategy_id(key: str) -> str:
     """
     words = key_words(key)
     return identify(Item("strategy", f"{words[0]} pays: {'; '.join(words[1:])}"))
+
+
+def _successes(pattern: str, values: ValueTable) -> int:
+    """How often the call did not fail, wherever it was made."""
+    cell = values.cell(call_key(pattern))
+    return cell.n - cell.bad if cell is not None else 0
 
 
 def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:

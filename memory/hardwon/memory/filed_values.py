@@ -4,8 +4,12 @@ One table has all steps of a namespace; where a `WorldMap` is given, the keys of
 """
 
 import json
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
 
-from .records import Failure, bounded
+from .evidence import Evidence, call_keys, evidence_of
+from .records import bounded
 from .sidecar import SAVE_AFTER, Sidecar, due
 from .situation import GUARD_MARK
 from .store import Store
@@ -15,8 +19,6 @@ from .world_values import WorldMap, in_world
 MAX_ID = 2**63 - 1
 _READ = 8192
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
-_GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
-
 
 HEARD, ALONE = "", " one writer"
 """Whose steps a table has: the trusted ones, or those of the only writer there is, who is not trusted."""
@@ -93,22 +95,40 @@ class FiledValues:
         )
         texts: dict[int, str] = {}
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
+            rows = _whole_episodes(rows)
             filed = json.loads(f"[{','.join(row[1] for row in rows)}]")
             unknown = sorted({number for numbers in filed for number in numbers if number not in texts})
             texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
-            for numbers, (step_id, _, value, failure, action, episode) in zip(filed, rows, strict=True):
-                keys = [texts[number] for number in numbers]
-                bad, lost = failure not in _GOOD, failure == Failure.TASK_LOST
+            for numbers, (step_id, _, value, _, action, episode), known in zip(filed, rows, _judged(rows), strict=True):
+                keys = self._keyed([texts[number] for number in numbers], action, episode, known)
                 value = bounded(value)  # older files hold any return
-                values.add(self._keyed(keys, episode), value, step_id, action=action, bad=bad, lost=lost)
+                values.add(keys, value, step_id, action=action, bad=known.bad, lost=known.lost, episode=known.episode)
             self._last_step = rows[-1][0]
             self._filed += len(rows)
 
-    def _keyed(self, keys: list[str], episode: str) -> list[str]:
-        if self._worlds is None:
-            return keys
-        world = self._worlds.of(episode)
-        return [] if world is None else [in_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
+    def _keyed(self, keys: list[str], action: str, episode: str, known: Evidence) -> list[str]:
+        """The keys of a step in this table; an outage is filed under none that counts failures."""
+        if self._worlds is not None:
+            world = self._worlds.of(episode)
+            return [] if world is None else [in_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
+        if not known.counts:
+            return [key for key in keys if not key.startswith(GUARD_MARK)]
+        return [*keys, *call_keys(action)] if keys else keys
+
+
+def _whole_episodes(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows without the last episode's, where it may go on beyond them; one that fills them all is taken as it is."""
+    if len(rows) < _READ or rows[0][-1] == rows[-1][-1]:
+        return rows
+    begun = next(at for at in range(len(rows) - 1, -1, -1) if rows[at][-1] != rows[-1][-1])
+    return rows[: begun + 1]
+
+
+def _judged(rows: list[tuple[Any, ...]]) -> Iterator[Evidence]:
+    """What each step says of its call, episode by episode."""
+    for _, episode in groupby(rows, key=lambda row: row[-1]):
+        steps = list(episode)
+        yield from evidence_of([(row[4], row[3]) for row in steps], steps[0][0])
 
 
 def read_anew(store: Store, namespace: int) -> ValueTable:

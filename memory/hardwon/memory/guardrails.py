@@ -26,6 +26,8 @@ from .situation import Situation
 
 MIN_CONFIDENCE = 0.6
 """A guardrail below this only advises."""
+_FILED = ("around", "told", "mark")
+"""Conditions of one operator that guardrails are found by: those that rules make."""
 _OPERATORS = ("all", "any", "not", "around", "told", "mark", "text", "fact", "signature")
 
 
@@ -91,28 +93,57 @@ def forbids(item: Item, situation: Situation, action: str) -> bool:
 
 
 class Guard:
-    """The active guardrails, filed by verb so that a check looks at few."""
+    """The active guardrails, filed by what they forbid and where, so that a check looks at few.
+
+    A guardrail is found by the verb of its action and by its condition, where that is one that the rules make.
+    """
 
     def __init__(
         self, items: Iterable[Item] = (), is_known_for: Callable[[Item, str], bool] = lambda item, task: True
     ) -> None:
         """`is_known_for` tells whether the evidence of a guardrail is of a task's environment and kind."""
         self._is_known_for = is_known_for
-        self._by_verb: dict[str, list[Item]] = {}
+        self._filed: dict[tuple[str, str, str], list[Item]] = {}
+        """By verb, operator and operand of the condition."""
+        self._verbs: set[str] = set()
         self._of_plans: list[Item] = []
         for item in sorted(items, key=lambda item: item.id):
             if item.kind == "guardrail" and item.status == "active" and item.confidence >= MIN_CONFIDENCE:
                 if item.granularity == "task":
                     self._of_plans.append(item)
                 else:
-                    self._by_verb.setdefault(parse_action(item.forbids or "").verb, []).append(item)
+                    self._file(item)
+
+    def _file(self, item: Item) -> None:
+        operator, operand = next(iter((item.condition or {"": ""}).items()))
+        if operator not in _FILED:
+            operator = operand = ""
+        self._filed.setdefault((parse_action(item.forbids or "").verb, operator, operand), []).append(item)
+        self._verbs.add(parse_action(item.forbids or "").verb)
+
+    def forbidding(self, situation: Situation, action: str) -> list[Item]:
+        """Return all guardrails that forbid the action here, in the order of their ids."""
+        verb = parse_action(action).verb
+        if verb not in self._verbs:
+            return []
+        holding = [("", ""), ("around", situation.context(action))]
+        holding += [("told", word) for word in situation.told_words(action)]
+        holding += [("mark", mark) for mark in situation.marks(action)]
+        found = {
+            item.id: item
+            for operator, operand in holding
+            for item in self._filed.get((verb, operator, operand), ())
+            if self._forbids(item, situation, action)
+        }
+        return [found[ref] for ref in sorted(found)]
 
     def check(self, situation: Situation, action: str) -> Verdict:
         """Whether the action may run here."""
-        for item in self._by_verb.get(parse_action(action).verb, ()):
-            if self._forbids(item, situation, action):
-                return Verdict(False, item.id, item.body or item.title)
-        return Verdict(True)
+        found = self.forbidding(situation, action)
+        if not found:
+            return Verdict(True)
+        first = found[0]
+        return Verdict(False, first.id, first.body or first.title, items=tuple(item.id for item in found))
 
     def _forbids(self, item: Item, situation: Situation, action: str) -> bool:
         return forbids(item, situation, action) and self._is_known_for(item, situation.state.task)
@@ -122,14 +153,10 @@ class Guard:
         for action in actions:
             for item in self._of_plans:
                 if self._forbids(item, situation, action):
-                    return Verdict(False, item.id, item.body or item.title)
+                    return Verdict(False, item.id, item.body or item.title, items=(item.id,))
         return Verdict(True)
 
     def active(self, situation: Situation, actions: Iterable[str]) -> tuple[Item, ...]:
         """The guardrails that forbid any of these actions here."""
-        found = {}
-        for action in actions:
-            for item in self._by_verb.get(parse_action(action).verb, ()):
-                if self._forbids(item, situation, action):
-                    found[item.id] = item
+        found = {item.id: item for action in actions for item in self.forbidding(situation, action)}
         return tuple(found.values())

@@ -23,6 +23,7 @@ from typing import Any
 from . import credit
 from .errors import ConfigError, LibraryUnwritable
 from .ledger import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
+from .outage import mark_outages
 from .records import Diagnosis, Failure, State, Step, Trajectory
 from .redaction import may_hold_secrets, redact_trajectory
 from .store import Store
@@ -306,6 +307,7 @@ def file_all(store: Store) -> None:
 
 def _redacted(episode: Trajectory) -> tuple[Trajectory, str]:
     """The episode without secrets, and packed: read once as a whole, its parts only where that shows one may be."""
+    episode = mark_outages(episode)
     told = packed(episode)
     check_size(episode, told)
     clean = redact_trajectory(episode) if may_hold_secrets(told) else episode

@@ -31,6 +31,7 @@ from .guardrails import holds
 from .inbox import Inbox
 from .opening import agree_on_embedder, namespace_number, reembed as reembed
 from .private import OwnLock
+from .probation import WEAKENED, Probation, Standing
 from .records import (
     Admission,
     EvolutionReport,
@@ -79,6 +80,7 @@ class ExperienceLibrary(TendedLibrary):
         self._derived = Derived(store, self._number)
         self._search = Search(store, self._number, embedder)
         self._distiller = Distiller(store, self._number)
+        self._probation = Probation(store, self._number)
         self._inbox = Inbox(store, self._number)
         self._inbox.on_filed = self._keep_filed
         store.on_forgotten = self._start_anew
@@ -214,14 +216,18 @@ class ExperienceLibrary(TendedLibrary):
             proposals = self._distiller.proposals(derived.values)
             unpinned = [item for item in derived.items.values() if not item.pinned]
             released = self._distiller.released(derived.values, unpinned)
+            over = {item.id for item, _ in released}
+            weakened = [one for one in self._distiller.weakened(derived.values, unpinned) if one[0].id not in over]
             aging = any(item.ttl is not None for item in unpinned)
-            if not (proposals or released or aging):
+            if not (proposals or released or weakened or aging):
                 return EvolutionReport()
             try:
                 with self._transaction() as connection:
                     admissions = admit_within_limits(self._curator(connection), proposals)
                     for item, why in released:
                         catalogue.retire(connection, self._number, item.id, why)
+                    for item, why in weakened:
+                        catalogue.weaken(connection, self._number, item, WEAKENED, why)
                     expired = expire(connection, self._number, derived.episodes) if aging else []
             except BaseException:  # what was proposed was not written: propose it again
                 self._distiller.start_over()
@@ -331,6 +337,27 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             derived = self._caught_up()
             return derived.guard.check(derived.situation(redact_state(state)), redact(action))
+
+    def enforce(self, state: State, action: str) -> Verdict:
+        """Check an action that is about to run: a refusal is counted, and a trial that is due is given.
+
+        On a trial the verdict allows the action and names the guardrails; whoever runs it says so in the
+        step's `why` ({"overrode": items, "trial": items}), by which its outcome decides. See `probation`.
+        """
+        verdict = self.check(state, action)
+        if verdict.allowed:
+            return verdict
+        with self._lock:
+            items = self._caught_up().items
+            known = tuple(items[ref] for ref in verdict.items if ref in items)
+            trial = self._probation.admits(known)
+        return replace(verdict, allowed=True, trial=True) if trial else verdict
+
+    def standing(self, item_id: str) -> Standing:
+        """How a guardrail stands on its probation: refusals, trials, and when the next one is due."""
+        with self._lock:
+            self._filed()
+            return self._probation.standing(self.get(item_id).id)
 
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""

@@ -80,9 +80,14 @@ def m008_receipts(connection: Connection) -> None:
     )
 
 
+def m009_probation(connection: Connection) -> None:
+    """How every guardrail stands on its probation: refusals, trials, and when it was last tried."""
+    connection.execute(_PROBATION)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
-    *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts),
+    *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -182,6 +187,13 @@ CREATE TABLE vectors (
 INSERT INTO vectors SELECT kind, ref, namespace, vector FROM old_vectors WHERE kind = 'items' ORDER BY ref;
 DROP TABLE old_vectors;
 CREATE INDEX vectors_by_namespace ON vectors(namespace, kind, ref);
+"""
+
+_PROBATION = """
+CREATE TABLE IF NOT EXISTS probation (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, refusals INTEGER NOT NULL,
+    refused INTEGER NOT NULL, trials INTEGER NOT NULL, failed INTEGER NOT NULL, began REAL NOT NULL,
+    tried REAL NOT NULL, PRIMARY KEY (namespace, item_id)) WITHOUT ROWID
 """
 
 _INBOX = """

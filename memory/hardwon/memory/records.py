@@ -36,7 +36,11 @@ def _as_tuples(record: object, *names: str) -> None:
 
 
 class Failure(StrEnum):
-    """Why a step did not help: a closed list, most specific first."""
+    """Why a step did not help: a closed list, most specific first.
+
+    `unavailable` is an outage (a timeout, 429, 5xx, no connection): it says nothing of the call itself.
+    `rejected` is a call that a person refused.
+    """
 
     NONE = "none"
     ENVIRONMENT_CRASH = "environment_crash"
@@ -45,6 +49,8 @@ class Failure(StrEnum):
     BLOCKED = "blocked"
     TASK_LOST = "task_lost"
     INVALID_ACTION = "invalid_action"
+    UNAVAILABLE = "unavailable"
+    REJECTED = "rejected"
     TOOL_ERROR = "tool_error"
     PENALTY = "penalty"
     PRECONDITION = "precondition"
@@ -429,6 +435,13 @@ class Verdict:
     allowed: bool
     item_id: str | None = None
     cause: str = ""
+    trial: bool = False
+    """Forbidden, and let through this once: the outcome decides what becomes of the guardrail."""
+    items: tuple[str, ...] = ()
+    """All guardrails that forbid it, `item_id` first."""
+
+    def __post_init__(self) -> None:
+        _as_tuples(self, "items")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ SPREAD = 0.02
 """Variance that two imagined steps bring to every key, so that two equal returns prove little."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 2 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 3 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """What the numbers of a cell depend on, for files that hold some."""
 
 
@@ -45,10 +45,18 @@ class Cell:
     bad_action: str = ""
     several_bad: bool = False
     """Whether different actions failed: what one of them did says nothing of the others."""
+    streak: int = 0
+    """Of the bad ones, those since the last good one."""
+    bad_episodes: int = 0
+    """Episodes that the bad ones are of."""
+    bad_in: int = field(default=0, compare=False)
+    """The episode of the last bad one; episodes are filed whole, one after the other."""
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
 
-    def add(self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False) -> None:
+    def add(
+        self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False, episode: int = 0
+    ) -> None:
         self.n += 1
         remembered = min(self.n, MEMORY)
         error = value - self.mean
@@ -57,8 +65,11 @@ class Cell:
         self.precision = remembered * (remembered + 2) / (self.variance * remembered + 2 * SPREAD)
         self.steps.append(step_id)
         del self.steps[:-SAMPLES]
+        self.streak = self.streak + 1 if bad else 0
         if bad:
             self.bad += 1
+            self.bad_episodes += not self.bad_episodes or episode != self.bad_in
+            self.bad_in = episode
             self.lost += lost
             self.several_bad |= self.bad_action not in ("", action)
             self.bad_action = action
@@ -74,6 +85,8 @@ _NUMBERS: Mapping[str, type] = {
     "bad": np.int64,
     "lost": np.int64,
     "several_bad": np.bool_,
+    "streak": np.int64,
+    "bad_episodes": np.int64,
 }
 _TEXTS = ("key", "bad_action")
 _STEPS = ("steps", "bad_steps")
@@ -153,8 +166,8 @@ class StoredCells:
 
 
 def _cell(figures: Sequence[Any], action: str, steps: list[int], bad_steps: list[int]) -> Cell:
-    n, mean, variance, precision, bad, lost, several_bad = figures
-    return Cell(n, mean, variance, precision, bad, lost, action, several_bad, steps, bad_steps)
+    n, mean, variance, precision, bad, lost, several_bad, streak, bad_episodes = figures
+    return Cell(n, mean, variance, precision, bad, lost, action, several_bad, streak, bad_episodes, 0, steps, bad_steps)
 
 
 def _encoded(text: str) -> bytes:
@@ -207,13 +220,14 @@ class ValueTable:
         action: str = "",
         bad: bool = False,
         lost: bool = False,
+        episode: int = 0,
     ) -> None:
-        """File one step under all its keys."""
+        """File one step under all its keys; `episode` is any number that the steps of one episode share."""
         for key in keys:
             cell = self.cell(key)
             if cell is None:
                 cell = self._cells[key] = Cell()
-            cell.add(value, step_id, action, bad=bad, lost=lost)
+            cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
             if self._touched is not None:
                 self._touched[key] = None
 

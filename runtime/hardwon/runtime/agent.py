@@ -25,6 +25,7 @@ from .guidance import Guidance, RetrievalGuidance
 from .loop import Nodes
 from .plan import Planner, SkillPlanner
 from .protocols import Environment, Policy, Resumable, Usage
+from .refusals import mode_of
 from .working import WorkingMemory, place
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Agent:
         arm: str = "retrieved",
         level: Literal["step", "task"] = "step",
         learn: bool = True,
-        guardrails: bool = True,
+        guardrails: 'bool | Literal["warn", "block"]' = True,
         guidance: Guidance | None = None,
         max_steps: int = 50,
         recall_k: int = 5,
@@ -91,7 +92,9 @@ class Agent:
         planner: "Planner | Literal['skills'] | None" = None,
         extractor: "Extractor | None" = None,
     ) -> None:
-        """`retries`: fresh environments tried when one breaks. `seed`: of the agent's own chance.
+        """`guardrails`: "block" or True refuses what they forbid, "warn" only its repetition; see `refusals`.
+
+        retries: fresh environments tried when one breaks. `seed`: of the agent's own chance.
 
         planner: "skills" plans with the library's skills and remedies; None lets the policy choose step by step.
         extractor: reads every episode that is learnt from, beside the library's own rules.
@@ -108,7 +111,7 @@ class Agent:
         self._step_timeout_s = step_timeout_s
         self._idle: list[Environment] = [_watched(environment, step_timeout_s)]
         self._live: dict[str, Live] = {}
-        self._settings = Settings(arm, level, learn, guardrails, max_steps, recall_k, seed)
+        self._settings = Settings(arm, level, learn, mode_of(guardrails), max_steps, recall_k, seed)
         self.policy = as_policy(policy)
         self._nodes = Nodes(
             self.policy,

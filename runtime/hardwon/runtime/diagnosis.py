@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from hardwon.memory import Diagnosis, Failure, State, Step
+from hardwon.memory.outage import tells_of_outage
 
 from .protocols import Info
 from .working import WorkingMemory, place
@@ -58,7 +59,8 @@ def _failure(pre: State, post: State, reward: float, info: Info, working: Workin
         unmet = speaks_of_unmet(info["invalid"])
         return (Failure.PRECONDITION if unmet else Failure.INVALID_ACTION), info["invalid"]
     if info.get("error"):
-        return Failure.TOOL_ERROR, info["error"]
+        outage = info.get("unavailable") or tells_of_outage(info["error"])
+        return (Failure.UNAVAILABLE if outage else Failure.TOOL_ERROR), info["error"]
     if reward < 0:
         return Failure.PENALTY, post.feedback
     if place(pre) == place(post) and working.heard(post.feedback):

@@ -8,6 +8,7 @@ from hardwon.memory import Recollection, State, Step, Trajectory
 from .guidance import Hint
 from .plan import Plan
 from .protocols import Decision, Environment, Info, Usage
+from .refusals import Mode
 from .working import WorkingMemory
 
 
@@ -38,6 +39,9 @@ class EpisodeState(TypedDict, total=False):
     forbidden: dict[str, str]
     blocked: tuple[str, ...]
     overrode: tuple[str, ...]
+    trial: tuple[str, ...]
+    stopped: bool
+    """A call that must not run was insisted on: the episode is over."""
     replans: int
     replan: str | None
     decision: Decision | None
@@ -70,7 +74,7 @@ class Settings:
     arm: str = "retrieved"
     level: Literal["step", "task"] = "step"
     learn: bool = True
-    guardrails: bool = True
+    guardrails: Mode | None = "block"
     max_steps: int = 50
     recall_k: int = 5
     seed: int = 0

@@ -26,6 +26,7 @@ from .following import advanced, followed, verdicts
 from .plan import PlannedStep
 from .protocols import Decision, Info, Usage
 from .reading import carry_out, read_episode
+from .refusals import Ruling, rule
 from .trials import is_forced
 from .working import WorkingMemory
 
@@ -72,7 +73,7 @@ class Nodes(AdvisingNodes):
         except EnvironmentFailure as error:
             return _excluded(error)
         begun = {"actions": actions, "forbidden": {}, "blocked": (), "replans": 0, "outcome": None, "decision": None}
-        return {**begun, "overrode": ()} if episode.get("overrode") else begun
+        return {**begun, "overrode": (), "trial": ()} if episode.get("overrode") else begun
 
     def signature(self, episode: EpisodeState) -> Update:
         """Whether this kind of situation is new in the episode."""
@@ -126,14 +127,17 @@ class Nodes(AdvisingNodes):
         if action in actions and all(known in forbidden for known in actions):
             return {"forbidden": {}, "blocked": (), **self._overridden(episode, action)}  # all is: the choice stands
         if actions and action not in actions:
-            verdict = Verdict(False, None, "it is not among the admissible actions")
+            ruling = Ruling(Verdict(False, None, "it is not among the admissible actions"), runs=False)
         elif action in forbidden:
-            verdict = Verdict(False, None, forbidden[action])
-        elif self.settings.guardrails:
-            verdict = self.library.check(episode["state"], action)
+            ruling = Ruling(Verdict(False, None, forbidden[action]), runs=False)
         else:
-            verdict = Verdict(True)
-        if verdict.allowed:
+            mode, learn = self.settings.guardrails, self.settings.learn
+            ruling = rule(self.library, mode, episode["state"], action, episode["steps"], learn=learn)
+        verdict = ruling.verdict
+        if ruling.runs and verdict.items:
+            trial = verdict.items if verdict.trial else ()
+            return {"forbidden": {}, "blocked": (), "overrode": verdict.items, "trial": trial}
+        if ruling.runs:
             return {"forbidden": {}} if forbidden else {}
         trying = self.settings.learn and verdict.item_id is not None
         if trying and is_forced(self._asked(episode), len(episode["steps"]), episode["replans"]):
@@ -142,7 +146,8 @@ class Nodes(AdvisingNodes):
         if self.settings.guardrails and episode["replans"] + 1 >= MAX_REPLANS:
             refused.update(self._all_forbidden(episode))
         blocked = (*episode["blocked"], verdict.item_id) if verdict.item_id else episode["blocked"]
-        return {"forbidden": refused, "blocked": blocked, "replans": episode["replans"] + 1}
+        replans = MAX_REPLANS + 1 if ruling.over else episode["replans"] + 1
+        return {"forbidden": refused, "blocked": blocked, "replans": replans, "stopped": ruling.over}
 
     def _overridden(self, episode: EpisodeState, action: str) -> Update:
         verdict = self.library.check(episode["state"], action) if self.settings.guardrails else Verdict(True)
@@ -184,7 +189,7 @@ class Nodes(AdvisingNodes):
         if planned is not None and planned.item_id:
             step = replace(step, why={**step.why, "skill": planned.item_id})
         steps = (*episode["steps"], step)
-        ending = self._ending(steps, done, info)
+        ending = "blocked" if episode.get("stopped") else self._ending(steps, done, info)
         update = {
             "steps": steps,
             "state": step.post,
@@ -210,7 +215,9 @@ class Nodes(AdvisingNodes):
 
     def _step(self, episode: EpisodeState, working: WorkingMemory) -> tuple[Step, bool, Info]:
         pre, decision, steps = episode["state"], episode["decision"], episode["steps"]
-        why: dict[str, Any] = {name: list(episode[name]) for name in ("blocked", "overrode") if episode.get(name)}
+        why: dict[str, Any] = {
+            name: list(episode[name]) for name in ("blocked", "overrode", "trial") if episode.get(name)
+        }
         if decision is None:
             failure = Failure.POLICY_ERROR
             judged = Diagnosis(False, failure, 0.0, True, evidence=episode.get("policy_failure") or "")

@@ -3,8 +3,9 @@
     agent = create_agent(model, tools, middleware=[ExperienceMiddleware(library)])
 
 Before each model call the library is asked, and what it says is put at the end of the messages, as data.
-A tool call that a guardrail forbids is answered with the reason and never runs. Every call is judged and
-becomes a step; at the end of a run its steps are recorded as one episode, and the library evolves.
+A tool call that a guardrail forbids runs with a warning below its answer, or is refused with the reason:
+see `guardrails`. Every call is judged and becomes a step; at the end of a run its steps are recorded as
+one episode, and the library evolves.
 
 What goes wrong in here is logged, and the agent goes on without experience. Only what cannot be meant is
 raised: a setting that cannot work, and a namespace that cannot be told. This file changes nothing about
@@ -17,12 +18,13 @@ import random
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from hardwon.memory import ExperienceLibrary, State, Verdict
+from hardwon.memory import ExperienceLibrary, State
 from hardwon.memory.errors import ConfigError, MissingExtra
+from hardwon.memory.outage import is_outage
 
 try:
     from langchain.agents.middleware.types import (
@@ -35,21 +37,33 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra.of("langchain", "chat") from error
 
-from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
-from langgraph.types import Command
 
 from .chat_model import name_of
 from .diagnosis import why_replan
 from .environments.calls import Call, clipped
 from .guidance import Guidance, Hint, RetrievalGuidance, forbidden_in
 from .loop import GUIDANCE_TOKENS
+from .middleware_run import (
+    REJECTED,
+    Answer,
+    Running,
+    message_of,
+    name_of_tool,
+    note_rejections,
+    reason,
+    warning,
+    with_before,
+    with_warning,
+)
 from .namespaces import Namespaces
 from .prompts import GUIDANCE, block, call_text
 from .protocols import Context
-from .tool_episode import REFUSED, SHOWN_CHARS, ToolEpisode, calls_of, plain_message, since_request, text_of
+from .refusals import Ruling, is_unfinished, mode_of, rule
+from .tool_episode import SHOWN_CHARS, ToolEpisode, calls_of, plain_message, since_request, text_of
 from .trials import is_withheld, without
 
 logger = logging.getLogger(__name__)
@@ -62,7 +76,6 @@ HEADING = (
 )
 
 Grader = Callable[[Mapping[str, Any]], float | bool | None]
-Answer = ToolMessage | Command[Any]
 _T = TypeVar("_T")
 
 
@@ -70,26 +83,6 @@ class ExperienceState(AgentState[Any]):
     """The agent's state, and which episode it belongs to: kept by a checkpointer, seen by nobody else."""
 
     hardwon_episode: NotRequired[Annotated[str, PrivateStateAttr]]
-
-
-@dataclass
-class _Episode:
-    """A run that is under way."""
-
-    library: ExperienceLibrary
-    told: ToolEpisode
-    asked: str
-    """Its name for chance: which items are held back in it."""
-    state: State | None = None
-    """What the model saw last."""
-    calls: tuple[Call, ...] = ()
-    """The calls of which it saw the answers."""
-    why: dict[str, Any] = field(default_factory=dict)
-    """What was recalled for it, and held back from it."""
-    hints: dict[str, tuple[Hint | None, dict[str, Any]]] = field(default_factory=dict)
-    """The hint of every situation, and why."""
-    model: str = ""
-    lock: threading.RLock = field(default_factory=threading.RLock)
 
 
 class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
@@ -105,7 +98,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         grader: Grader | None = None,
         arm: str = "retrieved",
         learn: bool = True,
-        guardrails: bool = True,
+        guardrails: bool | Literal["warn", "block"] = "warn",
         guidance: Guidance | None = None,
         place: Literal["message", "system"] = "message",
         recall_k: int = 5,
@@ -117,6 +110,9 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             tell. Without one a run is a success when it ended with a structured response, or when no tool was left
             with an error: its last call worked.
         arm: "control" recalls nothing, for comparison.
+        guardrails: "warn" runs what they forbid, with a warning below the answer; its repetition, when it failed and
+            nothing was done since, is refused once. "block" (or True) refuses it before anybody is asked, but for the
+            trials that probation gives; see `refusals`. False asks no guardrail.
         place: where the hint goes: a message of its own at the end, or the end of the system message, for models
             that refuse the former. The end of the messages leaves what providers cache of a prompt as it is.
         seed: of the chance by which an item is now and then held back, so that its worth can be told.
@@ -131,11 +127,11 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             raise ConfigError(f"place is {place!r}; use message or system.")
         super().__init__()
         self.tools = []
-        self._grader, self._arm, self._learn, self._guardrails = grader, arm, learn, guardrails
+        self._grader, self._arm, self._learn, self._guardrails = grader, arm, learn, mode_of(guardrails)
         self._guidance, self._place = guidance or RetrievalGuidance(), place
         self._recall_k, self._seed = recall_k, seed
         self._libraries = Namespaces(library, namespace)
-        self._open: OrderedDict[str, _Episode] = OrderedDict()
+        self._open: OrderedDict[str, Running] = OrderedDict()
         self._lock = threading.Lock()
 
     # ---- the hooks
@@ -153,18 +149,36 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Call the model with what experience says of here."""
-        return handler(self._spared(lambda: self._advised(request)) or request)
+        """Call the model with what experience says of here; again, where guardrails refuse all that it asks for."""
+        before: list[Any] = []
+        while True:
+            asked = request.override(messages=[*request.messages, *before]) if before else request
+            response = handler(self._spared(partial(self._advised, asked)) or asked)
+            again = self._spared(partial(self._refused, request, response, before))
+            if not again:
+                return with_before(response, before)
+            if isinstance(again, AIMessage):
+                return with_before(response, before, again)
+            before = again
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """The same; the library is asked in a thread."""
-        advised = await asyncio.to_thread(lambda: self._spared(lambda: self._advised(request)))
-        return await handler(advised or request)
+        before: list[Any] = []
+        while True:
+            asked = request.override(messages=[*request.messages, *before]) if before else request
+            advised = await asyncio.to_thread(self._spared, partial(self._advised, asked))
+            response = await handler(advised or asked)
+            again = await asyncio.to_thread(self._spared, partial(self._refused, request, response, before))
+            if not again:
+                return with_before(response, before)
+            if isinstance(again, AIMessage):
+                return with_before(response, before, again)
+            before = again
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]) -> Answer:
-        """Run the tool unless a guardrail forbids it, and judge what came of it."""
+        """Run the tool unless a guardrail refuses it, and judge what came of it."""
         if refusal := self._spared(lambda: self._refusal(request)):
             return refusal
         try:
@@ -174,8 +188,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         except Exception as error:
             self._raised(request, error)
             raise
-        self._spared(lambda: self._answered(request, answer))
-        return answer
+        return self._spared(lambda: self._answered(request, answer)) or answer
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
@@ -190,8 +203,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         except Exception as error:
             await asyncio.to_thread(self._raised, request, error)
             raise
-        await asyncio.to_thread(lambda: self._spared(lambda: self._answered(request, answer)))
-        return answer
+        return await asyncio.to_thread(lambda: self._spared(lambda: self._answered(request, answer))) or answer
 
     def after_agent(self, state: ExperienceState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Record the episode and let the library evolve."""
@@ -218,10 +230,10 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     # ---- an episode
 
-    def _begin(self, name: str, state: Mapping[str, Any], context: Any) -> _Episode:
+    def _begin(self, name: str, state: Mapping[str, Any], context: Any) -> Running:
         library = self._libraries.of(context)
         task, _ = since_request([plain_message(message) for message in state["messages"]])
-        episode = _Episode(library, ToolEpisode(library, task), f"{self._seed}:{task}:{library.episodes}")
+        episode = Running(library, ToolEpisode(library, task), f"{self._seed}:{task}:{library.episodes}")
         with self._lock:
             self._open[name] = episode
             given_up = self._open.popitem(last=False)[1] if len(self._open) > OPEN_EPISODES else None
@@ -229,7 +241,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             self._libraries.release(given_up.library)
         return episode
 
-    def _episode(self, state: Mapping[str, Any], context: Any) -> _Episode | None:
+    def _episode(self, state: Mapping[str, Any], context: Any) -> Running | None:
         """The episode of a state; one that another process began is told from its messages."""
         name = state.get("hardwon_episode")
         if not name:
@@ -240,6 +252,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             episode = self._begin(name, state, context)
             _, after = since_request([plain_message(message) for message in state["messages"]])
             episode.told.replay(list(calls_of(after)))
+            episode.answered.update(message["answers"] for message in after if message["role"] == "tool")
         return episode
 
     def _advised(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -249,6 +262,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return request
         with episode.lock:
             _, after = since_request([plain_message(message) for message in request.messages])
+            note_rejections(episode, after)
             episode.calls = tuple(calls_of(after))
             episode.state = state = episode.told.state(episode.calls)
             episode.model = name_of(request.model)
@@ -261,7 +275,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         own = request.system_message.content_blocks if request.system_message else []
         return request.override(system_message=SystemMessage(content_blocks=[*own, {"type": "text", "text": text}]))
 
-    def _hint(self, episode: _Episode, state: State) -> Hint | None:
+    def _hint(self, episode: Running, state: State) -> Hint | None:
         """Asked for in a new situation and after trouble, repeated otherwise."""
         steps, here = episode.told.steps, state.signature
         if here in episode.hints and not why_replan(steps):
@@ -291,55 +305,132 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         episode.hints[here] = hint, episode.why
         return hint
 
-    def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
-        """The answer to a call that a guardrail forbids."""
-        episode = self._episode(request.state, request.runtime.context)
-        if episode is None or not self._guardrails:
+    def _refused(self, request: ModelRequest[Any], response: Any, before: list[Any]) -> list[Any] | AIMessage | None:
+        """What the model is told of the calls that it asks for, where all are refused; or the end of the run.
+
+        Here, and not when the tool is to run, because a person may be asked in between.
+        """
+        if self._guardrails is None:
             return None
-        action = _action(request)
+        episode = self._episode(request.state, request.runtime.context)
+        message = next((one for one in reversed(response.result) if isinstance(one, AIMessage)), None)
+        if episode is None or message is None or not message.tool_calls or response.structured_response is not None:
+            return None
+        known = {name_of_tool(tool) for tool in request.tools}
+        if not all(call["name"] in known and call["id"] for call in message.tool_calls):
+            return None
+        rulings = [self._ruling(episode, call) for call in message.tool_calls]
+        if any(ruling.runs for ruling in rulings):
+            return None  # refused one by one, when they are to run
+        told: list[Any] = [*before, *response.result]
+        for call, ruling in zip(message.tool_calls, rulings, strict=True):
+            told.append(self._refuse(episode, call, ruling))
+        over = next((ruling for ruling in rulings if ruling.over), None)
+        if over is not None:
+            before[:] = told
+            return AIMessage(
+                f"This run ends here: {rulings[0].verdict.cause or 'a guardrail'} forbids what it insists on."
+            )
+        return told
+
+    def _ruling(self, episode: Running, call: Mapping[str, Any]) -> Ruling:
+        """What is done with a call: once ruled on, it stays so, unless a person changed the call."""
+        action = call_text(call["name"], call["args"])
+        with episode.lock:
+            known = episode.rulings.get(call["id"])
+            if known is None or known[0] != action:
+                state = episode.state or episode.told.state(())
+                steps = episode.told.steps
+                ruling = rule(episode.library, self._guardrails, state, action, steps, learn=self._learn)
+                known = episode.rulings[call["id"]] = action, ruling
+            return known[1]
+
+    def _refuse(self, episode: Running, call: Mapping[str, Any], ruling: Ruling) -> ToolMessage:
+        """The answer to a call that is refused, which becomes a step."""
+        action = call_text(call["name"], call["args"])
         with episode.lock:
             state = episode.state or episode.told.state(())
-            verdict = episode.library.check(state, action)
-            if verdict.allowed:
-                return None
-            episode.told.blocked(state, action, verdict, episode.why)
-        call = request.tool_call
-        return ToolMessage(_reason(action, verdict), name=call["name"], tool_call_id=call["id"], status="error")
+            episode.told.blocked(state, action, ruling.verdict, episode.why)
+            episode.answered.add(call["id"])
+            episode.rulings.pop(call["id"], None)  # a model may use an id again
+        return ToolMessage(reason(action, ruling.verdict), name=call["name"], tool_call_id=call["id"], status="error")
 
-    def _answered(self, request: ToolCallRequest, answer: Answer) -> None:
-        message = _message(answer, request.tool_call["id"])
+    def _refusal(self, request: ToolCallRequest) -> ToolMessage | None:
+        """The answer to a call that guardrails refuse; None where it runs."""
+        episode = self._episode(request.state, request.runtime.context)
+        if episode is None or self._guardrails is None:
+            return None
+        ruling = self._ruling(episode, request.tool_call)
+        return None if ruling.runs else self._refuse(episode, request.tool_call, ruling)
+
+    def describe(self, tool_call: Mapping[str, Any], state: Mapping[str, Any], runtime: Any) -> str:
+        """Describe a call to the person who is asked about it, with what experience says of it.
+
+        For LangChain's `HumanInTheLoopMiddleware`: `interrupt_on={"book": {..., "description": experience.describe}}`.
+        """
+        action = call_text(tool_call["name"], tool_call["args"])
+        episode = self._spared(lambda: self._episode(state, getattr(runtime, "context", None)))
+        if episode is None or self._guardrails is None:
+            return action
+        seen = episode.state or episode.told.state(())
+        verdict = self._spared(lambda: episode.library.check(seen, action))
+        return action if verdict is None or verdict.allowed else f"{action}\n\n{warning(verdict)}"
+
+    def _answered(self, request: ToolCallRequest, answer: Answer) -> Answer:
+        """Make a step of the answer; returns it with the warning that belongs to it."""
+        message = message_of(answer, request.tool_call["id"])
         result = clipped(text_of(message.content) if message is not None else "", SHOWN_CHARS)
         failed = message is not None and message.status == "error"
-        self._step(request, result, (result or "error") if failed else "")
+        ruling = self._step(request, result, (result or "error") if failed else "")
+        if ruling is None or not ruling.warned or message is None:
+            return answer
+        message.content = with_warning(message.content, warning(ruling.verdict))
+        return answer
 
     def _raised(self, request: ToolCallRequest, error: Exception) -> None:
         """The tool raised, which ends the run unless somebody further out answers for it: what there is, is kept."""
         told = clipped(f"{type(error).__name__}: {error}", SHOWN_CHARS)
-        self._spared(lambda: self._step(request, f"error: {told}", told))
+        self._spared(lambda: self._step(request, f"error: {told}", told, outage=is_outage(error)))
         self._spared(lambda: self._record(request.state, request.runtime, False, 0.0, "tool_error"))
 
-    def _step(self, request: ToolCallRequest, result: str, error: str) -> None:
+    def _step(self, request: ToolCallRequest, result: str, error: str, *, outage: bool = False) -> Ruling | None:
         episode = self._episode(request.state, request.runtime.context)
         if episode is None:
-            return
-        call = Call(request.tool_call["name"], request.tool_call["args"], result, error)
+            return None
+        call, call_id = (
+            Call(request.tool_call["name"], request.tool_call["args"], result, error),
+            request.tool_call["id"],
+        )
         with episode.lock:
             pre = episode.state or episode.told.state(())
-            episode.told.answered(pre, (*episode.calls, call), invalid=request.tool is None, why=episode.why)
+            calls = (*episode.calls, call)
+            known = episode.rulings.get(call_id or "")
+            ruling = known[1] if known else None
+            why = {**episode.why, **ruling.why} if ruling else episode.why
+            if error and REJECTED.search(error):
+                episode.told.rejected(pre, calls, why=episode.why)
+            else:
+                episode.told.answered(pre, calls, invalid=request.tool is None, outage=outage, why=why)
+            episode.answered.add(call_id or "")
+            return ruling
 
     def _finish(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> None:
         episode = self._episode(state, runtime.context)
         if episode is None:
             return
+        with episode.lock:
+            note_rejections(episode, since_request([plain_message(message) for message in state["messages"]])[1])
         score = self._score(state, episode)
         success = None if score is None else score >= 1.0
         ending = "success" if success else "done"
         self._record(state, runtime, success, score or 0.0, ending)
 
-    def _score(self, state: Mapping[str, Any], episode: _Episode) -> float | None:
+    def _score(self, state: Mapping[str, Any], episode: Running) -> float | None:
         if self._grader is not None:
             graded = self._spared(lambda: self._grader(state) if self._grader else None)
             return None if graded is None else min(1.0, max(0.0, float(graded)))
+        if is_unfinished(episode.told.steps):
+            return None
         return float(state.get("structured_response") is not None or not episode.told.broken)
 
     def _record(self, state: Mapping[str, Any], runtime: Any, success: bool | None, score: float, ending: str) -> None:
@@ -356,7 +447,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             self._libraries.release(episode.library)
 
     def _write(
-        self, episode: _Episode, runtime: Any, success: bool | None, score: float, ending: str, name: str
+        self, episode: Running, runtime: Any, success: bool | None, score: float, ending: str, name: str
     ) -> None:
         info = getattr(runtime, "execution_info", None)
         meta = {
@@ -368,22 +459,3 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         episode.library.record(trajectory)
         if success is not None:
             episode.library.evolve()
-
-
-def _action(request: ToolCallRequest) -> str:
-    return call_text(request.tool_call["name"], request.tool_call["args"])
-
-
-def _reason(action: str, verdict: Verdict) -> str:
-    cause = verdict.cause.rstrip(".")
-    return f"{REFUSED} {action} here ({cause}). Do something else; do not call it again like this."
-
-
-def _message(answer: Answer, call_id: str | None) -> ToolMessage | None:
-    """The message with which a call was answered, also where a tool changes the state itself."""
-    if isinstance(answer, ToolMessage):
-        return answer
-    update = getattr(answer, "update", None)
-    messages: Sequence[Any] = update.get("messages", ()) if isinstance(update, Mapping) else ()
-    answers = (one for one in messages if isinstance(one, ToolMessage) and one.tool_call_id == call_id)
-    return next(answers, None)

@@ -49,6 +49,8 @@ _FAILED = {
     Failure.BLOCKED: "blocked by a guardrail",
     Failure.TASK_LOST: "the task can no longer be solved",
     Failure.INVALID_ACTION: "not understood or not allowed here",
+    Failure.UNAVAILABLE: "the service did not answer, for now",
+    Failure.REJECTED: "a person refused it",
     Failure.TOOL_ERROR: "the tool reported an error",
     Failure.PENALTY: "punished",
     Failure.PRECONDITION: "something that it needs was missing",

@@ -30,6 +30,8 @@ class Info(TypedDict, total=False):
     """The action was not understood or not allowed here: the words of the environment."""
     error: str
     """The action ran and failed: the error of a tool."""
+    unavailable: bool
+    """With `error`: the service did not answer for now. Where it is not given, the words of the error tell."""
 
 
 @runtime_checkable

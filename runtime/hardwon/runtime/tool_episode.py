@@ -19,6 +19,8 @@ from .working import WorkingMemory
 
 SHOWN_CHARS = 2000
 """Characters kept of a result."""
+WARNED = "Experience warns of this call:"
+"""How a warning begins that is put below a call's answer; it is no part of what was seen."""
 REFUSED = "Not run: experience forbids"
 """How the answer to a call begins that a guardrail refused: no evidence of anything but that."""
 
@@ -54,15 +56,39 @@ class ToolEpisode:
         """What is seen after these calls."""
         return self.working.annotate(seen(self._request, calls, calls[-1].result if calls else ""))
 
-    def answered(self, pre: State, calls: Sequence[Call], *, invalid: bool = False, why: Mapping[str, Any]) -> Step:
-        """The last of these calls was answered; `pre` is what was seen when it was chosen."""
+    def answered(
+        self,
+        pre: State,
+        calls: Sequence[Call],
+        *,
+        invalid: bool = False,
+        outage: bool = False,
+        why: Mapping[str, Any],
+    ) -> Step:
+        """The last of these calls was answered; `pre` is what was seen when it was chosen.
+
+        `outage`: it is known that the service did not answer for now; otherwise the words of the error tell.
+        """
         call, post = calls[-1], self.state(calls)
         info = Info() if not call.error else Info(invalid=call.error) if invalid else Info(error=call.error)
+        if outage and call.error:
+            info["unavailable"] = True
         judged = diagnose(pre, call.text, post, 0.0, info, self.steps, self.working)
         keys = self._library.keys(pre, call.text, self.working.counts(pre, call.text))
         step = Step(pre, call.text, post, judged, 0.0, len(self.steps), keys, why)
         self.working.add(step)
         self._broken[call.name] = bool(call.error)
+        self.steps.append(step)
+        return step
+
+    def rejected(self, pre: State, calls: Sequence[Call], *, why: Mapping[str, Any]) -> Step:
+        """A person refused the last of these calls, and said why: it was not run."""
+        call, post = calls[-1], self.state(calls)
+        judged = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence=call.error)
+        keys = self._library.keys(pre, call.text, self.working.counts(pre, call.text))
+        step = Step(pre, call.text, post, judged, 0.0, len(self.steps), keys, why)
+        self.working.add(step)
+        self._broken[call.name] = True
         self.steps.append(step)
         return step
 
@@ -191,7 +217,7 @@ def calls_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
             waiting = answers.get(_hashable(call["id"]))
             if waiting:
                 answer = waiting.popleft()
-                result = clipped(answer["text"], SHOWN_CHARS)
+                result = clipped(answer["text"].partition(f"\n\n{WARNED}")[0], SHOWN_CHARS)
                 yield Call(call["name"], call["arguments"], result, (result or "error") if answer["error"] else "")
 
 

@@ -240,7 +240,7 @@ def test_a_timeout_of_the_tools_own_keeps_its_words():
 
     environment = ToolEnvironment([fetch])
     environment.reset("x")
-    assert environment.step("fetch()")[3] == {"error": "TimeoutError: the server is slow"}
+    assert environment.step("fetch()")[3] == {"error": "TimeoutError: the server is slow", "unavailable": True}
     environment.close()
 
 

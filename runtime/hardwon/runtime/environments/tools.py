@@ -18,6 +18,7 @@ from langchain_core.tools import BaseTool, tool
 
 from hardwon.memory import Failure, State, Step
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.outage import is_outage
 
 from ..protocols import Info
 from ._tool_thread import ToolThread
@@ -61,6 +62,8 @@ class ToolEnvironment:
         self._task = ""
         self._calls: list[Call] = []
         self._over = True
+        self._outage = False
+        """Whether the last call met an outage."""
 
     def reset(self, task: str = "", seed: int = 0) -> State:
         """Begin an episode for the request `task`; `seed` goes to the function that makes the tools.
@@ -85,9 +88,11 @@ class ToolEnvironment:
             return self._state(problem), 0.0, False, Info(invalid=problem)
         if name == FINISH:
             return self._finish(str(arguments.get("answer", "")))
+        self._outage = False
         result, error = self._call(name, arguments)
         self._calls.append(Call(name, arguments, result, error))
-        return self._state(result), 0.0, False, Info(error=error) if error else Info()
+        told = Info(error=error, unavailable=True) if error and self._outage else Info(error=error) if error else Info()
+        return self._state(result), 0.0, False, told
 
     def admissible(self, state: State) -> list[str]:
         """Empty: any call is an action. What can be called is in `describe`."""
@@ -103,7 +108,7 @@ class ToolEnvironment:
         for step in steps:
             name, arguments, problem = self._understand(step.action)
             if not problem and name != FINISH:
-                failed = step.diagnosis.failure is Failure.TOOL_ERROR
+                failed = step.diagnosis.failure in (Failure.TOOL_ERROR, Failure.UNAVAILABLE)
                 result = step.post.feedback
                 self._calls.append(Call(name, arguments, result, step.diagnosis.evidence if failed else ""))
             state = self._state(step.post.feedback)
@@ -171,8 +176,10 @@ class ToolEnvironment:
             returned = self._thread.invoke(self._tools[name], request, self._timeout_s)
         except NotInTime:
             error = f"{name} gave no answer within {self._timeout_s:g} s; it may have done its work all the same."
+            self._outage = True
         except (Exception, SystemExit) as raised:
             error = f"{type(raised).__name__}: {raised}"
+            self._outage = is_outage(raised)
         else:
             text = clipped(_text(returned), self._shown_chars)
             return text, text if getattr(returned, "status", "") == "error" else ""
