@@ -48,24 +48,24 @@ STRATEGY_GAIN = 0.15
 class Evolution:
     """Proposes items from a value table; remembers what it proposed so that it does not repeat itself."""
 
-    _proposed: dict[str, int] = field(default_factory=dict)
+    _proposed: dict[str, tuple[int, Kind]] = field(default_factory=dict)
 
     def candidates(self, values: ValueTable) -> Iterator[tuple[str, Item]]:
         """(key, item) for every changed cell that justifies one, guardrails first."""
         touched = sorted(values.touched, key=lambda key: (not key.startswith(GUARD_MARK), -values.cells[key].n, key))
         for key in touched:
             cell = values.cells[key]
-            if cell.n < 2 * self._proposed.get(key, 0) and not self._worked_since(key, cell):
-                continue
             item = _failure_item(key, cell, values) if key.startswith(GUARD_MARK) else _strategy(key, cell, values)
-            if item is not None:
-                self._proposed[key] = cell.n
+            if item is not None and self._is_news(key, cell, item):
+                self._proposed[key] = cell.n, item.kind
                 yield key, item
         values.touched.clear()
 
-    def _worked_since(self, key: str, cell: Cell) -> bool:
-        """Whether the call worked after it was proposed to forbid it, and fails again."""
-        return key.startswith(GUARD_MARK) and cell.n - cell.streak > self._proposed.get(key, 0)
+    def _is_news(self, key: str, cell: Cell, item: Item) -> bool:
+        """Whether the steps doubled since the last proposal, a warning has hardened, or the call worked in between."""
+        n, kind = self._proposed.get(key, (0, item.kind))
+        worked_since = key.startswith(GUARD_MARK) and cell.n - cell.streak > n
+        return cell.n >= 2 * n or kind != item.kind or worked_since
 
     def postpone(self, key: str, values: ValueTable) -> None:
         """The rate limit left this candidate out: propose it again the next time."""
