@@ -637,7 +637,7 @@ def test_a_run_that_insists_on_what_a_person_forbade_ends_with_the_reason(librar
 
 def test_an_unknown_mode_is_refused(library):
     with pytest.raises(ConfigError, match='guardrails is \'sometimes\'; use "warn", "block" or False'):
-        ExperienceMiddleware(library, guardrails="sometimes")
+        ExperienceMiddleware(library, guardrails="sometimes")  # type: ignore[arg-type]
 
 
 # ---- with a person in between
@@ -646,7 +646,7 @@ def test_an_unknown_mode_is_refused(library):
 def reviewed(library, desk, *script, decide, **settings):
     """A run in which a person is asked about every booking; what the person was shown, and the messages."""
     experience = ExperienceMiddleware(library, **settings)
-    review = {"allowed_decisions": ["approve", "reject"], "description": experience.describe}
+    review: Any = {"allowed_decisions": ["approve", "reject"], "description": experience.describe}
     person = HumanInTheLoopMiddleware(interrupt_on={"book": review})
     agent = create_agent(model(*script), desk.tools, middleware=[experience, person], checkpointer=InMemorySaver())
     config, shown = {"configurable": {"thread_id": "1"}}, []
