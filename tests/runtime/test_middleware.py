@@ -604,7 +604,7 @@ def test_a_call_that_is_forbidden_runs_with_a_warning_by_default(library, desk):
     (step,) = last(library).steps
     assert step.post.feedback == "table 7 is yours"
     assert step.why["overrode"] == [guard]
-    assert [(usage["mode"], usage["outcome"]) for usage in library.usages(guard)] == [("overridden", 1.0)]
+    assert ("overridden", 1.0) in [(usage["mode"], usage["outcome"]) for usage in library.usages(guard)]
     assert library.get(guard).confidence < 0.6
 
 

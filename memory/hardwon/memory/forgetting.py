@@ -372,6 +372,7 @@ class _Forgetting:
         self._delete("item_places", "number = ?", number)
         self._delete("vectors", "kind = 'items' AND ref = ?", number)
         self._delete("usages", "namespace = ? AND item_id = ?", mine, item.id)
+        self._delete("probation", "namespace = ? AND item_id = ?", mine, item.id)
         self._delete("changes", _HISTORY, mine, item.id, told="history")
         self._delete("items", "number = ?", number, told="items removed")
         self._removed.append(item.id)
