@@ -19,6 +19,7 @@ from hardwon.memory.errors import ConfigError
 from .app import create_app
 from .auth import Tokens
 from .gate import is_loopback
+from .patience import PatientProtocol
 from .watch import JsonLines
 
 GRACE_S = 5
@@ -63,8 +64,9 @@ def serve(
         tell(f"{'Dashboard and API' if dashboard else 'API'} of {path}: {address}/   (stop with Ctrl-C)")
         log_lines()
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
-        )
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False,
+            http=PatientProtocol,
+        )  # fmt: skip
         Server(config, app).run([listening])
     finally:
         listening.close()
