@@ -1,7 +1,7 @@
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item
-from hardwon.memory.text_index import CONSIDERED, FEW, MORE_TERMS, RANKED, WINDOW, TextIndex
+from hardwon.memory.text_index import CONSIDERED, FEW, MORE_TERMS, QUERY_TERMS, RANKED, WINDOW, TextIndex
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_long_text_has_few_terms(shown):
 
     index._rows = count
     assert len(" ".join(words)) > 20_000
-    assert len(index.choose(" ".join(words), {}).words) <= MORE_TERMS
+    assert len(index.choose(" ".join(words), {}).words) == QUERY_TERMS
     assert len(asked) <= CONSIDERED + 1
 
 
@@ -147,8 +147,8 @@ def test_all_words_are_looked_up_where_few_rows_have_them(shown):
     """Of a small library BM25 over the whole query costs nothing, and finds more than four words do."""
     words = [f"word{n}" for n in range(12)]
     index = shown(" ".join(words), *words)
-    assert len(index.choose(" ".join(words), {}).words) == len(words)
-    assert index.search(" ".join(words), 1, {}) == [1]
+    assert len(index.choose(" ".join(words), {}, MORE_TERMS).words) == len(words)
+    assert index.search(" ".join(words), 1, {}, MORE_TERMS) == [1]
 
 
 def test_coverage_is_the_share_of_the_words_that_a_row_has(shown):

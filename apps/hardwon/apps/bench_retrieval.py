@@ -330,8 +330,12 @@ class _Libraries:
         yield "without words", partial(self._patched, _NO_WORDS)
 
     def _patched(self, off: Patch, query: int, *, history: bool = True) -> list[str]:
+        library = self._without[self._asked[query].task]
+        library.forget_findings()
         with mock.patch.object(*off):
-            return self.recall(query, history=history)
+            found = self.recall(query, history=history)
+        library.forget_findings()
+        return found
 
     def _state(self, one: Asked) -> State:
         return State(one.observation, task=one.instruction if self._told else "")

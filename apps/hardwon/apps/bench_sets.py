@@ -282,7 +282,7 @@ _OFF: Mapping[str, tuple[object, Mapping[str, Any]]] = {
     "the vote": (ranking, {"_support": lambda kinds, weights: {}}),
     "filling": (recall._Query, {"_near": _own_steps_alone}),
     "words": (Search, {"by_words": lambda *_: []}),
-    "more than four words": (text_index, {"MORE_TERMS": text_index.QUERY_TERMS}),
+    "more than four words": (recall, {"MORE_TERMS": text_index.QUERY_TERMS}),
 }
 """What is switched off, and what stands in for it."""
 

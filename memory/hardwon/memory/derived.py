@@ -8,6 +8,7 @@ read when they are first asked for, from their file where there is one (see `sid
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from .catalogue import item_of
 from .filed_values import FiledValues
@@ -70,6 +71,9 @@ class Derived:
         self.near: dict[str, list[Found]] = {}
         """By text: the states found for it, as far as asked."""
 
+        self.ranked: dict[tuple[Any, ...], tuple[tuple[Hit, ...], int]] = {}
+        """What was recalled of steps, by all that it depends on: states come again before anything is written."""
+
         self.steps: dict[int, Step] = {}
         """Steps that were recalled, by id: most situations are met again before anything is written."""
 
@@ -83,7 +87,7 @@ class Derived:
 
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call; returns what kinds of things changed."""
-        for read in (self.done, self.voters, self.steps):
+        for read in (self.done, self.voters, self.steps, self.ranked):
             read.clear()
         before = self._seq
         rows = self._store.rows(

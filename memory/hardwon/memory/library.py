@@ -408,6 +408,7 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             self._derived.bound.clear()
             self._derived.near.clear()
+            self._derived.ranked.clear()
 
     # -- inspection -------------------------------------------------------------------------------
 

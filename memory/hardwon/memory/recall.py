@@ -18,6 +18,7 @@ from .records import Hit, Item, Kind, Recollection, State, Step
 from .search import DEPTH, How, Kind as SearchKind, Search, Version
 from .situation import Situation
 from .store import Store
+from .text_index import MORE_TERMS, QUERY_TERMS
 from .values import ValueTable
 
 RECALL_FLOOR = 0.4
@@ -111,6 +112,15 @@ class _Query:
         """Return the steps to show, by the votes of all of them, and how many of them search filled in."""
         if self._as_question:
             return step_hits(self._store, self._find("states", POOL))[: self._k], 0
+        ranked = self._derived.ranked
+        asked = (self._text, self.known, self._state.task, self._after, self._k)
+        if asked not in ranked:
+            if len(ranked) > FOUND:
+                ranked.clear()
+            ranked[asked] = self._ranked()
+        return ranked[asked]
+
+    def _ranked(self) -> tuple[tuple[Hit, ...], int]:
         voters = self.voters
         near = self._near() if len({one.action for one in voters}) < self._k else []
         done = [*voters, *(one.what for one in near)]
@@ -166,7 +176,10 @@ class _Query:
 
     def _find(self, kind: SearchKind, k: int) -> list[Found]:
         """What is near enough to be shown for its words or meaning alone."""
-        found = self._search.find(kind, self._text, k, frequencies=self._derived.words, vector=self._embedded())
+        terms = MORE_TERMS if self._as_question else QUERY_TERMS
+        found = self._search.find(
+            kind, self._text, k, frequencies=self._derived.words, vector=self._embedded(), terms=terms
+        )
         return [one for one in found if one[1] >= clusters.MIN_COSINE]
 
     def _embedded(self) -> Vectors:
@@ -299,6 +312,7 @@ def search(
     """Items and steps that speak of a text, best first; of the library at this version, where that is known."""
     vector = None if how == "text" else index.embed(text)
     asked: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": version}
+    asked["terms"] = MORE_TERMS
     items = index.find("items", text, k, **asked) if derived.items else []
     states = index.find("states", text, k, **asked)
     hits = [

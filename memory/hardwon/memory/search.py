@@ -21,7 +21,7 @@ from .index import Exact, TrainedIndex, VectorIndex
 from .ledger import dumps, plain
 from .sidecar import Saved, Sidecar, due
 from .store import Store
-from .text_index import TextIndex
+from .text_index import QUERY_TERMS, TextIndex
 
 Kind = Literal["states", "items"]
 KINDS: tuple[Kind, ...] = ("states", "items")
@@ -90,6 +90,7 @@ class Search:
         how: How = "hybrid",
         vector: Vectors | None = None,
         version: Version | None = None,
+        terms: int = QUERY_TERMS,
     ) -> list[tuple[int, float, str]]:
         """Return at most k triples (id, similarity, why), best first; of the library at this version, if it is known.
 
@@ -98,13 +99,13 @@ class Search:
         """
         self.scans += 1
         if how == "text":
-            return [(ref, share, "words") for ref, share in self.by_words(kind, text, k, frequencies)]
+            return [(ref, share, "words") for ref, share in self.by_words(kind, text, k, frequencies, terms)]
         if vector is None:
             vector = self.embed(text)
         index = self.index(kind, version)
         if how == "dense":
             return [(ref, cosine, "meaning") for ref, cosine in index.search(vector, k)]
-        dense, worded = index.search(vector, DEPTH), self.by_words(kind, text, DEPTH, frequencies)
+        dense, worded = index.search(vector, DEPTH), self.by_words(kind, text, DEPTH, frequencies, terms)
         near, shares = dict(dense), dict(worded)
         missing = [ref for ref in shares if ref not in near]
         cosines = {**near, **dict(zip(missing, index.cosine(vector, missing), strict=True))}
@@ -119,9 +120,11 @@ class Search:
         best = sorted(cosines, key=worth)[:k]
         return [(ref, max(cosines[ref], shares.get(ref, 0.0)), why[ref]) for ref in best]
 
-    def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int]) -> list[tuple[int, float]]:
+    def by_words(
+        self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int
+    ) -> list[tuple[int, float]]:
         """Return ids by the rarest words of the text, with the share of them that each has, best first."""
-        return self._texts[kind].scored(text, k, frequencies)
+        return self._texts[kind].scored(text, k, frequencies, terms)
 
     def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:
         """The vector index, brought up to the truth, or to a version of it."""

@@ -21,7 +21,7 @@ Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 QUERY_TERMS = 4
 """Words of a text that are looked up whatever their rows: its rarest."""
 MORE_TERMS = 24
-"""Words of a text that are looked up at most, where all of them together have few rows."""
+"""Words of a question that are looked up at most, where all of them together have few rows."""
 CONSIDERED = 64
 """Words of a text whose rows are counted, those of the fewest episodes first."""
 WINDOW = 500
@@ -67,9 +67,9 @@ class TextIndex:
         self._listed: dict[str, tuple[int, NDArray[np.int64]]] = {}
         self._newest = 0
 
-    def search(self, text: str, k: int, frequencies: Mapping[str, int]) -> list[int]:
+    def search(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[int]:
         """Ids of at most k rows that share the text's rare words, best first."""
-        query = self.choose(text, frequencies)
+        query = self.choose(text, frequencies, terms)
         return self._found(query, k) if query.words else []
 
     def _found(self, query: Query, k: int) -> list[int]:
@@ -78,13 +78,15 @@ class TextIndex:
         ranked = self._rows(f"{self._with_word} ORDER BY rank LIMIT ?", (" OR ".join(map(_quoted, query.words)), k))
         return [row[0] for row in ranked]
 
-    def scored(self, text: str, k: int, frequencies: Mapping[str, int]) -> list[tuple[int, float]]:
+    def scored(
+        self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS
+    ) -> list[tuple[int, float]]:
         """Return the same rows with their coverage, best first.
 
         The coverage is the share, in [0, 1], of the weight of the words looked up that a row has. Words that
         no row has count as looked up: of a question that is mostly about other things, nothing covers much.
         """
-        query = self.choose(text, frequencies)
+        query = self.choose(text, frequencies, terms)
         refs = self._found(query, k) if query.words else []
         return list(zip(refs, self._coverage(query, refs), strict=True))
 
@@ -98,10 +100,11 @@ class TextIndex:
         shares: list[float] = (sums / (sum(query.weights) + query.missing)).tolist()
         return shares
 
-    def choose(self, text: str, frequencies: Mapping[str, int]) -> Query:
+    def choose(self, text: str, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> Query:
         """The words to look up; ties in alphabetical order.
 
-        `frequencies` (episodes that showed a word) says which words of a long text to consider.
+        `frequencies` (episodes that showed a word) says which words of a long text to consider; `terms` how many to
+        look up at most, beyond QUERY_TERMS only while all of them together have few rows.
         """
         ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
         if newest != self._newest:
@@ -114,7 +117,7 @@ class TextIndex:
         since = reaches[rarest[0]].since
         share, load = (newest - since + 1) / (newest + 1), 0.0
         chosen: list[str] = []
-        for word in rarest[:MORE_TERMS]:
+        for word in rarest[:terms]:
             rows = share * reaches[word].rows
             if chosen and load + rows > (RANKED if len(chosen) < QUERY_TERMS else FEW):
                 break
