@@ -146,6 +146,7 @@ _PLACEHOLDER = re.compile(
     r"\$(?:[A-Za-z_]\w*|[({].*)\Z|%\w+%?\Z|\{|<|\*{3}|\[redacted:|(?:self|os|process|config|settings|env|args|req|form)[.\[]"
     r"|[\w.]+\(|[A-Z][A-Z_]{2,}\Z"
 )
+_FILE = re.compile(r"~?(?:/[\w.-]+){2,}/?")
 _MARKS = re.compile(r"[^\w.,;:()]")
 
 
@@ -243,6 +244,8 @@ def is_value(value: str, *, certain: bool = False) -> bool:
         return False
     if certain:
         return True
+    if _FILE.fullmatch(value):  # PWD=/srv/app/releases/42
+        return False
     has_digit, has_letter = any(map(str.isdigit, value)), any(map(str.isalpha, value))
     mixed = value.lower() != value and not value.istitle() and not value.isupper()
     return (has_digit and (has_letter or bool(_MARKS.search(value)))) or (
