@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.evolution import strategy_id
 from hardwon.memory.store import Store
 
 
@@ -48,6 +49,24 @@ def tiers(path: Path, namespace: str) -> dict[str, Any]:
         "items_by_status": items,
         "index_bytes": sum(index_files(path).values()),
     }
+
+
+def deciding(path: Path, namespace: str) -> dict[str, set[str]]:
+    """Return the episodes in which the estimate of a key chose an action, by the id of the key's strategy."""
+    store = Store(path, read_only=True)
+    try:
+        rows = store.rows(
+            "SELECT DISTINCT json_extract(why, '$.key'), trajectory_id FROM steps WHERE why LIKE '%\"key\"%' "
+            "AND namespace = (SELECT id FROM namespaces WHERE name = ?)",
+            (namespace,),
+        )
+    finally:
+        store.close()
+    found: dict[str, set[str]] = {}
+    for key, episode in rows:
+        if isinstance(key, str) and key:
+            found.setdefault(strategy_id(key), set()).add(episode)
+    return found
 
 
 def index_files(path: Path) -> dict[str, int]:

@@ -5,6 +5,7 @@ a line of words, cut to the width of the page; `hardwon memory show` has them wh
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from rich.cells import cell_len
@@ -15,6 +16,7 @@ from hardwon.memory import ExperienceLibrary, Hit, Item, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import KINDS, SOURCES, Kind
 
+from . import inside
 from .doors import WIDEST, as_text, cell, excerpt
 
 SEARCHED = 400
@@ -70,10 +72,16 @@ def items(
 
 
 def uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
-    """In how many episodes each item was shown, followed or blocked an action."""
+    """In how many episodes each item was shown, followed, blocked an action, or had the estimate that chose one."""
     held_back = "withheld"
+    estimated: dict[str, set[str]] = {}
+    if any(item.kind == "strategy" for item in found) and Path(library.path).is_file():
+        estimated = inside.deciding(Path(library.path), library.namespace)
     return [
-        len({usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != held_back})
+        len(
+            {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != held_back}
+            | estimated.get(item.id, set())
+        )
         for item in found
     ]
 
