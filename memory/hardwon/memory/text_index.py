@@ -96,7 +96,10 @@ class TextIndex:
         wanted = np.asarray(refs, dtype=np.int64)
         sums = np.zeros(len(refs))
         for word, weight in zip(query.words, query.weights, strict=True):
-            sums += weight * np.isin(wanted, self._rows_with(word, query.since))
+            rows = self._rows_with(word, query.since)  # in order: np.isin would sort them again, five times as slow
+            if len(rows):
+                at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+                sums += weight * (rows[at] == wanted)
         shares: list[float] = (sums / (sum(query.weights) + query.missing)).tolist()
         return shares
 
