@@ -41,8 +41,7 @@ def series(curves: Mapping[str, Points]) -> list[dict[str, Any]]:
 def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A map: a place for every situation, the larger the more steps, coloured by what steps there returned."""
     most = max((row["steps"] for row in rows), default=1)
-    placed = [row for row in rows if row["x"] is not None]
-    returns = sorted(row["mean_return"] or 0.0 for row in placed)
+    returns = sorted(row["mean_return"] or 0.0 for row in rows)
     high = returns[len(returns) * 95 // 100] if returns else 1.0  # a few outliers would take all the colours
     return {
         "aria": {"enabled": True},
@@ -66,7 +65,7 @@ def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                         "symbolSize": 7 + 25 * (row["steps"] / most) ** 0.5,
                         "tooltip": {"formatter": _plain(row)},
                     }
-                    for row in placed
+                    for row in rows
                 ],
                 "itemStyle": {"opacity": 0.8, "borderColor": "#fff"},
             }
@@ -79,4 +78,5 @@ def _plain(row: Mapping[str, Any]) -> str:
     seen = " ".join(str(row["example"])[:160].split())
     for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("{", "("), ("}", ")")):
         seen = seen.replace(char, safe)
-    return f"{row['steps']} steps in {row['episodes']} episodes<br>{seen}"
+    where = f" in {row['episodes']} episodes" if row["episodes"] is not None else f", {row['states']} states"
+    return f"{row['steps']} steps{where}<br>{seen}"

@@ -15,8 +15,9 @@ import numpy as np
 
 from hardwon.apps.experiment import interval
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.clusters import centroid
 from hardwon.memory.store import Store
+
+from . import places
 
 WITHOUT_MEMORY = frozenset({"control", "random", "empty"})
 """Arms in which the agent had nothing of the library."""
@@ -163,32 +164,9 @@ def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
     return {"n": len(seconds), "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
-def situations(library: ExperienceLibrary, limit: int = SITUATIONS) -> list[dict[str, Any]]:
-    """The most frequent situations with their places: `x` and `y`, None where none of their states has a vector.
-
-    The two directions in which the centroids of the clusters differ most (PCA).
-    """
+def situations(
+    library: ExperienceLibrary, limit: int = SITUATIONS
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The most frequent situations, and the points of their map; see `places`."""
     rows = library.clusters(limit)
-    store = Store(library.path, read_only=True)
-    try:
-        number = _number(store, library.namespace)
-        centres = [centroid(store, number, row["signature"]) for row in rows]
-    finally:
-        store.close()
-    placed = iter(plane([centre for centre in centres if centre is not None]))
-    for row, centre in zip(rows, centres, strict=True):
-        row["x"], row["y"] = (None, None) if centre is None else next(placed)
-    return rows
-
-
-def plane(vectors: Sequence[Any]) -> list[tuple[float, float]]:
-    """Vectors as points of the plane in which they differ most; the same vectors give the same points."""
-    if not vectors:
-        return []
-    centred = np.stack(vectors) - np.mean(vectors, axis=0)
-    _, _, directions = np.linalg.svd(centred, full_matrices=False)
-    axes = np.zeros((2, centred.shape[1]))
-    axes[: min(2, len(directions))] = directions[:2]
-    signs = np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])
-    points = centred @ (axes * np.where(signs == 0, 1, signs)[:, None]).T
-    return [(round(float(x), 4), round(float(y), 4)) for x, y in points]
+    return rows, places.points(library, rows)

@@ -12,7 +12,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
 
 from . import charts, figures
-from .frame import Room, framed, html, page, told
+from .frame import Room, framed, html, page
 from .markup import Html, Link, linked, section, table, tag
 
 LISTED = 25
@@ -24,15 +24,12 @@ def add(api: FastAPI) -> None:
 
     @page(api, "/map")
     async def situations(room: Room) -> None:
-        rows = await room.read(figures.situations)
-        placed = sum(row["x"] is not None for row in rows)
+        rows, points = await room.read(figures.situations)
         with framed(room, "Map of situations", "/map"):
             with ui.element("section"):
-                html(tag("p", _about(len(rows), placed)))
-                if placed < len(rows):
-                    _offer_to_embed(room)
-                if placed:
-                    ui.echart(charts.situations(rows), on_point_click=lambda e: _go(room, e.name)).classes(
+                html(tag("p", _about(len(points), sum(row["states"] for row in rows), len(rows))))
+                if points:
+                    ui.echart(charts.situations(points), on_point_click=lambda e: _go(room, e.name)).classes(
                         "chart tall"
                     ).props('role="img" aria-label="Map of situations; the list below has the same"')
             html(section("Situations, the most frequent first", _listed(rows[:LISTED], room.link)))
@@ -45,29 +42,13 @@ def add(api: FastAPI) -> None:
             html(section("What was done there, and what came of it", _attempts(row["attempts"], room.link)))
 
 
-def _about(n: int, placed: int) -> str:
+def _about(points: int, states: int, situations: int) -> str:
     return (
-        f"Each point is a situation: states that look the same but for names and numbers. {placed} of the {n} most "
-        "frequent have a place. Points lie near one another where the words are alike (the two directions in which the "
-        "centres of the clusters differ most); large ones were met often, green ones led to high returns."
+        f"{points} points stand for {states:,} states of {situations} situations. States look the same but for names "
+        "and numbers within a situation; where there are few situations, a point is a group of states that are alike. "
+        "Points lie near one another where the words are alike; large ones were met often, green ones led to high "
+        "returns."
     )
-
-
-def _offer_to_embed(room: Room) -> None:
-    """Situations get their place when their states are embedded, which recall does when it needs it."""
-
-    async def embed() -> None:
-        button.disable()
-        try:
-            await room.write(ExperienceLibrary.index)
-        except Exception as error:  # whatever it is, the visitor is told
-            told(error)
-            button.enable()
-        else:
-            ui.navigate.reload()
-
-    button = ui.button("Embed the others now", on_click=embed).props("outline")
-    button.set_enabled(room.may_write)
 
 
 def _go(room: Room, signature: str) -> None:
