@@ -53,7 +53,7 @@ def points(library: ExperienceLibrary, rows: Sequence[Row]) -> list[dict[str, An
 def _wanted(row: Row, rows: Sequence[Row], states: int) -> int:
     if len(rows) >= ENOUGH:
         return EACH
-    return max(EACH, round(STATES * row["states"] / states))
+    return max(EACH, round(STATES * int(row["states"]) / states))
 
 
 def _sample(store: Store, number: int, row: Row, wanted: int) -> list[int]:
