@@ -150,3 +150,11 @@ def test_run_is_one_of_the_folder(tmp_path):
     for name in ("..", "../runs/a", "/etc", "b"):
         with pytest.raises(UnknownName):
             runs.file_of(tmp_path / "runs", name)
+
+
+def test_last_of_an_odd_number_of_figures_fills_its_row_on_a_telephone():
+    """Half a row would be a blank band."""
+    from hardwon.apps.dashboard.frame import STYLE
+
+    narrow = STYLE.partition("@media (max-width: 760px)")[2]
+    assert ".figures > :last-child:nth-child(odd) { grid-column: 1 / -1; }" in narrow
