@@ -149,3 +149,26 @@ def test_an_older_library_opens_and_its_episodes_are_trusted(path, library):
         assert (stored.writer, stored.trust) == ("", "trusted")
         again.record(run("jump", id="new"))
         assert again.verify() == []
+
+
+def test_steps_recorded_by_hand_teach_values_and_guardrails(library):
+    """A program that builds its steps itself need not know of keys."""
+    door, yard = State("A locked door. A key hangs beside it.", task="get out"), State("A yard.", task="get out")
+    pushed = Step(door, "push door", door, Diagnosis(False, Failure.PRECONDITION))
+    unlocked = Step(door, "unlock door with key", yard, Diagnosis(True), reward=1.0)
+    for _ in range(70):
+        library.record(Trajectory("get out", (pushed, unlocked), success=True))
+    estimates = library.recall(door, actions={"push door": "", "unlock door with key": ""}).estimates
+    assert estimates["unlock door with key"].value > estimates["push door"].value + 0.02
+    assert min(known.n for known in estimates.values()) > 50
+    (first, second) = library.trajectory(library.trajectories(limit=1)[0]["id"]).steps
+    assert first.keys[0] == second.keys[0] == "*"
+
+
+def test_a_step_that_was_refused_stays_without_keys(library):
+    """It never ran, so it says nothing of its action."""
+    door = State("A locked door.", task="get out")
+    ref = library.record(
+        Trajectory("get out", (Step(door, "push door", door, Diagnosis(False, Failure.BLOCKED)),), False)
+    )
+    assert library.trajectory(ref).steps[0].keys == ()

@@ -49,13 +49,40 @@ def received(trajectory: Trajectory, keys: Keys, *, writer: str, trust: Trust) -
         pre = own(step.pre)
         if not steps:
             familiar.begin(pre)
-        done = bool(step.action) and step.diagnosis.failure is not Failure.BLOCKED  # a refusal is no evidence
-        filed = keys(pre, step.action, familiar.counts(pre, step.action)) if done else ()
+        filed = keys(pre, step.action, familiar.counts(pre, step.action)) if _is_done(step) else ()
         steps.append(replace(step, pre=pre, post=own(step.post), keys=filed))
         familiar.add(steps[-1])
     if trust == "untrusted":
         steps = [_without_reasons(step) for step in steps]
     return replace(trajectory, steps=tuple(steps), writer=writer, trust=trust)
+
+
+def with_keys(trajectory: Trajectory, keys: Keys) -> Trajectory:
+    """Return the episode with keys for the steps that have none; a step without keys teaches no value and no guardrail.
+
+    The runtime gives keys with its steps. Code that builds steps by hand need not know of them.
+    """
+    if has_keys(trajectory):
+        return trajectory
+    familiar = Familiarity()
+    steps: list[Step] = []
+    for step in trajectory.steps:
+        if not steps:
+            familiar.begin(step.pre)
+        if not step.keys and _is_done(step):
+            step = replace(step, keys=keys(step.pre, step.action, familiar.counts(step.pre, step.action)))
+        familiar.add(step)
+        steps.append(step)
+    return replace(trajectory, steps=tuple(steps))
+
+
+def has_keys(trajectory: Trajectory) -> bool:
+    """Return whether every step that was carried out has keys."""
+    return all(step.keys or not _is_done(step) for step in trajectory.steps)
+
+
+def _is_done(step: Step) -> bool:
+    return bool(step.action) and step.diagnosis.failure is not Failure.BLOCKED  # a refusal is no evidence
 
 
 def _without_reasons(step: Step) -> Step:
