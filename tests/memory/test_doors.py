@@ -4,6 +4,7 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
+from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.doors import writer_name
@@ -137,13 +138,7 @@ def test_an_older_library_opens_and_its_episodes_are_trusted(path, library):
     library.record(run("look", id="old"))
     library.stats()
     library.close()
-    with sqlite3.connect(path) as connection:
-        connection.executescript(
-            "DROP INDEX trajectories_by_writer; DROP TABLE writers; DROP TABLE worlds; DROP TABLE episode_worlds;"
-            "ALTER TABLE trajectories DROP COLUMN writer;"
-            "ALTER TABLE trajectories DROP COLUMN trust; ALTER TABLE steps DROP COLUMN witness;"
-            "PRAGMA user_version = 5;"
-        )
+    downgrade(path, 5)
     with ExperienceLibrary.open(path) as again:
         stored = again.trajectory("old")
         assert (stored.writer, stored.trust) == ("", "trusted")

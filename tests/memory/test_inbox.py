@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
+from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, HardwonError, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
@@ -144,11 +145,9 @@ def test_an_id_of_another_is_nobodys_row(path, library, ref):
 def test_what_waits_in_an_older_file_is_found_by_its_id(path, library):
     """Before schema 5 every id was in the index, also those that the library gave."""
     told = library.record(one())
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(
-            "DROP INDEX inbox_by_ref; ALTER TABLE inbox DROP COLUMN named; UPDATE inbox SET id = 1;"
-            "CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref); PRAGMA user_version = 4"
-        )
+    downgrade(path, 4)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE inbox SET id = 1")
     with ExperienceLibrary.open(path) as newer:
         assert newer.record(one(id=told)) == told
         assert newer.episodes == 1

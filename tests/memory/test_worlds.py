@@ -1,9 +1,9 @@
 import random
-import sqlite3
 from collections import Counter
 from dataclasses import replace
 
 import pytest
+from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.worlds import KEPT, World, Worlds, rebuild
@@ -154,8 +154,7 @@ def test_an_older_library_is_placed_when_it_is_opened(path, library, episode):
     grow(library, episode, "cook")
     expected = asked(library, fetch(5), "go north")["go north"].value
     library.close()
-    with sqlite3.connect(path) as connection:
-        connection.executescript("DROP TABLE worlds; DROP TABLE episode_worlds; PRAGMA user_version = 5")
+    downgrade(path, 5)
     with ExperienceLibrary.open(path) as again:
         assert asked(again, fetch(5), "go north")["go north"].value == expected
         assert again.verify() == []
