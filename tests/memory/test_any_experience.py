@@ -37,7 +37,9 @@ PARTS = [
 ]
 fragments = st.sampled_from([*PARTS, " @ ", " | ", "! ", "; ", "\n", '"', "\ud800", "\x00"])
 texts = st.lists(fragments, max_size=6).map(" ".join) | st.lists(fragments, max_size=4).map("".join)
-facts = st.dictionaries(texts, texts | st.integers() | st.booleans() | st.lists(texts, max_size=3), max_size=3)
+facts = st.dictionaries(
+    texts, texts | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.lists(texts, max_size=3), max_size=3
+)
 states = st.builds(State, texts, facts, task=texts, feedback=texts, notes=st.lists(texts, max_size=3))
 labels = st.sampled_from([Failure.NONE, Failure.PENALTY, Failure.TASK_LOST])
 

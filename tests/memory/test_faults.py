@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardwon.memory import ExperienceLibrary, State
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.errors import EmbedderMismatch, LibraryUnwritable
 from hardwon.memory.ledger import read_states, state_text
 from hardwon.memory.records import Item
@@ -587,8 +587,12 @@ def check_whole(library, held):
 def test_an_evolution_that_could_not_be_written_is_proposed_again(path):
     """What was found is not forgotten because the disk was full."""
     with writers.opened(path) as library:
+        locked, yard = State("A locked door.", task="get out"), State("A yard.", task="get out")
+        failed = Step(locked, "push door", locked, Diagnosis(False, Failure.PRECONDITION))
+        worked = Step(locked, "unlock door with key", yard, Diagnosis(True), 1.0, 1)
         for number in range(40):
-            library.record(writers.episode_of(f"e{number}"))
+            library.record(Trajectory("get out", (failed, worked), True, id=f"e{number}"))
+        library.index()
         connection = library._store.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
