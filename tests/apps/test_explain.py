@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
-from hardwon.apps.explain import explain, guarded, happened, resolve
-from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.apps.explain import explain, guarded, happened, outcome, resolve
+from hardwon.apps.views import failures_words, probation_words
+from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import UnknownName
 
 
@@ -128,3 +131,29 @@ def test_an_episode_has_its_segments(library):
         told = explain(library, row["id"])["episode"]
         steps = [step for segment in told["segments"] for step in segment["steps"]]
         assert steps == [step["id"] for step in told["steps"]]
+
+
+def test_a_guardrail_says_why_its_evidence_failed_and_when_it_is_tried_next(own, episode):
+    """Causes with counts and words, refusals, and the next trial."""
+    with ExperienceLibrary.open(own) as library:
+        for _ in range(5):
+            told = episode("shake drawer", library=library, failure=Failure.TOOL_ERROR, success=False)
+            step = told.steps[0]
+            step = replace(step, diagnosis=replace(step.diagnosis, evidence="permission denied"))
+            library.record(replace(told, steps=(step,)))
+        library.evolve()
+        guard = next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
+        library.enforce(episode().steps[0].pre, "shake drawer")
+        item = explain(library, guard.id)["item"]
+    assert item["failures"] == [{"cause": "tool_error", "times": 5, "words": "permission denied"}]
+    standing = item["probation"]
+    assert (standing["in_force"], standing["refused"], standing["next_trial_after_refusals"]) == (True, 1, 4)
+    assert failures_words(item["failures"]) == 'Why its evidence failed: tool_error 5 times ("permission denied").'
+    assert probation_words(standing).startswith("In force. Refused once; tried 0 times. Next trial after 4 more")
+
+
+def test_a_step_that_was_not_run_does_not_read_as_happened(episode):
+    (step,) = episode("shake drawer", failure=Failure.BLOCKED).steps
+    assert outcome(step) == "not run: a guardrail refused it (no reason is told)"
+    (step,) = episode("shake drawer", failure=Failure.REJECTED).steps
+    assert outcome(step) == "not run: a person refused it (no reason is told)"

@@ -103,8 +103,8 @@ def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(server):
     *recorded, checked = asked(
         server, *[call] * 5, ("check", {"action": 'push(branch="main")', "task": "Publish the change."})
     )
-    assert any("do not" in title for answer in recorded for title in told(answer)["learnt"])
-    assert not told(checked)["allowed"]
+    assert any("do not" in title.lower() for answer in recorded for title in told(answer)["learnt"])
+    assert (told(checked)["allowed"], told(checked)["warned"]) == (True, True)
     assert told(checked)["reason"].startswith("failed ")
 
 
@@ -115,8 +115,29 @@ def test_an_action_is_checked(library, server):
         ("check", {"action": 'push(branch="main")', "task": "Publish."}),
         ("check", {"action": 'push(branch="mine")', "task": "Publish."}),
     )
-    assert told(forbidden) == {"allowed": False, "reason": "it is protected", "item_id": guard}
-    assert told(allowed)["allowed"]
+    assert told(forbidden) == {"allowed": True, "reason": "it is protected", "item_id": guard, "warned": True}
+    assert told(allowed) == {"allowed": True, "reason": "", "item_id": "", "warned": False}
+
+
+def test_a_server_may_block_what_is_forbidden_and_lets_go_on_probation(library):
+    """Five refusals, then one trial, then refusals again; the outcome that a client records decides."""
+    library.add(GUARD)
+    asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
+    answers = [told(answer) for answer in asked(build(library, guardrails="block"), *[asking] * 7)]
+    assert [answer["allowed"] for answer in answers] == [False] * 5 + [True, False]
+    assert answers[5]["warned"]
+    worked = [{"action": 'push(branch="main")', "result": "done"}]
+    server = build(library, guardrails="block")
+    *_, checked = asked(server, ("record", {"task": "Publish.", "steps": worked, "success": True}), asking)
+    assert told(checked)["allowed"]
+
+
+def test_a_server_may_ask_no_guardrail(library):
+    library.add(GUARD)
+    asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
+    (answer,) = asked(build(library, guardrails=False), asking)
+    assert told(answer)["allowed"]
+    assert not told(answer)["warned"]
 
 
 LESSON = {"kind": "insight", "title": "The tests need attrs", "when_to_use": "Run the tests of shop."}

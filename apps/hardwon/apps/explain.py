@@ -7,10 +7,12 @@ printed, sent as JSON, and shown by whatever else wants to explain.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Literal
 
-from hardwon.memory import ExperienceLibrary, Item, State, Step
+from hardwon.memory import ExperienceLibrary, Failure, Item, State, Step
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.guardrails import MIN_CONFIDENCE
 from hardwon.memory.wording import condition_words, key_words
 
 What = Literal["item", "episode", "step", "attempt"]
@@ -113,10 +115,15 @@ def explain_item(library: ExperienceLibrary, item_id: str) -> dict[str, Any]:
         "evidence": past_steps(library, item.provenance),
         "fared": fared(usages),
         "usefulness": library.usefulness(item.id),
-        **({"guarded": guarded(usages)} if item.kind == "guardrail" else {}),
+        **(_guarding(library, item, usages) if item.kind == "guardrail" else {}),
         "usages": usages,
         "history": library.history(item.id),
     }
+
+
+def _guarding(library: ExperienceLibrary, item: Item, usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    steps = past_steps(library, item.provenance)
+    return {"guarded": guarded(usages), "failures": failures(steps), "probation": probation(library, item)}
 
 
 def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
@@ -166,7 +173,7 @@ def _explained(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping[st
         "action": step.action,
         "reward": step.reward,
         "return_to_go": step.return_to_go,
-        "happened": happened(step.pre, step.post),
+        "happened": outcome(step),
         "diagnosis": asdict(step.diagnosis),
         "why": {
             "explored": bool(why.get("explored")),
@@ -205,10 +212,11 @@ def past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str,
             "location": step.pre.location,
             "observation": step.pre.observation,
             "action": step.action,
-            "happened": happened(step.pre, step.post),
+            "happened": outcome(step),
             "reward": step.reward,
             "return_to_go": step.return_to_go,
             "failure": step.diagnosis.failure.value,
+            "evidence": step.diagnosis.evidence,
         }
         for chunk in _chunks(ids)
         for step in library.steps(chunk)
@@ -217,6 +225,16 @@ def past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str,
 
 def _chunks(ids: Sequence[int]) -> Iterable[Sequence[int]]:
     return (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
+
+
+def outcome(step: Step) -> str:
+    """What came of a step: what happened; of an action that was not run, that, and who refused it."""
+    failure = step.diagnosis.failure
+    if failure is Failure.BLOCKED:
+        return f"not run: a guardrail refused it ({step.diagnosis.evidence or 'no reason is told'})"
+    if failure is Failure.REJECTED:
+        return f"not run: a person refused it ({step.diagnosis.evidence or 'no reason is told'})"
+    return happened(step.pre, step.post)
 
 
 def happened(pre: State, post: State) -> str:
@@ -247,7 +265,8 @@ def guarded(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     blocked = [usage for usage in usages if usage["mode"] == "blocked"]
     overridden = [usage for usage in usages if usage["mode"] == "overridden"]
-    worked = sum(bool(usage["outcome"]) for usage in overridden)
+    known = [usage for usage in overridden if usage["outcome"] is not None]  # an outage tells nothing
+    worked = sum(bool(usage["outcome"]) for usage in known)
     ended = _outcomes(blocked)
     return {
         "blocked": len(blocked),
@@ -255,7 +274,33 @@ def guarded(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "succeeded": ended["succeeded"],
         "overridden": len(overridden),
         "worked": worked,
-        "precision": 1 - worked / len(overridden) if overridden else None,
+        "precision": 1 - worked / len(known) if known else None,
+    }
+
+
+def failures(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Why the steps behind an item failed: each cause, how often among them, and the words of the newest."""
+    causes: dict[str, list[Mapping[str, Any]]] = {}
+    for step in steps:
+        if step["failure"] != Failure.NONE:
+            causes.setdefault(step["failure"], []).append(step)
+    return [
+        {"cause": cause, "times": len(group), "words": group[-1]["evidence"] or group[-1]["happened"]}
+        for cause, group in sorted(causes.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    ]
+
+
+def probation(library: ExperienceLibrary, item: Item) -> dict[str, Any]:
+    """How a guardrail stands on its probation, and when it is tried next; None where a person pinned it."""
+    standing = library.standing(item.id)
+    due = None if item.pinned else datetime.fromtimestamp(standing.due_at, UTC).isoformat(timespec="seconds")
+    return {
+        "in_force": item.status == "active" and item.confidence >= MIN_CONFIDENCE,
+        "refused": standing.refused,
+        "trials": standing.trials,
+        "failed_in_a_row": standing.failed,
+        "next_trial_after_refusals": None if item.pinned else max(0, standing.after_refusals - standing.refusals),
+        "next_trial_at": due,
     }
 
 
@@ -282,6 +327,8 @@ def guardrails(library: ExperienceLibrary, status: str | None, limit: int, offse
             "evidence": len(item.provenance),
             "confidence": item.confidence,
             **guarded(library.usages(item.id)),
+            "failures": failures(past_steps(library, item.provenance)),
+            "probation": probation(library, item),
             "status": item.status,
             "pinned": item.pinned,
         }

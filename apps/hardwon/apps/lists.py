@@ -178,8 +178,15 @@ def guardrail_listing(found: Sequence[Mapping[str, Any]]) -> Group:
         (row["id"], row["evidence"], row["confidence"], row["blocked"], _right(row), row["precision"], _state(row))
         for row in found
     ]
-    says = [f"do not `{row['forbids']}` when {row['when']}. {row['because']}" for row in found]
+    says = [f"do not `{row['forbids']}` when {row['when']}. {row['because']}{_causes(row)}" for row in found]
     return listing("id", "evidence", "conf.", "blocked", "right", "precision", "", rows=rows, says=says)
+
+
+def _causes(row: Mapping[str, Any]) -> str:
+    """The first cause of its evidence's failures, and when it is tried next."""
+    told = [f" ({one['cause']}: {one['words'][:80]})" for one in row["failures"][:1]]
+    after = row["probation"]["next_trial_after_refusals"]
+    return "".join(told) + (f"; next trial after {after} refusals" if after is not None else "")
 
 
 def _right(row: Mapping[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ hardwon mcp work.db --http --port 8765    at http://127.0.0.1:8765/mcp, for prog
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,9 @@ def mcp(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Use what clients add at once, instead of putting it in quarantine.")
     ] = False,
+    guardrails: Annotated[
+        str, typer.Option(help="What check does with an action that kept failing: warn, block or off.")
+    ] = "warn",
     namespace: Namespace = "default",
 ) -> None:
     """Offer the library to an MCP client: recall, check, record, add, feedback, stats, and items as resources."""
@@ -38,5 +41,6 @@ def mcp(
     if read_only:
         must_exist(path)
     with ExperienceLibrary.open(path, namespace=namespace, read_only=read_only) as library:
-        server = mcp_server.build(library, trusted=trusted)
+        mode: Any = False if guardrails == "off" else guardrails
+        server = mcp_server.build(library, trusted=trusted, guardrails=mode)
         mcp_server.serve(server, http=http, host=host, port=port, say=tell)

@@ -21,6 +21,7 @@ from hardwon.memory import ExperienceLibrary, Item, State, Step
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 from hardwon.runtime.environments.calls import Call, parse_call, seen
 from hardwon.runtime.prompts import GUIDANCE, clean, step_line
+from hardwon.runtime.refusals import Mode, mode_of
 from hardwon.runtime.tool_episode import ToolEpisode
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -75,8 +76,9 @@ class Checked(BaseModel):
     """Whether experience forbids an action here."""
 
     allowed: bool
-    reason: str
+    reason: str = Field(description="Why not; where it is allowed all the same, what experience warns of.")
     item_id: str
+    warned: bool = Field(default=False, description="Allowed, but it kept failing: think again before you do it.")
 
 
 class Recorded(BaseModel):
@@ -99,10 +101,16 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def build(library: ExperienceLibrary, *, trusted: bool = False) -> MCPServer:
-    """The server over a library; one that is read only offers no tool that writes."""
-    server = _Server(library)
-    for tool in _reading(library):
+def build(
+    library: ExperienceLibrary, *, trusted: bool = False, guardrails: Literal["warn", "block", False] = "warn"
+) -> MCPServer:
+    """The server over a library; one that is read only offers no tool that writes.
+
+    guardrails: what `check` does with an action that they forbid: "warn" allows it with the reason, "block" does not,
+        but for the trials that probation gives; False allows all.
+    """
+    server, mode = _Server(library), mode_of(guardrails)
+    for tool in _reading(library, mode):
         server.add_tool(tool, annotations=READS)
     if not library.read_only:
         for tool in _writing(library, trusted):
@@ -144,7 +152,7 @@ def _worded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 # ---- tools that read
 
 
-def _reading(library: ExperienceLibrary) -> list[Callable[..., Any]]:
+def _reading(library: ExperienceLibrary, mode: Mode | None) -> list[Callable[..., Any]]:
     @_worded
     def recall(
         task: Task,
@@ -167,8 +175,14 @@ def _reading(library: ExperienceLibrary) -> list[Callable[..., Any]]:
 
         If it is not allowed, do something else. If it is, that is no promise that it will work.
         """
-        verdict = library.check(_state(task, situation), action)
-        return Checked(allowed=verdict.allowed, reason=clean(verdict.cause, 1000), item_id=verdict.item_id or "")
+        if mode is None:
+            return Checked(allowed=True, reason="", item_id="")
+        state = _state(task, situation)
+        verdict = library.enforce(state, action) if mode == "block" else library.check(state, action)
+        warned = bool(verdict.items) and (mode == "warn" or verdict.allowed)
+        allowed = verdict.allowed or warned
+        reason = clean(verdict.cause, 1000)
+        return Checked(allowed=allowed, reason=reason, item_id=verdict.item_id or "", warned=warned)
 
     @_worded
     def stats() -> dict[str, Any]:
@@ -260,7 +274,8 @@ def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken]) 
         before = seen(task, calls, calls[-1].result if calls else "")
         pre = _state(task, step.situation) if step.situation.strip() else before
         calls.append(_call(step))
-        episode.answered(pre, calls, why={})
+        ran = library.check(pre, calls[-1].text).items  # it was done although these forbid it: its outcome decides
+        episode.answered(pre, calls, why={"overrode": list(ran), "trial": list(ran)} if ran else {})
     return episode
 
 

@@ -118,7 +118,8 @@ def step_lines(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
         yield "was shown", f"{item['kind'] or 'item'} {item['id']}: {excerpt(item['says'], 300)}"
     for item in why["blocked"]:
         yield "blocked", f"by {item['id']}: {excerpt(item['says'], 300)}"
-    yield "happened", f"{excerpt(step['happened'], 300 if shown else WHOLE)}  {_worth(step)}"
+    blocked = step["diagnosis"]["failure"] in ("blocked", "rejected")
+    yield "not run" if blocked else "happened", f"{excerpt(step['happened'], 300 if shown else WHOLE)}  {_worth(step)}"
     yield "diagnosis", _diagnosis(step["diagnosis"])
 
 
@@ -245,6 +246,8 @@ def _fared(item: Mapping[str, Any]) -> Iterator[RenderableType]:
     )
     if "guarded" in item:
         yield Text(guarded_words(item["guarded"]))
+        yield Text(failures_words(item["failures"]))
+        yield Text(probation_words(item["probation"]))
     yield Text(usefulness_words(item["usefulness"]))
 
 
@@ -256,6 +259,24 @@ def guarded_words(counts: Mapping[str, Any]) -> str:
         return f"{said} Never overridden, so whether it was right is not known."
     worked, precision = counts["worked"], counts["precision"]
     return f"{said} Overridden {times(counts['overridden'])}: {worked} worked, precision {precision:.2f}."
+
+
+def failures_words(causes: Sequence[Mapping[str, Any]]) -> str:
+    """`Why its evidence failed: tool_error 6 times ("permission denied").`"""
+    if not causes:
+        return "It has no steps that failed as evidence."
+    told = [f'{one["cause"]} {times(one["times"])} ("{excerpt(one["words"], 160)}")' for one in causes]
+    return f"Why its evidence failed: {'; '.join(told)}."
+
+
+def probation_words(standing: Mapping[str, Any]) -> str:
+    """`In force. Refused 7 times; tried once. Next trial after 3 more refusals, or at 2026-01-01T12:00:00+00:00.`"""
+    force = "In force." if standing["in_force"] else "Not in force: it only advises."
+    counted = f"Refused {times(standing['refused'])}; tried {times(standing['trials'])}."
+    if standing["next_trial_at"] is None:
+        return f"{force} {counted} It is pinned, so it is never tried."
+    after = standing["next_trial_after_refusals"]
+    return f"{force} {counted} Next trial after {after} more refusals, or at {standing['next_trial_at']}."
 
 
 def times(n: int) -> str:

@@ -190,7 +190,11 @@ class RemoteLibrary(ExperienceLibrary):
 
     def check(self, state: State, action: str) -> Verdict:
         """Whether a guardrail forbids this action in this state."""
-        return read(Verdict, self._wire.ask("check", {"state": asdict(state), "action": action}))
+        return read(Verdict, self._wire.ask("check", {"state": asdict(state), "action": action, "about_to_run": False}))
+
+    def enforce(self, state: State, action: str) -> Verdict:
+        """Check an action that is about to run: a refusal is counted, and a trial that is due is given."""
+        return read(Verdict, self._wire.ask("check", {"state": asdict(state), "action": action, "about_to_run": True}))
 
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Query
 from nicegui import ui
 
 from hardwon.apps import editing, explain, lists
-from hardwon.apps.views import changed_words, guarded_words, says, usefulness_words
+from hardwon.apps.views import changed_words, failures_words, guarded_words, probation_words, says, usefulness_words
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES
@@ -144,6 +144,8 @@ def _evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
     if not steps:
         yield tag("p", f"Written by {item['writer']} ({item['source']}), without steps as evidence.")
         return
+    if item.get("failures"):
+        yield tag("p", failures_words(item["failures"]))
     yield tag("p", f"Made by {item['writer']} of {len(steps)} steps. The newest:", class_="soft")
     head = ("step", "where", "did", "then", "return", "in episode")
     yield table(
@@ -173,6 +175,7 @@ def _fared(item: Mapping[str, Any]) -> Iterator[Html]:
     yield table(head, rows, caption="Use by arm", numbers=head[2:])
     if "guarded" in item:
         yield tag("p", guarded_words(item["guarded"]))
+        yield tag("p", probation_words(item["probation"]))
     yield tag("p", usefulness_words(item["usefulness"]))
 
 

@@ -12,6 +12,7 @@ from .models import (
     About,
     ActionAsked,
     Around,
+    CheckAsked,
     EpisodesTold,
     Ids,
     KeysAsked,
@@ -89,10 +90,16 @@ def recall(asked: RecallAsked, at: At) -> Response:
 
 @router.post("/check", response_model=Verdict)
 @in_turn
-def check(asked: ActionAsked, at: At) -> Response:
-    """Whether a guardrail forbids this action in this state."""
-    with at.reading() as library:
-        return said(Verdict, library.check(asked.state, asked.action))
+def check(asked: CheckAsked, at: At) -> Response:
+    """Whether a guardrail forbids this action in this state.
+
+    A guardrail is on probation: now and then the answer allows the action with `trial` true. Send the step's outcome
+    with `why`: {"overrode": items, "trial": items}; it decides. With a token that may only read nothing is counted.
+    """
+    may_count = asked.about_to_run and at.caller.may(at.namespace, "read") and at.caller.may(at.namespace, "record")
+    with at.recording() if may_count else at.reading() as library:
+        counted = asked.about_to_run and not library.read_only
+        return said(Verdict, (library.enforce if counted else library.check)(asked.state, asked.action))
 
 
 @router.post("/check-plan", response_model=Verdict)

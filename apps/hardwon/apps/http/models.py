@@ -69,6 +69,13 @@ class ActionAsked(Asked):
     action: str
 
 
+class CheckAsked(ActionAsked):
+    """An action to be checked."""
+
+    about_to_run: bool = True
+    """Whether it runs if it may: then a refusal is counted, and a guardrail on probation lets it through when due."""
+
+
 class KeysAsked(ActionAsked):
     """An action in a state, and what this episode already tried of it."""
 
