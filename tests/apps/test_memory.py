@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Item, errors
+from hardwon.memory import ExperienceLibrary, Item, Trajectory, errors
 
 READS = ["stats", "ls", "guardrails", "clusters", "quarantine", "verify"]
 
@@ -315,3 +315,14 @@ def test_a_library_that_may_only_be_read_is_looked_at(hardwon, own, monkeypatch)
         assert "may not be written" in hardwon("memory", "evolve", own, expect=1).stderr
     finally:
         own.parent.chmod(0o755)
+
+
+@pytest.mark.parametrize("command", [["ls"], ["ls", "--episodes"], ["stats"], ["search", "words"]])
+def test_an_empty_namespace_names_those_that_are_not(hardwon, tmp_path, command):
+    """What was recorded elsewhere is named, with the command that shows it."""
+    path = tmp_path / "library.db"
+    with ExperienceLibrary.open(path), ExperienceLibrary.open(path, namespace="Acme Corp") as acme:
+        acme.record(Trajectory("t", (), True))
+    shown = hardwon("memory", command[0], path, *command[1:]).stdout
+    assert "Others have experience: Acme Corp (1 episodes)." in shown
+    assert "--namespace 'Acme Corp'" in shown

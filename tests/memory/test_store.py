@@ -1,4 +1,5 @@
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import (
     HardwonError,
     LibraryError,
+    LibraryMissing,
     LibraryReadOnly,
     LibraryUnwritable,
     NewerSchema,
@@ -95,13 +97,6 @@ def test_another_program_s_database_is_not_a_library(tmp_path):
     other.close()
     with pytest.raises(NotALibrary, match="is a SQLite database, but not a hardwon library"):
         Store(tmp_path / "photos.db")
-
-
-def test_an_empty_file_becomes_a_library(tmp_path):
-    """As `touch` or a temporary file leaves it."""
-    (tmp_path / "new.db").touch()
-    Store(tmp_path / "new.db").close()
-    assert (tmp_path / "new.db").stat().st_size > 0
 
 
 def test_a_newer_library_is_refused(path, store):
@@ -275,3 +270,43 @@ def test_every_refusal_is_one_of_ours():
     """`except HardwonError` is enough around `open`."""
     for kind in (LibraryError, LibraryReadOnly, LibraryUnwritable, NewerSchema, NotALibrary):
         assert issubclass(kind, HardwonError)
+
+
+def test_a_library_cut_to_nothing_is_not_a_new_one(path):
+    """Its experience is lost: that is told, with what to do, and not hidden behind an empty library."""
+    with ExperienceLibrary.open(path) as library:
+        library.add(Item("insight", "drawers jam in winter"))
+    for read_only in (False, True):
+        path.write_bytes(b"")
+        os.utime(path, (0, 0))
+        with pytest.raises(NotALibrary, match=r"is empty.*Restore a copy, or delete the file"):
+            ExperienceLibrary.open(path, read_only=read_only)
+        assert path.read_bytes() == b""
+    path.unlink()
+    with ExperienceLibrary.open(path) as library:
+        assert library.items() == []
+
+
+def test_an_empty_file_of_this_moment_is_waited_for(path, monkeypatch):
+    """Another process may be making it; one that stays empty is refused."""
+    monkeypatch.setattr("hardwon.memory.store.MAKING_S", 0.3)
+    path.touch()
+    with pytest.raises(NotALibrary, match="is empty"):
+        ExperienceLibrary.open(path)
+
+
+@pytest.mark.parametrize("became", ["removed", "replaced"])
+def test_a_file_that_is_gone_is_noticed(path, tmp_path, became):
+    """At the next write and at the next read; nothing is acknowledged that nobody will find."""
+    with ExperienceLibrary.open(path) as library, ExperienceLibrary.open(tmp_path / "other.db") as other:
+        library.add(Item("insight", "drawers jam in winter"))
+        other.add(Item("insight", "doors stick in summer"))
+        path.unlink()
+        if became == "replaced":
+            shutil.copy(tmp_path / "other.db", path)
+        with pytest.raises(LibraryMissing, match="was removed" if became == "removed" else "is another file"):
+            library.add(Item("insight", "lamps break at night"))
+        with pytest.raises(LibraryMissing):
+            library.recall("drawers")
+        with pytest.raises(LibraryMissing):
+            library.record(Trajectory("t", (), True))

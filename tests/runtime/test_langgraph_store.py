@@ -309,9 +309,57 @@ def test_vectors_of_another_embedder_are_made_again(path):
         assert store.search(("a",), query='{"text": "green tea"}')[0].score == pytest.approx(1.0, abs=1e-5)
 
 
-def test_an_index_with_an_embedder_of_its_own_is_refused(library):
-    with pytest.raises(ConfigError, match="index has dims, embed: the library embeds with hashing"):
-        HardwonStore(library, index={"dims": 3, "embed": len, "fields": ["text"]})
+def counted(texts):
+    """How often each of three letters occurs: not of length 1."""
+    return [[float(text.count(letter)) for letter in "abc"] for text in texts]
+
+
+async def counted_later(texts):
+    """The same, later."""
+    return counted(texts)
+
+
+@pytest.mark.parametrize("embed", [counted, counted_later])
+def test_an_index_brings_its_own_embedder(library, embed):
+    """As LangGraph has it: dimensions and a function, whose vectors are compared by their cosine."""
+    with HardwonStore(library, index={"dims": 3, "embed": embed, "fields": ["text"]}) as store:
+        store.put(("x",), "a", {"text": "aaaa"})
+        store.put(("x",), "b", {"text": "bb"})
+        store.put(("x",), "none", {"text": "zzz"})
+        found = store.search(("x",), query="aaab")
+        assert [item.key for item in found] == ["a", "b", "none"]
+        assert found[0].score == pytest.approx(3 / 10**0.5, abs=1e-5)
+        assert asyncio.run(store.asearch(("x",), query="b"))[0].key == "b"
+    with HardwonStore(library) as store:  # the library's own embedder makes the vectors anew
+        assert store.search(("x",), query='{"text": "bb"}')[0].key == "b"
+
+
+@pytest.mark.parametrize(
+    "index",
+    [{"dims": 3}, {"embed": len}, {"dims": 0, "embed": len}, {"dims": "3", "embed": len}, {"dims": 3, "embed": 5}],
+)
+def test_an_index_that_cannot_embed_is_refused(library, index):
+    with pytest.raises(ConfigError, match="index"):
+        HardwonStore(library, index=index)
+
+
+def test_vectors_of_other_dimensions_are_refused(library):
+    with (
+        HardwonStore(library, index={"dims": 4, "embed": counted}) as store,
+        pytest.raises(ConfigError, match="dims 4"),
+    ):
+        store.put(("x",), "a", {"text": "aaaa"})
+
+
+def test_a_filter_takes_dotted_paths(library):
+    """Into objects; a key that has a dot itself comes first."""
+    with HardwonStore(library, index=None) as store:
+        store.put(("x",), "ada", {"user": {"plan": {"name": "pro", "seats": 5}}})
+        store.put(("x",), "bob", {"user": {"plan": {"name": "free", "seats": 1}}})
+        store.put(("x",), "dot", {"user.plan.name": "pro", "user": "none"})
+        assert [item.key for item in store.search(("x",), filter={"user.plan.name": "pro"})] == ["dot", "ada"]
+        assert [item.key for item in store.search(("x",), filter={"user.plan.seats": {"$gt": 2}})] == ["ada"]
+        assert store.search(("x",), filter={"user.plan.nothing.more": "pro"}) == []
 
 
 # ---- filters

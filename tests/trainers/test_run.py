@@ -493,3 +493,15 @@ def test_weights_and_biases_gets_the_numbers_where_it_is_asked_for(corridor, mon
     assert ids == [None, "abc"]
     assert [line["iteration"] for line in logged] == [1, 2]
     assert "train/reward" in logged[0]
+
+
+def test_without_torch_the_extra_is_named(tmp_path):
+    """A sentence and an exit code, not a traceback."""
+    without = "import sys; sys.modules['torch'] = None; from hardwon.trainers.__main__ import main; main()"
+    config = Path(__file__).parents[2] / "examples" / "train_coin.yaml"
+    done = subprocess.run(
+        [sys.executable, "-c", without, str(config)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "torch is not installed" in done.stderr
+    assert "pip install" in done.stderr

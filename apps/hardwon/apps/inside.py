@@ -17,6 +17,20 @@ def namespaces(path: Path, *, read_only: bool = True) -> list[str]:
         store.close()
 
 
+def filled(path: Path) -> dict[str, int]:
+    """Return the namespaces with episodes, and how many each has, the fullest first."""
+    store = Store(path, read_only=True)
+    try:
+        return dict(
+            store.rows(
+                "SELECT name, count(*) FROM trajectories JOIN namespaces ON namespaces.id = namespace "
+                "GROUP BY name ORDER BY 2 DESC, 1"
+            )
+        )
+    finally:
+        store.close()
+
+
 def tiers(path: Path, namespace: str) -> dict[str, Any]:
     """How many steps are live and folded, attempts, segments, vectors; items by status and kind; bytes of index files.
 

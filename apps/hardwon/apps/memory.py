@@ -5,6 +5,7 @@ hardwon memory ls runs/demo/library.db --kind guardrail
 hardwon memory show runs/demo/library.db ID          an item, an episode, a step or an attempt, and why
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -70,7 +71,14 @@ def _skipped(limit: int, offset: int, page: int | None) -> int:
 
 
 def _say_bare(path: Path) -> None:
-    """What to do about a library without experience; the command is never broken over lines."""
+    """What to do about a namespace without experience; the command is never broken over lines."""
+    from . import inside
+
+    if others := inside.filled(path):
+        named = ", ".join(f"{name} ({count} episodes)" for name, count in others.items())
+        out().print(f"Nothing is recorded in this namespace. Others have experience: {named}.", soft_wrap=True)
+        out().print(f"  hardwon memory ls {path} --namespace {shlex.quote(next(iter(others)))}", soft_wrap=True)
+        return
     out().print("This library has no experience yet. Record some with:")
     out().print(f"  hardwon run textworld --library {path}", soft_wrap=True)
 

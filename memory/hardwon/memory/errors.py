@@ -11,6 +11,7 @@
     │   ├── EmbedderMismatch                  its vectors were made by another embedder
     │   ├── LibraryReadOnly                   a write to a library that may only be read
     │   ├── LibraryUnwritable                 disk full, no permission, or locked for too long
+    │   ├── LibraryMissing (FileNotFoundError)    its file was removed or replaced while it was open
     │   ├── LibraryForbidden (PermissionError)    a token does not allow what was asked of a served library
     │   └── LibraryUnreachable (ConnectionError)  a served library does not answer
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
@@ -85,6 +86,10 @@ class LibraryReadOnly(LibraryError):
 
 class LibraryUnwritable(LibraryError):
     """The disk is full, the file may not be written, or another writer held it for too long."""
+
+
+class LibraryMissing(LibraryError, FileNotFoundError):
+    """The file of an open library was removed, or another one was put in its place."""
 
 
 class LibraryForbidden(LibraryError, PermissionError):

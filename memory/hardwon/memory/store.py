@@ -20,6 +20,7 @@ from .errors import (
     ConfigError,
     HardwonError,
     LibraryError,
+    LibraryMissing,
     LibraryReadOnly,
     LibraryUnwritable,
     NewerSchema,
@@ -43,6 +44,8 @@ MAPPED = 2**31 - 2**16
 """Bytes that SQLite maps into memory at most. A file that is larger yet gains nothing by it."""
 _OF_PARENTS: list[sqlite3.Connection] = []
 """Connections that a forked process inherited: closing one there would touch the parent's files."""
+MAKING_S = 3.0
+"""Seconds that a new library's file may be empty, while another process makes it."""
 _MAGIC = b"SQLite format 3\x00"
 
 
@@ -60,6 +63,7 @@ class Store:
         self._lock = OwnLock(self.path)
         self._depth = 0
         self._generation: int | None = None
+        self._inode: tuple[int, int] | None = None
         self._file: sqlite3.Connection | None = None
         self.waiting: Callable[[], None] | None = None
         """What has to be done before the next read; it clears this when it is done."""
@@ -78,6 +82,9 @@ class Store:
                 self.connection.close()
                 raise
         self._generation = self.generation()
+        if self.path != ":memory:":
+            found = Path(self.path).stat()
+            self._inode = found.st_dev, found.st_ino
         self.db = sqlite_utils.Database(self.connection)
 
     def _connect(self) -> sqlite3.Connection:
@@ -160,6 +167,7 @@ class Store:
                 return
             if self._file is not None:
                 raise LibraryUnwritable(f"{self.path} could not be written lately. Write once more, or open it anew.")
+            self._same_file()
             run = self.connection.execute
             try:
                 if not durable:
@@ -250,10 +258,23 @@ class Store:
     def version(self) -> int:
         """A number that changes when another connection has written."""
         with self._lock:
+            self._same_file()
             try:
                 return int((self._file or self.connection).execute("PRAGMA data_version").fetchone()[0])
             except sqlite3.Error as error:
                 raise self._explain(error) from error
+
+    def _same_file(self) -> None:
+        """Raise LibraryMissing if the file was removed or replaced: what is written to it now would be lost."""
+        if self._inode is None:
+            return
+        try:
+            found = Path(self.path).stat()
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._inode:
+            became = "was removed" if found is None else "is another file than the one that was opened"
+            raise LibraryMissing(f"{self.path} {became} while the library was open. Put it back, or open it anew.")
 
     def generation(self) -> int:
         """Return a number that grows whenever something is forgotten, and again when its bytes are erased."""
@@ -356,5 +377,21 @@ def _refuse_other_files(path: Path, read_only: bool) -> None:
         raise LibraryUnwritable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
     if not read_only and not os.access(path, os.W_OK):
         raise LibraryUnwritable(f"{path} may not be written. Change its permissions, or open it with read_only=True.")
-    if head and head != _MAGIC:
+    if not head:
+        _wait_for_its_maker(path)
+    elif head != _MAGIC:
         raise NotALibrary(f"{path} is not a hardwon library (nor a SQLite database). Give another path.")
+
+
+def _wait_for_its_maker(path: Path) -> None:
+    """Wait while another process makes the library; raise NotALibrary for a file that stays empty.
+
+    SQLite creates a file empty and writes its first page a moment later. A file that is empty for longer was cut,
+    or made by something else: to begin a new library in it would hide that the old one is lost.
+    """
+    while not path.stat().st_size:
+        if time.time() - path.stat().st_mtime > MAKING_S:
+            raise NotALibrary(
+                f"{path} is empty, so it is no library (any more). Restore a copy, or delete the file to begin anew."
+            )
+        time.sleep(0.02)

@@ -38,9 +38,11 @@ from langgraph.store.base import (
 )
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.embed import Vectors
+from hardwon.memory.embed import Embedder, Vectors
 from hardwon.memory.errors import ConfigError, LibraryError
 from hardwon.memory.store import Store
+
+from .langgraph_embedder import GivenEmbedder
 
 MINUTE = 60.0
 """Seconds."""
@@ -83,16 +85,15 @@ class HardwonStore(BaseStore):
         """A store in the file of `library`, with a connection of its own; close it when done.
 
         `index`: which fields of a value are embedded, `$` the whole; None embeds nothing, and then a query is
-        ignored. `ttl` as LangGraph has it, in minutes; expired values are left out unless `omit_expired` is False.
+        ignored. With `dims` and `embed`, as LangGraph has them, texts are embedded by that and not by the library's
+        embedder. `ttl` as LangGraph has it, in minutes; expired values are left out unless `omit_expired` is False.
 
-        Raises: ConfigError for an index with an embedder of its own, and what `ExperienceLibrary.open` raises.
+        Raises: ConfigError for an index that cannot be used, and what `ExperienceLibrary.open` raises.
         """
-        if index is not None and (other := sorted(set(index) - {"fields"})):
-            raise ConfigError(
-                f"index has {', '.join(other)}: the library embeds with {library.embedder.name}. Give fields alone."
-            )
+        own = index is not None and set(index) != {"fields"}
+        embedder: Embedder = GivenEmbedder(index or {}) if own else library.embedder
         self._store = Store(library.path, read_only=library.read_only)
-        self._namespace, self._embedder = library.namespace, library.embedder
+        self._namespace, self._embedder = library.namespace, embedder
         self._fields = list(index.get("fields") or ["$"]) if index is not None else None
         self.ttl_config = ttl
         self._omit_expired = (ttl or {}).get("omit_expired", True)
@@ -379,7 +380,17 @@ def _texts(value: Mapping[str, Any], fields: Iterable[str]) -> Texts:
 
 
 def _passes(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(_equals(value.get(key), expected) for key, expected in wanted.items())
+    return all(_equals(_at(value, key), expected) for key, expected in wanted.items())
+
+
+def _at(value: Mapping[str, Any], key: str) -> Any:
+    """Return what stands under a key, or under a dotted path, `user.plan`; None where nothing does."""
+    if key in value or "." not in key:
+        return value.get(key)
+    found: Any = value
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
 
 
 def _equals(value: Any, wanted: Any) -> bool:

@@ -6,7 +6,8 @@ Results go to stdout, progress to stderr. Exit codes: 0 done or stopped and save
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,13 +40,15 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")] = False,
 ) -> None:
     """Train the parts of an agent that uses a library, as CONFIG says; SIGTERM saves and stops."""
-    from .config import as_yaml, load
+    with _extra_named():
+        from .config import as_yaml, load
 
     settings = load(config, overrides or [])
     if print_config:
         typer.echo(as_yaml(settings), nl=False)
         return
-    from .run import train as run
+    with _extra_named():
+        from .run import train as run
 
     report = run(settings, resume=resume, export=export, quiet=quiet)
     if report.rank:  # of several processes only the first speaks
@@ -54,6 +57,18 @@ def train(
         typer.echo(json.dumps(asdict(report), indent=2))
     else:
         _say(report)
+
+
+@contextmanager
+def _extra_named() -> Iterator[None]:
+    """Raise MissingExtra where torch, or another package of training, is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package in ("", "hardwon"):
+            raise
+        raise MissingExtra.of(package, "train") from missing
 
 
 def _say(report: "TrainReport") -> None:
