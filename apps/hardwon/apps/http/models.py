@@ -317,6 +317,8 @@ class Recalled(BaseModel):
     tokens: int
     summaries: list[Summary]
     """What came of every kind of action in this kind of situation, the most tried first."""
+    filled: int = 0
+    """Of `steps`, how many search found near because the situation itself has fewer than were asked for."""
 
 
 class Hits(BaseModel):
@@ -336,6 +338,7 @@ def recalled(found: Recollection) -> Response:
     told = Recalled.model_construct(
         items=list(map(typed, found.items)), steps=list(map(typed, found.steps)), guardrails=list(found.guardrails),
         estimates=found.estimates, path=found.path, tokens=found.tokens, summaries=list(found.summaries),
+        filled=found.filled,
     )  # fmt: skip
     return said(Recalled, told)
 
