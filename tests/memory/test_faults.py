@@ -588,12 +588,14 @@ def test_an_evolution_that_could_not_be_written_is_proposed_again(path):
     """What was found is not forgotten because the disk was full."""
     with writers.opened(path) as library:
         locked, yard = State("A locked door.", task="get out"), State("A yard.", task="get out")
-        failed = Step(locked, "push door", locked, Diagnosis(False, Failure.PRECONDITION))
-        worked = Step(locked, "unlock door with key", yard, Diagnosis(True), 1.0, 1)
+        judged = Diagnosis(False, Failure.PRECONDITION)
+        failed = tuple(Step(locked, f"{verb} door", locked, judged) for verb in ("push", "kick", "ring", "lift"))
+        worked = Step(locked, "unlock door with key", yard, Diagnosis(True), 1.0)
         for number in range(40):
-            library.record(Trajectory("get out", (failed, worked), True, id=f"e{number}"))
+            library.record(Trajectory("get out", (*failed, worked), True, id=f"e{number}"))
         library.index()
         connection = library._store.connection
+        connection.execute("VACUUM")
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(LibraryUnwritable, match="is full"):
