@@ -91,7 +91,7 @@ def test_it_leaves_a_circle():
     """Asked to replan where it took its choice often enough, it takes what it tried less."""
     working = WorkingMemory()
     for _ in range(3):
-        working._familiarity._tries[HALL.observation, "go"] += 1
+        working._familiarity._tries_at[HALL.observation, "go"] += 1
     assert choose(working=working) == "go"
     assert choose(working=working, replan="the last steps go in circles") == "stay"
 

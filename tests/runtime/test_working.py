@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, State, Step
-from hardwon.runtime.working import MAX_NOTES, WorkingMemory, place
+from hardwon.runtime.working import MAX_NOTES, WorkingMemory, location, place
 
 HALL, ROOM = State("You are in the hall."), State("You are in the room.")
 
@@ -106,3 +106,30 @@ def test_it_is_a_fold_over_the_steps():
 def test_a_long_answer_takes_no_time():
     """Twenty thousand blanks are read in one pass."""
     assert after(step(HALL, "read", HALL, " " * 20_000)).annotate(HALL) is HALL
+
+
+def test_tries_at_a_location_outlast_what_changes_there():
+    """Taking a thing makes another state of the room, but not another room."""
+    hall = replace(HALL, location="hall")
+    changed = State("You are in the hall. You carry a lamp.", location="hall")
+    working = after(step(hall, "go", ROOM), step(changed, "go", ROOM))
+    assert working.tries(hall, "go") == 1
+    assert working.tries_at(hall, "go") == working.tries_at(changed, "go") == 2
+    assert working.tries_at(replace(hall, location="cellar"), "go") == 0
+
+
+def test_a_state_without_a_location_is_where_its_first_sentence_says():
+    """Text worlds begin with the name of the place; a client over HTTP sends text alone."""
+    assert location(State("You are in the hall. A lamp is here.")) == location(HALL)
+    assert location(State("You are in the hall. A lamp is here.", location="x")) == "x"
+    assert location(State("", {"at": 3})) == place(State("", {"at": 3}))
+
+
+def test_what_was_paid_belongs_to_the_counts():
+    """The action that paid, and what else is done with its thing; another thing is as it was."""
+    paid = replace(step(HALL, "put dress in basket", ROOM), reward=0.5)
+    working = after(step(HALL, "take dress", HALL), paid)
+    assert working.counts(ROOM, "put dress in basket").endswith(" paid")
+    assert working.counts(ROOM, "take dress from basket").endswith(" settled")
+    assert not working.counts(ROOM, "take shirt").endswith("settled")
+    assert after(step(HALL, "put dress in basket", ROOM)).counts(ROOM, "take dress from basket") == "tried 0 to unknown"

@@ -21,6 +21,8 @@ from .learn import CASES, Case
 
 BEGIN, END = "<!-- bench transfer: begin -->", "<!-- bench transfer: end -->"
 EMPTY = "empty"
+SUCCESSES = " successes"
+"""Ends the name of a library that has the successful episodes of a game and no others."""
 GAMES: Mapping[str, Case] = {
     **{name: CASES[name] for name in ("mapreader", "coin", "cookingworld", "twc", "gotolocal")},
     "simonsays": Case("textworld", "simonsays", "", 100, ()),
@@ -47,6 +49,8 @@ class Transfer:
     fold: str
     tests: tuple[int, ...]
     seeds: tuple[int, ...]
+    successes: bool = False
+    """Whether a library of each game's successes alone is tested in that game as well."""
 
     def __post_init__(self) -> None:
         for game in self.games:
@@ -57,7 +61,11 @@ class Transfer:
 
     def cells(self) -> list[Cell]:
         """Every pair of libraries and games, for every agent seed."""
-        return [(source, game, seed) for seed in self.seeds for game in self.games for source in (EMPTY, *self.games)]
+        return [(source, game, seed) for seed in self.seeds for game in self.games for source in self.sources(game)]
+
+    def sources(self, game: str) -> tuple[str, ...]:
+        """Return the libraries that are tested in a game."""
+        return (EMPTY, *self.games, *([f"{game}{SUCCESSES}"] if self.successes else []))
 
 
 def transfer(
@@ -65,6 +73,9 @@ def transfer(
     episodes: Annotated[int, typer.Option(min=1, help="Episodes that each library is learnt from.")] = 100,
     tests: Annotated[str, typer.Option(help="Seeds of the dev fold to test on, as A-B.")] = "200-229",
     seeds: Annotated[str, typer.Option(help="Agent seeds, as A-B.")] = "0-2",
+    successes: Annotated[
+        bool, typer.Option("--successes", help="Test a library of each game's successes alone as well.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder for libraries and results; what is there is not run again.")] = Path(
         "runs/transfer"
@@ -76,7 +87,14 @@ def transfer(
     from .run import parse_seeds
 
     names = tuple(name.strip() for name in games.split(",") if name.strip())
-    wanted = Transfer(games=names, episodes=episodes, fold="dev", tests=parse_seeds(tests), seeds=parse_seeds(seeds))
+    wanted = Transfer(
+        games=names,
+        episodes=episodes,
+        fold="dev",
+        tests=parse_seeds(tests),
+        seeds=parse_seeds(seeds),
+        successes=successes,
+    )
     if write is not None and BEGIN not in write.read_text(encoding="utf-8"):
         raise ConfigError(f"{write} has no line {BEGIN!r}; add it and {END!r} where the table belongs.")
     figures = compare(wanted, run(wanted, out, jobs=jobs))
@@ -94,7 +112,7 @@ def run(wanted: Transfer, out: Path, *, jobs: int = 1) -> list[Row]:
     rows = _earlier_rows(wanted, out)
     done = {(row["library"], row["game"], row["agent_seed"]) for row in rows}
     cells = [cell for cell in wanted.cells() if cell not in done]
-    learnt = dict.fromkeys((source, seed) for source, _, seed in cells if source != EMPTY)
+    learnt = dict.fromkeys((source.removesuffix(SUCCESSES), seed) for source, _, seed in cells if source != EMPTY)
     for _ in _each(jobs, _learn, [(out, wanted, source, seed) for source, seed in learnt]):
         pass
     with (out / "episodes.jsonl").open("a", encoding="utf-8") as file:
@@ -134,7 +152,7 @@ def _earlier_rows(wanted: Transfer, out: Path) -> list[Row]:
 
 
 def _library_path(out: Path, source: str, seed: int) -> str:
-    return ":memory:" if source == EMPTY else str(out / f"{source}-seed{seed}.db")
+    return ":memory:" if source == EMPTY else str(out / f"{source.replace(' ', '-')}-seed{seed}.db")
 
 
 def _learn(out: Path, wanted: Transfer, source: str, seed: int) -> list[Row]:
@@ -160,6 +178,21 @@ def _learn(out: Path, wanted: Transfer, source: str, seed: int) -> list[Row]:
     return []
 
 
+def _keep_successes(out: Path, source: str, seed: int) -> None:
+    """Copy the successful episodes of a game's library into one of their own."""
+    from hardwon.memory import ExperienceLibrary
+
+    game = source.removesuffix(SUCCESSES)
+    with (
+        ExperienceLibrary.open(_library_path(out, game, seed), read_only=True) as full,
+        ExperienceLibrary.open(_library_path(out, source, seed)) as successes,
+    ):
+        for row in reversed(full.trajectories()):
+            if row["success"]:
+                successes.record(full.trajectory(row["id"]))
+                successes.evolve()
+
+
 def _test(out: Path, wanted: Transfer, cell: Cell) -> list[Row]:
     """Play the test episodes of one cell, frozen and greedy."""
     from hardwon.memory import ExperienceLibrary
@@ -171,6 +204,8 @@ def _test(out: Path, wanted: Transfer, cell: Cell) -> list[Row]:
     case = GAMES[game]
     environment = open_environment(case.environment, game=case.game, params=case.params)
     rows = []
+    if source.endswith(SUCCESSES):
+        _keep_successes(out, source, seed)
     with ExperienceLibrary.open(_library_path(out, source, seed)) as library:
         agent = Agent(
             EpisodicPolicy(), library, environment, arm="step", max_steps=case.max_steps, seed=seed, learn=False
@@ -201,7 +236,7 @@ def compare(wanted: Transfer, rows: Sequence[Row]) -> list[Row]:
     won = {(row["library"], row["game"], row["agent_seed"], row["seed"]): row for row in rows}
     figures = []
     for game in wanted.games:
-        for source in (EMPTY, *wanted.games):
+        for source in wanted.sources(game):
             cells = [
                 [(won[source, game, seed, one], won[EMPTY, game, seed, one]) for one in wanted.tests]
                 for seed in wanted.seeds
@@ -245,6 +280,9 @@ def table(wanted: Transfer, figures: Sequence[Row]) -> list[str]:
     for source in (EMPTY, *wanted.games):
         cells = " | ".join(_cell_text(by_cell[source, game]) for game in wanted.games)
         lines.append(f"| {source} | {cells} |")
+    if wanted.successes:
+        cells = " | ".join(_cell_text(by_cell[f"{game}{SUCCESSES}", game]) for game in wanted.games)
+        lines.append(f"| the same game, successes alone | {cells} |")
     return lines
 
 

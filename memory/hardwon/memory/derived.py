@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from .catalogue import item_of
+from .choices import REREAD, Choices, read_choices, weight_of
 from .filed_values import FiledValues
 from .guardrails import Guard
 from .ranking import Done, Found, Known
@@ -48,6 +49,7 @@ class Derived:
         self._values = FiledValues(store, namespace, self._sidecar)
         self._map = WorldMap(store, namespace)
         self._per_world: FiledValues | None = None
+        self._choices: dict[int, tuple[int, Choices]] = {}
         self._homes: dict[str, frozenset[int]] = {}
         self._situation: Situation | None = None
         self._words_unread = False
@@ -203,7 +205,21 @@ class Derived:
             else:
                 keys = situation.keys(action, counts)
                 found[action] = estimate_in(self._per_world.read(), world, keys, context)
-        return found
+        return found if world is None else self._with_choices(found, situation, actions, world)
+
+    def _with_choices(
+        self, found: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int
+    ) -> dict[str, Estimate]:
+        """Return the estimates, moved towards what was chosen where (almost) only successes are known."""
+        world = self.worlds.get(number)
+        weight = weight_of(world.won, world.episodes)
+        if not weight:
+            return found
+        known, choices = self._choices.get(number, (0, None))
+        if choices is None or world.won >= REREAD * known:
+            choices = read_choices(self._store, self._namespace, self.worlds.names_of(number), self.structural)
+            self._choices[number] = (world.won, choices)
+        return choices.blend(found, situation, actions, weight) if choices.steps else found
 
     def _read_items(self) -> None:
         rows = self._store.rows(

@@ -208,6 +208,9 @@ class _Forgetting:
         episodes |= dict.fromkeys(self._speaking_rows("segments", "trajectory_id"))
         of_states = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND (pre {_IN} OR post {_IN})"
         episodes |= dict.fromkeys(self._ids(of_states, *mine, states, states))
+        offers = json.dumps(self._speaking_rows("offers", "id"))
+        chose = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND offer {_IN}"
+        episodes |= dict.fromkeys(self._ids(chose, *mine, offers))
         if keys != "[]":
             filed = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND EXISTS (SELECT 1 FROM json_each(keys) WHERE value {_IN})"  # noqa: E501
             episodes |= dict.fromkeys(self._ids(filed, *mine, keys))
@@ -265,6 +268,7 @@ class _Forgetting:
             [(count, mine, word) for word, count in shown.items()],
         )
         self._delete("words", "namespace = ? AND episodes <= 0", mine)
+        self._delete("offers", "namespace = ? AND id NOT IN (SELECT offer FROM steps WHERE offer IS NOT NULL)", mine)
         held = "SELECT pre FROM steps UNION SELECT post FROM steps"
         gone = json.dumps(sorted(states - set(self._ids(held))))
         self._delete("states", f"id {_IN}", gone)
@@ -442,7 +446,7 @@ def _texts_of(record: Trajectory | Item) -> Iterator[str]:
     yield from _strings([record.task, record.ending, record.meta, record.arm])
     for step in record.steps:
         judged = step.diagnosis
-        yield from _strings([step.action, judged.evidence, judged.diff, list(step.why.values())])
+        yield from _strings([step.action, judged.evidence, judged.diff, list(step.why.values()), list(step.admissible)])
         for state in (step.pre, step.post):
             yield from _strings([state.observation, state.facts, state.location, state.feedback, state.notes])
 

@@ -321,6 +321,7 @@ def packed(episode: Trajectory) -> str:
     """
     states = {id(state): state for step in episode.steps for state in (step.pre, step.post)}
     places = {ref: place for place, ref in enumerate(states)}
+    offers = {actions: place for place, actions in enumerate(dict.fromkeys(one.admissible for one in episode.steps))}
     if not -(2**63) <= episode.seed < 2**63:
         raise ConfigError(f"seed {episode.seed} is beyond 64 bits; give a smaller one.")
     return dumps(
@@ -348,9 +349,11 @@ def packed(episode: Trajectory) -> str:
                     _number("reward", step.reward),
                     step.keys,
                     {name: value for name, value in step.why.items() if name != "trajectory"} if step.why else step.why,
+                    offers[step.admissible],
                 ]
                 for step in episode.steps
             ],
+            list(offers),
             *(() if episode.trust == "trusted" and not episode.writer else (episode.writer, episode.trust)),
         ]
     )
@@ -369,13 +372,25 @@ def _number(name: str, value: float) -> float:
 
 def unpacked(told: str, ref: str) -> Trajectory:
     """The episode that was packed."""
-    task, success, score, arm, seed, ending, meta, shown, taken, *recorded = json.loads(told)
+    task, success, score, arm, seed, ending, meta, shown, taken, *more = json.loads(told)
+    listed = more.pop(0) if more and isinstance(more[0], list) else [()]  # older versions kept none
     states = [State(*one) for one in shown]
+    offers = [tuple(actions) for actions in listed]
     steps = tuple(
-        Step(states[pre], action, states[post], _diagnosis(*judged), reward, t, tuple(keys), why)
-        for t, (pre, action, post, judged, reward, keys, why) in enumerate(taken)
+        Step(
+            states[pre],
+            action,
+            states[post],
+            _diagnosis(*judged),
+            reward,
+            t,
+            tuple(keys),
+            why,
+            admissible=offers[offer[0] if offer else 0],
+        )
+        for t, (pre, action, post, judged, reward, keys, why, *offer) in enumerate(taken)
     )
-    return Trajectory(task, steps, success, score, arm, seed, ending, meta, ref, *recorded)
+    return Trajectory(task, steps, success, score, arm, seed, ending, meta, ref, *more)
 
 
 def _diagnosis(success: bool, failure: str, *rest: Any) -> Diagnosis:

@@ -18,6 +18,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from .errors import ConfigError
+from .offers import read_offers, write_offers
 from .records import Diagnosis, Failure, State, Step, Trajectory
 from .situation import fact_words, vocabulary
 from .store import Store
@@ -37,8 +38,8 @@ _YES_NO = ("false", "true")
 _JUDGED = tuple(field.name for field in fields(Diagnosis))
 _STATE = "observation, facts, location, task, feedback, notes, signature"
 _FAILURES = {failure.value: failure for failure in Failure}
-_STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id"
-_BRIEF = _STEP.replace("keys, why", "'', ''")
+_STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id, offer"
+_BRIEF = _STEP.replace("keys, why", "'', ''").replace("offer", "NULL")
 
 
 def now() -> str:
@@ -130,6 +131,7 @@ class Batch:
                 step.why,
                 self._next + t,
                 value,
+                step.admissible,
             )
             for t, (step, value) in enumerate(zip(trajectory.steps, returns, strict=True))
         )
@@ -182,12 +184,13 @@ class Batch:
         numbers = _write_states(self._connection, self._namespace, list(states.values()))
         refs = dict(zip(states, numbers, strict=True))
         keys = self._key_ids.of(self._connection, (key for step, _ in steps for key in step.keys))
+        offers = write_offers(self._connection, self._namespace, (step.admissible for step, _ in steps))
         attempts = Attempts(self._connection, self._namespace)
         witnesses = self._witnesses(episodes)
         attempts.read(step for step, episode in steps if _teaches(episode))
         self._connection.executemany(
             "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
-            "diagnosis, keys, why, attempt, witness) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "diagnosis, keys, why, attempt, witness, offer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     step.id,
@@ -207,6 +210,7 @@ class Batch:
                     else "{}",
                     attempts.count(step) if _teaches(episode) else None,
                     0 if episode.trust == "trusted" else witnesses[witness_of(episode.writer)],
+                    offers.get(step.admissible),
                 )
                 for step, episode in steps
             ],
@@ -398,13 +402,14 @@ def _steps(store: Store, rows: Sequence[tuple[Any, ...]], brief: bool) -> list[S
     judged = _diagnoses(row[7] for row in rows)
     if brief:
         return [_step(row, judged, (), {}, states) for row in rows]
+    offers = read_offers(store, {row[11] for row in rows if row[11] is not None})
     parsed = [json.loads(f"[{row[8]},{row[9]}]") for row in rows]  # one call for two columns: it adds up
     numbers = sorted({number for keys, _ in parsed for number in keys})
     texts = dict(
         store.rows("SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))", (_numbers(numbers),))
     )
     return [
-        _step(row, judged, tuple([texts[number] for number in keys]), why, states)
+        _step(row, judged, tuple([texts[number] for number in keys]), why, states, offers.get(row[11], ()))
         for row, (keys, why) in zip(rows, parsed, strict=True)
     ]
 
@@ -424,8 +429,9 @@ def _step(
     keys: tuple[str, ...],
     why: Mapping[str, Any],
     states: Mapping[int, State],
+    admissible: tuple[str, ...] = (),
 ) -> Step:
-    ref, t, pre, action, post, reward, return_to_go, told, _, _, trajectory_id = row
+    ref, t, pre, action, post, reward, return_to_go, told, _, _, trajectory_id, _ = row
     return Step(
         states[pre],
         action,
@@ -437,4 +443,5 @@ def _step(
         {**why, "trajectory": trajectory_id},
         ref,
         return_to_go,
+        admissible,
     )

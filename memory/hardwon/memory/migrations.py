@@ -85,9 +85,16 @@ def m009_probation(connection: Connection) -> None:
     connection.execute(_PROBATION)
 
 
+def m010_offers(connection: Connection) -> None:
+    """Keep what could be done at a step; steps of older versions have none."""
+    connection.execute(_OFFERS)
+    if "offer" not in {row[1] for row in connection.execute("PRAGMA table_info(steps)")}:
+        connection.execute("ALTER TABLE steps ADD COLUMN offer INTEGER")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
-    *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation),
+    *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -221,6 +228,12 @@ ALTER TABLE trajectories ADD COLUMN trust TEXT NOT NULL DEFAULT 'trusted';
 ALTER TABLE steps ADD COLUMN witness INTEGER NOT NULL DEFAULT 0;
 INSERT INTO writers(namespace, name) SELECT DISTINCT namespace, '' FROM trajectories;
 CREATE INDEX trajectories_by_writer ON trajectories(namespace, writer);
+"""
+
+_OFFERS = """
+CREATE TABLE IF NOT EXISTS offers (
+    id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL,
+    actions TEXT NOT NULL, UNIQUE(namespace, digest))
 """
 
 

@@ -140,10 +140,12 @@ class Step:
     id: int | None = None
     return_to_go: float | None = None
     """Discounted sum of rewards from this step on; set when the trajectory is recorded."""
+    admissible: tuple[str, ...] = ()
+    """What could have been done, the action included, where the environment lists it: what was not chosen."""
 
     def __post_init__(self) -> None:
-        if type(self.keys) is not tuple:
-            _as_tuples(self, "keys")
+        if type(self.keys) is not tuple or type(self.admissible) is not tuple:
+            _as_tuples(self, "keys", "admissible")
 
 
 BOUND = 1.0

@@ -388,6 +388,7 @@ def _step(step: Step, states: dict[int, State]) -> Step:
         post=_shared(step.post, states),
         diagnosis=_with(judged, diff=_value_of(judged.diff), evidence=redact(judged.evidence)),
         keys=redact_all(step.keys),
+        admissible=redact_all(step.admissible),
         why=_value_of(step.why),
     )
 

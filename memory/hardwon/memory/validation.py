@@ -90,6 +90,8 @@ def _check_step(step: Step, t: int, seen: set[int]) -> None:
         check_number(f"step {t}: reward", step.reward)
     if step.keys and set(map(type, step.keys)) != {str}:
         check_texts(f"step {t}: keys", step.keys)
+    if step.admissible and set(map(type, step.admissible)) != {str}:
+        check_texts(f"step {t}: admissible", step.admissible)
     if why and not _NAMES_ITEMS.isdisjoint(why):
         for name in sorted(_NAMES_ITEMS & why.keys()):
             if why[name] is not None and not isinstance(why[name], str):

@@ -53,6 +53,8 @@ class World:
     """In how many tasks each word occurred."""
     forms: Counter[str] = field(default_factory=Counter)
     """In how many episodes each form of action was taken."""
+    won: int = 0
+    """How many of its episodes succeeded."""
     into: int = 0
     """The world that this one was united with; 0 while it stands for itself."""
     _frame: frozenset[str] | None = None
@@ -65,9 +67,10 @@ class World:
             self._frame = frozenset(word for word, count in self.words.items() if count >= enough)
         return self._frame
 
-    def add(self, words: Collection[str], forms: Collection[str]) -> None:
+    def add(self, words: Collection[str], forms: Collection[str], *, won: bool = False) -> None:
         """Count one more episode."""
         self.episodes += 1
+        self.won += won
         self.size += len(words)
         self.words.update(words)
         self.forms.update(forms)
@@ -76,6 +79,7 @@ class World:
     def unite(self, other: "World") -> None:
         """Take over what another world counted."""
         self.episodes += other.episodes
+        self.won += other.won
         self.size += other.size
         self.words.update(other.words)
         self.forms.update(other.forms)
@@ -129,6 +133,10 @@ class Worlds:
             number = self._worlds[number].into
         return number
 
+    def names_of(self, number: int) -> list[int]:
+        """Return the ids of a world and of those united with it."""
+        return [number, *(other for other, into in self.aliases.items() if into == number)]
+
     def get(self, number: int) -> World:
         """Return a world by its id."""
         return self._worlds[number]
@@ -162,7 +170,9 @@ class Worlds:
                 best, chosen = rank, world
         return None if best is None else chosen
 
-    def place(self, environment: str, task: str, actions: Iterable[str]) -> tuple[int, list[World]]:
+    def place(
+        self, environment: str, task: str, actions: Iterable[str], *, won: bool = False
+    ) -> tuple[int, list[World]]:
         """Count an episode; return the id of its world, and the worlds that changed."""
         self._found.clear()
         words, forms = content_words(task), frozenset(parse_action(action).template for action in actions)
@@ -180,7 +190,7 @@ class Worlds:
         if world is None:
             number = max(self._worlds, default=0) + 1
             world = self._worlds[number] = World(number, environment)
-        world.add(words, forms)
+        world.add(words, forms, won=won)
         return world.id, [world, *(one for one in changed if one is not world)]
 
     def _unite(self, environment: str, words: frozenset[str], forms: frozenset[str]) -> list[World]:
@@ -224,6 +234,7 @@ def _from_record(number: int, record: Mapping[str, Any]) -> World:
         record["size"],
         Counter(record["words"]),
         Counter(record["forms"]),
+        record.get("won", 0),
         record["into"],
     )
 
@@ -235,6 +246,7 @@ def _to_record(world: World) -> str:
         "size": world.size,
         "words": dict(sorted(world.words.items())),
         "forms": dict(sorted(world.forms.items())),
+        "won": world.won,
         "into": world.into,
     }
     return json.dumps(record, separators=(",", ":"))
@@ -246,7 +258,13 @@ SELECT = "SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id"
 def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Trajectory]) -> None:
     """Place filed episodes and write down where; an excluded one has no world."""
     told = [
-        (one.id, str(one.meta.get("environment") or ""), one.task, [step.action for step in one.steps])
+        (
+            one.id,
+            str(one.meta.get("environment") or ""),
+            one.task,
+            [step.action for step in one.steps],
+            bool(one.success),
+        )
         for one in episodes
         if one.success is not None
     ]
@@ -258,7 +276,7 @@ def rebuild(connection: Connection, namespace: int) -> None:
     connection.execute("DELETE FROM worlds WHERE namespace = ?", (namespace,))
     connection.execute("DELETE FROM episode_worlds WHERE namespace = ?", (namespace,))
     rows = connection.execute(
-        "SELECT id, task, meta FROM trajectories WHERE namespace = ? AND success IS NOT NULL ORDER BY rowid",
+        "SELECT id, task, meta, success FROM trajectories WHERE namespace = ? AND success IS NOT NULL ORDER BY rowid",
         (namespace,),
     ).fetchall()
     actions = "SELECT DISTINCT action FROM steps WHERE namespace = ? AND trajectory_id = ?"
@@ -271,18 +289,21 @@ def rebuild(connection: Connection, namespace: int) -> None:
                 str(json.loads(meta).get("environment") or ""),
                 task,
                 [row[0] for row in connection.execute(actions, (namespace, ref))],
+                bool(success),
             )
-            for ref, task, meta in rows
+            for ref, task, meta, success in rows
         ),
     )
 
 
-def _place(connection: Connection, namespace: int, episodes: Iterable[tuple[str, str, str, Sequence[str]]]) -> None:
+def _place(
+    connection: Connection, namespace: int, episodes: Iterable[tuple[str, str, str, Sequence[str], bool]]
+) -> None:
     worlds = read_worlds(connection.execute(SELECT, (namespace,)))
     changed: dict[int, World] = {}
     placed = []
-    for ref, environment, task, actions in episodes:
-        number, others = worlds.place(environment, task, (action for action in actions if action))
+    for ref, environment, task, actions, won in episodes:
+        number, others = worlds.place(environment, task, (action for action in actions if action), won=won)
         placed.append((namespace, ref, number))
         changed.update((world.id, world) for world in others)
     connection.executemany(

@@ -17,7 +17,9 @@ from .protocols import Context, Decision
 EXPLORE = (0.5, 0.05, 100)
 """Chance of a random action while learning: from, to, over so many episodes."""
 OFTEN = 2
-"""Tries in exactly this state after which a replan turns to what was tried less."""
+"""Tries at this location after which a replan, or a loop that goes on, turns to what was tried less."""
+WEAR = 0.1
+"""Taken off the value of an action that the library does not know for each time it was taken at this location."""
 OPTIMISM = 0.1
 """Added to the value of an action never tried in its context, while learning; falls with 1/sqrt(1 + n)."""
 
@@ -56,11 +58,12 @@ class EpisodicPolicy:
 
         def worth(action: str) -> float:
             known = _estimate(estimates, action)
-            return known.value + bonus / math.sqrt(1 + known.tried) + 1e-6 * context.rng.random()
+            known_here = context.learning or known.n  # the returns tell what repeating it is worth
+            worn = 0.0 if known_here else WEAR * context.working.tries_at(context.state, action)
+            return known.value - worn + bonus / math.sqrt(1 + known.tried) + 1e-6 * context.rng.random()
 
         chosen = max(candidates, key=worth)
-        circling = context.replan and context.working.tries(context.state, chosen) >= OFTEN
-        if circling and not context.learning:  # while learning, chance finds the way out
+        if not context.learning and _is_circling(context, chosen):  # while learning, chance finds the way out
             chosen = max(_least_tried(context, candidates), key=worth)
         return Decision(chosen, _why(_estimate(estimates, chosen), explored=False))
 
@@ -92,9 +95,15 @@ def exploration(episode: int) -> float:
     return max(end, start - (start - end) * episode / over)
 
 
+def _is_circling(context: Context, action: str) -> bool:
+    """Return whether the episode goes in circles and the action, taken here before, would go on with it."""
+    loop = bool(context.history) and context.history[-1].diagnosis.loop
+    return bool(context.replan or loop) and context.working.tries_at(context.state, action) >= OFTEN
+
+
 def _least_tried(context: Context, actions: list[str]) -> list[str]:
-    """Of these actions, those taken least often in exactly this state: a way out of a circle."""
-    tries = {action: context.working.tries(context.state, action) for action in actions}
+    """Of these actions, those taken least often at this location: a way out of a circle."""
+    tries = {action: context.working.tries_at(context.state, action) for action in actions}
     return [action for action in actions if tries[action] == min(tries.values())]
 
 

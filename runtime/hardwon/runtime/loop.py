@@ -238,7 +238,9 @@ class Nodes(AdvisingNodes):
         post, reward, done, info = outcome
         judged = diagnose(pre, decision.action, post, reward, info, steps, working)
         keys = self.library.keys(pre, decision.action, working.counts(pre, decision.action))
-        return Step(pre, decision.action, post, judged, reward, len(steps), keys, why), done, info
+        admissible = tuple(episode["actions"]) if self.settings.learn else ()
+        step = Step(pre, decision.action, post, judged, reward, len(steps), keys, why, admissible=admissible)
+        return step, done, info
 
     def _ending(self, steps: tuple[Step, ...], done: bool, info: Info) -> str:
         if done:

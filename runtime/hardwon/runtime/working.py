@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hardwon.memory import State, Step
-from hardwon.memory.familiarity import Familiarity, place as place
+from hardwon.memory.familiarity import Familiarity, location as location, place as place
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 MAX_NOTES = 60
@@ -64,6 +64,10 @@ class WorkingMemory:
     def counts(self, state: State, action: str) -> str:
         """How familiar the action and the state it leads to are, as part of a key."""
         return self._familiarity.counts(state, action)
+
+    def tries_at(self, state: State, action: str) -> int:
+        """Return how often the action was taken at this location, whatever else changed there meanwhile."""
+        return self._familiarity.tries_at(state, action)
 
     def annotate(self, state: State) -> State:
         """The state with what the episode was told before and does not show any more."""
