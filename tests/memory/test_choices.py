@@ -120,3 +120,13 @@ def test_what_an_older_version_packed_is_read():
     told = json.loads(packed(walk("wait")))
     old = json.dumps([*told[:8], [step[:7] for step in told[8]]])
     assert unpacked(old, "").steps[0].admissible == ()
+
+
+def test_what_was_admissible_is_forgotten_with_its_episode(library):
+    """A text that stood in nothing but a list of actions selects the episode, and leaves the file."""
+    library.record(walk("wait", offer=(*OFFER, "call agent zebra")))
+    library.record(walk("wait"))
+    library.forget(text="agent zebra")
+    assert library._filed().rows("SELECT count(*), min(actions) FROM offers")[0][0] == 1
+    assert "zebra" not in repr(library._filed().rows("SELECT * FROM offers"))
+    assert len(library.trajectories()) == 1
