@@ -160,6 +160,17 @@ def test_an_older_library_is_placed_when_it_is_opened(path, library, episode):
         assert again.verify() == []
 
 
+def test_in_an_unknown_world_a_library_is_as_good_as_an_empty_one(library, episode):
+    """The words that structure one world say nothing of another: contexts there are those of an empty library."""
+    grow(library, episode, "cook", 40)
+    state = State("You see a wooden drawer. It is closed.", task=fetch(1))
+    with ExperienceLibrary.open(":memory:") as empty:
+        assert library.context(state, "open drawer") == empty.context(state, "open drawer")
+        assert library.keys(state, "open drawer") == empty.keys(state, "open drawer")
+    cook = State("You see a wooden drawer. It is closed.", task=COOK)
+    assert "wooden" in library.context(cook, "open drawer")
+
+
 def test_a_united_world_files_its_steps_anew(library, episode):
     """Values filed before it was known that the tasks are of one kind are not lost."""
     for number, name in enumerate(["red ball", "grey key", "blue box", "green ball", "purple key"]):

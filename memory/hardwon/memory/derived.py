@@ -118,7 +118,8 @@ class Derived:
     def situation(self, state: State) -> Situation:
         """The state prepared for keys; the same object while the state and the words stay the same."""
         if self._situation is None or self._situation.state is not state:
-            self._situation = Situation(state, self.structural)
+            known = self.worlds.find(state.task) is not None  # another world's structure says nothing of this one
+            self._situation = Situation(state, self.structural if known else frozenset())
         return self._situation
 
     @property
