@@ -27,6 +27,8 @@ class GivenEmbedder:
         dims, embed = index.get("dims"), index.get("embed")
         if embed is None or isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
             raise ConfigError(f"index has dims {dims!r} and embed {embed!r:.60}; give both, or fields alone.")
+        if not (isinstance(embed, str) or callable(embed) or hasattr(embed, "embed_documents")):
+            raise ConfigError(f"index embed is {embed!r:.60}; give embeddings, a function, or provider:model.")
         self.dim = dims
         try:
             self._embeddings = ensure_embeddings(embed)
