@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from . import catalogue
 from .catalogue import check_conditions, identify, read_item
 from .guardrails import MIN_CONFIDENCE, matches
+from .instructions import instruction_in
 from .records import MIN_SKILL_STEPS, Admission, Item
 from .redaction import redact_item
 from .situation import content_words, parse_action, words
@@ -90,7 +91,12 @@ class Curator:
         """Add, merge, replace or reject a candidate. Raises ConfigError for a condition that cannot be checked."""
         item = redact_item(item)
         check_conditions(item)
+        if item.trust == "untrusted" and item.source != "experience":
+            item = replace(item, id="")  # whoever is not trusted chooses no id: ids are shown
         item = replace(item, id=item.id or identify(item))
+        order = "" if item.source == "person" else _order_in(item)
+        if order:
+            item = replace(item, trust="untrusted")
         known = read_item(self.connection, self.namespace, item.id)
         if known is not None:
             return self._meet(known, item)
@@ -105,7 +111,7 @@ class Curator:
         twin = next((other for other in similar if says_the_same(item, other)), None)
         if twin is not None:
             return self._meet(twin, item)
-        return self._place(item)
+        return self._place(item, order)
 
     def _meet(self, known: Item, item: Item) -> Admission:
         """A candidate says what an item says that is there already."""
@@ -158,14 +164,19 @@ class Curator:
             catalogue.retire(self.connection, self.namespace, other.id, f"merged into {first.id}")
         return Admission("merged", f"rewrote {first.id}" + (f" with {len(rest)} more" if rest else ""), first.id)
 
-    def _place(self, item: Item) -> Admission:
+    def _place(self, item: Item, order: str) -> Admission:
         if item.trust == "untrusted":
             if self._held(item.kind, "quarantined") >= QUARANTINE:
                 return Admission(
                     "rejected", f"{QUARANTINE} items of its kind wait in quarantine: release or retire some"
                 )
             self._write(replace(item, status="quarantined", pinned=False), "added")
-            return Admission("added", f"quarantined: its source ({item.source}) is not trusted", item.id)
+            why = f"its source ({item.source}) is not trusted"
+            if order:
+                why = f"it reads like an instruction to a model ({order})"
+            elif item.source == "experience":
+                why = "one writer who is not trusted says so alone: another writer's evidence or a person releases it"
+            return Admission("added", f"quarantined: {why}", item.id)
         if self._held(item.kind, "active") >= CAPACITY:
             return self._replace_weakest(item)
         self._write(item, "added")
@@ -270,6 +281,12 @@ def expire(connection: Connection, namespace: int, clock: int) -> list[str]:
     for item_id, ttl in rows:
         catalogue.retire(connection, namespace, item_id, f"no new evidence for {ttl} episodes, its time to live")
     return [row[0] for row in rows]
+
+
+def _order_in(item: Item) -> str:
+    """Return which kind of instruction to a model an item holds, in any of its words; empty for none."""
+    words = (item.text, item.when_not_to_use, item.forbids or "", *item.steps, *item.tags, *item.locations, item.id)
+    return next(filter(None, map(instruction_in, words)), "")
 
 
 def _malformed(item: Item) -> str:

@@ -5,14 +5,17 @@ What is proposed is for `evolution` (from counts) and `induction` (from episodes
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from .curator import Curator
 from .evolution import RATE_LIMITS, Evolution
+from .filed_values import ALONE, heard_in
 from .induction import Induction
 from .records import Admission, Item, Trajectory
 from .store import Store
 from .values import ValueTable
+from .voices import Voices, in_general
 
 EPISODES_READ = 500
 """Newest episodes that the first `evolve` of a process reads for skills and remedies."""
@@ -33,6 +36,8 @@ class Distiller:
     def start_over(self) -> None:
         """Propose everything again: what was proposed was not written."""
         self._evolution, self._induction, self._read_up_to = Evolution(), Induction(), 0
+        self._voices = Voices(self._store, self._namespace)
+        self._heard = ""
 
     def keep(self, episodes: Sequence[Trajectory]) -> None:
         """Keep episodes that this process just filed, so that they need not be read again."""
@@ -46,6 +51,10 @@ class Distiller:
 
     def read(self, trajectory: Callable[[str], Trajectory]) -> None:
         """Read what was recorded since the last time, by this process or another, for skills and remedies."""
+        heard = heard_in(self._store, self._namespace)
+        if heard != self._heard:  # the only writer was not trusted, and now there is another one
+            self.start_over()
+            self._heard = heard
         new = self._store.rows(
             "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' "
             "ORDER BY seq DESC LIMIT ?",
@@ -53,18 +62,25 @@ class Distiller:
         )
         for seq, ref in reversed(new):
             known = self._just_recorded.get(ref)
-            self._induction.read(trajectory(ref) if known is None else known)
+            episode = trajectory(ref) if known is None else known
+            if episode.trust == "untrusted" and self._heard != ALONE:
+                self._voices.read(episode)
+            else:
+                self._induction.read(episode)
             self._read_up_to = seq
         self._just_recorded.clear()
 
     def proposals(self, values: ValueTable) -> list[Proposal]:
         """Every candidate."""
-        counted = self._evolution.candidates(values)
-        read = self._induction.candidates()
-        return [
-            *((item, _nothing, partial(self._evolution.postpone, key, values)) for key, item in counted),
-            *((item, partial(self._induction.taken, candidate), _nothing) for candidate, item in read),
-        ]
+        if self._heard == ALONE:
+            return proposals_of(self._evolution, self._induction, values, self._of_the_only_writer)
+        return [*proposals_of(self._evolution, self._induction, values, _as_it_is), *self._voices.proposals()]
+
+    @staticmethod
+    def _of_the_only_writer(item: Item, pattern: str) -> Item | None:
+        """Return an item of the only writer, who is not trusted: in general words; what acts waits in quarantine."""
+        told = in_general(item, pattern)
+        return replace(told, trust="untrusted") if told is not None and told.steps else told
 
     def released(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Guardrails that the counts do not support any more, and why."""
@@ -73,6 +89,24 @@ class Distiller:
     def weakened(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Guardrails whose call worked the last time, and why that is known."""
         return list(self._evolution.weakened(values, iter(items)))
+
+
+def proposals_of(
+    evolution: Evolution, induction: Induction, values: ValueTable, worded: Callable[[Item, str], Item | None]
+) -> list[Proposal]:
+    """Return every candidate, worded by a function of the item and the pattern of its key."""
+    proposals: list[Proposal] = []
+    for key, item in evolution.candidates(values):
+        if (told := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
+            proposals.append((told, _nothing, partial(evolution.postpone, key, values)))
+    for candidate, item in induction.candidates():
+        if (told := worded(item, "")) is not None:
+            proposals.append((told, partial(induction.taken, candidate), _nothing))
+    return proposals
+
+
+def _as_it_is(item: Item, pattern: str) -> Item:
+    return item
 
 
 def admit_within_limits(curator: Curator, proposals: Iterable[Proposal]) -> list[Admission]:

@@ -34,7 +34,17 @@ def heard_in(store: Store, namespace: int) -> str:
 class FiledValues:
     """One table, and up to which step it is read and saved."""
 
-    def __init__(self, store: Store, namespace: int, sidecar: Sidecar, worlds: WorldMap | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        namespace: int,
+        sidecar: Sidecar,
+        worlds: WorldMap | None = None,
+        *,
+        witness: int | None = None,
+    ) -> None:
+        """Read the steps that count in a namespace, or those of one untrusted writer alone, which have no file."""
+        self._witness = witness
         self._store = store
         self._namespace = namespace
         self._sidecar = sidecar
@@ -56,11 +66,11 @@ class FiledValues:
 
     def read(self) -> ValueTable:
         """Return the table, brought up to the truth."""
-        if self.unread and (heard := heard_in(self._store, self._namespace)) != self._heard:
+        if self._witness is None and self.unread and (heard := heard_in(self._store, self._namespace)) != self._heard:
             self._heard, self._table = heard, None  # a first writer beside the untrusted one: its steps count no more
             self._last_step = self._filed = self._saved = 0
         if self._table is None:
-            saved = self._sidecar.load(self._name, self._made)
+            saved = self._sidecar.load(self._name, self._made) if self._witness is None else None
             self._table = ValueTable(StoredCells(saved.arrays) if saved else None)
             if saved is not None:
                 self._last_step, self._filed, self._saved = saved.last, saved.count, saved.count
@@ -74,12 +84,21 @@ class FiledValues:
         return self._table
 
     @property
+    def _counted(self) -> str:
+        return _FILTERS[self._heard] if self._witness is None else f"AND witness = {self._witness:d} "
+
+    @property
     def _made(self) -> str:
         return f"{MADE}{self._of_worlds}{self._heard}"
 
     def save(self) -> None:
         """Write the table to its file, where that is much behind."""
-        if self._table is not None and self._sidecar.writable and due(self._filed - self._saved, self._saved):
+        if (
+            self._table is not None
+            and self._witness is None
+            and self._sidecar.writable
+            and due(self._filed - self._saved, self._saved)
+        ):
             arrays = StoredCells.arrays(self._table.cells)
             self._sidecar.save(self._name, self._made, self._last_step, self._filed, arrays)
             self._saved = self._filed
@@ -91,7 +110,7 @@ class FiledValues:
         plus = "" if not self._last_step and self._store.rows(few, (self._namespace, _READ))[0][0] < _READ else "+"
         query = (
             "SELECT id, keys, return_to_go, failure, action, trajectory_id FROM steps "
-            f"WHERE {plus}namespace = ? AND id > ? AND id <= ? {_FILTERS[self._heard]}ORDER BY id LIMIT ?"
+            f"WHERE {plus}namespace = ? AND id > ? AND id <= ? {self._counted}ORDER BY id LIMIT ?"
         )
         texts: dict[int, str] = {}
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):

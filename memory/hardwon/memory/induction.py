@@ -23,6 +23,8 @@ REPAIR_WITHIN = 4
 """Steps from a failure to the success of the same action that count as its repair."""
 SUPPORT = 2
 """Runs of the same shape before it is proposed."""
+PRIOR = 2
+"""Imagined runs without a gain, by which the score of a skill with few runs is shrunk towards 0.5."""
 MAX_RUNS = 16
 """Runs of one shape that are compared; older ones stay in the evidence of the item."""
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
@@ -48,16 +50,20 @@ class Candidate:
     n: int = 0
     runs: list[Run] = field(default_factory=list)
     proposed: int = 0
+    episodes: set[str] = field(default_factory=set)
+    """Some of the episodes that the runs are of: one episode alone justifies nothing."""
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Run, episode: str) -> None:
         self.n += 1
+        if len(self.episodes) < MAX_RUNS:
+            self.episodes.add(episode)
         self.runs.append(run)
         del self.runs[:-MAX_RUNS]
 
     @property
     def due(self) -> bool:
         """Whether its support doubled since it was proposed."""
-        return self.n >= max(SUPPORT, 2 * self.proposed)
+        return self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
 
 
 class Induction:
@@ -75,9 +81,9 @@ class Induction:
             for run in gains(trajectory.steps):
                 if len(run.actions) < MIN_SKILL_STEPS:
                     continue
-                self._skills.setdefault(shape_of(run.actions), Candidate()).add(run)
+                self._skills.setdefault(shape_of(run.actions), Candidate()).add(run, trajectory.id)
         for failure, run in repairs(trajectory.steps):
-            self._remedies.setdefault((failure, shape_of(run.actions)), Candidate()).add(run)
+            self._remedies.setdefault((failure, shape_of(run.actions)), Candidate()).add(run, trajectory.id)
 
     def candidates(self) -> Iterator[tuple[Candidate, Item]]:
         """What is due, the best supported first. Say `taken` or it is proposed again."""
@@ -200,7 +206,7 @@ def _skill(shape: Shape, candidate: Candidate) -> Item:
         condition=common(before),
         steps=steps,
         verify=common(after, before),
-        score=round(min(1.0, 0.5 + 0.5 * min(1.0, gain)), 3),
+        score=round(0.5 + 0.5 * min(1.0, gain) * candidate.n / (candidate.n + PRIOR), 3),
         **_filed(runs, candidate.n, "skill", shape),
     )
 

@@ -8,10 +8,11 @@ when nothing is near enough. By task: whole episodes chosen once by the task's w
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from . import clusters
+from . import clusters, testimony
 from .derived import Derived
 from .embed import Vectors
 from .guardrails import forbids, holds
+from .instructions import without_instructions
 from .ledger import plain, read_best_steps, read_brief_steps, read_steps, state_text
 from .ranking import POOL, Done, Found, best_of, by_votes, kind_of
 from .records import Hit, Item, Kind, Recollection, State, Step
@@ -54,6 +55,7 @@ def by_step(
     query = _Query(store, derived, search, state, k, after, by_text)
     items = query.items()
     steps, filled = query.steps()
+    steps = query.with_testimony(steps)
     offered = (hit for hit in items if _offered(hit.what, kinds, situation, actions))
     shown, chosen, tokens = within_budget(clusters.distinct(offered, k), steps, budget_tokens)
     if not (shown or chosen or guardrails or estimates):
@@ -85,6 +87,8 @@ class _Query:
         self.known = "" if by_text else plain(state.signature)
         self.voters = self._voters() if self.known else []
         self.searched = False
+        self._others = testimony.has_untrusted(store, search.namespace)
+        """Whether untrusted writers may have written here."""
         self._vector: Vectors | None = None
 
     def items(self) -> Sequence[Hit]:
@@ -139,6 +143,22 @@ class _Query:
         )
         return hits, sum(at >= len(voters) for at in chosen) if voters else 0
 
+    def with_testimony(self, hits: Sequence[Hit]) -> tuple[Hit, ...]:
+        """Return trusted hits without texts that read like instructions, and in free places what untrusted steps say."""
+        clean = tuple(one for one in map(without_instructions, hits) if one is not None)
+        namespace = self._search.namespace
+        if len(clean) >= self._k or not self._others:
+            return clean
+
+        def is_known(template: str) -> bool:
+            return self._derived.values.cell(template) is not None
+
+        found, left = self._find("states", POOL), self._k - len(clean)
+        said = testimony.hits_of(self._store, namespace, found, self.known, self._k, is_known)
+        done = {testimony.form_of(one.what.action) for one in clean if isinstance(one.what, Step)}
+        new = [one for one in said if isinstance(one.what, Step) and one.what.action not in done]
+        return (*clean, *new[:left])
+
     def _voters(self) -> list[Done]:
         voters, which = self._derived.voters, (self.known, self._after is not None)
         if which not in voters:
@@ -176,6 +196,8 @@ class _Query:
 
     def _find(self, kind: SearchKind, k: int) -> list[Found]:
         """What is near enough to be shown for its words or meaning alone."""
+        if kind == "states" and self._others:  # states of untrusted writers must not push the others out
+            k *= testimony.POOL_FACTOR
         terms = MORE_TERMS if self._as_question else QUERY_TERMS
         found = self._search.find(
             kind, self._text, k, frequencies=self._derived.words, vector=self._embedded(), terms=terms
@@ -266,9 +288,8 @@ def by_task(
     if not steps:
         return Recollection()
     best = _that_follow(steps, after)[:k]
-    _, hits, tokens = within_budget(
-        (), [Hit(step, 1.0, "an episode of a similar task") for step in best], budget_tokens
-    )
+    clean = (without_instructions(Hit(step, 1.0, "an episode of a similar task")) for step in best)
+    _, hits, tokens = within_budget((), [hit for hit in clean if hit is not None], budget_tokens)
     situation = derived.situation(state)
     estimates = {
         action: values.estimate(situation.keys(action, counts), situation.context(action))
@@ -318,5 +339,5 @@ def search(
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
-    hits.extend(step_hits(store, states))
+    hits.extend(one for one in map(without_instructions, step_hits(store, states)) if one is not None)
     return sorted(hits, key=lambda hit: -hit.similarity)[:k]

@@ -63,7 +63,7 @@ class PromptedGuidance:
 
     def propose(self, context: Context) -> Hint | None:
         """What the model says. Nothing recalled and no trouble: nothing is asked."""
-        lines = lines_of(context.recollection)
+        lines = lines_of(context.recollection, context.state, context.actions)
         if not lines and not context.replan:
             return None
         answer = self._model.ask(_SCHEMA, _SYSTEM, _question(context, lines), lambda said: _read(said, lines))

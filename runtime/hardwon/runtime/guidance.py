@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from hardwon.memory import ExperienceLibrary, Item, Recollection, Step
+from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step
 from hardwon.memory.guardrails import matches
 
 from .protocols import Context, Usage
+from .retelling import Visible, tell_item, tell_steps
 
 Occasion = Literal["start", "situation", "trouble"]
 """When guidance is asked for: the episode begins, its situation is new, the last step was diagnosed as trouble."""
@@ -105,20 +106,27 @@ class Line:
 
     text: str
     item_id: str = ""
-    step_id: int | None = None
+    step_ids: tuple[int, ...] = ()
 
 
-def lines_of(recollection: Recollection) -> list[Line]:
-    """Items, guardrails, then what similar steps did and how they ended; without what is forbidden here."""
+def lines_of(recollection: Recollection, state: State | None = None, actions: Sequence[str] = ()) -> list[Line]:
+    """Items, guardrails, then what similar steps did and how they ended; without what is forbidden here.
+
+    Values of other requests stand in no line: only what `state` or `actions` show, see `retelling`.
+    """
+    visible = Visible(state, actions)
     items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
     steps = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
     return [
-        *(Line(_said(one), one.id) for one in items if not (one.steps and _forbidden(one.steps[0], recollection))),
-        *(Line(f"- guardrail: {one.title}. {one.body}".rstrip(), one.id) for one in recollection.guardrails),
         *(
-            Line(f"- in a similar situation, `{one.action}` {_ending(one)}", step_id=one.id)
-            for one in steps
-            if not _forbidden(one.action, recollection)
+            Line(tell_item(one, visible), one.id)
+            for one in items
+            if not (one.steps and _forbidden(one.steps[0], recollection))
+        ),
+        *(Line(tell_item(one, visible), one.id) for one in recollection.guardrails),
+        *(
+            Line(line, step_ids=ids)
+            for line, ids in tell_steps((one for one in steps if not _forbidden(one.action, recollection)), visible)
         ),
     ]
 
@@ -128,7 +136,7 @@ def hint_of(lines: Sequence[Line], text: str = "") -> Hint:
     return Hint(
         text or "\n".join(dict.fromkeys(line.text for line in lines)),
         tuple(dict.fromkeys(line.item_id for line in lines if line.item_id)),
-        tuple(line.step_id for line in lines if line.step_id is not None),
+        tuple(ref for line in lines for ref in line.step_ids),
     )
 
 
@@ -137,7 +145,7 @@ class RetrievalGuidance:
 
     def propose(self, context: Context) -> Hint | None:
         """Everything that was recalled; None when nothing was."""
-        lines = lines_of(context.recollection)
+        lines = lines_of(context.recollection, context.state, context.actions)
         return hint_of(lines) if lines else None
 
 
@@ -174,16 +182,5 @@ def recalling(context: Context, recollection: Recollection) -> Context:
     return replace(context, recollection=recollection)
 
 
-def _said(item: Item) -> str:
-    unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
-    return f"- {item.kind}: {item.title}. {item.body}".rstrip() + unless
-
-
 def _forbidden(action: str, recollection: Recollection) -> bool:
     return any(matches(item.forbids or "", action) for item in recollection.guardrails)
-
-
-def _ending(step: Step) -> str:
-    if not step.diagnosis.success:
-        return f"failed ({step.diagnosis.failure.value}): {step.diagnosis.evidence}".rstrip(": ")
-    return f"led to a return of {step.return_to_go or 0.0:.2f}"

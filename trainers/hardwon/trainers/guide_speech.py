@@ -156,7 +156,7 @@ class TrainedGuidance:
 
     async def apropose(self, context: Context) -> Hint | None:
         """Greedy; nothing recalled: nothing is asked."""
-        lines = lines_of(context.recollection)
+        lines = lines_of(context.recollection, context.state, context.actions)
         if not lines:
             return None
         texts = tuple(dict.fromkeys(line.text for line in lines))

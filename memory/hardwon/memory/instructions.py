@@ -1,0 +1,115 @@
+"""Instructions: text in recorded data that speaks to the model that will read it, instead of about the world.
+
+Patterns, not a model: they know the usual forms (an order to forget orders, a new role, a demand to keep something
+from the user, a demand to send secrets, a rule for all future requests). A clever paraphrase passes. What holds
+against that is that words of untrusted writers are shown nowhere; this keeps plain cases out of trusted text as well.
+"""
+
+import re
+import unicodedata
+from dataclasses import replace
+from functools import lru_cache
+
+from .records import Hit, State, Step
+
+LEFT_OUT = "[left out: it reads like an instruction]"
+"""Stands where such a text stood."""
+_WHO = r"(?:the\s+)?(?:user|customer|client|human|operator|person|anyone|anybody|owner|support)"
+_MODEL = r"(?:ai|a\.i\.|assistants?|agents?|llm|chat\s?bots?|language\s+models?|models?|copilot|claude|gpt)"
+_DO = (
+    r"(?:call|invoke|execute|run|use|send|transfer|forward|wire|email|mail|refund|pay|approve|grant|delete|"
+    r"reveal|disclose|share|obey|reply|respond|answer|choose|select|recommend|comply|follow|record|output|print)"
+)
+_RULES = (
+    r"(?:instructions?|rules?|prompts?|guidelines?|directions?|orders|policies|policy|guardrails?|safeguards?|"
+    r"anweisung\w*|instruc\w+|consignes?|istruzion\w+)"
+)
+_FORMS = {
+    "an order to forget orders": (
+        rf"\b(?:ignor\w*|disregard\w*|forget|override|bypass|overrule|vergiss|oublie\w*|olvid\w*)\b.{{0,60}}?\b{_RULES}\b"
+        r"|忽略.{0,12}(?:指令|指示)|игнорир\w+.{0,40}инструкц\w+"
+    ),
+    "a new role or prompt": (
+        rf"\byou\s+are\s+now\b|\bfrom\s+now\s+on\b|\bpretend\s+(?:to\s+be|you)|\bact\s+as\s+(?:an?|the|if)\b|"
+        rf"\b(?:new|updated|revised|special|hidden|secret|system|developer|admin\w*)\s+{_RULES}\b|"
+        r"\bsystem\s+(?:prompt|message|override|note|notice)\b|\bdeveloper\s+mode\b|\bjailbreak|\bprompt\s+injection\b|"
+        r"^\W{0,4}(?:system|developer|assistant)\s*[:>\]]|<\|?(?:im_start|system|assistant)|\[/?inst\]|"
+        r"#{2,}\s*(?:instruction|system)"
+    ),
+    "an address to the model": (
+        rf"\b(?:dear|attention|hey|hello|note\s+to|notice\s+to|message\s+(?:to|for)|instructions?\s+(?:to|for))[\s,:]+"
+        rf"(?:the\s+|all\s+|any\s+|every\s+)?{_MODEL}\b|\bas\s+an?\s+(?:ai|assistant|language\s+model)\b|"
+        rf"\b{_MODEL}\s+(?:must|should|shall|has\s+to|have\s+to|needs?\s+to|reading\s+this|processing\s+this)\b"
+    ),
+    "an order": (
+        rf"\b(?:you|we)\s+(?:must|should|shall|need\s+to|have\s+to|are\s+(?:required|instructed|ordered|asked)\s+to|will)"
+        rf"\s+(?:now\s+|always\s+|never\s+|immediately\s+|instead\s+|first\s+|also\s+|please\s+|only\s+)*{_DO}\b|"
+        rf"\b(?:please|immediately|instead|always|never|now|then|simply|just)[\s,]+{_DO}\s+(?:the\s+|all\s+|a\s+|\w+\(|\w+_)"
+    ),
+    "a demand for secrecy": (
+        rf"\b(?:do\s+not|don'?t|never|without)\s+(?:tell\w*|inform\w*|mention\w*|reveal\w*|warn\w*|ask\w*|alert\w*|"
+        rf"notify\w*|say\w*)\b.{{0,30}}?\b(?:{_WHO}|this|it)\b"
+    ),
+    "a demand for secrets": (
+        r"\b(?:send|transfer|forward|wire|e-?mail|upload|post|exfiltrate|leak|give|copy)\w*\b.{0,80}?"
+        r"\b(?:password|credential|secret|token|api\s*key|private\s+key|funds|money|balance|database|all\s+data|"
+        r"everything)s?\b.{0,60}?\b(?:to|at|into)\b"
+    ),
+    "a rule for other requests": (
+        rf"\b(?:whenever|every\s+time|each\s+time|any\s+time|in\s+(?:the\s+)?future|for\s+(?:all|any|every|each|future|"
+        rf"similar)|in\s+(?:all|any|every|similar)|next\s+time)\b.{{0,90}}?\b{_DO}\b|"
+        r"\b(?:correct|right|proper|required|best|only|approved|standard|recommended)\s+(?:next\s+)?"
+        r"(?:action|step|tool|call|procedure|response|answer|way)\s+(?:is|here|now|for)\b"
+    ),
+}
+_PATTERNS = {name: re.compile(form, re.I | re.S | re.M) for name, form in _FORMS.items()}
+_HIDDEN = {"Cf", "Cc", "Co", "Cs"}
+_JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-]+")
+_SCANNED = 20_000
+
+
+def instruction_in(text: str) -> str:
+    """Return which kind of instruction a text holds, in a few words; empty when it holds none that is known."""
+    return _found(text[:_SCANNED]) if text else ""
+
+
+@lru_cache(maxsize=8192)
+def _found(text: str) -> str:
+    plain = unicodedata.normalize("NFKC", text)
+    if not plain.isascii():
+        plain = "".join(char for char in plain if char in "\n\t" or unicodedata.category(char) not in _HIDDEN)
+    joined = _JOINTS.sub(" ", plain)  # names of tools are words as well: ignore_previous_instructions
+    for name, pattern in _PATTERNS.items():
+        if pattern.search(plain) or (joined != plain and pattern.search(joined)):
+            return name
+    return ""
+
+
+def without_instructions(hit: Hit) -> Hit | None:
+    """Return a hit on a trusted step with such texts left out; None where its action itself is one."""
+    step = hit.what
+    if not isinstance(step, Step):
+        return hit
+    if instruction_in(step.action):
+        return None
+    pre, post = _clean_state(step.pre), _clean_state(step.post)
+    judged = step.diagnosis
+    if instruction_in(judged.evidence):
+        judged = replace(judged, evidence=LEFT_OUT)
+    if judged.diff and instruction_in(str(judged.diff)):
+        judged = replace(judged, diff={})
+    if pre is step.pre and post is step.post and judged is step.diagnosis:
+        return hit
+    return replace(hit, what=replace(step, pre=pre, post=post, diagnosis=judged))
+
+
+def _clean_state(state: State) -> State:
+    texts = {name: getattr(state, name) for name in ("observation", "feedback", "task", "location")}
+    flagged = {name: LEFT_OUT for name, text in texts.items() if instruction_in(text)}
+    notes = tuple(note for note in state.notes if not instruction_in(note))
+    facts = state.facts
+    if facts and instruction_in(str(dict(facts))):
+        facts = {}
+    if not flagged and len(notes) == len(state.notes) and facts is state.facts:
+        return state
+    return replace(state, **flagged, notes=notes, facts=facts, signature=state.signature)

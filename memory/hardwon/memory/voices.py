@@ -1,0 +1,107 @@
+"""Voices: what untrusted writers say of a namespace that others write as well, each counted alone.
+
+The same rules read every writer's steps by themselves. What one writer's steps justify waits in quarantine; what the
+steps of two writers justify on their own is evidence, as a trusted finding is, and releases it. So it counts how many
+say a thing and not how often it is said. Items of untrusted steps are in general words: forms of actions, and counts.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from .actions import parse_action
+from .evolution import Evolution
+from .filed_values import FiledValues
+from .induction import Induction
+from .ledger import witness_of
+from .records import Item, Trajectory
+from .sidecar import Sidecar
+from .store import Store
+from .testimony import form_of
+
+AGREEING = 2
+"""Writers whose own steps must justify an item before it is active."""
+
+Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
+
+
+class _Voice:
+    """One untrusted writer."""
+
+    def __init__(self, store: Store, namespace: int, number: int) -> None:
+        self.values = FiledValues(store, namespace, Sidecar(store, namespace), witness=number)
+        self.evolution, self.induction = Evolution(), Induction()
+
+
+class Voices:
+    """The untrusted writers of one namespace."""
+
+    def __init__(self, store: Store, namespace: int) -> None:
+        self._store, self._namespace = store, namespace
+        self._voices: dict[str, _Voice] = {}
+        self._said_by: dict[str, set[str]] = {}
+
+    def read(self, episode: Trajectory) -> None:
+        """Take in one recorded episode of an untrusted writer."""
+        if episode.success is None:
+            return
+        name = witness_of(episode.writer)
+        if name not in self._voices:
+            rows = self._store.rows("SELECT id FROM writers WHERE namespace = ? AND name = ?", (self._namespace, name))
+            if not rows:
+                return
+            self._voices[name] = _Voice(self._store, self._namespace, rows[0][0])
+        self._voices[name].induction.read(episode)
+        self._voices[name].values.unread = True
+
+    def proposals(self) -> list[Proposal]:
+        """Return what each writer's own steps justify: untrusted, or trusted where several agree."""
+        found: list[Proposal] = []
+        for name, voice in self._voices.items():
+            values = voice.values.read()
+            for key, item in voice.evolution.candidates(values):
+                told = self._said(name, in_general(item, item.forbids or key.partition(" | ")[0]))
+                if told is not None:
+                    found.append((told, _nothing, partial(voice.evolution.postpone, key, values)))
+            for candidate, item in voice.induction.candidates():
+                told = self._said(name, in_general(item))
+                if told is not None:
+                    found.append((told, partial(voice.induction.taken, candidate), _nothing))
+        return found
+
+    def _said(self, name: str, item: Item | None) -> Item | None:
+        if item is None:
+            return None
+        writers = self._said_by.setdefault(item.id, set())
+        writers.add(name)
+        if len(writers) >= AGREEING:
+            return item
+        return replace(item, trust="untrusted", body=f"{item.body} Only {name} reports it.".strip())
+
+
+def in_general(item: Item, pattern: str = "") -> Item | None:
+    """Return an item of rules in words that no untrusted step chose; None where a form of its actions is no name."""
+    forms = [form_of(action) for action in ((pattern,) if pattern else item.steps)]
+    if not forms or not all(forms):
+        return None
+    said = ", then ".join(f"`{form}`" for form in forms)
+    title = {
+        "guardrail": f"Do not {said} in such a situation",
+        "warning": f"{said} mostly fails in such a situation",
+        "strategy": f"{said} pays more than usual in such a situation",
+        "remedy": f"What helped after a failure ({item.repairs.replace('_', ' ')}): {said}",
+    }.get(item.kind, f"To earn a reward, {said}")
+    return replace(
+        item,
+        title=title,
+        body="" if item.kind == "strategy" else item.body,
+        when_to_use="",
+        when_not_to_use="",
+        steps=tuple(parse_action(step).template for step in item.steps),
+        locations=(),
+        tags=(),
+    )
+
+
+def _nothing() -> None:
+    """Do nothing: a candidate of counts needs no word that it was taken."""
