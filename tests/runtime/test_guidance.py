@@ -5,7 +5,7 @@ from hardwon.memory.records import Hit
 from hardwon.runtime.guidance import RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.protocols import Context
 
-HALL = State("You are in the hall.")
+HALL = State("You are in the hall. There is a door.")
 
 
 def item(title, kind="insight", **fields):

@@ -91,6 +91,15 @@ def http(
 
 
 @app.command()
+def attack(as_json: AsJson = False) -> None:
+    """What crafted episodes reach among benign ones: words shown, actions first, three rounds, and drift."""
+    from . import bench_attack
+
+    rows = bench_attack.measure(tell)
+    _show(rows if as_json else bench_attack.for_people(rows), as_json)
+
+
+@app.command()
 def start(
     repeats: Annotated[int, typer.Option(min=1, help="Fresh Pythons for every start.")] = 5,
     as_json: AsJson = False,

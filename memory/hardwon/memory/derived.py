@@ -70,6 +70,8 @@ class Derived:
         self.voters: dict[tuple[str, bool], list[Done]] = {}
         """By signature, and whether what led there was read: the steps that vote in this situation, as far as asked."""
 
+        self.uses: Mapping[str, int] | None = None
+        """How often untrusted steps have each form of action, once asked."""
         self.near: dict[str, list[Found]] = {}
         """By text: the states found for it, as far as asked."""
 
@@ -100,6 +102,7 @@ class Derived:
         if not rows:
             return frozenset()
         self._seq = max(row[1] for row in rows)
+        self.uses = None
         self.near.clear()  # after the check: the vectors that a search writes change nothing that it finds
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:

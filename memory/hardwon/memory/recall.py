@@ -144,7 +144,7 @@ class _Query:
         return hits, sum(at >= len(voters) for at in chosen) if voters else 0
 
     def with_testimony(self, hits: Sequence[Hit]) -> tuple[Hit, ...]:
-        """Return trusted hits without texts that read like instructions, and in free places what untrusted steps say."""
+        """Return trusted hits without texts that read like instructions; in free places, what untrusted steps say."""
         clean = tuple(one for one in map(without_instructions, hits) if one is not None)
         namespace = self._search.namespace
         if len(clean) >= self._k or not self._others:
@@ -154,10 +154,15 @@ class _Query:
             return self._derived.values.cell(template) is not None
 
         found, left = self._find("states", POOL), self._k - len(clean)
-        said = testimony.hits_of(self._store, namespace, found, self.known, self._k, is_known)
+        said = testimony.hits_of(self._store, namespace, found, self.known, self._k, is_known, self._uses())
         done = {testimony.form_of(one.what.action) for one in clean if isinstance(one.what, Step)}
         new = [one for one in said if isinstance(one.what, Step) and one.what.action not in done]
         return (*clean, *new[:left])
+
+    def _uses(self) -> Mapping[str, int]:
+        if self._derived.uses is None:
+            self._derived.uses = testimony.uses_of(self._store, self._search.namespace)
+        return self._derived.uses
 
     def _voters(self) -> list[Done]:
         voters, which = self._derived.voters, (self.known, self._after is not None)

@@ -1,26 +1,28 @@
 """Testimony: what steps of untrusted writers say of a situation: the forms of actions, and how often they worked.
 
 None of their words is shown. An action is cut to its form, its arguments left open, and the form itself is passed
-over where it is longer than a name or reads like an instruction. Where others have written in the namespace, a form
-is heard only if a trusted step or a second writer used it. One episode is one voice, and writers are counted before
-episodes, so that nobody is heard louder by saying a thing often.
+over where it is longer than a name or reads like an instruction. Forms that a trusted step or a second writer used
+come first, then those of most episodes, less what is done in every situation: one episode is one voice, however many
+steps it has.
 """
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 
 from .actions import parse_action
-from .filed_values import ALONE, heard_in
 from .instructions import instruction_in
 from .records import Diagnosis, Failure, Hit, State, Step
 from .store import Store
 
 READ = 4000
 """Steps of untrusted writers, the newest, that are looked at."""
-NEAR = 0.3
-"""How much less near than the nearest a state may be and still have a voice."""
+NEAR, COPIES = 0.2, 20
+"""How much less near a state may be than the one of this rank and still have a voice: fewer copies of a request that
+is to come than this outvote nobody."""
 POOL_FACTOR = 4
 """How many more states are looked at where untrusted ones are among them: they must not push the others out."""
 WORDS_OF_NAME, LONGEST_NAME, ARGUMENTS = 4, 40, 8
@@ -78,16 +80,18 @@ def hits_of(
     signature: str,
     k: int,
     is_known: Callable[[str], bool],
+    uses: Mapping[str, int],
 ) -> tuple[Hit, ...]:
     """Return what untrusted steps did in the states found, or in those of a signature, the best supported first.
 
     Args:
         is_known: whether a trusted step has an action of this template.
+        uses: how many steps anywhere have a form, see `uses_of`.
     """
-    nearest = max((cosine for _, cosine, _ in found), default=0.0)
-    states = [ref for ref, cosine, _ in found if cosine >= nearest - NEAR]
+    cosines = sorted((cosine for _, cosine, _ in found), reverse=True)
+    middle = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
+    states = [ref for ref, cosine, _ in found if cosine >= middle - NEAR]
     rows = store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ))
-    alone = heard_in(store, namespace) == ALONE
     voices: dict[str, Voices] = {}
     for action, failure, witness, episode in rows:
         form = form_of(action)
@@ -98,17 +102,28 @@ def hits_of(
             if failure not in (Failure.NONE, Failure.STEP_LIMIT):
                 said.failed.add(episode)
                 said.failures.append(failure)
-    heard = {
-        form: said
-        for form, said in voices.items()
-        if alone or len(said.episodes) > 1 or any(map(is_known, said.templates))
-    }
 
-    def order(form: str) -> tuple[float, int, int, str]:
-        said = heard[form]
-        return (-len(said.episodes), 2 * len(said.failed) > said.total, -said.total, form)
+    def order(form: str) -> tuple[bool, int, bool, float, str]:
+        said = voices[form]
+        agreed = len(said.episodes) > 1 or any(map(is_known, said.templates))
+        return (
+            not agreed,
+            -len(said.episodes),
+            2 * len(said.failed) > said.total,
+            -said.total / sqrt(uses.get(form, 1)),
+            form,
+        )
 
-    return tuple(Hit(_step(form, heard[form]), 0.5, WHY) for form in sorted(heard, key=order)[:k])
+    return tuple(Hit(_step(form, voices[form]), 0.5, WHY) for form in sorted(voices, key=order)[:k])
+
+
+def uses_of(store: Store, namespace: int) -> dict[str, int]:
+    """Return by form how many of the newest untrusted steps have it: what is done everywhere is no answer to this."""
+    rows = store.rows(
+        "SELECT action FROM steps WHERE namespace = ? AND witness > 0 AND action != '' ORDER BY id DESC LIMIT ?",
+        (namespace, READ),
+    )
+    return dict(Counter(form_of(action) for (action,) in rows))
 
 
 _STEPS = """
