@@ -104,13 +104,8 @@ def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(server):
     *recorded, checked = asked(
         server, *[call] * 5, ("check", {"action": 'push(branch="main")', "task": "Publish the change."})
     )
-<<<<<<< HEAD
-    assert any("do not" in title.lower() for answer in recorded for title in told(answer)["learnt"])
-    assert (told(checked)["allowed"], told(checked)["warned"]) == (True, True)
-=======
     assert any("Do not `push(branch={branch})`" in title for answer in recorded for title in told(answer)["learnt"])
-    assert not told(checked)["allowed"]
->>>>>>> c24d328 (bench attack; attacks as tests)
+    assert (told(checked)["allowed"], told(checked)["warned"]) == (True, True)
     assert told(checked)["reason"].startswith("failed ")
 
 
