@@ -86,11 +86,12 @@ def crafted(library, n, success, reward, writer):
     state = State("a desk with a pen and paper", task="write")
     judged = Diagnosis(True) if success else Diagnosis(False, Failure.TOOL_ERROR)
     for number in range(n):
-        steps = tuple(
-            Step(state, action, State(f"{state.observation} {action}"), judged, reward, t)
-            for t, action in enumerate(("take pen", "write letter with pen"))
-        )
-        told = Trajectory("write", steps, success, id=f"{writer}{number}{success}")
+        steps, before = list[Step](), state
+        for t, action in enumerate(('take(what="pen")', 'write(what="letter")')):
+            after = State(f"{before.observation}, then {t}", task="write")
+            steps.append(Step(before, action, after, judged, reward if t else 0.0, t))
+            before = after
+        told = Trajectory("write", tuple(steps), success, id=f"{writer}{number}{success}")
         library.receive([told], writer=writer, trust="untrusted")
         library.evolve()
     return state
@@ -110,7 +111,7 @@ def test_one_writer_alone_makes_no_active_item_where_others_write(shared, succes
     waiting = shared.items(status="quarantined")
     assert waiting
     assert "Only token:m reports it." in waiting[0].body
-    assert shared.check(state, "take pen").allowed
+    assert shared.check(state, 'take(what="pen")').allowed
     assert shared.offered(state) == ()
 
 

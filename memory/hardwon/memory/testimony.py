@@ -26,6 +26,8 @@ is to come than this outvote nobody."""
 POOL_FACTOR = 4
 """How many more states are looked at where untrusted ones are among them: they must not push the others out."""
 WORDS_OF_NAME, LONGEST_NAME, ARGUMENTS = 4, 40, 8
+LONGEST_COMMAND = 8
+"""Words of an action that is no call; a longer one is a sentence."""
 WHY = "untrusted: the form of the action and its outcome alone"
 _PIECES = re.compile(r"[a-z]+|[A-Z][a-z]*|\d+")
 _CALL = re.compile(r"\s*[A-Za-z_][\w.-]*\(.*\)\s*", re.S)
@@ -59,6 +61,8 @@ def form_of(action: str) -> str:
     'refund(order={order}, reason={reason})'
     """
     parsed = parse_action(action)
+    if instruction_in(action) or (len(action.split()) > LONGEST_COMMAND and _CALL.fullmatch(action) is None):
+        return ""
     if _CALL.fullmatch(action) is None:
         return parsed.verb if parsed.verb.isalpha() and len(parsed.verb) <= 20 and _is_name(parsed.verb) else ""
     arguments = [part.name or str(n) for n, part in enumerate(parsed.parts, 1)]

@@ -82,7 +82,7 @@ class Voices:
 def in_general(item: Item, pattern: str = "") -> Item | None:
     """Return an item of rules in words that no untrusted step chose; None where a form of its actions is no name."""
     forms = [form_of(action) for action in ((pattern,) if pattern else item.steps)]
-    if not forms or not all(forms):
+    if not forms or not all(form.endswith(")") for form in forms):  # of a sentence nothing general is left to say
         return None
     said = ", then ".join(f"`{form}`" for form in forms)
     title = {
