@@ -19,8 +19,7 @@ export HF_HUB_OFFLINE := 1
 
 # Three agents at once, on two cores as well: two and then one would leave a core idle.
 DEMO_OUT := runs/demo
-DEMO := run textworld --game mapreader \
-	--params "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0" \
+DEMO := run textworld --game peckingorder \
 	--episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --jobs 3 --out $(DEMO_OUT)
 TRAIN_OUT := runs/train_coin
 
