@@ -63,6 +63,18 @@ def bfcl(
 
 
 @app.command()
+def growth(
+    game: Annotated[str, typer.Option(help="Game of TextWorldExpress.")] = "twc",
+    most: Annotated[int, typer.Option(min=50, help="Episodes of the largest library: a tenth, a half, all.")] = 2000,
+    as_json: AsJson = False,
+) -> None:
+    """CPU time a step, guardrails and wins, as one library of one game grows."""
+    from . import bench_growth
+
+    _show(bench_growth.measure(game, sorted({most // 10, most // 2, most}), tell), as_json)
+
+
+@app.command()
 def middleware(
     steps: Annotated[int, typer.Option(min=100, help="Steps that the library holds.")] = 10_000,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of 20 calls measured with each agent.")] = 50,
