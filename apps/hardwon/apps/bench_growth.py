@@ -21,7 +21,7 @@ TESTED = 20
 def measure(game: str, sizes: Sequence[int], tell: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return a row for every size: guardrails, CPU milliseconds a step while learning and frozen, and wins."""
     rows = []
-    with TemporaryDirectory(prefix="hardwon-bench-") as folder:
+    with TemporaryDirectory(prefix="hardwon-bench-") as folder:  # noqa: SIM117
         with ExperienceLibrary.open(Path(folder) / "library.db") as library:
             begun = 0
             for size in sorted(sizes):
