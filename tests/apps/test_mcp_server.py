@@ -121,14 +121,14 @@ def test_an_action_is_checked(library, server):
 
 
 def test_a_server_may_block_what_is_forbidden_and_lets_go_on_probation(library):
-    """Five refusals, then one trial, then refusals again; the outcome that a client records decides."""
+    """Five refusals, then one trial, then refusals again; the outcome that a trusted client records decides."""
     library.add(GUARD)
     asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
     answers = [told(answer) for answer in asked(build(library, guardrails="block"), *[asking] * 7)]
     assert [answer["allowed"] for answer in answers] == [False] * 5 + [True, False]
     assert answers[5]["warned"]
     worked = [{"action": 'push(branch="main")', "result": "done"}]
-    server = build(library, guardrails="block")
+    server = build(library, trusted=True, guardrails="block")
     *_, checked = asked(server, ("record", {"task": "Publish.", "steps": worked, "success": True}), asking)
     assert told(checked)["allowed"]
 
