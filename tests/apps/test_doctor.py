@@ -3,6 +3,7 @@ import sqlite3
 import pytest
 
 from hardwon.apps import doctor
+from hardwon.runtime.environments import describe_environments
 
 
 def test_the_report_names_what_matters(hardwon_json):
@@ -10,7 +11,7 @@ def test_the_report_names_what_matters(hardwon_json):
     assert report["ok"]
     assert report["sqlite"]["fts5"]
     assert report["packages"]["core"]["numpy"]
-    assert set(report["environments"]) == {"textworld", "babyai"}
+    assert set(report["environments"]) == set(describe_environments())
     assert report["library"] is None
 
 
@@ -20,6 +21,23 @@ def test_a_missing_package_names_its_extra(hardwon, monkeypatch):
     printed = " ".join(hardwon("doctor").stdout.split())
     assert "babyai minigrid not installed: pip install '.[babyai]'" in printed
     assert "babyai pip install '.[babyai]'" in printed
+
+
+def test_every_environment_says_what_to_run_from_a_clone(monkeypatch):
+    """Without any package, and then with the packages but without the programs and games that they need."""
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    needs = doctor.environments(doctor.installed())
+    assert needs["bfcl"] == "pip install --no-deps bfcl-eval mpmath"
+    assert all(needs[name] == f"pip install '.[{name}]'" for name in needs if name != "bfcl")
+    monkeypatch.setattr(doctor, "_version", lambda name: "1.0")
+    needs = doctor.environments(doctor.installed())
+    assert [name for name, need in needs.items() if need is None] == ["textworld", "babyai", "bfcl", "scienceworld"]
+    assert "ALFWORLD_DATA" in str(needs["alfworld"])
+    assert "chromium and chromedriver" in str(needs["miniwob"])
+    monkeypatch.setenv("ALFWORLD_DATA", "games")
+    assert doctor.environments(doctor.installed())["alfworld"] is None
 
 
 def test_a_missing_core_package_is_an_error(hardwon, monkeypatch):

@@ -1,6 +1,7 @@
 """`hardwon train` and `hardwon eval`: doors to the trainer, and the settings that the examples bring."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,22 @@ def config(tmp_path, monkeypatch):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path
+
+
+def test_train_plays_an_environment_of_the_current_folder(config, tmp_path, monkeypatch):
+    """`MODULE:CLASS` of a file in the folder that one is in, which is on no search path."""
+    (tmp_path / "own_corridor.py").write_text((CORRIDOR / "corridor.py").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(CORRIDOR))])
+    monkeypatch.delitem(sys.modules, "own_corridor", raising=False)
+    settings = yaml.safe_load(config.read_text())
+    settings["environment"]["name"] = "own_corridor:Corridor"
+    config.write_text(yaml.safe_dump(settings))
+    assert json.loads(hardwon("train", config, "--json", "-q").stdout)["iterations"] == 1
+    assert (
+        "own_corridor:Gate"
+        in hardwon("train", config, "environment.name=own_corridor:Gate", f"run.out={tmp_path}/no", code=2).stderr
+    )
 
 
 def hardwon(*arguments, code=0):

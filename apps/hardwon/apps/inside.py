@@ -1,5 +1,7 @@
 """What can only be read off the library's file as a whole: its namespaces, and how full its tiers are."""
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +67,48 @@ def tiers(path: Path, namespace: str) -> dict[str, Any]:
     }
 
 
-def deciding(path: Path, namespace: str) -> dict[str, set[str]]:
-    """Return the episodes in which the estimate of a key chose an action, by the id of the key's strategy."""
+def deciding(path: Path, namespace: str, strategies: Mapping[str, Sequence[int]]) -> dict[str, set[str]]:
+    """Return the episodes in which an estimate that a strategy is part of chose an action, by the strategy's id.
+
+    An estimate is a mean over all keys of an action, so every strategy of these keys took part in the choice.
+
+    Args:
+        path: The library's file.
+        namespace: The part of the library to look at.
+        strategies: The ids of steps that each strategy rests on, by its id.
+    """
     store = Store(path, read_only=True)
     try:
+        keys = _strategy_keys(store, strategies)
+        if not keys:
+            return {}
+        # A regular expression on the stored text takes a fifth of the time of parsing each step's JSON.
+        wanted = re.compile(rf"(?<=[\[,])(?:{'|'.join(map(str, keys))})(?=[,\]])")
         rows = store.rows(
-            "SELECT DISTINCT json_extract(why, '$.key'), trajectory_id FROM steps WHERE why LIKE '%\"key\"%' "
+            'SELECT trajectory_id, keys FROM steps WHERE why LIKE \'%"key":"%\' AND why NOT LIKE \'%"key":""%\' '
             "AND namespace = (SELECT id FROM namespaces WHERE name = ?)",
             (namespace,),
         )
     finally:
         store.close()
     found: dict[str, set[str]] = {}
-    for key, episode in rows:
-        if isinstance(key, str) and key:
-            found.setdefault(strategy_id(key), set()).add(episode)
+    for episode, text in rows:
+        for key in wanted.findall(text):
+            found.setdefault(keys[int(key)], set()).add(episode)
+    return found
+
+
+def _strategy_keys(store: Store, strategies: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    """Return the ids of strategies by the number of the key that each is made of: a key of its first step left."""
+    found: dict[int, str] = {}
+    for strategy, steps in strategies.items():
+        marks = ", ".join("?" * len(steps))
+        rows = store.rows(
+            "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each("
+            f"(SELECT keys FROM steps WHERE id IN ({marks}) LIMIT 1)))",
+            tuple(steps),
+        )
+        found |= {number: strategy for number, text in rows if strategy_id(text) == strategy}
     return found
 
 

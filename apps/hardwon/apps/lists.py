@@ -68,15 +68,16 @@ def items(
     filters |= {name: value if value is None else as_text(value) for name, value in among.items()}
     found = library.items(cast("Sequence[Kind] | None", kinds or None), sort=cast(Any, sort), **cast(Any, filters))
     found = [item for item in found if item.score >= min_score]
+    if sort == "used":  # as it is listed: also in estimates
+        counts = dict(zip([item.id for item in found], uses(library, found), strict=True))
+        found.sort(key=lambda item: -counts[item.id])
     return found[offset : offset + limit], len(found)
 
 
 def uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
-    """In how many episodes each item was shown, followed, blocked an action, or had the estimate that chose one."""
+    """In how many episodes each item was shown, followed, blocked an action, or was part of the estimate of one."""
     held_back = "withheld"
-    estimated: dict[str, set[str]] = {}
-    if any(item.kind == "strategy" for item in found) and Path(library.path).is_file():
-        estimated = inside.deciding(Path(library.path), library.namespace)
+    estimated = estimates(library, found)
     return [
         len(
             {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != held_back}
@@ -84,6 +85,14 @@ def uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
         )
         for item in found
     ]
+
+
+def estimates(library: ExperienceLibrary, found: Sequence[Item]) -> dict[str, set[str]]:
+    """Return the episodes in which each strategy was part of the estimate that chose an action, by the item's id."""
+    strategies = {item.id: item.provenance for item in found if item.kind == "strategy"}
+    if not strategies or not Path(library.path).is_file():
+        return {}
+    return inside.deciding(Path(library.path), library.namespace, strategies)
 
 
 def episodes(library: ExperienceLibrary, limit: int, offset: int = 0) -> Found:

@@ -231,8 +231,10 @@ def step_names(ids: Iterable[int]) -> str:
 
 def _fared(item: Mapping[str, Any]) -> Iterator[RenderableType]:
     rows = item["fared"]
+    if item.get("estimated"):
+        yield Text(estimated_words(item["estimated"]))
     if not rows:
-        yield Text("Never shown, never followed, and it never blocked anything.")
+        yield Text(unshown_words(item["kind"]))
         return
     yield table(
         "use",
@@ -249,6 +251,16 @@ def _fared(item: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(failures_words(item["failures"]))
         yield Text(probation_words(item["probation"]))
     yield Text(usefulness_words(item["usefulness"]))
+
+
+def estimated_words(episodes: int) -> str:
+    """`Part of the estimate that chose an action in 12 episodes.`"""
+    return f"Part of the estimate that chose an action in {episodes} {'episode' if episodes == 1 else 'episodes'}."
+
+
+def unshown_words(kind: str) -> str:
+    """What to say of an item that no usage names: `Not shown as a hint to any agent yet.`"""
+    return "It has not refused any action yet." if kind == "guardrail" else "Not shown as a hint to any agent yet."
 
 
 def guarded_words(counts: Mapping[str, Any]) -> str:

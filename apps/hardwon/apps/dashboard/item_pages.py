@@ -9,7 +9,16 @@ from fastapi import FastAPI, Query
 from nicegui import ui
 
 from hardwon.apps import editing, explain, lists
-from hardwon.apps.views import changed_words, failures_words, guarded_words, probation_words, says, usefulness_words
+from hardwon.apps.views import (
+    changed_words,
+    estimated_words,
+    failures_words,
+    guarded_words,
+    probation_words,
+    says,
+    unshown_words,
+    usefulness_words,
+)
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES
@@ -167,8 +176,10 @@ def _evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
 
 
 def _fared(item: Mapping[str, Any]) -> Iterator[Html]:
+    if item.get("estimated"):
+        yield tag("p", estimated_words(item["estimated"]))
     if not item["fared"]:
-        yield tag("p", "Never shown, never followed, and it never blocked anything.", class_="soft")
+        yield tag("p", unshown_words(item["kind"]), class_="soft")
         return
     head = ("use", "arm", "steps", "episodes", "succeeded", "control mean")
     rows = [(r["mode"], r["arm"], r["steps"], r["episodes"], r["succeeded"], r["control_mean"]) for r in item["fared"]]

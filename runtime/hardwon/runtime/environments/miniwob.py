@@ -177,15 +177,26 @@ def tasks() -> list[str]:
     return sorted(name.removeprefix("miniwob/").rpartition("-v")[0] for name in names)
 
 
+def find_programs() -> dict[str, str | None]:
+    """Return where Chromium and its driver are, by name; None for one that is not installed."""
+    wanted = ((BROWSER, ("chromium", "google-chrome")), (DRIVER, ("chromedriver",)))
+    return {
+        names[0]: os.environ.get(variable) or next(filter(None, map(shutil.which, names)), None)
+        for variable, names in wanted
+    }
+
+
 def _opened(task: str) -> Any:
     """The package's environment, its page's clock stopped."""
     import gymnasium
 
-    for variable, names in ((BROWSER, ("chromium", "google-chrome")), (DRIVER, ("chromedriver",))):
-        found = os.environ.get(variable) or next(filter(None, map(shutil.which, names)), None)
-        if found is None:
-            raise ConfigError(f"MiniWoB++ needs Chromium and its driver. Install them, or set {BROWSER} and {DRIVER}.")
-        os.environ[variable] = found
+    found = find_programs()
+    if missing := [name for name, path in found.items() if path is None]:
+        raise ConfigError(
+            f"MiniWoB++ needs Chromium and its driver; there is no {' and no '.join(missing)}. "
+            f"Install them, or set {BROWSER} and {DRIVER} to where they are."
+        )
+    os.environ.update(zip((BROWSER, DRIVER), map(str, found.values()), strict=True))
     os.environ.setdefault("SE_OFFLINE", "true")
     page: Any = gymnasium.make(f"miniwob/{task}-v1").unwrapped
     page.reset(seed=0)
