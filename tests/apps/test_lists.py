@@ -22,7 +22,7 @@ def test_a_strategy_that_is_part_of_an_estimate_which_chose_an_action_was_used(t
         chosen = [record(library, {"key": SPECIAL, "value": 0.5}) for _ in range(3)]
         for why in ({"explored": True}, {"key": "", "value": 0.0}, {}):
             record(library, why)
-        steps = tuple(step.id for step in library.trajectory(chosen[0]).steps)
+        steps = tuple(step.id for step in library.trajectory(chosen[0]).steps if step.id is not None)
         for key in (GENERAL, SPECIAL, "put {1} in {2} | tried 0 to unknown | 1:T"):
             library.add(
                 Item(
