@@ -1,6 +1,10 @@
 """ALFWorld; needs the extra, and games: `ALFWORLD_DATA`, or those of the folder beside the repository."""
 
+import json
 import os
+import random
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -76,6 +80,35 @@ def test_an_agent_plays_it(world):
     with ExperienceLibrary.open(":memory:") as library:
         result = Agent(EpisodicPolicy(), library, world, max_steps=5).run("train", 1)
         assert (result.success is not None, library.episodes) == (True, 1)
+
+
+def test_cached_parsing_and_translation_change_no_word_of_a_game(world, data):
+    """The same game as TextWorld plays it by itself, in a process that caches nothing."""
+    file, seed = games(data, world.game, "train")[0], 0
+    plain = json.loads(subprocess.run([sys.executable, "-c", PLAIN, file], capture_output=True, check=True).stdout)
+    arguments = sys.argv
+    world.reset("train", seed)
+    assert sys.argv is arguments
+    rng, shown = random.Random(0), [world._valid]
+    for _ in range(10):
+        after = world._env.step(rng.choice(world._valid))[0]
+        world._valid = after.admissible_commands
+        shown += [after.feedback, world._valid]
+    assert shown == plain
+
+
+PLAIN = """
+import json, random, sys
+import textworld
+from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+env = textworld.start(sys.argv[1], textworld.EnvInfos(won=True, admissible_commands=True), [AlfredDemangler()])
+state, rng = env.reset(), random.Random(0)
+shown = [state.admissible_commands]
+for _ in range(10):
+    state = env.step(rng.choice(state.admissible_commands))[0]
+    shown += [state.feedback, state.admissible_commands]
+print(json.dumps(shown))
+"""
 
 
 def test_a_fold_that_does_not_exist_is_refused(data):

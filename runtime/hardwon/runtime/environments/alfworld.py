@@ -6,7 +6,8 @@
 
 The games are ALFWorld's own (`game.tw-pddl`); none comes with the package. Only what the game has told
 is in a state: where the agent stands and what it carries is read from its answers. Steps are not
-limited here, and a game takes some 50 ms of CPU a step.
+limited here, and a game takes some 35 ms of CPU a step; what TextWorld parses and translates again and
+again is cached (see `pddl_cache`).
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from hardwon.memory import State
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 
 from ..protocols import Info
+from . import pddl_cache
 
 KINDS = (
     "look_at_obj_in_light",
@@ -82,8 +84,7 @@ class AlfWorld:
         if not 0 <= seed < len(known):
             raise ConfigError(f"seed {seed} is not in the {fold} fold; it has {len(known)} games, from 0.")
         self.close()
-        self._env = _started(known[seed])
-        begun = self._env.reset()
+        self._env, begun = _start(known[seed])
         told, _, self._task = begun.feedback.partition(_TASK)
         self._task = self._task.strip()
         self._room = self._seen = told.partition("\n\n")[2].strip()
@@ -156,10 +157,15 @@ def _fourth(path: Path) -> int:
     return hashlib.sha256(path.parent.parent.name.encode()).digest()[0] % 4
 
 
-def _started(file: str) -> Any:
+def _start(file: str) -> tuple[Any, Any]:
+    """Return the game of a file, and what it shows at its beginning."""
     try:
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+
+        pddl_cache.install()
     except ImportError as error:
         raise MissingExtra.of("alfworld", "alfworld") from error
-    return textworld.start(file, textworld.EnvInfos(won=True, admissible_commands=True), [AlfredDemangler()])
+    with pddl_cache.skip_planning():
+        env = textworld.start(file, textworld.EnvInfos(won=True, admissible_commands=True), [AlfredDemangler()])
+        return env, env.reset()
