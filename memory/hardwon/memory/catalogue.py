@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from sqlite3 import Connection
 from typing import Any
 
+from .checksums import seal
 from .errors import ConfigError
 from .guardrails import validate
 from .ledger import dumps, log_change, now, plain
@@ -136,6 +137,7 @@ def write(connection: Connection, namespace: int, item: Item, op: str, detail: A
             "UPDATE items SET kind = ?, status = ?, score = ?, pinned = ?, updated_at = ?, record = ? WHERE number = ?",
             (item.kind, item.status, item.score, int(item.pinned), at, record, number),
         )
+    seal(connection, "items", "number = ?", (number,))
     _write_text(connection, namespace, number, known, item)
     _write_places(connection, namespace, number, known, item)
     log_change(connection, namespace, "item", item.id, op, json.loads(record) if detail is None else detail)

@@ -25,6 +25,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from . import catalogue
+from .checksums import seal
 from .guardrails import MIN_CONFIDENCE
 from .probation import WEAKENED, judge_trial
 from .records import Failure, Item, Step, Trajectory
@@ -139,6 +140,7 @@ def _write_usages(
             rows += [(item_id, step.t, mode, result) for item_id in _listed(step.why.get(said))]
     verified = trajectory.meta.get("skills") or {} if outcome is not None else {}
     rows += [(item_id, t, "followed", float(verified.get(item_id, 0))) for item_id, t in _followed(trajectory).items()]
+    (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM usages").fetchone()
     connection.executemany(
         "INSERT INTO usages(namespace, item_id, trajectory_id, t, mode, arm, outcome, control_outcome) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -147,6 +149,7 @@ def _write_usages(
             for item_id, t, mode, result in rows
         ],
     )
+    seal(connection, "usages", "id > ?", (newest,))
 
 
 def _followed(trajectory: Trajectory) -> dict[str, int]:
@@ -168,6 +171,7 @@ def _touch(connection: Connection, namespace: int, items: Iterable[Item], clock:
         connection.execute(
             "UPDATE items SET uses = uses + 1, fresh = ? WHERE namespace = ? AND id = ?", (clock, namespace, item.id)
         )
+        seal(connection, "items", "namespace = ? AND id = ?", (namespace, item.id))
     return uses
 
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from . import catalogue
 from .catalogue import check_conditions, identify, read_item
+from .checksums import seal
 from .guardrails import MIN_CONFIDENCE, matches
 from .instructions import instruction_in
 from .records import MIN_SKILL_STEPS, Admission, Item
@@ -206,6 +207,7 @@ class Curator:
         self.connection.execute(
             "UPDATE items SET fresh = ? WHERE namespace = ? AND id = ?", (self.clock, self.namespace, item.id)
         )
+        seal(self.connection, "items", "namespace = ? AND id = ?", (self.namespace, item.id))
 
     def _harden(self, item: Item) -> None:
         """A warning about what a guardrail now forbids has become that guardrail."""

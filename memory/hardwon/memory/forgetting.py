@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from . import catalogue, tiers, worlds
 from .catalogue import item_of
+from .checksums import seal
 from .distilling import Distiller
 from .errors import ConfigError, LibraryUnwritable, UnknownName
 from .filed_values import read_anew
@@ -313,6 +314,8 @@ class _Forgetting:
             "UPDATE items SET uses = max(0, uses - ?) WHERE namespace = ? AND id = ?",
             [(count, self._namespace, item_id) for item_id, count in used],
         )
+        for item_id, _ in used:
+            seal(self._connection, "items", "namespace = ? AND id = ?", (self._namespace, item_id))
 
     def _unused_keys(self, keys: set[int]) -> None:
         used = set(self._ids("SELECT DISTINCT value FROM steps, json_each(steps.keys)")) if keys else set()

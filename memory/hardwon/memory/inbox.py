@@ -21,6 +21,7 @@ from sqlite3 import Connection, IntegrityError, InterfaceError, ProgrammingError
 from typing import Any
 
 from . import credit
+from .checksums import SUMMED, sum_of, undecoded
 from .errors import ConfigError, LibraryUnwritable
 from .ledger import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
 from .outage import mark_outages
@@ -38,7 +39,8 @@ KEPT = 2_000
 AT_ONCE = 4_000
 """Steps filed in one transaction, about: other writers wait as long."""
 _WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
-_PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode) VALUES (?, ?, ?, ?, ?, ?)"
+_PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_NEXT = f"SELECT checksum, {SUMMED['inbox'].columns} {_WAITING} ORDER BY id"
 _FIND = """
 SELECT episode FROM inbox WHERE named AND namespace = :namespace AND ref = :ref
 UNION ALL SELECT episode FROM inbox WHERE id = :id AND namespace = :namespace AND ref = :ref AND NOT named
@@ -77,7 +79,7 @@ class Inbox:
         self.on_file()
         given, ids = list(map(_redacted, check_episodes(episodes))), []
         new: dict[str, Trajectory] = {}
-        rows: list[tuple[int, int, str, bool, str, str]] = []
+        rows: list[tuple[int, int, str, int, str, str]] = []
         with self._store.transaction() as connection:
             at = now()
             for number, (episode, told) in enumerate(given, self._next_number(connection)):
@@ -87,13 +89,13 @@ class Inbox:
                     refuse_other_episode(episode, new[ref].task, len(new[ref].steps))
                 elif not (episode.id and self._holds(connection, episode)):
                     new[ref] = episode
-                    rows.append((number, self._namespace, ref, bool(episode.id), at, told))
+                    rows.append((number, self._namespace, ref, int(bool(episode.id)), at, told))
             at_once = self._store.nested or any(map(credit.names_items, new.values()))
             if at_once:
                 self._file_there()
                 self.on_filed(self.write(connection, [(at, _named(episode, ref)) for ref, episode in new.items()]))
             else:
-                connection.executemany(_PUT, rows)
+                connection.executemany(_PUT, [(*row, sum_of(row)) for row in rows])
                 self._newest = rows[-1][0] if rows else self._newest
         if new and not at_once:
             self._remember(new, sum(len(told) for *_, told in rows))
@@ -172,19 +174,17 @@ class Inbox:
         """Whether there may be more."""
         found: list[tuple[int, str, Trajectory]] = []
         steps = 0
-        rows = connection.execute(f"SELECT id, ref, at, episode {_WAITING} ORDER BY id", (self._namespace,))
         broken = []
-        for number, ref, at, told in rows:
-            try:
-                recent = self._recent.get(ref)
-                found.append((number, at, _named(recent, ref) if recent else unpacked(told, ref)))
-            except _BROKEN as error:
-                broken.append((repr(error), number))
-                continue
-            steps += len(found[-1][2].steps)
-            if steps >= AT_ONCE:
-                break
-        rows.close()
+        with undecoded(connection), closing(connection.execute(_NEXT, (self._namespace,))) as rows:
+            for checksum, *row in rows:
+                try:
+                    found.append(self._read(row, checksum))
+                except _BROKEN as error:
+                    broken.append((repr(error), row[0]))
+                    continue
+                steps += len(found[-1][2].steps)
+                if steps >= AT_ONCE:
+                    break
         try:
             self._filed(connection, found)
         except _BROKEN:
@@ -197,6 +197,15 @@ class Inbox:
         for why, number in broken:
             logger.warning("episode %d in the inbox of %s cannot be filed: %s", number, self._store.path, why)
         return steps >= AT_ONCE
+
+    def _read(self, row: Sequence[Any], checksum: int | None) -> tuple[int, str, Trajectory]:
+        """Return the number, the time and the episode of a row, whose texts are not decoded yet."""
+        if checksum not in (None, sum_of(row)):
+            raise ValueError("the row was damaged after it was written: its checksum does not fit")
+        number, _, ref, _, at, told = row
+        ref, at, told = ref.decode(), at.decode(), told.decode()
+        recent = self._recent.get(ref)
+        return int(number), at, _named(recent, ref) if recent else unpacked(told, ref)
 
     def _filed(self, connection: Connection, found: Sequence[tuple[int, str, Trajectory]]) -> None:
         """Move episodes from the inbox to the ledger, all or none."""

@@ -17,6 +17,7 @@ from math import isfinite
 from sqlite3 import Connection
 from typing import Any
 
+from .checksums import real, seal, sum_of
 from .errors import ConfigError
 from .offers import read_offers, write_offers
 from .records import Diagnosis, Failure, State, Step, Trajectory
@@ -76,10 +77,11 @@ def namespace_id(connection: Connection, name: str) -> int:
 
 def log_change(connection: Connection, namespace: int, what: str, ref: str, op: str, detail: Any = None) -> None:
     """One line of the change log; its number only grows."""
-    connection.execute(
-        "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, ?, ?, ?, ?)",
-        (now(), namespace, what, ref, op, dumps(detail or {})),
-    )
+    row = (now(), namespace, what, ref, op, dumps(detail or {}))
+    seq = connection.execute(
+        "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, ?, ?, ?, ?)", row
+    ).lastrowid
+    connection.execute("UPDATE changes SET checksum = ? WHERE seq = ?", (sum_of((seq, *row)), seq))
 
 
 def is_recorded(connection: Connection, namespace: int, trajectory: Trajectory) -> bool:
@@ -161,22 +163,23 @@ class Batch:
 
     def _row(self, recorded: tuple[Trajectory, str]) -> tuple[Any, ...]:
         trajectory, at = recorded
-        return (
+        row = (
             trajectory.id,
             self._namespace,
             at,
             trajectory.task,
             None if trajectory.success is None else int(bool(trajectory.success)),
-            trajectory.score,
-            trajectory.total_reward,
+            real(trajectory.score),
+            real(trajectory.total_reward),
             trajectory.arm,
-            trajectory.seed,
+            int(trajectory.seed),
             trajectory.ending,
             len(trajectory.steps),
             dumps(dict(trajectory.meta)),
             plain(trajectory.writer),
             trajectory.trust,
         )
+        return (*row, sum_of(row))
 
     def _write_steps(self, episodes: Sequence[Trajectory]) -> None:
         steps = [(step, episode) for episode in episodes for step in episode.steps]
@@ -190,27 +193,33 @@ class Batch:
         attempts.read(step for step, episode in steps if _teaches(episode))
         self._connection.executemany(
             "INSERT INTO steps(id, namespace, trajectory_id, t, pre, action, post, reward, return_to_go, failure, "
-            "diagnosis, keys, why, attempt, witness, offer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "diagnosis, keys, why, witness, offer, checksum, attempt) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
-                    step.id,
-                    self._namespace,
-                    episode.id,
-                    step.t,
-                    refs[id(step.pre)],
-                    step.action,
-                    refs[id(step.post)],
-                    step.reward,
-                    step.return_to_go,
-                    step.diagnosis.failure.value,
-                    _judgement(step.diagnosis),
-                    f"[{','.join([keys[key] for key in step.keys])}]",
-                    dumps({name: value for name, value in step.why.items() if name != "trajectory"})
-                    if step.why
-                    else "{}",
+                    *(
+                        row := (
+                            step.id,
+                            self._namespace,
+                            episode.id,
+                            step.t,
+                            refs[id(step.pre)],
+                            step.action,
+                            refs[id(step.post)],
+                            real(step.reward),
+                            real(step.return_to_go or 0.0),
+                            step.diagnosis.failure.value,
+                            _judgement(step.diagnosis),
+                            f"[{','.join([keys[key] for key in step.keys])}]",
+                            dumps({name: value for name, value in step.why.items() if name != "trajectory"})
+                            if step.why
+                            else "{}",
+                            0 if episode.trust == "trusted" else witnesses[witness_of(episode.writer)],
+                            offers.get(step.admissible),
+                        )
+                    ),
+                    sum_of(row),
                     attempts.count(step) if _teaches(episode) else None,
-                    0 if episode.trust == "trusted" else witnesses[witness_of(episode.writer)],
-                    offers.get(step.admissible),
                 )
                 for step, episode in steps
             ],
@@ -229,7 +238,7 @@ class Batch:
 
 _INSERT = (
     "INSERT INTO trajectories(id, namespace, recorded_at, task, success, score, total_reward, arm, seed, ending, "
-    "n_steps, meta, writer, trust) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "n_steps, meta, writer, trust, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -268,10 +277,11 @@ def _write_states(connection: Connection, namespace: int, states: Sequence[State
     for state, content, digest in zip(states, contents, digests, strict=True):
         if digest not in ids:
             ids[digest] = newest = newest + 1
-            rows.append((newest, namespace, digest, *content))
+            row = (newest, namespace, digest, *content)
+            rows.append((*row, sum_of(row)))
             texts.append((newest, plain(state_text(state))))
     connection.executemany(
-        f"INSERT INTO states(id, namespace, digest, {_STATE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
+        f"INSERT INTO states(id, namespace, digest, {_STATE}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
     )
     connection.executemany(f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", texts)
     return [ids[digest] for digest in digests]
@@ -330,6 +340,8 @@ class KeyIds:
             stored = {text: plain(text) for text in new}
             connection.executemany("INSERT OR IGNORE INTO keys(text) VALUES (?)", [(text,) for text in stored.values()])
             found = dict(_asked_for(connection, "SELECT text, id FROM keys WHERE text IN ({})", list(stored.values())))
+            numbers = _numbers(found.values())
+            seal(connection, "keys", "id IN (SELECT value FROM json_each(?)) AND checksum IS NULL", (numbers,))
             self._ids.update((text, str(found[known])) for text, known in stored.items())
         return self._ids
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sqlite3 import Connection
 
 from . import worlds
+from .checksums import SUMMED, seal_missing
 
 APPLICATION_ID = 0x7AC17
 Migration = Callable[[Connection], None]
@@ -92,9 +93,15 @@ def m010_offers(connection: Connection) -> None:
         connection.execute("ALTER TABLE steps ADD COLUMN offer INTEGER")
 
 
+def m011_checksums(connection: Connection) -> None:
+    """Give every row of the truth a checksum; `migrate` fills in those of rows that are there."""
+    for table in SUMMED:
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
-    *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers),
+    *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -243,5 +250,7 @@ def migrate(connection: Connection) -> int:
     for number, step in enumerate(MIGRATIONS[version:], version + 1):
         step(connection)
         connection.execute(f"PRAGMA user_version = {number}")
+    if version < SCHEMA_VERSION:
+        seal_missing(connection)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     return SCHEMA_VERSION - version

@@ -5,8 +5,10 @@ import json
 from collections.abc import Collection, Iterable
 from sqlite3 import Connection
 
+from .checksums import seal
 from .store import Store
 
+_AMONG = "id IN (SELECT value FROM json_each(?))"
 _MANY = 250
 """Digests looked up in one statement."""
 
@@ -31,6 +33,7 @@ def write_offers(
         marks = ",".join("?" * len(some))
         query = f"SELECT digest, id FROM offers WHERE namespace = ? AND digest IN ({marks})"
         numbers.update(connection.execute(query, (namespace, *some)).fetchall())
+    seal(connection, "offers", f"{_AMONG} AND checksum IS NULL", (json.dumps(sorted(numbers.values())),))
     return {actions: numbers[digest] for actions, digest in zip(distinct, digests, strict=True)}
 
 

@@ -13,6 +13,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from . import soundness
+from .checksums import seal
 from .derived import structural_words
 from .inbox import file_all
 from .ledger import KeyIds, read_states
@@ -68,6 +69,8 @@ def _rekey_namespace(connection: Connection, store: Store, namespace: int) -> in
             "UPDATE steps SET keys = ? WHERE id = ?",
             [(f"[{','.join([numbers[key] for key in keys])}]", ref) for ref, keys in keyed],
         )
+        chosen = json.dumps([ref for ref, _ in keyed])
+        seal(connection, "steps", "id IN (SELECT value FROM json_each(?))", (chosen,))
         count += len(rows)
     return count
 

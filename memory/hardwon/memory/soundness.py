@@ -11,6 +11,7 @@ from typing import Any
 
 from . import filed_values, search, tiers, worlds
 from .catalogue import item_of, places_of
+from .checksums import Damage, damages, seal, seal_missing
 from .embed import Embedder
 from .errors import LibraryError, NotALibrary
 from .inspection import trajectory
@@ -32,7 +33,39 @@ def verify(store: Store, namespace: int) -> list[Problem]:
     if damage:
         return [Problem("file", words, "Restore a copy; what can be read: hardwon memory export") for words in damage]
     with store.snapshot():
-        return [Problem(where, what, _REPAIR) for where, what in _differences(store, namespace)]
+        damaged = list(damages(store.connection))
+        problems = [_named(store, namespace, one) for one in damaged if not one.missing]
+        if without := len(damaged) - len(problems):
+            problems.append(Problem("checksums", f"{without} rows have none", _REPAIR))
+        if any(problem.where != "checksums" for problem in problems):  # what is made of them would differ as well
+            return problems
+        return problems + [Problem(where, what, _REPAIR) for where, what in _differences(store, namespace)]
+
+
+def _named(store: Store, namespace: int, damage: Damage) -> Problem:
+    """Say which row is damaged, whose it is, and what can be done: nothing tells what was in it."""
+    words = f"row {damage.ref} was changed since it was written"
+    if damage.namespace not in (None, namespace):
+        return Problem(f"rows of {damage.table}", f"{words} (of another namespace)", _RESTORE)
+    if damage.table == "states":
+        rows = store.rows(_MET, (damage.ref, damage.ref))
+    elif damage.table in ("trajectories", "steps", "inbox"):
+        rows = [(damage.name,)]
+    else:
+        return Problem(f"rows of {damage.table}", f"{words} ({damage.name})" if damage.name else words, _RESTORE)
+    episodes = ", ".join(str(row[0]) for row in rows[:_SHOWN]) + (", ..." if len(rows) > _SHOWN else "")
+    forget = (
+        f"{_RESTORE}; or give up its episodes: hardwon memory forget LIBRARY --episode {rows[0][0] if rows else 'ID'}"
+    )
+    return Problem(f"rows of {damage.table}", f"{words} (of {episodes or 'no episode'})", forget)
+
+
+_RESTORE = "Restore a copy of the file"
+_MET = (
+    "SELECT DISTINCT trajectory_id FROM steps WHERE pre = ? "
+    "UNION SELECT DISTINCT trajectory_id FROM steps WHERE post = ?"
+)
+_SHOWN = 5
 
 
 def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
@@ -137,7 +170,9 @@ def _true_places(store: Store, namespace: int) -> set[tuple[str, str, int]]:
 
 
 def repair(store: Store, namespace: int) -> list[Problem]:
-    """Rebuild from the truth what is wrong, and nothing else; returns what was.
+    """Rebuild from the truth what is wrong, and nothing else; returns what was wrong.
+
+    A row of the truth that was damaged is among it, and stays: `verify` names it again, and what to do.
 
     Raises: NotALibrary when the file itself is damaged, for then the truth is not to be trusted.
     """
@@ -146,7 +181,8 @@ def repair(store: Store, namespace: int) -> list[Problem]:
         if any(problem.where == "file" for problem in problems):
             raise NotALibrary(f"{store.path} is damaged ({problems[0].what}). {problems[0].remedy}.")
         for where in dict.fromkeys(problem.where for problem in problems):
-            _REBUILDERS[where](connection, store, namespace)
+            if where in _REBUILDERS:  # a damaged row of the truth stays as it is: nothing tells what was in it
+                _REBUILDERS[where](connection, store, namespace)
     return problems
 
 
@@ -188,6 +224,7 @@ def rebuild_tiers(store: Store) -> None:
                 _REBUILDERS[where](connection, store, namespace)
         if marked:
             connection.execute(_AGE)
+            seal(connection, "items", "true", ())
 
 
 _AGE = """
@@ -261,9 +298,14 @@ def _rebuild_places(connection: Connection, store: Store, namespace: int) -> Non
     connection.executemany("INSERT INTO item_places VALUES (?, ?, ?, ?)", [(namespace, *place) for place in places])
 
 
+def _seal_missing(connection: Connection, store: Store, namespace: int) -> None:
+    seal_missing(connection)
+
+
 Rebuilder = Callable[[Connection, Store, int], None]
 _REBUILDERS: dict[str, Rebuilder] = {
     "inbox": _try_again,
+    "checksums": _seal_missing,
     "states text index": rebuild_states_text,
     "items text index": _rebuild_items_text,
     "states vectors": _drop_vectors("states"),

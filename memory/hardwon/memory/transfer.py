@@ -14,6 +14,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from . import catalogue, inspection
+from .checksums import seal
 from .errors import ConfigError
 from .ledger import dumps, now
 from .private import open_new
@@ -208,14 +209,16 @@ class Import:
                 item.id,
             ),
         )
+        seal(self._connection, "items", "namespace = ? AND id = ?", (self._namespace, item.id))
 
     def _usage(self, value: dict[str, Any]) -> bool:
         if self._trust == "untrusted" or value["trajectory_id"] not in self._new_episodes:
             return False
-        self._connection.execute(
+        ref = self._connection.execute(
             f"INSERT INTO usages(namespace, {', '.join(_USAGE)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (self._namespace, *(value[name] for name in _USAGE)),
-        )
+        ).lastrowid
+        seal(self._connection, "usages", "id = ?", (ref,))
         return True
 
     def _change(self, value: dict[str, Any]) -> bool:
@@ -224,10 +227,11 @@ class Import:
         detail = redact_values(value["detail"])
         if "provenance" in detail:
             detail = {**detail, "provenance": self._evidence(detail["provenance"])}
-        self._connection.execute(
+        seq = self._connection.execute(
             "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, 'item', ?, ?, ?)",
             (value["at"], self._namespace, value["ref"], redact(value["op"]), dumps(detail)),
-        )
+        ).lastrowid
+        seal(self._connection, "changes", "seq = ?", (seq,))
         self._connection.execute("DELETE FROM changes WHERE seq = ?", (self._restored[value["ref"]],))
         return True
 
