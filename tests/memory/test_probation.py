@@ -151,6 +151,15 @@ def test_after_an_hour_the_call_is_let_through_once(guarded, at):
     assert refused(library, state, 2) == 2
 
 
+def test_a_clock_that_was_set_back_puts_no_trial_off(guarded, at):
+    library, state, _ = guarded
+    at(1000)
+    assert library.enforce(state, SHAKE).trial
+    at(10)
+    assert library.enforce(state, SHAKE).trial
+    assert refused(library, state, 2) == 2
+
+
 def test_a_trial_that_works_takes_the_guardrail_out_of_force(guarded, episode):
     library, state, refs = guarded
     verdict, _ = trial(library, state)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from .curator import Curator
-from .evolution import RATE_LIMITS, Evolution
+from .evolution import RATE_LIMITS, Evolution, guard_key
 from .filed_values import ALONE, heard_in
 from .induction import Induction
 from .records import Admission, Item, Trajectory
@@ -74,7 +74,7 @@ class Distiller:
         """Every candidate."""
         if self._heard == ALONE:
             return proposals_of(self._evolution, self._induction, values, self._of_the_only_writer)
-        return [*proposals_of(self._evolution, self._induction, values, _as_it_is), *self._voices.proposals()]
+        return [*proposals_of(self._evolution, self._induction, values, _as_it_is), *self._voices.proposals(values)]
 
     @staticmethod
     def _of_the_only_writer(item: Item, pattern: str) -> Item | None:
@@ -84,7 +84,19 @@ class Distiller:
 
     def released(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Guardrails that the counts do not support any more, and why."""
-        return list(self._evolution.released(values, iter(items)))
+        known = list(items)
+        found = list(self._evolution.released(values, iter(known)))
+        if self._heard == ALONE:
+            return found
+        over = {item.id for item, _ in found}
+        of_others = (
+            item for item in known if item.writer == "rules" and item.forbids and values.cell(guard_key(item)) is None
+        )
+        why = "it works for other writers"
+        return [
+            *found,
+            *((one, why) for one in of_others if one.id not in over and self._voices.is_outweighed(one, values)),
+        ]
 
     def weakened(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Guardrails whose call worked the last time, and why that is known."""

@@ -66,8 +66,9 @@ class Standing:
         return self.tried + min(max(held, TRIAL_HOURS * _HOUR), MOST_HOURS * _HOUR)
 
     def is_due(self, now: float) -> bool:
-        """Return whether the next call is to be let through."""
-        return self.refusals >= self.after_refusals or now >= self.due_at
+        """Return whether the next call is to be let through; a clock that was set back does not put a trial off."""
+        was_set_back = now < self.tried - TRIAL_HOURS * _HOUR
+        return self.refusals >= self.after_refusals or now >= self.due_at or was_set_back
 
 
 class Probation:

@@ -2,15 +2,19 @@
 
 The same rules read every writer's steps by themselves. What one writer's steps justify waits in quarantine; what the
 steps of two writers justify on their own is evidence, as a trusted finding is, and releases it. So it counts how many
-say a thing and not how often it is said. Items of untrusted steps are in general words: forms of actions, and counts.
+say a thing and not how often it is said. What forbids is weighed against the successes of all other writers as well:
+two writers who agree do not stop a call that works for everybody else. Items of untrusted steps are in general words:
+forms of actions, and counts.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import sqrt
 
 from .actions import parse_action
-from .evolution import Evolution
+from .evidence import call_key
+from .evolution import RELEASE_RATE, WEIGHT, Evolution, guard_key
 from .filed_values import FiledValues
 from .induction import Induction
 from .ledger import witness_of
@@ -18,6 +22,7 @@ from .records import Item, Trajectory
 from .sidecar import Sidecar
 from .store import Store
 from .testimony import form_of
+from .values import ValueTable
 
 AGREEING = 2
 """Writers whose own steps must justify an item before it is active."""
@@ -54,13 +59,18 @@ class Voices:
         self._voices[name].induction.read(episode)
         self._voices[name].values.unread = True
 
-    def proposals(self) -> list[Proposal]:
-        """Return what each writer's own steps justify: untrusted, or trusted where several agree."""
+    def proposals(self, trusted: ValueTable) -> list[Proposal]:
+        """Return what each writer's own steps justify: untrusted, or trusted where several agree.
+
+        `trusted` holds what trusted steps say.
+        """
         found: list[Proposal] = []
-        for name, voice in self._voices.items():
+        for name, voice in list(self._voices.items()):
             values = voice.values.read()
             for key, item in voice.evolution.candidates(values):
                 told = self._said(name, in_general(item, item.forbids or key.partition(" | ")[0]))
+                if told is not None and told.trust == "trusted" and self.is_outweighed(told, trusted):
+                    told = replace(told, trust="untrusted", body=f"{told.body} It works for other writers.".strip())
                 if told is not None:
                     found.append((told, _nothing, partial(voice.evolution.postpone, key, values)))
             for candidate, item in voice.induction.candidates():
@@ -68,6 +78,25 @@ class Voices:
                 if told is not None:
                     found.append((told, partial(voice.induction.taken, candidate), _nothing))
         return found
+
+    def is_outweighed(self, item: Item, trusted: ValueTable) -> bool:
+        """Return whether the calls that an item speaks against work too often, counted over all writers."""
+        if item.kind not in ("guardrail", "warning") or not item.forbids:
+            return False
+        tables = [trusted, *self._all_tables()]
+        here = [cell for table in tables if (cell := table.cell(guard_key(item))) is not None]
+        anywhere = [cell for table in tables if (cell := table.cell(call_key(item.forbids))) is not None]
+        bad, worked = sum(cell.bad for cell in here), sum(cell.n - cell.bad for cell in anywhere)
+        n = sum(cell.n for cell in here)
+        return bool(n) and (bad < RELEASE_RATE * n or bad < WEIGHT * sqrt(worked))
+
+    def _all_tables(self) -> list[ValueTable]:
+        """Return the values of every untrusted writer, also of those whose episodes are too old to be read again."""
+        rows = self._store.rows("SELECT id, name FROM writers WHERE namespace = ? AND name != ''", (self._namespace,))
+        for number, name in rows:
+            if name not in self._voices:
+                self._voices[name] = _Voice(self._store, self._namespace, number)
+        return [voice.values.read() for voice in self._voices.values()]
 
     def _said(self, name: str, item: Item | None) -> Item | None:
         if item is None:
