@@ -326,3 +326,14 @@ def test_an_empty_namespace_names_those_that_are_not(hardwon, tmp_path, command)
     shown = hardwon("memory", command[0], path, *command[1:]).stdout
     assert "Others have experience: Acme Corp (1 episodes)." in shown
     assert "--namespace 'Acme Corp'" in shown
+
+
+def test_a_library_whose_making_was_interrupted_says_so(hardwon, tmp_path):
+    """The file is there, with neither tables nor a schema: a reader cannot use it, a writer goes on."""
+    path = tmp_path / "half.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    assert "the process that made it was stopped" in hardwon("memory", "ls", path, expect=1).stderr
+    ExperienceLibrary.open(path).close()
+    hardwon("memory", "ls", path)

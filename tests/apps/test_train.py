@@ -129,3 +129,13 @@ def test_a_table_in_a_pipe_is_cut_nowhere(capsys):
     _, row = capsys.readouterr().out.splitlines()
     assert row.split("  ")[0] == "retrieved-frozen"
     assert "+0.044 ± 0.047" in row
+
+
+def test_an_interrupted_run_says_how_to_go_on(config, monkeypatch):
+    import hardwon.trainers.run as trainer
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "train", stop)
+    assert "add --resume" in hardwon("train", config, code=130).stderr

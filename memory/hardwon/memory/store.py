@@ -118,6 +118,11 @@ class Store:
             )
         self._read_quickly()
         if self.read_only:
+            if not tables:  # its process was stopped between making the file and committing the tables
+                raise NotALibrary(
+                    f"{self.path} is an empty library that was not finished: the process that made it was stopped. "
+                    "Run its command again, or delete the file."
+                )
             if version < SCHEMA_VERSION:
                 raise LibraryReadOnly(
                     f"{self.path} has schema {version} and must be brought to {SCHEMA_VERSION} by a writer. "

@@ -50,7 +50,11 @@ def train(
     with _extra_named():
         from .run import train as run
 
-    report = run(settings, resume=resume, export=export, quiet=quiet)
+    try:
+        report = run(settings, resume=resume, export=export, quiet=quiet)
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"To go on from the newest checkpoint in {settings.run.out}, add --resume.")
+        raise
     if report.rank:  # of several processes only the first speaks
         return
     if as_json:

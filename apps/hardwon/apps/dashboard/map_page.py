@@ -43,8 +43,9 @@ def add(api: FastAPI) -> None:
 
 
 def _about(points: int, states: int, situations: int) -> str:
+    which = f"the {situations} most frequent" if situations == figures.SITUATIONS else str(situations)
     return (
-        f"{points} points stand for {states:,} states of {situations} situations. States look the same but for names "
+        f"{points} points stand for {states:,} states of {which} situations. States look the same but for names "
         "and numbers within a situation; where there are few situations, a point is a group of states that are alike. "
         "Points lie near one another where the words are alike; large ones were met often, green ones led to high "
         "returns."
