@@ -35,6 +35,17 @@ OUTAGES = [
     "the service is busy, please come back in a moment",
     "UNAVAILABLE: failed to connect to all addresses",
     "The backend is down for maintenance",
+    "The service is taking a nap, try later",
+    "could not reach the payment server",
+    "We'll be back soon!",
+    "Something went wrong on our end.",
+    "You have used up your calls for this minute",
+    "You've hit your daily quota",
+    "curl: (6) Could not resolve host: desk",
+    "net::ERR_CONNECTION_REFUSED",
+    "Error: socket hang up",
+    "circuit breaker is open",
+    "Please wait a few minutes before you do that again",
 ]
 LASTING = [
     "permission denied",
@@ -54,6 +65,10 @@ LASTING = [
     "ModuleNotFoundError: No module named 'requests'",
     "make: *** [test] Error 1",
     "insufficient funds: balance is 500",
+    "seat 12B is unavailable",
+    "you cannot reach the shelf",
+    "limit exceeded: at most 5 bags",
+    "Your card limit is exceeded",
 ]
 
 

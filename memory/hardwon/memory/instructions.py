@@ -27,7 +27,10 @@ _RULES = (
 _FORMS = {
     "an order to forget orders": (
         rf"\b(?:ignor\w*|disregard\w*|forget|override|bypass|overrule|vergiss|oublie\w*|olvid\w*)\b.{{0,60}}?\b{_RULES}\b"
-        r"|忽略.{0,12}(?:指令|指示)|игнорир\w+.{0,40}инструкц\w+"
+        r"|(?:忽略|无视|無視|忘记).{0,16}(?:指令|指示|命令|规则)|(?:指示|命令|指令)を?.{0,6}(?:無視|忘れ)|(?:지시|명령).{0,8}무시"
+        r"|игнорир\w+.{0,40}(?:инструкц\w+|указан\w+)|(?:تجاهل|انس).{0,30}(?:التعليمات|الأوامر)|निर्देशों.{0,20}अनदेखा"
+        r"|\b(?:negeer|zignoruj|yok\s+say|ignorera)\b.{0,50}(?:instructi|instrukc|instruktion|talimat)"
+        r"|talimatlar\w*.{0,20}yok\s+say"
     ),
     "a new role or prompt": (
         rf"\byou\s+are\s+now\b|\bfrom\s+now\s+on\b|\bpretend\s+(?:to\s+be|you)|\bact\s+as\s+(?:an?|the|if)\b|"
@@ -66,6 +69,13 @@ _PATTERNS = {name: re.compile(form, re.I | re.S | re.M) for name, form in _FORMS
 _HIDDEN = {"Cf", "Cc", "Co", "Cs"}
 _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-]+")
 _SCANNED = 20_000
+_TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
+"""Invisible characters that spell ASCII to a model."""
+_LOOKALIKES = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb\u051b\u051d\u03bf\u03b1\u03bd\u03b9\u03c1\u0131\u0261",
+    "aeopcyxijsdhqwoavipig",
+)
+"""Cyrillic and Greek letters that look like Latin ones."""
 
 
 def instruction_in(text: str) -> str:
@@ -75,9 +85,20 @@ def instruction_in(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _found(text: str) -> str:
-    plain = unicodedata.normalize("NFKC", text)
+    plain = unicodedata.normalize("NFKC", text.translate(_TAGS))
     if not plain.isascii():
         plain = "".join(char for char in plain if char in "\n\t" or unicodedata.category(char) not in _HIDDEN)
+        return _form_in(plain) or _form_in(_as_latin(plain))
+    return _form_in(plain)
+
+
+def _as_latin(text: str) -> str:
+    """Return a text without accents and with letters of other scripts as the Latin ones that look like them."""
+    bare = "".join(char for char in unicodedata.normalize("NFKD", text) if unicodedata.category(char) != "Mn")
+    return bare.translate(_LOOKALIKES)
+
+
+def _form_in(plain: str) -> str:
     joined = _JOINTS.sub(" ", plain)  # names of tools are words as well: ignore_previous_instructions
     for name, pattern in _PATTERNS.items():
         if pattern.search(plain) or (joined != plain and pattern.search(joined)):

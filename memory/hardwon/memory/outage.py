@@ -48,7 +48,8 @@ _SURE = re.compile(
             rf"\b{_LINK}\b.{{0,60}}\b(?:refused|reset|aborted|dropped|disconnected|unreachable|broken|"
             r"closed (?:unexpectedly|without|by)|was closed|lost|terminated|unexpectedly)\b",
             r"\b(?:end|peer|server|host) closed (?:the )?(?:connection|socket)\b|\bclosed connection\b",
-            r"\b(?:could|can|did|does)(?: ?not|n't) (?:connect|reach)\b|\bunable to (?:connect|reach)\b|"
+            r"\b(?:could|can|did|does)(?: ?not|n't) (?:connect\b|resolve host)|\bunable to (?:connect|reach)\b|"
+            rf"\b(?:could|can|did|does)(?: ?not|n't) reach\b.{{0,30}}\b{_LINK}\b|"
             r"\bfailed to (?:connect|reach|establish)\b|\bno response (?:from|within)\b",
             r"\bno route to host\b|\bname resolution\b|\bgetaddrinfo\b|\bbroken pipe\b|\bconnection error\b",
             r"\bE(?:CONN(?:REFUSED|RESET|ABORTED)|TIMEDOUT|AI_AGAIN|NETUNREACH|HOSTUNREACH|PIPE)\b",
@@ -63,12 +64,21 @@ _LIKELY = re.compile(
     "|".join(
         (
             r"\btemporar(?:y|ily)\b|\btransient(?:ly)?\b",
-            r"\b(?:try|retry|come back)\b.{0,30}\b(?:later|moment|shortly|soon|in \d+|after \d+)\b|\bretry[- ]after\b",
+            r"\b(?:try|retry|back|wait)\b.{0,30}\b(?:later|moments?|minutes?|shortly|soon|in \d+|after \d+)\b",
+            r"\bretry[- ]after\b",
+            r"\bplease (?:retry|try again)\b|\bon our (?:end|side)\b|\btechnical (?:difficult|problem|issue)|"
+            r"\bat this time\b.{0,20}\Z|\bcircuit(?: breaker)?(?: is)? open\b|\bload shedding\b",
+            r"\bno healthy upstream\b",
+            r"\b(?:quota|rate|daily limit|usage cap)\b.{0,20}\b(?:exceeded|reached|hit|exhausted|used up)\b|"
+            r"\b(?:hit|reached|exceeded|used up)\b.{0,25}\b(?:quota|calls|requests|rate)\b|\bpool is exhausted\b",
+            r"\bsocket hang ?up\b|\bERR_(?:CONNECTION|NETWORK|TIMED|NAME)\w*|\bhas gone away\b|"
+            r"\bmax(?:imum)? retries\b|"
+            r"\bDNS (?:lookup|error|failure)|\b(?:SSL|TLS) handshake\b|\bmodel is (?:still )?loading\b",
             r"\bslow down\b|\boverload(?:ed)?\b|\bat capacity\b|\bover capacity\b|\bbackpressure\b",
             rf"\b{_LINK}\b.{{0,40}}\b(?:unavailable|down|offline|busy|unhealthy|restarting|starting up)\b",
             r"\b(?:down|closed|offline) for maintenance\b|\bunder(?:going)? maintenance\b",
             r"\bmaintenance (?:mode|window)\b",
-            r"\btime-?out\b|\bUNAVAILABLE\b|\boutage\b",
+            r"\btime-?out\b|(?-i:\bUNAVAILABLE\b)|\boutage\b",
         )
     ),
     re.IGNORECASE,
