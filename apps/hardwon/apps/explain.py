@@ -118,6 +118,7 @@ def explain_item(library: ExperienceLibrary, item_id: str) -> dict[str, Any]:
         "fared": fared(usages),
         **({"estimated": _estimated(library, item)} if item.kind == "strategy" else {}),
         "usefulness": library.usefulness(item.id),
+        "effects": [asdict(effect) for effect in library.effects(item.id)],
         **(_guarding(library, item, usages) if item.kind == "guardrail" else {}),
         "usages": usages,
         "history": library.history(item.id),

@@ -251,6 +251,8 @@ def _fared(item: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(failures_words(item["failures"]))
         yield Text(probation_words(item["probation"]))
     yield Text(usefulness_words(item["usefulness"]))
+    if item["effects"]:
+        yield table(*EFFECTS, rows=effect_rows(item["effects"]), numbers=("shown", "withheld", "effect"))
 
 
 def estimated_words(episodes: int) -> str:
@@ -307,6 +309,28 @@ def usefulness_words(known: Mapping[str, Any]) -> str:
         f"Useful by {known['difference']:+.2f} (95% interval {known['low']:+.2f} to {known['high']:+.2f}): "
         f"{known['shown']} episodes with it, {known['withheld']} with it withheld."
     )
+
+
+EFFECTS = ("world", "shown", "withheld", "effect", "90% interval", "in use")
+"""The columns of `effect_rows`."""
+
+
+def effect_rows(effects: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """A row per world: `hotel`, 24, 11, `-0.42`, `-0.61 to -0.23`, `masked: it hurts here`."""
+    rows = []
+    for one in effects:
+        known = one["difference"] is not None
+        rows.append(
+            (
+                one["name"],
+                one["shown"],
+                one["withheld"],
+                f"{one['difference']:+.2f}" if known else "-",
+                f"{one['low']:+.2f} to {one['high']:+.2f}" if known else "-",
+                "masked: it hurts here" if one["masked"] else "yes",
+            )
+        )
+    return rows
 
 
 def history_view(changes: Sequence[Mapping[str, Any]]) -> Table:

@@ -16,6 +16,9 @@ control arm on this task and seed; the control arm on this task; episodes of thi
 item; all episodes of the task, smoothed towards one half. The runtime withholds items at random:
 what else was shown in those episodes is in their mean already, so there the credit is counterfactual
 and the item's alone, error_i = R - clip(baseline_i + u_i, 0, 1) and w_i = 1.
+
+Scores are kept per world (see `world_scores`): u_i is the item's in the world of the episode, so that harm done in
+one world is not charged in another.
 """
 
 import math
@@ -29,6 +32,7 @@ from .checksums import seal
 from .guardrails import MIN_CONFIDENCE
 from .probation import WEAKENED, judge_trial
 from .records import Failure, Item, Step, Trajectory
+from .world_scores import WorldScores
 
 SCORE_RATE = 0.1
 """The least that one episode moves a utility by, of its error: old episodes fade."""
@@ -68,7 +72,9 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     alone = {item_id: mean for item_id, mean in without.items() if mean is not None}
     baselines = {item.id: _baseline(connection, namespace, trajectory, item.id, control) for item in shown}
     uses = _touch(connection, namespace, shown, clock)
-    for item, score in shared_error(shown, uses, {**baselines, **alone}, outcome, frozenset(alone)):
+    scores = WorldScores(connection, namespace, trajectory.id, shown, uses)
+    for local, moved in shared_error(scores.local(), uses, {**baselines, **alone}, outcome, frozenset(alone)):
+        item, score = scores.move(local.id, moved)
         if score != item.score:
             catalogue.set_score(connection, namespace, item, score)
     _judge_guardrails(connection, namespace, trajectory, clock)

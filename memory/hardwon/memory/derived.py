@@ -6,12 +6,13 @@ read when they are first asked for, from their file where there is one (see `sid
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from .catalogue import item_of
 from .choices import REREAD, Choices, read_choices, weight_of
+from .effects import Effect, Effects
 from .filed_values import FiledValues
 from .guardrails import Guard
 from .ranking import Done, Found, Known
@@ -51,6 +52,7 @@ class Derived:
         self._per_world: FiledValues | None = None
         self._choices: dict[int, tuple[int, Choices]] = {}
         self._homes: dict[str, frozenset[int]] = {}
+        self._effects = Effects(store, namespace)
         self._situation: Situation | None = None
         self._words_unread = False
         self._words: dict[str, int] = {}
@@ -109,9 +111,11 @@ class Derived:
             self._count_episodes()
             self._words_unread = self._values.unread = True
             self._read_worlds()
+            self._effects.unread = True
             self.reached.clear()
         if "item" in changed:
             self._read_items()
+            self._effects.renew()
         elif "score" in changed:
             self._read_scores(before)
         self._situation = None
@@ -173,6 +177,8 @@ class Derived:
 
     def _read_worlds(self) -> None:
         united = self._map.read()
+        if united:
+            self._effects.renew(worlds=True)
         several = len(self._map.worlds.standing) > 1
         if united and self._per_world is not None and self._sidecar.writable:
             self._sidecar.drop("world-values")
@@ -195,6 +201,17 @@ class Derived:
             self._homes[item.id] = frozenset(world for (ref,) in rows if (world := self._map.of(ref)) is not None)
         homes = self._homes[item.id]
         return not homes or any(self.worlds.fits(world, task) for world in homes)
+
+    def masked(self, state: State, actions: Iterable[str] = ()) -> frozenset[str]:
+        """Return the ids of the items that are left out in this state's world, because they hurt there."""
+        if not self._effects.left_out_anywhere(self.worlds, self.items):
+            return frozenset()
+        world = self.worlds.find_sure(state.task, actions)
+        return self._effects.left_out(world, self.worlds, self.items)
+
+    def effects(self, item: Item) -> list[Effect]:
+        """Return what an item does in each world."""
+        return self._effects.of(item, self.worlds)
 
     def estimates(self, situation: Situation, actions: Mapping[str, str]) -> dict[str, Estimate]:
         """Return what the steps of this state's world say about each action; nothing but 0 in an unknown world."""

@@ -277,7 +277,7 @@ class _Forgetting:
         self._unused_keys(keys)
         rebuild_states_text(self._connection, self._store, mine)
         tiers.rebuild(self._connection, self._store, mine)
-        worlds.rebuild(self._connection, mine)
+        worlds.renew(self._connection, mine)
         left = {
             witness_of(name) for name in self._ids("SELECT DISTINCT writer FROM trajectories WHERE namespace = ?", mine)
         }
@@ -380,6 +380,7 @@ class _Forgetting:
         self._delete("vectors", "kind = 'items' AND ref = ?", number)
         self._delete("usages", "namespace = ? AND item_id = ?", mine, item.id)
         self._delete("probation", "namespace = ? AND item_id = ?", mine, item.id)
+        self._delete("item_worlds", "namespace = ? AND item_id = ?", mine, item.id)
         self._delete("changes", _HISTORY, mine, item.id, told="history")
         self._delete("items", "number = ?", number, told="items removed")
         self._removed.append(item.id)

@@ -25,6 +25,7 @@ from .curator import Curator, Gate, expire
 from .derived import Derived
 from .distilling import Distiller, admit_within_limits
 from .doors import has_keys, received, with_keys
+from .effects import Effect
 from .embed import Embedder
 from .errors import LibraryError, UnknownName
 from .guardrails import holds
@@ -384,6 +385,14 @@ class ExperienceLibrary(TendedLibrary):
             self._filed()
             return self._probation.standing(self.get(item_id).id)
 
+    def effects(self, item_id: str) -> list[Effect]:
+        """What an item does in each world, from episodes that were shown it and that it was held back from at random.
+
+        In a world where it surely hurts it is masked: not offered there, but now and then; elsewhere as before.
+        """
+        with self._lock:
+            return self._caught_up().effects(self.get(item_id))
+
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
         actions = list(actions)
@@ -392,17 +401,25 @@ class ExperienceLibrary(TendedLibrary):
             derived = self._caught_up()
             return derived.guard.check_plan(derived.situation(redact_state(state)), map(redact, actions))
 
-    def offered(self, state: State, kinds: Sequence[Kind] = ("skill", "remedy")) -> tuple[Item, ...]:
-        """Active items of these kinds whose condition holds here, the best first."""
+    def offered(
+        self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
+    ) -> tuple[Item, ...]:
+        """Active items of these kinds whose condition holds here, the best first.
+
+        Those that hurt in the world of this state are left out; `masked` returns them instead. See `effects`.
+        """
         check_state(state)
         check_kinds(kinds)
         with self._lock:
             derived = self._caught_up()
             situation = derived.situation(redact_state(state))
+            left_out = derived.masked(situation.state)
             found = [
                 item
                 for item in derived.items.values()
-                if item.kind in kinds and (item.condition is None or holds(item.condition, situation, ""))
+                if item.kind in kinds
+                and (item.id in left_out) == masked
+                and (item.condition is None or holds(item.condition, situation, ""))
             ]
             return tuple(sorted(found, key=lambda item: (-item.score * item.confidence, item.id)))
 

@@ -99,9 +99,15 @@ def m011_checksums(connection: Connection) -> None:
         connection.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER")
 
 
+def m012_item_worlds(connection: Connection) -> None:
+    """Keep what an item earned in each world; items of older versions have one score for all."""
+    connection.execute(_ITEM_WORLDS)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
+    m012_item_worlds,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -235,6 +241,12 @@ ALTER TABLE trajectories ADD COLUMN trust TEXT NOT NULL DEFAULT 'trusted';
 ALTER TABLE steps ADD COLUMN witness INTEGER NOT NULL DEFAULT 0;
 INSERT INTO writers(namespace, name) SELECT DISTINCT namespace, '' FROM trajectories;
 CREATE INDEX trajectories_by_writer ON trajectories(namespace, writer);
+"""
+
+_ITEM_WORLDS = """
+CREATE TABLE IF NOT EXISTS item_worlds (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, world INTEGER NOT NULL,
+    score REAL NOT NULL, uses INTEGER NOT NULL, PRIMARY KEY (namespace, item_id, world)) WITHOUT ROWID
 """
 
 _OFFERS = """

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from . import clusters, testimony
 from .derived import Derived
+from .effects import FLOOR
 from .embed import Vectors
 from .guardrails import forbids, holds
 from .instructions import without_instructions
@@ -22,7 +23,7 @@ from .store import Store
 from .text_index import MORE_TERMS, QUERY_TERMS
 from .values import ValueTable
 
-RECALL_FLOOR = 0.4
+RECALL_FLOOR = FLOOR
 """An item whose score fell below this does more harm than good: it is not recalled, unless it is pinned."""
 TASK_EPISODES = 5
 VOTED = 4096
@@ -56,14 +57,20 @@ def by_step(
     items = query.items()
     steps, filled = query.steps()
     steps = query.with_testimony(steps)
-    offered = (hit for hit in items if _offered(hit.what, kinds, situation, actions))
-    shown, chosen, tokens = within_budget(clusters.distinct(offered, k), steps, budget_tokens)
+    masked = derived.masked(state, actions) if items else frozenset()
+    fitting = (hit for hit in items if _offered(hit.what, kinds, situation, actions))
+    left_out: tuple[str, ...] = ()
+    if masked:
+        known = [(hit, isinstance(hit.what, Item) and hit.what.id in masked) for hit in fitting]
+        left_out = tuple(str(hit.what.id) for hit, hurts in known if hurts)[:k]
+        fitting = (hit for hit, hurts in known if not hurts)
+    shown, chosen, tokens = within_budget(clusters.distinct(fitting, k), steps, budget_tokens)
     if not (shown or chosen or guardrails or estimates):
-        return Recollection()
+        return Recollection(masked=left_out)
     summed = clusters.summaries_of(store, search.namespace, query.known) if query.known else ()
     path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
-    return Recollection(shown, chosen, guardrails, estimates, path, tokens, summed, filled)
+    return Recollection(shown, chosen, guardrails, estimates, path, tokens, summed, filled, left_out)
 
 
 class _Near(NamedTuple):

@@ -425,6 +425,8 @@ class Recollection:
     """What came of every kind of action in this kind of situation, the most tried first."""
     filled: int = 0
     """Of `steps`, how many search found near because the situation itself has fewer than were asked for."""
+    masked: tuple[str, ...] = ()
+    """Ids of items that fit but hurt in this world, so that they are not among `items`; see `effects`."""
 
     def __bool__(self) -> bool:
         return bool(self.items or self.steps or self.guardrails or self.estimates)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from .bank import Bank, Entry
+from .effects import Effect
 from .errors import ConfigError, LibraryError, UnknownName
 from .library import ExperienceLibrary
 from .records import (
@@ -200,9 +201,12 @@ class RemoteLibrary(ExperienceLibrary):
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
         return read(Verdict, self._wire.ask("check-plan", {"state": asdict(state), "actions": list(actions)}))
 
-    def offered(self, state: State, kinds: Sequence[Kind] = ("skill", "remedy")) -> tuple[Item, ...]:
-        """Active items of these kinds whose condition holds here, the best first."""
-        found = self._wire.ask("offered", {"state": asdict(state), "kinds": list(kinds)})
+    def offered(
+        self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
+    ) -> tuple[Item, ...]:
+        """Active items of these kinds whose condition holds here, the best first; see `ExperienceLibrary.offered`."""
+        asked = {"state": asdict(state), "kinds": list(kinds), **({"masked": True} if masked else {})}
+        found = self._wire.ask("offered", asked)
         return tuple(read(list[Item], found["items"]))
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
@@ -238,6 +242,10 @@ class RemoteLibrary(ExperienceLibrary):
     def usages(self, item_id: str) -> list[dict[str, Any]]:
         """Who was shown an item, when, in which arm, and how the episode ended."""
         return list(self._wire.get(f"items/{part(item_id)}/usages")["rows"])
+
+    def effects(self, item_id: str) -> list[Effect]:
+        """What an item does in each world; see `ExperienceLibrary.effects`."""
+        return read(list[Effect], self._wire.get(f"items/{part(item_id)}/effects")["effects"])
 
     def usefulness(self, item_id: str) -> dict[str, Any]:
         """What an item is worth by randomised show and withhold, with a 95% interval."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlite3 import Connection
 from typing import Any
 
-from . import filed_values, search, tiers, worlds
+from . import filed_values, search, tiers, world_scores, worlds
 from .catalogue import item_of, places_of
 from .checksums import Damage, damages, seal, seal_missing
 from .embed import Embedder
@@ -97,6 +97,8 @@ def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
     ((unplaced,),) = store.rows(_UNPLACED, (namespace,))
     if unplaced:
         yield "worlds", f"{unplaced} episodes in none"
+    if wrong_scores := len(list(world_scores.problems(store.connection, namespace))):
+        yield "scores per world", f"{wrong_scores} of no item, of no world, or outside 0 to 1"
     wrong = _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
     if wrong:
         yield "item places", wrong
@@ -314,7 +316,8 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "segments": _rebuild_segments,
     "attempts": tiers.rebuild,
     "item places": _rebuild_places,
-    "worlds": lambda connection, store, namespace: worlds.rebuild(connection, namespace),
+    "worlds": lambda connection, store, namespace: worlds.renew(connection, namespace),
+    "scores per world": lambda connection, store, namespace: world_scores.repair(connection, namespace),
     "saved values": _drop_file("values"),
     "saved index of states": _drop_file("states"),
     "saved index of items": _drop_file("items"),

@@ -19,6 +19,7 @@ from typing import Any
 from .actions import parse_action
 from .records import Trajectory
 from .situation import content_words
+from .world_scores import rename, unite
 
 FRAME = 0.8
 """The share of a world's tasks that have a word of its frame."""
@@ -36,6 +37,8 @@ UNITE_ANY = 6
 """Young worlds of one environment with nothing in common: its tasks are free text, and count as one kind."""
 ALIKE = 0.6
 """Overlap of action forms above which episodes without a label count as of one environment."""
+NAMED = 6
+"""Words of its frame that a world's name has."""
 KEPT = 400
 """Words and forms counted per world; the rarest are dropped."""
 
@@ -66,6 +69,13 @@ class World:
             enough = FRAME * self.episodes
             self._frame = frozenset(word for word, count in self.words.items() if count >= enough)
         return self._frame
+
+    @property
+    def name(self) -> str:
+        """What a person calls this world: its environment's label, then the words that most of its tasks share."""
+        shared = ", ".join(sorted(self.frame)[:NAMED])
+        acts = ", ".join(form for form, _ in self.forms.most_common(2))
+        return ": ".join(part for part in (self.environment, shared or acts) if part) or f"world {self.id}"
 
     def add(self, words: Collection[str], forms: Collection[str], *, won: bool = False) -> None:
         """Count one more episode."""
@@ -150,6 +160,14 @@ class Worlds:
             best = self._best(content_words(task), forms, lambda world: True)
             self._found[task, forms] = best.id if best else None
         return self._found[task, forms]
+
+    def find_sure(self, task: str, actions: Iterable[str] = ()) -> int | None:
+        """Return the world of a state where its task or actions tell it; None where several are as likely."""
+        forms = frozenset(parse_action(action).template for action in actions)
+        number = self.find(task, actions)
+        if number is None or forms or len(self.standing) < 2 or self._worlds[number].likeness(content_words(task)):
+            return number
+        return None
 
     def fits(self, number: int, task: str) -> bool:
         """Return whether a task may be of this world; a task without words may be of any."""
@@ -268,7 +286,25 @@ def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Tr
         for one in episodes
         if one.success is not None
     ]
-    _place(connection, namespace, told)
+    unite(connection, namespace, _place(connection, namespace, told))
+
+
+def renew(connection: Connection, namespace: int) -> None:
+    """Place every episode anew, and file the scores of items under the worlds that most of their episodes moved to."""
+    before = read_worlds(connection.execute(SELECT, (namespace,)).fetchall())
+    placed = "SELECT trajectory_id, world FROM episode_worlds WHERE namespace = ?"
+    old = dict(connection.execute(placed, (namespace,)).fetchall())
+    rebuild(connection, namespace)
+    after = read_worlds(connection.execute(SELECT, (namespace,)).fetchall())
+    moves = Counter(
+        (before.standing_for(old[ref]), after.standing_for(number))
+        for ref, number in connection.execute(placed, (namespace,))
+        if ref in old
+    )
+    names: dict[int, int] = {}
+    for (source, target), _ in sorted(moves.items(), key=lambda one: (one[1], one[0])):
+        names[source] = target
+    rename(connection, namespace, names)
 
 
 def rebuild(connection: Connection, namespace: int) -> None:
@@ -298,7 +334,8 @@ def rebuild(connection: Connection, namespace: int) -> None:
 
 def _place(
     connection: Connection, namespace: int, episodes: Iterable[tuple[str, str, str, Sequence[str], bool]]
-) -> None:
+) -> dict[int, int]:
+    """Place episodes; return the worlds that were united, with the one that stands for each."""
     worlds = read_worlds(connection.execute(SELECT, (namespace,)))
     changed: dict[int, World] = {}
     placed = []
@@ -312,3 +349,4 @@ def _place(
         [(namespace, number, _to_record(world)) for number, world in sorted(changed.items())],
     )
     connection.executemany("INSERT OR REPLACE INTO episode_worlds VALUES (?, ?, ?)", placed)
+    return {number: worlds.standing_for(number) for number, world in changed.items() if world.into}

@@ -66,7 +66,8 @@ class AdvisingNodes:
 
     def _asking(self, episode: EpisodeState) -> tuple[Context, tuple[str, ...]]:
         """What guidance looks at: without the items that are held back, whose ids come with it."""
-        recollection, withheld = without(episode["recollection"], lambda ref: self._held_back(episode, ref))
+        get = self.library.get if self._is_trying else None
+        recollection, withheld = without(episode["recollection"], lambda ref: self._held_back(episode, ref), get)
         return self.context({**episode, "hint": None, "recollection": recollection}), withheld
 
     def _guided(
@@ -97,8 +98,12 @@ class AdvisingNodes:
         }
 
     def _held_back(self, episode: EpisodeState, item_id: str) -> bool:
-        trying = self.settings.learn and self.settings.arm != "control"
-        return trying and is_withheld(self._asked(episode), item_id)
+        return self._is_trying and is_withheld(self._asked(episode), item_id)
+
+    @property
+    def _is_trying(self) -> bool:
+        """Whether chance may decide what is shown: in learning episodes outside the control arm."""
+        return self.settings.learn and self.settings.arm != "control"
 
     def _asked(self, episode: EpisodeState) -> str:
         learnt = episode["episode"] if self.settings.learn else 0  # frozen, chance is the same with any library
@@ -141,7 +146,12 @@ class AdvisingNodes:
         known = episode["skills"] or {}
         fitting = [item for item in self.library.offered(episode["state"], kinds=kinds) if known.get(item.id, True)]
         withheld = tuple(item.id for item in fitting if self._held_back(episode, item.id))
-        return tuple(item for item in fitting if item.id not in withheld), withheld
+        shown = [item for item in fitting if item.id not in withheld]
+        if self._is_trying:  # what hurts in this world is tried again now and then
+            masked = self.library.offered(episode["state"], kinds=kinds, masked=True)
+            shown += [item for item in masked if self._held_back(episode, item.id) and known.get(item.id, True)]
+            withheld += tuple(item.id for item in masked if not self._held_back(episode, item.id))
+        return tuple(shown), withheld
 
     def context(self, episode: EpisodeState) -> Context:
         """What the policy may look at."""

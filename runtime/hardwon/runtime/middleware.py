@@ -284,7 +284,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         found = episode.library.recall(
             state, k=self._recall_k, budget_tokens=GUIDANCE_TOKENS, after=steps[-1].action if steps else ""
         )
-        shown, withheld = without(found, lambda ref: self._learn and is_withheld(episode.asked, ref))
+        get = episode.library.get if self._learn else None
+        shown, withheld = without(found, lambda ref: self._learn and is_withheld(episode.asked, ref), get)
         context = Context(
             state=state,
             actions=(),

@@ -10,7 +10,9 @@ from nicegui import ui
 
 from hardwon.apps import editing, explain, lists
 from hardwon.apps.views import (
+    EFFECTS,
     changed_words,
+    effect_rows,
     estimated_words,
     failures_words,
     guarded_words,
@@ -188,6 +190,8 @@ def _fared(item: Mapping[str, Any]) -> Iterator[Html]:
         yield tag("p", guarded_words(item["guarded"]))
         yield tag("p", probation_words(item["probation"]))
     yield tag("p", usefulness_words(item["usefulness"]))
+    if item["effects"]:
+        yield table(EFFECTS, effect_rows(item["effects"]), caption="Effect by world", numbers=EFFECTS[1:4])
 
 
 def _history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:

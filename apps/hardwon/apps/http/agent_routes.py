@@ -115,7 +115,9 @@ def check_plan(asked: PlanAsked, at: At) -> Response:
 def offered(asked: OfferedAsked, at: At) -> Response:
     """Active skills and remedies whose condition holds here, the best first."""
     with at.reading() as library:
-        return said(Offered, Offered.model_construct(items=list(library.offered(asked.state, asked.kinds))))
+        return said(
+            Offered, Offered.model_construct(items=list(library.offered(asked.state, asked.kinds, masked=asked.masked)))
+        )
 
 
 @router.post("/keys", response_model=Words)

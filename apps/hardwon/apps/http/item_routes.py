@@ -13,6 +13,7 @@ from .bodies import CheckedRoute
 from .models import (
     Admissions,
     Count,
+    Effects,
     FeedbackTold,
     Hits,
     Items,
@@ -148,6 +149,13 @@ def usages(item_id: str, at: At) -> Response:
     """Who was shown an item, when, in which arm, and how the episode ended."""
     with at.reading() as library:
         return rows(library.usages(item_id))
+
+
+@router.get("/items/{item_id}/effects", response_model=Effects)
+def effects(item_id: str, at: At) -> Response:
+    """What an item does in each world: the difference that showing it makes, and whether it is left out there."""
+    with at.reading() as library:
+        return said(Effects, Effects.model_construct(effects=library.effects(item_id)))
 
 
 @router.get("/items/{item_id}/usefulness", response_model=dict[str, Any])

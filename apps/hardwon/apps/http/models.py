@@ -25,6 +25,7 @@ from hardwon.memory import (
     Trajectory,
 )
 from hardwon.memory.bank import Entry
+from hardwon.memory.effects import Effect
 from hardwon.memory.records import Kind, Trust
 
 from .auth import Caller, Right
@@ -94,6 +95,8 @@ class OfferedAsked(Asked):
 
     state: State
     kinds: list[Kind] = ["skill", "remedy"]
+    masked: bool = False
+    """Those that hurt in the world of this state instead, which are otherwise left out."""
 
 
 class EpisodesTold(Asked):
@@ -280,6 +283,12 @@ class Admissions(BaseModel):
     admissions: list[Admission]
 
 
+class Effects(BaseModel):
+    """What an item does in each world."""
+
+    effects: list[Effect]
+
+
 class Offered(BaseModel):
     """Items whose condition holds."""
 
@@ -319,6 +328,8 @@ class Recalled(BaseModel):
     """What came of every kind of action in this kind of situation, the most tried first."""
     filled: int = 0
     """Of `steps`, how many search found near because the situation itself has fewer than were asked for."""
+    masked: list[str] = []
+    """Ids of items that fit but hurt in this world, so that they are not among `items`."""
 
 
 class Hits(BaseModel):
@@ -338,7 +349,7 @@ def recalled(found: Recollection) -> Response:
     told = Recalled.model_construct(
         items=list(map(typed, found.items)), steps=list(map(typed, found.steps)), guardrails=list(found.guardrails),
         estimates=found.estimates, path=found.path, tokens=found.tokens, summaries=list(found.summaries),
-        filled=found.filled,
+        filled=found.filled, masked=list(found.masked),
     )  # fmt: skip
     return said(Recalled, told)
 
