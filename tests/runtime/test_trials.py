@@ -110,3 +110,16 @@ def test_where_all_is_forbidden_the_step_says_what_was_overridden(library, rooms
     result = Agent(script("go east"), library, rooms(actions=["go east"]), learn=False).run()
     assert result.trajectory.steps[0].why["overrode"] == [ref]
     assert all("overrode" not in step.why for step in result.trajectory.steps[1:])
+
+
+def test_what_hurts_in_this_world_has_its_trials_the_other_way_round():
+    """Masked items are shown where they are drawn, and else count as held back; frozen, neither."""
+    items = {ref: Item("insight", ref, id=ref) for ref in "abc"}
+    recollection = Recollection((Hit(items["a"], 0.9, ""),), masked=("b", "c"))
+    shown, withheld = without(recollection, lambda ref: ref == "c", items.__getitem__)
+    assert [hit.what.id for hit in shown.items] == ["a", "c"]
+    assert withheld == ("b",)
+    assert without(recollection, lambda _: False) == (recollection, ())
+    none, withheld = without(recollection, lambda ref: ref == "a", items.__getitem__)
+    assert none.items == ()
+    assert withheld == ("a", "b", "c")
