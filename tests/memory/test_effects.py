@@ -259,7 +259,7 @@ def test_a_file_of_an_older_version_keeps_what_its_items_earned(path, episode):
         with library._transaction() as connection:
             connection.execute("DELETE FROM item_worlds")
         library.update(trials.ref, score=0.9)
-    downgrade(path, 10)
+    downgrade(path, 11)
     with ExperienceLibrary.open(path) as library:
         trials.library = library
         for _ in range(20):
