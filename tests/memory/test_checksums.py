@@ -1,13 +1,15 @@
 """Checksums of rows: a byte changed in any column of the truth is found, named, and held up nothing else."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
+from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.checksums import SUMMED
+from hardwon.memory.errors import LibraryError
 
 SEE = State("a room with a drawer", {"door": "shut"}, "room", "find the map", "you wait", ("a note",))
 THEN = State("an open drawer", {"drawer": "open"}, "room", "find the map")
@@ -105,3 +107,108 @@ def test_one_byte_changed_in_any_column_is_found(tmp_path, invalid):
     assert missed == []
     with ExperienceLibrary.open(path) as library:
         assert library.verify() == []
+
+
+NO_JSON = ("[1, 2", "null", "[]", '"text"', "7", '{"a": 1}', b"\xff{")
+JSON_COLUMNS = (
+    *(("trajectories", "meta"), ("states", "facts"), ("states", "notes"), ("steps", "diagnosis"), ("steps", "keys")),
+    *(("steps", "why"), ("items", "record"), ("changes", "detail"), ("offers", "actions"), ("inbox", "episode")),
+    *(("worlds", "record"), ("attempts", "failures")),
+)
+
+
+@pytest.mark.parametrize(("table", "column"), JSON_COLUMNS, ids=".".join)
+def test_damaged_json_is_named_or_left_out(tmp_path, table, column):
+    """Whatever is asked of the library: an answer, or an error of ours that names the table and the next step."""
+    path = _library_with_inbox(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content, copy = path.read_bytes(), tmp_path / "copy.db"
+    refused = 0
+    for text in NO_JSON[: -1 if table in ("attempts", "worlds") else None]:
+        copy.write_bytes(content)
+        with closing(sqlite3.connect(copy)) as connection, connection:
+            connection.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (text,))
+        refused += _ask_everything(copy, table)
+        for suffix in ("-wal", "-shm"):
+            (tmp_path / f"copy.db{suffix}").unlink(missing_ok=True)
+    if table in ("trajectories", "states", "items"):
+        assert refused
+
+
+@contextmanager
+def _named(table: str, number: int):
+    try:
+        yield
+    except LibraryError as error:
+        words = str(error)
+        if table not in words or "hardwon memory" not in words:
+            raise AssertionError(f"call {number} raised {error!r}") from error
+        raise
+
+
+def _ask_everything(path, table: str) -> int:
+    """Ask for everything, and count the errors: each must be ours, and say what to do."""
+    with ExperienceLibrary.open(path) as library:
+        ids = [row[0] for row in library._store.rows("SELECT id FROM items")]
+        asked = [
+            lambda: library.recall(SEE, k=3, actions={"open drawer": "", "eat drawer": ""}),
+            lambda: library.recall("a drawer", k=3),
+            lambda: library.recall(SEE, level="task"),
+            lambda: library.search("drawer"),
+            lambda: library.check(SEE, "eat drawer"),
+            lambda: library.items(status=None),
+            lambda: library.items(text="drawers"),
+            *(lambda ref=ref: library.get(ref) for ref in ids),
+            *(lambda ref=ref: library.history(ref) for ref in ids),
+            *(lambda ref=ref: library.update(ref, title="drawers jam at times") for ref in ids),
+            library.trajectories,
+            lambda: library.trajectory("first"),
+            lambda: library.steps([1, 2, 3]),
+            library.summaries,
+            library.clusters,
+            library.evolve,
+            library.stats,
+            lambda: library.record(_episode("one more")),
+            lambda: library.export_jsonl(path.parent / "out.jsonl"),
+            library.index,
+            library.repair,
+        ]
+        refused = 0
+        assert library.verify() or table in ("attempts", "worlds")
+        for number, ask in enumerate(asked):
+            with suppress(LibraryError), _named(table, number):
+                ask()
+                refused -= 1
+            refused += 1
+        return refused
+
+
+def test_a_damaged_row_holds_up_no_other(tmp_path, caplog):
+    """The other items are recalled and learned from; the damaged one is logged."""
+    path = _library_with_inbox(tmp_path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE items SET record = substr(record, 1, 40) WHERE number = 1")
+        connection.execute("UPDATE states SET observation = CAST(x'ff41' AS TEXT) WHERE id = 1")
+    with ExperienceLibrary.open(path) as library:
+        assert library.add(Item("insight", "doors creak", "oil them")).status == "added"
+        assert library.recall("doors creak", k=5).items
+        assert "is left out" in caplog.text
+        assert {one.where for one in library.verify()} == {"rows of items", "rows of states"}
+        assert {one.where for one in library.repair()} == {"rows of items", "rows of states"}
+
+
+def test_rows_of_an_older_library_get_checksums(tmp_path):
+    """When it is opened: all of them, whatever its schema; and a row without one is told, and given one by repair."""
+    path = tmp_path / "experience.db"
+    _populate(path)
+    for schema in (8, 10):
+        downgrade(path, schema)
+        with ExperienceLibrary.open(path) as library:
+            assert library.verify() == []
+            for table in SUMMED:
+                assert not library._store.rows(f"SELECT 1 FROM {table} WHERE checksum IS NULL")
+            library._store.connection.execute("UPDATE items SET checksum = NULL")
+            assert [one.where for one in library.verify()] == ["checksums"]
+            library.repair()
+            assert library.verify() == []

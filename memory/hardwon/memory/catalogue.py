@@ -6,14 +6,15 @@ is made of what it says, so that the same finding made twice meets itself.
 
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from sqlite3 import Connection
 from typing import Any
 
 from .checksums import seal
-from .errors import ConfigError
+from .errors import ConfigError, LibraryDamaged
 from .guardrails import validate
 from .ledger import dumps, log_change, now, plain
 from .records import Item
@@ -25,6 +26,8 @@ _WORDING = frozenset(["title", "body", "when_to_use", "when_not_to_use", "condit
 _LOGGED_BESIDE = ("retired", "scored")
 """Operations whose detail is not the whole item."""
 _WORDS = re.compile(r"\w+")
+
+logger = logging.getLogger("hardwon.memory")
 
 
 def identify(item: Item) -> str:
@@ -196,5 +199,19 @@ def record_of(item: Item) -> str:
 
 
 def item_of(record: str) -> Item:
-    """An item from its stored JSON."""
-    return Item(**json.loads(record))
+    """Return an item from its stored JSON. Raises LibraryDamaged for what is no item."""
+    try:
+        return Item(**json.loads(record))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise LibraryDamaged(
+            f"a row of items holds {record!r:.60}, which is no item ({error}). Run: hardwon memory verify"
+        ) from error
+
+
+def readable_items(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Item]]:
+    """Yield items by number; one whose row is damaged is left out, and logged."""
+    for number, record in rows:
+        try:
+            yield number, item_of(record)
+        except LibraryDamaged as error:
+            logger.warning("item %d is left out: %s", number, error)

@@ -7,11 +7,14 @@ A migration that adds a column to one of these tables lists it here and sets `ch
 runs after the migrations.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 from zlib import crc32
+
+from .errors import LibraryDamaged
 
 _AT_ONCE = 2_000
 """Rows that are read into memory at a time."""
@@ -55,6 +58,17 @@ SUMMED = {
     "changes": Summed("seq", "seq, at, namespace, what, ref, op, detail", "ref"),
     "usages": Summed("id", "id, namespace, item_id, trajectory_id, t, mode, arm, outcome, control_outcome", "item_id"),
 }
+
+
+def parse(text: str, where: str) -> Any:
+    """Return stored JSON that is made of other rows, such as a summary.
+
+    Raises: LibraryDamaged, for what is no JSON; it can be made again.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError) as error:
+        raise LibraryDamaged(f"{where} holds {text!r:.60}, which is no JSON. Run: hardwon memory repair") from error
 
 
 def sum_of(values: Iterable[Any]) -> int:

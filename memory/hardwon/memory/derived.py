@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .catalogue import item_of
+from .catalogue import readable_items
 from .choices import REREAD, Choices, read_choices, weight_of
 from .effects import Effect, Effects
 from .filed_values import FiledValues
@@ -249,8 +249,7 @@ class Derived:
         )
         self.items, self.numbers = {}, {}
         self._homes.clear()
-        for number, record in rows:
-            item = item_of(record)
+        for number, item in readable_items(rows):
             self.items[item.id] = item
             self.numbers[number] = item.id
         self.guard = Guard(self.items.values(), self.is_known_for)
@@ -259,11 +258,11 @@ class Derived:
     def _read_scores(self, after: int) -> None:
         """Items whose score alone changed stay found where they were found."""
         rows = self._store.rows(
-            "SELECT record FROM items WHERE namespace = ? AND status = 'active' AND id IN "
+            "SELECT number, record FROM items WHERE namespace = ? AND status = 'active' AND id IN "
             "(SELECT ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'item')",
             (self._namespace, after, self._namespace),
         )
-        moved = {item.id: item for item in (item_of(row[0]) for row in rows)}
+        moved = {item.id: item for _, item in readable_items(rows)}
         self.items.update(moved)
         if any(item.kind == "guardrail" for item in moved.values()):
             self.guard = Guard(self.items.values(), self.is_known_for)

@@ -4,11 +4,13 @@ What is proposed is for `evolution` (from counts) and `induction` (from episodes
 `curator`. Here is remembered what was read and proposed already; nothing here is durable.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from .curator import Curator
+from .errors import LibraryDamaged
 from .evolution import RATE_LIMITS, Evolution, guard_key
 from .filed_values import ALONE, heard_in
 from .induction import Induction
@@ -16,6 +18,8 @@ from .records import Admission, Item, Trajectory
 from .store import Store
 from .values import ValueTable
 from .voices import Voices, in_general
+
+logger = logging.getLogger("hardwon.memory")
 
 EPISODES_READ = 500
 """Newest episodes that the first `evolve` of a process reads for skills and remedies."""
@@ -62,12 +66,16 @@ class Distiller:
         )
         for seq, ref in reversed(new):
             known = self._just_recorded.get(ref)
-            episode = trajectory(ref) if known is None else known
+            self._read_up_to = seq
+            try:
+                episode = trajectory(ref) if known is None else known
+            except LibraryDamaged as error:
+                logger.warning("episode %s is not learned from: %s", ref, error)
+                continue
             if episode.trust == "untrusted" and self._heard != ALONE:
                 self._voices.read(episode)
             else:
                 self._induction.read(episode)
-            self._read_up_to = seq
         self._just_recorded.clear()
 
     def proposals(self, values: ValueTable) -> list[Proposal]:

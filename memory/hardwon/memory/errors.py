@@ -12,6 +12,7 @@
     │   ├── LibraryReadOnly                   a write to a library that may only be read
     │   ├── LibraryUnwritable                 disk full, no permission, or locked for too long
     │   ├── LibraryMissing (FileNotFoundError)    its file was removed or replaced while it was open
+    │   ├── LibraryDamaged (ValueError)       a row of it was changed by the disk, not by us
     │   ├── LibraryForbidden (PermissionError)    a token does not allow what was asked of a served library
     │   └── LibraryUnreachable (ConnectionError)  a served library does not answer
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
@@ -90,6 +91,13 @@ class LibraryUnwritable(LibraryError):
 
 class LibraryMissing(LibraryError, FileNotFoundError):
     """The file of an open library was removed, or another one was put in its place."""
+
+
+class LibraryDamaged(LibraryError, ValueError):
+    """A stored row holds something else than was written, by a fault of the disk or by hand."""
+
+    rows: tuple[str, ...] = ()
+    """The damaged rows, with their tables, as far as they were looked for."""
 
 
 class LibraryForbidden(LibraryError, PermissionError):

@@ -4,6 +4,7 @@ One table has all steps of a namespace; where a `WorldMap` is given, the keys of
 """
 
 import json
+import logging
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -15,6 +16,8 @@ from .situation import GUARD_MARK
 from .store import Store
 from .values import MADE, StoredCells, ValueTable
 from .world_values import WorldMap, in_world
+
+logger = logging.getLogger("hardwon.memory")
 
 MAX_ID = 2**63 - 1
 _READ = 8192
@@ -115,11 +118,11 @@ class FiledValues:
         texts: dict[int, str] = {}
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
             rows = _whole_episodes(rows)
-            filed = json.loads(f"[{','.join(row[1] for row in rows)}]")
+            filed = _numbers_of(rows)
             unknown = sorted({number for numbers in filed for number in numbers if number not in texts})
             texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
             for numbers, (step_id, _, value, _, action, episode), known in zip(filed, rows, _judged(rows), strict=True):
-                keys = self._keyed([texts[number] for number in numbers], action, episode, known)
+                keys = self._keyed([texts[number] for number in numbers if number in texts], action, episode, known)
                 value = bounded(value)  # older files hold any return
                 values.add(keys, value, step_id, action=action, bad=known.bad, lost=known.lost, episode=known.episode)
             self._last_step = rows[-1][0]
@@ -141,6 +144,23 @@ def _whole_episodes(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         return rows
     begun = next(at for at in range(len(rows) - 1, -1, -1) if rows[at][-1] != rows[-1][-1])
     return rows[: begun + 1]
+
+
+def _numbers_of(rows: list[tuple[Any, ...]]) -> list[list[int]]:
+    """Return the numbers of the keys of each step; a step whose row is damaged is filed under none."""
+    try:
+        found: list[list[int]] = json.loads(f"[{','.join(row[1] for row in rows)}]")
+        return found
+    except (ValueError, TypeError):
+        return [_numbers(row) for row in rows]
+
+
+def _numbers(row: tuple[Any, ...]) -> list[int]:
+    try:
+        return [int(number) for number in json.loads(row[1])]
+    except (ValueError, TypeError):
+        logger.warning("step %s is damaged and left out. Run: hardwon memory verify", row[0])
+        return []
 
 
 def _judged(rows: list[tuple[Any, ...]]) -> Iterator[Evidence]:

@@ -18,7 +18,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from .checksums import real, seal, sum_of
-from .errors import ConfigError
+from .errors import ConfigError, LibraryDamaged
 from .offers import read_offers, write_offers
 from .records import Diagnosis, Failure, State, Step, Trajectory
 from .situation import fact_words, vocabulary
@@ -354,18 +354,21 @@ def read_states(store: Store, ids: Collection[int]) -> dict[int, State]:
     """States by id."""
     chosen, values = _among(ids)
     rows = store.rows(f"SELECT id, {_STATE} FROM states WHERE id IN ({chosen})", values)
-    return {
-        ref: State(
-            observation,
-            json.loads(facts) if facts != "{}" else {},
-            location,
-            task,
-            feedback,
-            tuple(json.loads(notes)) if notes != "[]" else (),
-            signature,
-        )
-        for ref, observation, facts, location, task, feedback, notes, signature in rows
-    }
+    try:
+        return {
+            ref: State(
+                observation,
+                json.loads(facts) if facts != "{}" else {},
+                location,
+                task,
+                feedback,
+                tuple(json.loads(notes)) if notes != "[]" else (),
+                signature,
+            )
+            for ref, observation, facts, location, task, feedback, notes, signature in rows
+        }
+    except ConfigError as error:
+        raise LibraryDamaged(f"a row of states holds what is no state ({error}) Run: hardwon memory verify") from error
 
 
 def _among(ids: Collection[int]) -> tuple[str, tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from weakref import ref
 from . import catalogue, extraction, forgetting, inspection, recall, soundness, transfer
 from .bank import Bank
 from .curator import Curator, Gate, expire
+from .damage import names_damage
 from .derived import Derived
 from .distilling import Distiller, admit_within_limits
 from .doors import has_keys, received, with_keys
@@ -73,6 +74,7 @@ KEYS_AFTER = 64
 """Episodes recorded without keys after which the words that keys depend on are read again."""
 
 
+@names_damage
 class ExperienceLibrary(TendedLibrary):
     """A durable collection of experience and of the items distilled from it; see `open`."""
 

@@ -6,14 +6,16 @@ The truth itself is never changed here: a file that SQLite finds damaged is told
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from sqlite3 import Connection
 from typing import Any
 
 from . import filed_values, search, tiers, world_scores, worlds
 from .catalogue import item_of, places_of
 from .checksums import Damage, damages, seal, seal_missing
+from .damage import UNREADABLE
 from .embed import Embedder
-from .errors import LibraryError, NotALibrary
+from .errors import LibraryDamaged, LibraryError, NotALibrary
 from .inspection import trajectory
 from .ledger import episode_words, plain, state_text
 from .records import Problem, Segment, State
@@ -69,45 +71,92 @@ _SHOWN = 5
 
 
 def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
-    """Every derived structure that differs, and how."""
-    for kind, query in _LIVE.items():
-        wanted = {row[0] for row in store.rows(query, (namespace,))}
+    """Yield every derived structure that differs, and how; what cannot even be read differs as well."""
+    again = cache(lambda: _read_again(store, namespace))  # of whole episodes, for two of them
+    of_episodes: dict[str, Comparison] = {
+        "words": lambda store, namespace: _wrong_words(store, namespace, again()[0]),
+        "segments": lambda store, namespace: _wrong_segments(store, namespace, again()[1]),
+    }
+    for where, compare in (_COMPARED | of_episodes).items():
+        try:
+            wrong = compare(store, namespace)
+        except (*UNREADABLE, LibraryDamaged) as error:
+            wrong = f"cannot be read: {error!r:.200}"
+        if wrong:
+            yield where, wrong
+
+
+def _text_index(kind: search.Kind) -> "Comparison":
+    def compare(store: Store, namespace: int) -> str:
+        wanted = _live(store, namespace, kind)
         held = {row[0] for row in store.rows(f"SELECT id FROM {kind}_text_{namespace}_docsize")}
         if wanted != held:
-            yield f"{kind} text index", f"{len(wanted - held)} missing, {len(held - wanted)} too many"
-        elif kind == "items" and (other := _other_words(store, namespace)):
-            yield "items text index", f"{other} with other words than their items"
+            return f"{len(wanted - held)} missing, {len(held - wanted)} too many"
+        other = _other_words(store, namespace) if kind == "items" else 0
+        return f"{other} with other words than their items" if other else ""
+
+    return compare
+
+
+def _vectors(kind: search.Kind) -> "Comparison":
+    def compare(store: Store, namespace: int) -> str:
+        wanted = _live(store, namespace, kind)
         vectors = {row[0] for row in store.rows(_VECTORS, (namespace, kind))}
         if vectors - wanted:
-            yield f"{kind} vectors", f"{len(vectors - wanted)} of nothing that exists"
-        elif wrong := _wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0)):
-            yield f"{kind} vectors", wrong
-    ((unfiled, why),) = store.rows("SELECT count(failed), min(failed) FROM inbox WHERE namespace = ?", (namespace,))
-    if unfiled:
-        yield "inbox", f"{unfiled} not filed: {why}"
-    words, cuts = _read_again(store, namespace)
-    if words != dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,))):
-        yield "words", "counts differ from the episodes"
-    wrong = _apart(_told(cuts), store.rows(f"SELECT {_SEGMENT} FROM segments WHERE namespace = ?", (namespace,)))
-    if wrong:
-        yield "segments", wrong
-    attempts = tiers.differences(store, namespace)
-    if attempts:
-        yield "attempts", ", ".join(attempts)
-    ((unplaced,),) = store.rows(_UNPLACED, (namespace,))
-    if unplaced:
-        yield "worlds", f"{unplaced} episodes in none"
-    if wrong_scores := len(list(world_scores.problems(store.connection, namespace))):
-        yield "scores per world", f"{wrong_scores} of no item, of no world, or outside 0 to 1"
-    wrong = _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
-    if wrong:
-        yield "item places", wrong
-    if wrong := filed_values.saved_problem(store, namespace):
-        yield "saved values", wrong
-    for kind in search.KINDS:
-        if wrong := search.saved_problem(store, namespace, kind):
-            yield f"saved index of {kind}", wrong
+            return f"{len(vectors - wanted)} of nothing that exists"
+        return _wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0))
 
+    return compare
+
+
+def _live(store: Store, namespace: int, kind: str) -> set[int]:
+    return {row[0] for row in store.rows(_LIVE[kind], (namespace,))}
+
+
+def _unfiled(store: Store, namespace: int) -> str:
+    ((unfiled, why),) = store.rows("SELECT count(failed), min(failed) FROM inbox WHERE namespace = ?", (namespace,))
+    return f"{unfiled} not filed: {why}" if unfiled else ""
+
+
+def _wrong_words(store: Store, namespace: int, words: dict[str, int]) -> str:
+    held = dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,)))
+    return "counts differ from the episodes" if words != held else ""
+
+
+def _wrong_segments(store: Store, namespace: int, cuts: list[Segment]) -> str:
+    return _apart(_told(cuts), store.rows(f"SELECT {_SEGMENT} FROM segments WHERE namespace = ?", (namespace,)))
+
+
+def _wrong_worlds(store: Store, namespace: int) -> str:
+    ((unplaced,),) = store.rows(_UNPLACED, (namespace,))
+    worlds.read_worlds(store.rows("SELECT id, record FROM worlds WHERE namespace = ?", (namespace,)))
+    return f"{unplaced} episodes in none" if unplaced else ""
+
+
+def _wrong_scores(store: Store, namespace: int) -> str:
+    wrong = len(list(world_scores.problems(store.connection, namespace)))
+    return f"{wrong} of no item, of no world, or outside 0 to 1" if wrong else ""
+
+
+def _wrong_places(store: Store, namespace: int) -> str:
+    return _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
+
+
+Comparison = Callable[[Store, int], str]
+_COMPARED: dict[str, Comparison] = {
+    "states text index": _text_index("states"),
+    "states vectors": _vectors("states"),
+    "items text index": _text_index("items"),
+    "items vectors": _vectors("items"),
+    "inbox": _unfiled,
+    "attempts": lambda store, namespace: ", ".join(tiers.differences(store, namespace)),
+    "worlds": _wrong_worlds,
+    "scores per world": _wrong_scores,
+    "item places": _wrong_places,
+    "saved values": lambda store, namespace: filed_values.saved_problem(store, namespace) or "",
+    "saved index of states": lambda store, namespace: search.saved_problem(store, namespace, "states") or "",
+    "saved index of items": lambda store, namespace: search.saved_problem(store, namespace, "items") or "",
+}
 
 _LIVE = {
     "states": "SELECT id FROM states WHERE namespace = ?",

@@ -6,6 +6,7 @@ but it knows that something may have to be done before the next read (`waiting`,
 reads a copy in memory where that cannot be done in the file.
 """
 
+import logging
 import os
 import sqlite3
 import time
@@ -19,6 +20,7 @@ import sqlite_utils
 from .errors import (
     ConfigError,
     HardwonError,
+    LibraryDamaged,
     LibraryError,
     LibraryMissing,
     LibraryReadOnly,
@@ -47,6 +49,11 @@ _OF_PARENTS: list[sqlite3.Connection] = []
 MAKING_S = 3.0
 """Seconds that a new library's file may be empty, while another process makes it."""
 _MAGIC = b"SQLite format 3\x00"
+_NO_TEXT = "Could not decode to UTF-8"
+"""How Python's words begin for a text that is damaged."""
+_VERIFY = "hardwon memory verify"
+
+logger = logging.getLogger("hardwon.memory")
 
 
 class Store:
@@ -221,8 +228,21 @@ class Store:
                 self.waiting()
             try:
                 return self.connection.execute(sql, parameters).fetchall()
+            except sqlite3.OperationalError as error:
+                if not str(error).startswith(_NO_TEXT):
+                    raise self._explain(error) from error
+                return self._as_well_as_can_be(sql, parameters)
             except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:  # `_explained` takes as long
                 raise self._explain(error) from error
+
+    def _as_well_as_can_be(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Read rows in which a byte was changed so that a text is no UTF-8: the others are not to blame."""
+        logger.warning("%s was damaged after it was written. Which rows says: hardwon memory verify", self.path)
+        self.connection.text_factory = lambda text: text.decode(errors="replace")
+        try:
+            return self.connection.execute(sql, parameters).fetchall()
+        finally:
+            self.connection.text_factory = str
 
     def to_copy(self, change: Callable[[], None]) -> None:
         """Read from a copy in memory from now on, with a change that the file cannot take."""
@@ -333,6 +353,8 @@ class Store:
             return LibraryError(f"{self.path}: a whole number is beyond 64 bits ({error}). Give a smaller one.")
         code = getattr(error, "sqlite_errorname", None) or ""
         words = str(error)
+        if words.startswith((_NO_TEXT, "malformed JSON")):
+            return LibraryDamaged(f"{self.path} was damaged after it was written ({words:.80}). Run: {_VERIFY}")
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return LibraryUnwritable(
                 f"{self.path} is held by another writer since {BUSY_TIMEOUT_S:.0f} s. Stop it, then try again."

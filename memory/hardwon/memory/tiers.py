@@ -14,6 +14,7 @@ from itertools import groupby
 from math import isclose
 from sqlite3 import Connection
 
+from .checksums import parse
 from .errors import UnknownName
 from .records import Failure, Segment, Step, Summary
 from .situation import parse_action
@@ -93,7 +94,7 @@ class Attempts:
                 (*(part for key in some for part in key), self._namespace),
             )
             for signature, pattern, ref, n, returns, failures, *rest in rows:
-                counted = Counter(json.loads(failures)) if failures != "{}" else Counter()
+                counted = Counter(parse(failures, "attempts")) if failures != "{}" else Counter()
                 self._ids[signature, pattern] = ref
                 self._tallies[signature, pattern] = Tally(n, returns, counted, *rest)
         for key in missing:
@@ -177,7 +178,7 @@ def summaries(
 
 def _summary(row: tuple[int, str, str, int, str, float, int, int, int, int]) -> Summary:
     ref, signature, pattern, n, failures, returns, best, first, last, live = row
-    counts = json.loads(failures) if failures != "{}" else {}
+    counts = parse(failures, "attempts") if failures != "{}" else {}
     return Summary(ref, signature, pattern, n, counts, returns / n, best, first, last, live)
 
 

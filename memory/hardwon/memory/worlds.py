@@ -17,6 +17,8 @@ from sqlite3 import Connection
 from typing import Any
 
 from .actions import parse_action
+from .checksums import parse
+from .errors import LibraryDamaged
 from .records import Trajectory
 from .situation import content_words
 from .world_scores import rename, unite
@@ -241,7 +243,14 @@ def _overlap(some: frozenset[str], others: frozenset[str]) -> float:
 
 def read_worlds(rows: Iterable[tuple[int, str]]) -> Worlds:
     """Make worlds of their rows."""
-    return Worlds(_from_record(number, json.loads(record)) for number, record in rows)
+    return Worlds(_stored(number, record) for number, record in rows)
+
+
+def _stored(number: int, record: str) -> World:
+    try:
+        return _from_record(number, parse(record, "worlds"))
+    except (LookupError, TypeError, AttributeError) as error:
+        raise LibraryDamaged(f"worlds holds {record!r:.60}, which is no world. Run: hardwon memory repair") from error
 
 
 def _from_record(number: int, record: Mapping[str, Any]) -> World:
