@@ -310,3 +310,83 @@ def test_a_refusal_in_a_run_of_unknown_end_is_booked_without_an_outcome(library,
     told = replace(episode("open drawer"), success=None)
     library.record(replace(told, steps=tuple(replace(step, why={"blocked": [ref]}) for step in told.steps)))
     assert [(usage["mode"], usage["outcome"]) for usage in library.usages(ref)] == [("blocked", None)]
+
+
+# ---- repetitions
+
+
+def in_vain(library, episode, thing, *after, evolve=True):
+    """One episode in which a call fails twice in a row, and these actions work afterwards."""
+    again = [f"open(what='{thing}')"] * 2
+    told = episode(*again, *after, library=library)
+    steps = [
+        replace(step, diagnosis=replace(step.diagnosis, success=False, failure=Failure.TOOL_ERROR)) if n < 2 else step
+        for n, step in enumerate(told.steps)
+    ]
+    library.record(replace(told, steps=tuple(steps)))
+    if evolve:
+        library.evolve()
+
+
+def repeats(library):
+    """The guardrails in force that speak of repetitions."""
+    found = [item for item in library.items(["guardrail"]) if item.condition == {"again": "failed"}]
+    return [item for item in found if item.confidence >= MIN_CONFIDENCE]
+
+
+@pytest.mark.parametrize(
+    ("steps", "again"),
+    [
+        ("a- a-", [None, True]),
+        ("a- a+", [None, False]),
+        ("a- b- a-", [None, None, True]),
+        ("a- b+ a-", [None, None, None]),
+        ("a- a- b+ a+", [None, True, None, None]),
+        ("a- a- a- a+", [None, False, False, False]),  # to wait was enough
+        ("a~ a- a-", [None, None, True]),  # an outage may be tried again
+        ("a! a-", [None, None]),  # it never ran
+    ],
+)
+def test_a_repetition_is_in_vain_unless_waiting_was_enough(steps, again):
+    """`-` failed, `+` worked, `~` met an outage, `!` was refused."""
+    failures = {"-": Failure.TOOL_ERROR, "+": Failure.NONE, "~": Failure.UNAVAILABLE, "!": Failure.BLOCKED}
+    told = [(step[0], failures[step[1]].value) for step in steps.split()]
+    assert [one.again for one in evidence_of(told, 1)] == again
+
+
+def test_a_tool_whose_repetitions_are_in_vain_is_not_called_again_for_things_never_seen(library, episode):
+    """Twelve vain repetitions with different things forbid the thirteenth; the first call is free."""
+    for n in range(12):
+        in_vain(library, episode, f"thing{'abcdefghijkl'[n]}", "push box", f"open(what='thing{'abcdefghijkl'[n]}')")
+    assert [item.forbids for item in repeats(library)] == ["open(what={1})"]
+    state, other = episode().steps[0].pre, "open(what='gate')"
+    assert library.check(state, other).allowed
+    verdict = library.check(state, other, again=True)
+    assert not verdict.allowed
+    assert verdict.cause == "failed 12 of 12 times when it had just failed and nothing was done in between"
+    assert not library.check(state, "open(what='lid')", again=True).allowed
+
+
+def test_one_things_repetitions_say_nothing_of_others(library, episode):
+    for _ in range(20):
+        in_vain(library, episode, "vault", "push box")
+    assert repeats(library) == []
+
+
+def test_a_tool_that_answers_after_some_waiting_may_be_repeated(library, episode):
+    for n in range(20):
+        in_vain(library, episode, f"thing{'abcdefghijklmnopqrst'[n]}", f"open(what='thing{'abcdefghijklmnopqrst'[n]}')")
+    assert repeats(library) == []
+
+
+def test_a_repetition_that_works_takes_its_guardrail_out_of_force(library, episode):
+    for n in range(12):
+        in_vain(library, episode, f"thing{'abcdefghijkl'[n]}", "push box")
+    assert repeats(library)
+    told = episode("open(what='gate')", "open(what='gate')", library=library)
+    first = replace(
+        told.steps[0], diagnosis=replace(told.steps[0].diagnosis, success=False, failure=Failure.TOOL_ERROR)
+    )
+    library.record(replace(told, steps=(first, *told.steps[1:])))
+    library.evolve()
+    assert repeats(library) == []

@@ -22,8 +22,10 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, probation
+from hardwon.memory.actions import is_of
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import ExperienceMiddleware, middleware as module, namespaces, trials
+from hardwon.runtime.middleware_run import parted
 
 create_agent: Any = agents.create_agent
 
@@ -595,6 +597,37 @@ def test_first_runs_of_test_first_work_are_not_refused(library, mode):
     assert not [item for item in library.items(["guardrail"]) if "run_tests" in (item.forbids or "")]
 
 
+@pytest.mark.parametrize("mode", ["warn", "block"])
+def test_a_command_that_fails_forbids_no_other_program(library, mode):
+    """The third scenario: `make test` fails before `pip install` in ten tasks: 0 of 10 runs of `npm test` are refused."""
+    state: dict[str, Any] = {"ran": []}
+
+    @tool
+    def run(command: str) -> str:
+        """Run a command."""
+        state["ran"].append(command)
+        if command == "make test":
+            raise ToolException("make: *** [Makefile:4: test] Error 1: No module named 'pytest'")
+        return "done"
+
+    run.handle_tool_error = True
+    project = SimpleNamespace(tools=[run])
+    for n in range(10):
+        script = [call("run", ref, command="make test") for ref in "123"]
+        ran(library, project, *script, AIMessage("Pity."), ask=f"Check project {n}.", guardrails="warn")
+    made = [item.forbids for item in library.items(["guardrail"])]
+    assert "run(command=make test)" in made
+    for n in range(10):
+        state["ran"].clear()
+        answers = ran(
+            library, project, call("run", command="npm test"), AIMessage("Done."), ask=f"Check project {n}.",
+            guardrails=mode,
+        )  # fmt: skip
+        assert state["ran"] == ["npm test"]
+        assert answers.messages[2].content == "done"
+    assert not any(is_of(pattern or "", "run(command='npm test')") for pattern in made)
+
+
 def test_a_call_that_is_forbidden_runs_with_a_warning_by_default(library, desk):
     """The warning stands below the answer, and is no part of what is remembered of it."""
     guard = library.add(GUARD).item_id
@@ -669,6 +702,34 @@ def test_a_guardrail_speaks_before_a_person_is_asked(library, desk):
     told = reviewed(library, desk, *script, decide=APPROVE, guardrails="block")
     assert told.shown == ["book(table=8)"]
     assert desk.booked == [8]
+
+
+@pytest.mark.parametrize("order", [(7, 8), (8, 7), (6, 7, 8)])
+def test_of_calls_made_together_the_person_is_asked_about_those_that_may_run(library, desk, order):
+    """Each call has one answer; the refused one is answered with the reason and never shown."""
+    library.add(GUARD)
+    together = calls(*(call("book", str(table), table=table) for table in order))
+    told = reviewed(library, desk, together, AIMessage("Done."), decide=APPROVE, guardrails="block")
+    allowed = [table for table in order if table != 7]
+    assert told.shown == [f"book(table={table})" for table in allowed]
+    assert desk.booked == allowed
+    answers = {one.tool_call_id: one.content for one in told.messages if isinstance(one, ToolMessage)}
+    assert set(answers) == set(map(str, order))
+    assert "seven is always taken" in answers["7"]
+    assert answers["8"] == "table 8 is yours"
+    assert sorted(step.diagnosis.failure for step in last(library).steps if not step.diagnosis.success) == ["blocked"]
+    assert len(last(library).steps) == len(order)
+
+
+def test_a_providers_own_copies_of_refused_calls_are_parted_too():
+    made = calls(call("book", "1", table=7), call("book", "2", table=8))
+    made.content = [{"type": "text", "text": "Both."}, *({"type": "tool_use", "id": ref} for ref in "12")]
+    made.additional_kwargs["tool_calls"] = [{"id": ref} for ref in "12"]
+    first, rest = parted(made, {"1"})
+    assert [one["id"] for one in first.tool_calls] == ["1"]
+    assert [one["id"] for one in rest.tool_calls] == ["2"]
+    assert rest.content == [{"type": "text", "text": "Both."}, {"type": "tool_use", "id": "2"}]
+    assert rest.additional_kwargs["tool_calls"] == [{"id": "2"}]
 
 
 def test_in_warn_the_person_is_shown_what_experience_warns_of(library, desk):

@@ -39,6 +39,8 @@ WARNING_EVIDENCE = 8
 WARNING_RATE = 0.7
 RELEASE_RATE = 0.8
 """A guardrail whose failure rate fell below this is retired."""
+_WHERE = {"again": "when it had just failed and nothing was done in between"}
+"""Where the failures of a guardrail were, by its condition."""
 STRATEGY_EVIDENCE = 5
 STRATEGY_GAIN = 0.15
 """How much more discounted return than the action's average a strategy must bring."""
@@ -98,16 +100,19 @@ def guard_key(item: Item) -> str:
 def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
-    if not pattern or operator not in ("around", "told", "mark"):  # no action, or one with an @ of its own
+    if not pattern or operator not in ("around", "told", "mark", "again"):  # no action, or one with an @ of its own
         return None
     wide = "{1}" in pattern
-    if wide and operator == "around" and not cell.several_bad:  # one thing's failures say nothing of others like it
+    if (
+        wide and operator in ("around", "again") and not cell.several_bad
+    ):  # one thing's failures say nothing of others like it
         return None
     losing = cell.lost >= LOST_SHARE * cell.bad
     if cell.bad_episodes < (LOSING_EPISODES if losing else EPISODES):
         return None
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide and not losing else (NARROW_EVIDENCE, NARROW_RATE)
-    outweighs = cell.bad >= WEIGHT * sqrt(_successes(pattern, values))
+    # successes elsewhere were first tries, and say nothing of repetitions
+    outweighs = operator == "again" or cell.bad >= WEIGHT * sqrt(_successes(pattern, values))
     if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
         kind: Kind = "guardrail"
         title, legacy = guardrail_title(pattern, {operator: operand}), f"do not `{pattern}`"
@@ -120,7 +125,7 @@ def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
     return Item(
         kind,
         title,
-        f"failed {cell.bad} of {cell.n} times here",
+        f"failed {cell.bad} of {cell.n} times {_WHERE.get(operator, 'here')}",
         condition={operator: operand},
         forbids=pattern,
         provenance=tuple(cell.bad_steps),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from .evidence import Evidence, call_keys, evidence_of
+from .evidence import Evidence, again_key, call_keys, evidence_of
 from .records import bounded
 from .sidecar import SAVE_AFTER, Sidecar, due
 from .situation import GUARD_MARK
@@ -125,6 +125,10 @@ class FiledValues:
                 keys = self._keyed([texts[number] for number in numbers if number in texts], action, episode, known)
                 value = bounded(value)  # older files hold any return
                 values.add(keys, value, step_id, action=action, bad=known.bad, lost=known.lost, episode=known.episode)
+                if known.again is not None and keys and self._worlds is None:
+                    values.add(
+                        [again_key(action)], value, step_id, action=action, bad=known.again, episode=known.episode
+                    )
             self._last_step = rows[-1][0]
             self._filed += len(rows)
 

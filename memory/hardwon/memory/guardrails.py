@@ -4,6 +4,7 @@ A condition is a tree of plain values, so that it is stored, read and checked wi
 
     {"around": "1: closed"}            what `Situation.context` says of the action: words shown near it
     {"told": "1 grill"}                the notes have this word beside the first argument
+    {"again": "failed"}                this very call failed in this run, and nothing worked since
     {"mark": "1 unnamed"}              how the notes speak of an argument: told, other, unnamed
     {"text": "is locked"}              the observation or a note contains these words
     {"fact": {"front": "wall"}}        a fact equals a value, or a listing contains it
@@ -26,9 +27,9 @@ from .situation import Situation
 
 MIN_CONFIDENCE = 0.6
 """A guardrail below this only advises."""
-_FILED = ("around", "told", "mark")
+_FILED = ("around", "told", "mark", "again")
 """Conditions of one operator that guardrails are found by: those that rules make."""
-_OPERATORS = ("all", "any", "not", "around", "told", "mark", "text", "fact", "signature")
+_OPERATORS = ("all", "any", "not", "around", "told", "mark", "again", "text", "fact", "signature")
 
 
 def validate(condition: Mapping[str, Any]) -> None:
@@ -68,6 +69,8 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
             return operand in situation.told_words(action)
         case "mark":
             return operand in situation.marks(action)
+        case "again":
+            return action in situation.failed
         case "text":
             return any(operand.lower() in told.lower() for told in (state.observation, *state.notes))
         case "fact":
@@ -129,6 +132,7 @@ class Guard:
         holding = [("", ""), ("around", situation.context(action))]
         holding += [("told", word) for word in situation.told_words(action)]
         holding += [("mark", mark) for mark in situation.marks(action)]
+        holding += [("again", "failed")] if action in situation.failed else []
         found = {
             item.id: item
             for operator, operand in holding

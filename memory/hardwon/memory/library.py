@@ -359,20 +359,24 @@ class ExperienceLibrary(TendedLibrary):
                 )  # fmt: skip
         return _as_asked(found, asked, known)
 
-    def check(self, state: State, action: str) -> Verdict:
-        """Whether a guardrail forbids this action in this state."""
+    def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
+        """Whether a guardrail forbids this action in this state.
+
+        Pass `again=True` when the same action failed in this run and nothing worked since.
+        """
         _check_asked(state, action)
         with self._lock:
             derived = self._caught_up()
-            return derived.guard.check(derived.situation(redact_state(state)), redact(action))
+            situation, action = derived.situation(redact_state(state)), redact(action)
+            return derived.guard.check(situation.after_failure(action) if again else situation, action)
 
-    def enforce(self, state: State, action: str) -> Verdict:
+    def enforce(self, state: State, action: str, *, again: bool = False) -> Verdict:
         """Check an action that is about to run: a refusal is counted, and a trial that is due is given.
 
         On a trial the verdict allows the action and names the guardrails; whoever runs it says so in the
         step's `why` ({"overrode": items, "trial": items}), by which its outcome decides. See `probation`.
         """
-        verdict = self.check(state, action)
+        verdict = self.check(state, action, again=again)
         if verdict.allowed:
             return verdict
         with self._lock:

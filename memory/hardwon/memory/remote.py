@@ -189,13 +189,15 @@ class RemoteLibrary(ExperienceLibrary):
         }  # fmt: skip
         return read(Recollection, self._wire.ask("recall", asked))
 
-    def check(self, state: State, action: str) -> Verdict:
-        """Whether a guardrail forbids this action in this state."""
-        return read(Verdict, self._wire.ask("check", {"state": asdict(state), "action": action, "about_to_run": False}))
+    def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
+        """Whether a guardrail forbids this action in this state; `again`: it just failed and nothing worked since."""
+        asked = {"state": asdict(state), "action": action, "again": again, "about_to_run": False}
+        return read(Verdict, self._wire.ask("check", asked))
 
-    def enforce(self, state: State, action: str) -> Verdict:
+    def enforce(self, state: State, action: str, *, again: bool = False) -> Verdict:
         """Check an action that is about to run: a refusal is counted, and a trial that is due is given."""
-        return read(Verdict, self._wire.ask("check", {"state": asdict(state), "action": action, "about_to_run": True}))
+        asked = {"state": asdict(state), "action": action, "again": again, "about_to_run": True}
+        return read(Verdict, self._wire.ask("check", asked))
 
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""

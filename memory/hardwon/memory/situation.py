@@ -8,6 +8,7 @@ used where the environment gives them, text otherwise; nothing here knows any on
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -90,11 +91,19 @@ class Situation:
         self._structural = structural
         self._task = content_words(state.task)
         self._contexts: dict[str, tuple[str, str]] = {}
+        self.failed: frozenset[str] = frozenset()
+        """Calls that failed in this run, with nothing that worked since."""
         self._lists = {
             name: [one if isinstance(one, str) else str(one) for one in value]
             for name, value in state.facts.items()
             if isinstance(value, list | tuple)
         }
+
+    def after_failure(self, action: str) -> "Situation":
+        """Return this situation as one in which the action was made in vain, and nothing worked since."""
+        found = copy(self)
+        found.failed = frozenset({action})
+        return found
 
     @cached_property
     def _shown(self) -> _Text:

@@ -100,6 +100,8 @@ def _when(condition: Mapping[str, Any]) -> str:
         case "mark":
             number, _, mark = operand.partition(" ")
             clauses = [f"{_letter(number)} is {_mark(mark)}"]
+        case "again":
+            clauses = ["it has just failed and nothing was done since"]
         case _:
             clauses = [fill_holes(condition_words(condition))]
     return f" when {_join(clauses)}" if clauses else ""

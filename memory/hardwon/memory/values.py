@@ -26,7 +26,7 @@ SPREAD = 0.02
 """Variance that two imagined steps bring to every key, so that two equal returns prove little."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 3 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 4 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """What the numbers of a cell depend on, for files that hold some."""
 
 

@@ -73,6 +73,8 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
         case "mark":
             number, _, mark = operand.partition(" ")
             return f"{_name(number, names)} is {_mark(mark)}"
+        case "again":
+            return "it has just failed and nothing was done since"
         case "text":
             return f'the text says "{operand}"'
         case "fact":

@@ -18,7 +18,7 @@ import random
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
@@ -54,6 +54,7 @@ from .middleware_run import (
     message_of,
     name_of_tool,
     note_rejections,
+    parted,
     reason,
     warning,
     with_before,
@@ -322,7 +323,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return None
         rulings = [self._ruling(episode, call) for call in message.tool_calls]
         if any(ruling.runs for ruling in rulings):
-            return None  # refused one by one, when they are to run
+            self._refuse_some(episode, response, message, rulings, before)
+            return None
         told: list[Any] = [*before, *response.result]
         for call, ruling in zip(message.tool_calls, rulings, strict=True):
             told.append(self._refuse(episode, call, ruling))
@@ -333,6 +335,17 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 f"This run ends here: {rulings[0].verdict.cause or 'a guardrail'} forbids what it insists on."
             )
         return told
+
+    def _refuse_some(
+        self, episode: Running, response: Any, message: AIMessage, rulings: Sequence[Ruling], before: list[Any]
+    ) -> None:
+        """Answer the refused calls of a message, and leave in it those that run: a person is asked about no others."""
+        refused = [(call, one) for call, one in zip(message.tool_calls, rulings, strict=True) if not one.runs]
+        if not refused:
+            return
+        first, rest = parted(message, {call["id"] for call, _ in refused})
+        before += [first, *(self._refuse(episode, call, ruling) for call, ruling in refused)]
+        response.result = [rest if one is message else one for one in response.result]
 
     def _ruling(self, episode: Running, call: Mapping[str, Any]) -> Ruling:
         """What is done with a call: once ruled on, it stays so, unless a person changed the call."""

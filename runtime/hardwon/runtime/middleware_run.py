@@ -5,7 +5,7 @@ Its hooks are in `middleware`; nothing here asks a model or runs a tool.
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +78,23 @@ def with_before(
     if last is not None:
         return replace(response, result=[*before, last])
     return replace(response, result=[*before, *response.result]) if before else response
+
+
+def parted(message: AIMessage, refused: Collection[str | None]) -> tuple[AIMessage, AIMessage]:
+    """Split a message: one that makes the refused calls and says nothing, and one with everything else.
+
+    The second keeps the id of the message. The providers' own copies of the calls are split as well.
+    """
+    made = [call for call in message.tool_calls if call["id"] in refused]
+    left = [call for call in message.tool_calls if call["id"] not in refused]
+    content = message.content
+    if isinstance(content, list):
+        content = [one for one in content if not (isinstance(one, dict) and one.get("id") in refused)]
+    also = dict(message.additional_kwargs)
+    if isinstance(also.get("tool_calls"), list):
+        also["tool_calls"] = [one for one in also["tool_calls"] if one.get("id") not in refused]
+    rest = message.model_copy(update={"tool_calls": left, "content": content, "additional_kwargs": also})
+    return AIMessage("", tool_calls=made, name=message.name), rest
 
 
 def name_of_tool(tool: Any) -> str:

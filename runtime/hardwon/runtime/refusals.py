@@ -64,10 +64,11 @@ def rule(
     if not mode:
         return Ruling(Verdict(True))
     counted = mode == "block" and learn
-    verdict = library.enforce(state, action) if counted else library.check(state, action)
+    again = is_repetition(steps, action)
+    verdict = library.enforce(state, action, again=again) if counted else library.check(state, action, again=again)
     if verdict.allowed:
         return Ruling(verdict)
-    if mode == "warn" and not is_repetition(steps, action):
+    if mode == "warn" and not again:
         return Ruling(verdict)
     if refused(steps, action) < (MOST_IN_A_RUN if mode == "block" else MOST_WARNED):
         return Ruling(verdict, runs=False)

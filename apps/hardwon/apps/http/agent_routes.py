@@ -99,7 +99,8 @@ def check(asked: CheckAsked, at: At) -> Response:
     may_count = asked.about_to_run and at.caller.may(at.namespace, "read") and at.caller.may(at.namespace, "record")
     with at.recording() if may_count else at.reading() as library:
         counted = asked.about_to_run and not library.read_only
-        return said(Verdict, (library.enforce if counted else library.check)(asked.state, asked.action))
+        ask = library.enforce if counted else library.check
+        return said(Verdict, ask(asked.state, asked.action, again=asked.again))
 
 
 @router.post("/check-plan", response_model=Verdict)

@@ -75,6 +75,8 @@ class CheckAsked(ActionAsked):
 
     about_to_run: bool = True
     """Whether it runs if it may: then a refusal is counted, and a guardrail on probation lets it through when due."""
+    again: bool = False
+    """Whether this action has failed in this run and nothing worked since."""
 
 
 class KeysAsked(ActionAsked):
