@@ -315,17 +315,16 @@ def test_a_refusal_in_a_run_of_unknown_end_is_booked_without_an_outcome(library,
 # ---- repetitions
 
 
-def in_vain(library, episode, thing, *after, evolve=True):
+def in_vain(library, episode, thing, *after, tool="open"):
     """One episode in which a call fails twice in a row, and these actions work afterwards."""
-    again = [f"open(what='{thing}')"] * 2
+    again = [f"{tool}(what='{thing}')"] * 2
     told = episode(*again, *after, library=library)
     steps = [
         replace(step, diagnosis=replace(step.diagnosis, success=False, failure=Failure.TOOL_ERROR)) if n < 2 else step
         for n, step in enumerate(told.steps)
     ]
     library.record(replace(told, steps=tuple(steps)))
-    if evolve:
-        library.evolve()
+    library.evolve()
 
 
 def repeats(library):
@@ -371,6 +370,14 @@ def test_one_things_repetitions_say_nothing_of_others(library, episode):
     for _ in range(20):
         in_vain(library, episode, "vault", "push box")
     assert repeats(library) == []
+
+
+@pytest.mark.parametrize(("others", "forbidden"), [(20, ["open(what={1})"]), (19, [])])
+def test_where_repetitions_are_in_vain_in_general_a_tool_needs_few_of_its_own(library, episode, others, forbidden):
+    """Four of 24 are of the tool, with one thing; the others are of another one, with one thing as well."""
+    for n in range(others + 4):
+        in_vain(library, episode, "vault", "push box", tool="shut" if n < others else "open")
+    assert [item.forbids for item in repeats(library) if "open" in item.forbids] == forbidden
 
 
 def test_a_tool_that_answers_after_some_waiting_may_be_repeated(library, episode):

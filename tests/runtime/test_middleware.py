@@ -599,7 +599,7 @@ def test_first_runs_of_test_first_work_are_not_refused(library, mode):
 
 @pytest.mark.parametrize("mode", ["warn", "block"])
 def test_a_command_that_fails_forbids_no_other_program(library, mode):
-    """The third scenario: `make test` fails before `pip install` in ten tasks: 0 of 10 runs of `npm test` are refused."""
+    """The third scenario: `make test` fails in ten tasks without `pip install`: 0 of 10 `npm test` are refused."""
     state: dict[str, Any] = {"ran": []}
 
     @tool

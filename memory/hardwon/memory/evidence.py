@@ -83,6 +83,10 @@ def call_keys(action: str) -> list[str]:
     return [key for key in map(call_key, dict.fromkeys(patterns)) if key.startswith(GUARD_MARK)]
 
 
-def again_key(action: str) -> str:
+def again_key(form: str) -> str:
     """Return the key that counts repetitions of failed calls of this form, with nothing done in between."""
-    return f"{GUARD_MARK}{parse_action(action).template} @ again failed"
+    return f"{GUARD_MARK}{form} @ again failed"
+
+
+ANY_AGAIN = again_key("*")
+"""The key that counts the repetitions of failed calls of all forms."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import sqrt
 
 from .catalogue import identify
-from .evidence import call_key
+from .evidence import ANY_AGAIN, call_key
 from .guardrails import MIN_CONFIDENCE
 from .records import Item, Kind
 from .situation import GUARD_MARK
@@ -26,6 +26,8 @@ RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "
 NARROW_EVIDENCE = 4
 WIDE_EVIDENCE = 12
 WIDE_RATE = 0.97
+AGAIN_EVIDENCE = 2 * WIDE_EVIDENCE
+"""Repetitions of several forms of calls after which they are known to be in vain in general."""
 NARROW_RATE = 0.95
 LOST_SHARE = 0.5
 """Where so many of the failures lost the task, a wide pattern needs no more evidence than a narrow one."""
@@ -100,9 +102,11 @@ def guard_key(item: Item) -> str:
 def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
-    if not pattern or operator not in ("around", "told", "mark", "again"):  # no action, or one with an @ of its own
+    if (
+        not pattern or key == ANY_AGAIN or operator not in ("around", "told", "mark", "again")
+    ):  # no action, or one with an @ of its own
         return None
-    wide = "{1}" in pattern
+    wide = "{1}" in pattern and not (operator == "again" and _is_in_vain(values))
     if (
         wide and operator in ("around", "again") and not cell.several_bad
     ):  # one thing's failures say nothing of others like it
@@ -144,6 +148,15 @@ def strategy_id(key: str) -> str:
     """
     words = key_words(key)
     return identify(Item("strategy", f"{words[0]} pays: {'; '.join(words[1:])}"))
+
+
+def _is_in_vain(values: ValueTable) -> bool:
+    """Return whether repetitions of failed calls are known to be in vain, whatever the form of the call.
+
+    Then a form needs no more evidence of its own than a call with named arguments.
+    """
+    cell = values.cell(ANY_AGAIN)
+    return cell is not None and cell.several_bad and cell.n >= AGAIN_EVIDENCE and cell.bad >= WIDE_RATE * cell.n
 
 
 def _successes(pattern: str, values: ValueTable) -> int:

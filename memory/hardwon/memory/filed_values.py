@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from .evidence import Evidence, again_key, call_keys, evidence_of
+from .actions import parse_action
+from .evidence import ANY_AGAIN, Evidence, again_key, call_keys, evidence_of
 from .records import bounded
 from .sidecar import SAVE_AFTER, Sidecar, due
 from .situation import GUARD_MARK
@@ -126,11 +127,16 @@ class FiledValues:
                 value = bounded(value)  # older files hold any return
                 values.add(keys, value, step_id, action=action, bad=known.bad, lost=known.lost, episode=known.episode)
                 if known.again is not None and keys and self._worlds is None:
-                    values.add(
-                        [again_key(action)], value, step_id, action=action, bad=known.again, episode=known.episode
-                    )
+                    self._count_again(values, action, value, step_id, known)
             self._last_step = rows[-1][0]
             self._filed += len(rows)
+
+    @staticmethod
+    def _count_again(values: ValueTable, action: str, value: float, step_id: int, known: Evidence) -> None:
+        """Count the repetition of a failed call: for its form, and for all forms."""
+        form, bad = parse_action(action).template, bool(known.again)
+        values.add([again_key(form)], value, step_id, action=action, bad=bad, episode=known.episode)
+        values.add([ANY_AGAIN], value, step_id, action=form, bad=bad, episode=known.episode)
 
     def _keyed(self, keys: list[str], action: str, episode: str, known: Evidence) -> list[str]:
         """The keys of a step in this table; an outage is filed under none that counts failures."""
