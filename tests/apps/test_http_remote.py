@@ -14,7 +14,18 @@ from hypothesis import given, settings, strategies as st
 import hardwon.runtime
 from hardwon.apps.http.app import create_app
 from hardwon.apps.http.auth import Tokens
-from hardwon.memory import Add, ExperienceLibrary, Item, Return, State, Step, Update
+from hardwon.memory import (
+    Add,
+    Diagnosis,
+    ExperienceLibrary,
+    Failure,
+    Item,
+    Return,
+    State,
+    Step,
+    Trajectory,
+    Update,
+)
 from hardwon.memory.errors import (
     ConfigError,
     LibraryError,
@@ -23,6 +34,7 @@ from hardwon.memory.errors import (
     LibraryUnreachable,
     UnknownName,
 )
+from hardwon.memory.probation import TRIAL_REFUSALS
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.episodic import EpisodicPolicy
@@ -270,3 +282,32 @@ def test_many_threads_may_use_one(remote, episode):
         thread.join()
     assert remote.episodes == 20
     assert all(isinstance(step, Step) for step in remote.trajectory("0-0").steps)
+
+
+# ---- guardrails on probation
+
+
+BROKEN = Diagnosis(False, Failure.TOOL_ERROR, evidence="the bulb is broken")
+
+
+def lamps(number):
+    """A lamp for every number, by name."""
+    return f"light(lamp='{'abcdefghijklmnopqrstuvwxyz'[number]}')"
+
+
+def test_probation_is_that_of_the_file(remote):
+    """Five are refused, and looking counts nothing; the trial that is due names what its outcome decides."""
+    for number in range(12):
+        steps = [Step(State("a dark room"), lamps(number), State("a dark room"), BROKEN, t=t) for t in range(2)]
+        remote.record(Trajectory("light the room", tuple(steps), False))
+    remote.evolve()
+    state, action = State("a dark room", task="light the room"), lamps(20)
+    assert remote.check(state, action, again=True).items
+    assert not remote.enforce(state, action, again=True).allowed
+    (guard, *_) = remote.check(state, action, again=True).items
+    for _ in range(TRIAL_REFUSALS - 1):
+        assert not remote.enforce(state, action, again=True).allowed
+    verdict = remote.enforce(state, action, again=True)
+    assert (verdict.allowed, verdict.trial) == (True, True)
+    assert guard in verdict.items
+    assert not remote.enforce(state, action, again=True).allowed
