@@ -1,16 +1,20 @@
 """What the dashboard counts and writes, without a browser: figures, curves, markup, runs that are followed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 
 from hardwon.apps.dashboard import charts, figures, places
+from hardwon.apps.dashboard.item_pages import _evidence
 from hardwon.apps.dashboard.login import _own
 from hardwon.apps.dashboard.markup import linked, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
+from hardwon.apps.explain import explain
 from hardwon.apps.http import runs
-from hardwon.memory import ExperienceLibrary
+from hardwon.apps.views import step_lines
+from hardwon.memory import ExperienceLibrary, Failure
 from hardwon.memory.errors import UnknownName
 
 
@@ -158,3 +162,38 @@ def test_last_of_an_odd_number_of_figures_fills_its_row_on_a_telephone():
 
     narrow = STYLE.partition("@media (max-width: 760px)")[2]
     assert ".figures > :last-child:nth-child(odd) { grid-column: 1 / -1; }" in narrow
+
+
+def guarded(library, episode, failure, words):
+    """An item page's section of a guardrail whose evidence failed like this, and the lines of its newest step."""
+    for _ in range(5):
+        told = episode("shake drawer", library=library, failure=failure, success=False)
+        (step,) = told.steps
+        library.record(replace(told, steps=(replace(step, diagnosis=replace(step.diagnosis, evidence=words)),)))
+    library.evolve()
+    guard = next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
+    section = "".join(map(str, _evidence(explain(library, guard.id)["item"], lambda path, **query: path)))
+    newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
+    return section, dict(step_lines(newest, None))
+
+
+def test_item_page_says_why_the_evidence_failed(own, episode):
+    with ExperienceLibrary.open(own) as library:
+        section, _ = guarded(library, episode, Failure.TOOL_ERROR, "permission denied")
+    assert "Why its evidence failed: tool_error" in section
+    assert "permission denied" in section
+
+
+def test_steps_that_a_person_rejected_read_not_run(own, episode):
+    """On the page of the item that rests on them, and in the replay."""
+    with ExperienceLibrary.open(own) as library:
+        section, lines = guarded(library, episode, Failure.REJECTED, "not on a Friday")
+    assert "not run: a person refused it (not on a Friday)" in section
+    assert "not run: a person refused it (not on a Friday)" in " ".join(map(str, lines.values()))
+
+
+def test_steps_that_a_guardrail_blocked_read_not_run(own, episode):
+    with ExperienceLibrary.open(own) as library:
+        library.record(episode("shake drawer", library=library, failure=Failure.BLOCKED, success=False))
+        newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
+    assert "not run: a guardrail refused it" in " ".join(map(str, dict(step_lines(newest, None)).values()))
