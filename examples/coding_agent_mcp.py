@@ -105,7 +105,7 @@ def work(task: str, memory: McpTools) -> None:
             for call in getattr(message, "tool_calls", ()):
                 print(f"  {call['name']} {call['args'].get('file', '')}".rstrip())
             if isinstance(message, ToolMessage) and message.name in ("build", "recall"):
-                print(f"    -> {' '.join(message.text.split())[:150]}")
+                print(f"    -> {' '.join(message.text.split())[:600]}")
 
 
 def main() -> None:
@@ -113,7 +113,8 @@ def main() -> None:
     path = Path("runs/coding.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
-    command = ["-c", "from hardwon.apps.cli import main; main()", "mcp", str(path)]  # `hardwon mcp runs/coding.db`
+    command = ["-c", "from hardwon.apps.cli import main; main()", "mcp", str(path), "--trusted"]
+    # `hardwon mcp runs/coding.db --trusted`: without --trusted, words that this client records are shown to nobody.
     with McpTools(StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))) as memory:
         work("Let the shop listen on port 8080.", memory)
         work("Let the warehouse listen on port 8080.", memory)

@@ -53,8 +53,8 @@ def main() -> None:
     with ExperienceLibrary.open(path, read_only=True) as library:
         print("What it knows:")
         what_it_knows(library)
-        print("\nWhat speaks of the coin:")
-        what_speaks_of(library, "take the coin")
+        print("\nWhat speaks of the instructions:")
+        what_speaks_of(library, "read the instructions book")
         print("\nWhy it did what it did in its last episode, the first steps:")
         why_it_did_that(library)
 

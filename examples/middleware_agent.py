@@ -9,6 +9,7 @@ request fails once; at the second one's the agent is told what happened, before 
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Rules(BaseChatModel):
         for message in messages:
             if message.type == "tool" and "trains to" in message.text:
                 return _said(AIMessage(message.text))
-        shown = any("write it as 2027-05-31" in message.text for message in messages)
+        shown = any(re.search("write it as [0-9#]{4}-[0-9#]{2}-[0-9#]{2}", message.text) for message in messages)
         city = "Rome" if "Rome" in "".join(message.text for message in messages) else "Oslo"
         call = {"city": city, "date": "2027-05-31" if shown else "the 31st of May"}
         return _said(AIMessage("", tool_calls=[{"name": "find_trains", "args": call, "id": f"call_{len(messages)}"}]))

@@ -3,7 +3,7 @@
     pip install '.[textworld]'
     python examples/quickstart.py
 
-Map Reader: find your way with a map, fetch a coin, bring it back. The agent plays 30 games,
+Pecking Order: do what the instructor says, in the order that the game wants. The agent plays 30 games,
 starting as a beginner, and keeps a library of what it did. Before and after, it plays 20 games that
 it does not learn from. About 10 seconds on one core; the library is left in `runs/quickstart.db`.
 """
@@ -13,13 +13,12 @@ from pathlib import Path
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime import Agent, EpisodicPolicy, TextWorldExpress
 
-GAME = "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0"
 LIBRARY = Path("runs/quickstart.db")
 
 
 def solved(library: ExperienceLibrary) -> int:
     """Of 20 games that nobody learns from, those won."""
-    player = Agent(EpisodicPolicy(), library, TextWorldExpress("mapreader", GAME), learn=False)
+    player = Agent(EpisodicPolicy(), library, TextWorldExpress("peckingorder"), learn=False)
     wins = sum(bool(player.run("dev", seed).success) for seed in range(200, 220))
     player.close()
     return wins
@@ -31,7 +30,7 @@ def main() -> None:
     LIBRARY.unlink(missing_ok=True)
     with ExperienceLibrary.open(LIBRARY) as library:
         before = solved(library)
-        learner = Agent(EpisodicPolicy(), library, TextWorldExpress("mapreader", GAME))
+        learner = Agent(EpisodicPolicy(), library, TextWorldExpress("peckingorder"))
         for seed in range(30):
             learner.run("train", seed)
         learner.close()

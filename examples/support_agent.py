@@ -101,7 +101,7 @@ def main() -> None:
     with ExperienceLibrary.open(path) as library:
         print("failed calls for each customer")
         print("  without a library:", *served([]))
-        print("  with one:         ", *served([ExperienceMiddleware(library)]))
+        print("  with one:         ", *served([ExperienceMiddleware(library, guardrails="block")]))
         for item in library.items(["guardrail"]):
             print(f"\nguardrail: {item.title}; {item.body}")
         print(f"Why, step by step: hardwon memory guardrails {path}")

@@ -113,7 +113,7 @@ def test_chat_model_is_shown_what_the_first_episode_found_out(tmp_path):
     """Nothing before the first episode, the failed refund before the first step of the second."""
     first, _, second = run("chat_scripted.py", tmp_path).partition("Grace wants")
     assert "experience:" not in first
-    failed = 'experience: - in a similar situation, `refund(order="the last one of Ada")` failed'
+    failed = "experience: - in a similar situation, `refund(order={order})` failed"
     assert failed in second.partition('find_order(customer="Grace")')[0]
     assert second.count("was accepted") == 1
 

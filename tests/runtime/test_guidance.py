@@ -4,6 +4,7 @@ from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step
 from hardwon.memory.records import Hit
 from hardwon.runtime.guidance import RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.protocols import Context
+from hardwon.runtime.retelling import Visible, tell_failure
 
 HALL = State("You are in the hall. There is a door.")
 
@@ -126,3 +127,15 @@ def test_without_a_trainer_episodes_are_counted(library, episode):
         seen.append(guidance.is_warm)
         library.record(episode())
     assert seen == [False, False, True]
+
+
+def test_the_answer_to_a_failure_is_told_without_the_values_of_its_request():
+    """The environment's own words stay; names, numbers, addresses and what the request said become holes."""
+    seen = State("Please refund the peanut order of Grace Hopper.", task="refund peanut order")
+    answer = "ToolException: 'peanut' of Grace is no order, see grace@example.org; write it as 2027-05-31"
+    step = Step(seen, "refund(order=peanut)", seen, Diagnosis(False, Failure.TOOL_ERROR, evidence=answer))
+    told = tell_failure(answer, step, Visible(State("An order.")))
+    assert told == "ToolException: {value} of {value} is no order, see {value}; write it as ####-##-##"
+    assert "peanut" in tell_failure(answer, step, Visible(State("A peanut order.")))
+    assert tell_failure(answer, step, Visible(None, everything=True)) == answer
+    assert tell_failure("Grace Hopper, Elm Road 7", step, Visible(None)) == ""

@@ -21,7 +21,10 @@ def mcp(
     port: Annotated[int, typer.Option(min=1, max=65535, help="With --http: the port.")] = 8765,
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tool that writes.")] = False,
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="Use what clients add at once, instead of putting it in quarantine.")
+        bool,
+        typer.Option(
+            "--trusted", help="You alone use this server: use what clients add at once, and recall it in its own words."
+        ),
     ] = False,
     guardrails: Annotated[
         str, typer.Option(help="What check does with an action that kept failing: warn, block or off.")

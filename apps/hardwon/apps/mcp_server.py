@@ -108,11 +108,12 @@ def build(
 ) -> MCPServer:
     """The server over a library; one that is read only offers no tool that writes.
 
+    trusted: one party alone uses this server: what clients add is used at once, and recalled in its own words.
     guardrails: what `check` does with an action that they forbid: "warn" allows it with the reason, "block" does not,
         but for the trials that probation gives; False allows all.
     """
     server, mode = _Server(library), mode_of(guardrails)
-    for tool in _reading(library, mode):
+    for tool in _reading(library, mode, trusted):
         server.add_tool(tool, annotations=READS)
     if not library.read_only:
         for tool in _writing(library, trusted):
@@ -154,7 +155,7 @@ def _worded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 # ---- tools that read
 
 
-def _reading(library: ExperienceLibrary, mode: Mode | None) -> list[Callable[..., Any]]:
+def _reading(library: ExperienceLibrary, mode: Mode | None, trusted: bool) -> list[Callable[..., Any]]:
     @_worded
     def recall(
         task: Task,
@@ -167,7 +168,7 @@ def _reading(library: ExperienceLibrary, mode: Mode | None) -> list[Callable[...
         """
         state = _state(task, situation)
         found = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
-        lines = lines_of(found, state)
+        lines = lines_of(found, state, everything=trusted)
         items = [hit.what for hit in found.items if isinstance(hit.what, Item)]
         return Recalled(
             advice=f"{HEADING}\n{_data([line.text for line in lines])}" if lines else "",

@@ -109,12 +109,15 @@ class Line:
     step_ids: tuple[int, ...] = ()
 
 
-def lines_of(recollection: Recollection, state: State | None = None, actions: Sequence[str] = ()) -> list[Line]:
+def lines_of(
+    recollection: Recollection, state: State | None = None, actions: Sequence[str] = (), *, everything: bool = False
+) -> list[Line]:
     """Items, guardrails, then what similar steps did and how they ended; without what is forbidden here.
 
-    Values of other requests stand in no line: only what `state` or `actions` show, see `retelling`.
+    Values of other requests stand in no line: only what `state` or `actions` show, see `retelling`; with
+    `everything`, all values are shown.
     """
-    visible = Visible(state, actions)
+    visible = Visible(state, actions, everything=everything)
     items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
     steps = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
     return [

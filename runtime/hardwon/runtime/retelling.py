@@ -1,9 +1,9 @@
 """Retelling: what was recalled, said once and in general, without the values of other requests.
 
 Steps that did the same are one line with their count and outcome. A value stands in it only where the present state
-or the actions offered show it; otherwise its place is named: `refund(order={order})`. What a past environment
-answered is said only in words that the present shows, or that any failure is told in. So a hint holds no name, number
-or sentence of another customer who shares the namespace.
+or the actions offered show it; otherwise its place is named: `refund(order={order})`. Of what a past environment
+answered to a failed step, the words of that step's own request, names, addresses and numbers become holes as well
+(`write it as ####-##-##`). So the lesson stays, and no value of another customer who shares the namespace is shown.
 """
 
 import re
@@ -15,6 +15,9 @@ from hardwon.memory.actions import parse_action
 from hardwon.memory.instructions import LEFT_OUT, instruction_in
 from hardwon.memory.phrases import words_of
 
+_ERROR_CLASS = re.compile(r"[A-Z][A-Za-z]*(?:Error|Exception|Warning):?")
+LONGEST_EVIDENCE = 240
+"""Characters of an answer that are told."""
 _WORDS = re.compile(r"\w+")
 _HOLE = re.compile(r"\{(\d+)\}")
 _QUOTED = re.compile(r"`([^`]*)`")
@@ -49,9 +52,13 @@ _OF_FAILURES = _OF_RULES | words_of(
 
 
 class Visible:
-    """The words that the present shows."""
+    """The words that the present shows; with `everything`, all words count as shown.
 
-    def __init__(self, state: State | None, actions: Iterable[str] = ()) -> None:
+    `everything` is for a library that one party alone writes and reads, where no value is another customer's.
+    """
+
+    def __init__(self, state: State | None, actions: Iterable[str] = (), *, everything: bool = False) -> None:
+        self._everything = everything
         texts: list[str] = list(actions)
         if state is not None:
             texts += [
@@ -69,11 +76,11 @@ class Visible:
     def shows(self, value: str) -> bool:
         """Return whether the present shows a value, word for word; one without words needs no showing."""
         words = _WORDS.findall(value.lower())
-        return not words or f" {' '.join(words)} " in self._text
+        return self._everything or not words or f" {' '.join(words)} " in self._text
 
     def tells(self, text: str, beside: frozenset[str]) -> bool:
         """Return whether every word of a text is shown, or among others."""
-        return all(word in beside or word in self._words for word in _WORDS.findall(text.lower()))
+        return self._everything or all(word in beside or word in self._words for word in _WORDS.findall(text.lower()))
 
 
 def general(action: str, visible: Visible) -> str:
@@ -140,8 +147,42 @@ def _outcome(step: Step, visible: Visible) -> str:
     if step.diagnosis.success:
         return ""
     why, evidence = step.diagnosis.failure.value, " ".join(step.diagnosis.evidence.split())
-    said = evidence if evidence != LEFT_OUT and visible.tells(evidence, _OF_FAILURES) else ""
+    said = "" if evidence == LEFT_OUT else tell_failure(evidence, step, visible)
     return f"failed ({why}): {said}".rstrip(": ") if not instruction_in(said) else f"failed ({why})"
+
+
+def tell_failure(evidence: str, step: Step, visible: Visible) -> str:
+    """Return the answer to a failed step with the values of its request as holes; empty when little else is left.
+
+    A word is kept when the present shows it, when failures anywhere are told in it, or when it is the environment's
+    own: in lower or in upper case, without digits, and nowhere in the request. Numbers keep their form alone.
+    """
+    request = frozenset(_WORDS.findall(_request_of(step)))
+
+    def told(token: str) -> str:
+        words = _WORDS.findall(token)
+        if all(visible.tells(word, _OF_FAILURES) for word in words):
+            return token
+        if _ERROR_CLASS.fullmatch(token):
+            return token
+        if not re.search("[^\\W\\d_]", token):  # digits and signs: a date, an amount
+            return re.sub(r"\d", "#", token)
+        known = not request.intersection(word.lower() for word in words) and not re.search(r"[\d@_]", token)
+        if known and all(word.islower() or (word.isupper() and len(word) > 1) for word in words):
+            return token
+        return "{value}" + (re.search(r"[.,;:!?]*$", token) or [""])[0]
+
+    tokens = [told(token) for token in evidence[:LONGEST_EVIDENCE].split()]
+    kept = [token for token, before in zip(tokens, ["", *tokens], strict=False) if token != before]
+    holes = sum(token.startswith("{value}") for token in kept)
+    return " ".join(kept) if holes <= len(kept) / 2 else ""
+
+
+def _request_of(step: Step) -> str:
+    """Return in lower case what a step's request showed: all of its state, and its action."""
+    pre = step.pre
+    texts = (pre.task, pre.observation, pre.feedback, pre.location, *pre.notes, str(dict(pre.facts)), step.action)
+    return "\n".join(texts).lower()
 
 
 def _heard(step: Step) -> str:
