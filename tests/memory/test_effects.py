@@ -8,6 +8,7 @@ from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.effects import LEAST, SPREAD, WINDOW, Arms, hurts, shrink
+from hardwon.memory.sidecar import Sidecar
 from hardwon.memory.world_scores import BEFORE, overall
 
 SEE = "You see a wooden drawer. It is closed."
@@ -282,3 +283,12 @@ def test_the_score_of_all_worlds():
     assert overall({BEFORE: (0.9, 3), 1: (0.6, 1), 2: (0.1, 50)}) == 0.9
     assert overall({1: (0.8, 20), 2: (0.95, 1)}) == 0.8
     assert overall({1: (0.2, 1), 2: (0.4, 3)}) == 0.4
+
+
+def test_values_of_worlds_that_were_united_are_passed_over_in_silence(library, caplog):
+    """That is how worlds grow; a file of values of another make is worth a warning."""
+    files = Sidecar(library._store, 1)
+    for name in ("world-values", "values"):
+        files.save(name, "one make", 0, 0, {})
+        assert files.load(name, "another make") is None
+    assert [record.message.partition(" is passed over")[0][-8:] for record in caplog.records] == ["1-values"]

@@ -79,7 +79,9 @@ class Sidecar:
         found = self._read(path, made)
         if isinstance(found, Saved):
             return found
-        logger.warning("%s is passed over: %s. It is rebuilt from the library.", path, found)
+        usual = name == "world-values" and found.startswith("it was made by")  # worlds were united since
+        level = logging.DEBUG if usual else logging.WARNING
+        logger.log(level, "%s is passed over: %s. It is rebuilt from the library.", path, found)
         if not self._store.read_only:
             with suppress(OSError):
                 path.unlink()
