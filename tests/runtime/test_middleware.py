@@ -557,6 +557,16 @@ def test_an_outage_that_nobody_can_tell_for_one_costs_a_few_refusals(library, mo
     assert all(item.confidence < 0.6 for item in library.items(["guardrail"]))
 
 
+def test_a_library_that_is_only_read_gives_trials_too(library, path):
+    """Deployed frozen, with `block`: a tool that works again is not refused for good."""
+    shop = Shop("the clerk shrugs")
+    orders(library, shop, 6, guardrails="block")
+    shop.up = True
+    with ExperienceLibrary.open(path, read_only=True) as reader:
+        assert orders(reader, shop, 12, guardrails="block", learn=False) < 12
+        assert reader.stats()["episodes"] == 6
+
+
 def test_refused_runs_are_no_successes(library):
     """Their end is unknown; the guardrail's score stays as it was."""
     shop = Shop("not for sale")

@@ -355,7 +355,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             if known is None or known[0] != action:
                 state = episode.state or episode.told.state(())
                 steps = episode.told.steps
-                ruling = rule(episode.library, self._guardrails, state, action, steps, learn=self._learn)
+                counts = self._learn or episode.library.read_only  # which counts in this process and writes nothing
+                ruling = rule(episode.library, self._guardrails, state, action, steps, learn=counts)
                 known = episode.rulings[call["id"]] = action, ruling
             return known[1]
 
