@@ -287,7 +287,8 @@ def test_many_threads_may_use_one(remote, episode):
 # ---- guardrails on probation
 
 
-BROKEN = Diagnosis(False, Failure.TOOL_ERROR, evidence="the bulb is broken")
+BROKEN, WORKED = Diagnosis(False, Failure.TOOL_ERROR, evidence="the bulb is broken"), Diagnosis(True)
+DARK = State("a dark room", task="light the room")
 
 
 def lamps(number):
@@ -298,10 +299,12 @@ def lamps(number):
 def test_probation_is_that_of_the_file(remote):
     """Five are refused, and looking counts nothing; the trial that is due names what its outcome decides."""
     for number in range(12):
-        steps = [Step(State("a dark room"), lamps(number), State("a dark room"), BROKEN, t=t) for t in range(2)]
+        made = [(lamps(number), BROKEN)] * 2 + [("change(part='bulb')", WORKED), (lamps(number), WORKED)]
+        steps = [Step(DARK, action, DARK, judged, t=t) for t, (action, judged) in enumerate(made)]
         remote.record(Trajectory("light the room", tuple(steps), False))
     remote.evolve()
-    state, action = State("a dark room", task="light the room"), lamps(20)
+    state, action = DARK, lamps(20)
+    assert remote.check(state, action).allowed
     assert remote.check(state, action, again=True).items
     assert not remote.enforce(state, action, again=True).allowed
     (guard, *_) = remote.check(state, action, again=True).items

@@ -24,6 +24,8 @@ PATIENCE = 3
 """How often a call is tried for one request."""
 TRAIN, TEST = 100, 50
 """Tasks in the folds of a category."""
+_ARMS: dict[str, bool | Literal["warn"]] = {"empty": True, "guarded": True, "warned": "warn", "unguarded": False}
+"""Each arm with its mode of guardrails: refuse, warn as the middleware does by default, or off."""
 _FAILED = (Failure.TOOL_ERROR, Failure.BLOCKED)
 
 
@@ -80,12 +82,12 @@ def measure(seeds: int, passes: int, tell: Callable[[str], None]) -> list[dict[s
     found: dict[str, list[dict[str, float]]] = {}
     for seed in range(seeds):
         with ExperienceLibrary.open(":memory:") as library:
-            for arm in ("empty", "guarded", "unguarded"):
+            for arm, guardrails in _ARMS.items():
                 if arm == "guarded":
                     tell(f"seed {seed}: learning from {passes * TRAIN} episodes ...")
                     _learn(library, passes, seed)
                 tell(f"seed {seed}: testing {arm} ...")
-                found.setdefault(arm, []).append(_tested(library, seed, guardrails=arm != "unguarded"))
+                found.setdefault(arm, []).append(_tested(library, seed, guardrails))
     return [
         {"arm": arm, "tasks": TEST * len(CATEGORIES), "seeds": seeds, **_means(rows)} for arm, rows in found.items()
     ]
@@ -99,7 +101,7 @@ def _learn(library: ExperienceLibrary, passes: int, seed: int) -> None:
     agent.close()
 
 
-def _tested(library: ExperienceLibrary, seed: int, *, guardrails: bool) -> dict[str, float]:
+def _tested(library: ExperienceLibrary, seed: int, guardrails: bool | Literal["warn"]) -> dict[str, float]:
     results: list[Result] = []
     for category in CATEGORIES:
         agent = Agent(
