@@ -70,12 +70,24 @@ def change(connection: Connection, namespace: int, item: Item, changes: Mapping[
     return updated
 
 
-def retire(connection: Connection, namespace: int, item_id: str, why: str) -> None:
-    """Take an item out of use; it stays in the history."""
+def retire(connection: Connection, namespace: int, item_id: str, why: str, *, until_needed: bool = False) -> None:
+    """Take an item out of use; it stays in the history. `until_needed` lets new evidence bring it back."""
     item = read_item(connection, namespace, item_id)
     if item is not None:
         retired: Item = replace(item, status="retired", version=item.version + 1)
-        write(connection, namespace, retired, "retired", {"why": why})
+        write(
+            connection, namespace, retired, "retired", {"why": why, **({"until_needed": True} if until_needed else {})}
+        )
+
+
+def is_retired_until_needed(connection: Connection, namespace: int, item: Item) -> bool:
+    """Return whether an item was retired for want of use alone, so that new evidence may bring it back."""
+    row = connection.execute(
+        "SELECT detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? AND op = 'retired' "
+        "ORDER BY seq DESC LIMIT 1",
+        (namespace, item.id),
+    ).fetchone()
+    return item.status == "retired" and row is not None and bool(json.loads(row[0]).get("until_needed"))
 
 
 def weaken(connection: Connection, namespace: int, item: Item, share: float, why: str) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from sqlite3 import Connection
 from typing import Protocol, TypeVar
 
-from . import catalogue
+from . import catalogue, thinning
 from .catalogue import check_conditions, identify, read_item
 from .checksums import seal
-from .guardrails import MIN_CONFIDENCE, matches
+from .guardrails import is_in_force, matches
 from .instructions import instruction_in
 from .records import MIN_SKILL_STEPS, Admission, Item
 from .redaction import redact_item
@@ -101,7 +101,7 @@ class Curator:
         known = read_item(self.connection, self.namespace, item.id)
         if known is not None:
             return self._meet(known, item)
-        objection = _malformed(item) or _generic(item) or self._conflict(item)
+        objection = _malformed(item) or _generic(item) or self._conflict(item) or self._covered(item)
         if objection:
             return Admission("rejected", objection)
         similar = self._similar(item)
@@ -116,6 +116,8 @@ class Curator:
 
     def _meet(self, known: Item, item: Item) -> Admission:
         """A candidate says what an item says that is there already."""
+        if known.status == "retired" and self._is_needed(known, item):
+            return self._revive(known, item)
         if known.status == "retired":
             return Admission("rejected", f"{known.id} says the same and was retired", known.id)
         if item.trust == "untrusted" and known.trust == "trusted":
@@ -196,6 +198,30 @@ class Curator:
         self._harden(item)
         return Admission("replaced", f"scores {item.score:.2f}, above {loser} with {score:.2f}", item.id)
 
+    def _is_needed(self, known: Item, item: Item) -> bool:
+        """Whether there are failures of what a guardrail forbids since it was retired for want of use."""
+        return (
+            thinning.is_made_by_rules(item)
+            and max(item.provenance, default=0) > max(known.provenance, default=0)
+            and catalogue.is_retired_until_needed(self.connection, self.namespace, known)
+        )
+
+    def _revive(self, known: Item, item: Item) -> Admission:
+        """Bring a guardrail back into force, unless another one does its work."""
+        if objection := self._covered(item):
+            return Admission("rejected", objection, known.id)
+        revived = replace(_merged(known, item), status="active", score=known.score)
+        self._write(revived, "revived: what it forbids failed again")
+        self._harden(revived)
+        return Admission("added", "what it forbids failed again since it was retired", known.id)
+
+    def _covered(self, item: Item) -> str:
+        """Why a guardrail by rules would decide nothing; empty when it would, and for all other items."""
+        if not (thinning.is_made_by_rules(item) and is_in_force(item)):
+            return ""
+        wide = thinning.covering(self.connection, self.namespace, item, self._active("guardrail"))
+        return f"{wide.id} forbids it already" if wide else ""
+
     def _used(self, item: Item) -> bool:
         (uses,) = self.connection.execute(
             "SELECT uses FROM items WHERE namespace = ? AND id = ?", (self.namespace, item.id)
@@ -210,9 +236,12 @@ class Curator:
         seal(self.connection, "items", "namespace = ? AND id = ?", (self.namespace, item.id))
 
     def _harden(self, item: Item) -> None:
-        """A warning about what a guardrail now forbids has become that guardrail."""
-        if item.kind != "guardrail" or item.status != "active" or item.confidence < MIN_CONFIDENCE:
+        """Retire what a guardrail in force makes needless: warnings of the same, guardrails that it covers."""
+        if not is_in_force(item):
             return
+        for other in thinning.covered(self.connection, self.namespace, item, self._active("guardrail")):
+            why = f"{item.id} forbids what it forbids"
+            catalogue.retire(self.connection, self.namespace, other.id, why, until_needed=True)
         for warning in self._active("warning"):
             if (warning.condition, warning.forbids) == (item.condition, item.forbids) and not warning.pinned:
                 catalogue.retire(self.connection, self.namespace, warning.id, f"became guardrail {item.id}")

@@ -196,11 +196,15 @@ class Derived:
         """Whether an item distilled from experience has evidence of this task's world; others are for all worlds."""
         if item.source != "experience" or not item.provenance:
             return True
+        homes = self.homes_of(item)
+        return not homes or any(self.worlds.fits(world, task) for world in homes)
+
+    def homes_of(self, item: Item) -> frozenset[int]:
+        """Return the worlds that an item's evidence is of; none where it is of no recorded step."""
         if item.id not in self._homes:
             rows = self._store.rows(_EPISODES_OF, (json.dumps(item.provenance),))
             self._homes[item.id] = frozenset(world for (ref,) in rows if (world := self._map.of(ref)) is not None)
-        homes = self._homes[item.id]
-        return not homes or any(self.worlds.fits(world, task) for world in homes)
+        return self._homes[item.id]
 
     def masked(self, state: State, actions: Iterable[str] = ()) -> frozenset[str]:
         """Return the ids of the items that are left out in this state's world, because they hurt there."""

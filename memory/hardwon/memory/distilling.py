@@ -10,12 +10,14 @@ from dataclasses import replace
 from functools import partial
 
 from .curator import Curator
+from .derived import Derived
 from .errors import LibraryDamaged
 from .evolution import RATE_LIMITS, Evolution, guard_key
 from .filed_values import ALONE, heard_in
 from .induction import Induction
 from .records import Admission, Item, Trajectory
 from .store import Store
+from .thinning import IdleWatch
 from .values import ValueTable
 from .voices import Voices, in_general
 
@@ -40,6 +42,7 @@ class Distiller:
     def start_over(self) -> None:
         """Propose everything again: what was proposed was not written."""
         self._evolution, self._induction, self._read_up_to = Evolution(), Induction(), 0
+        self._idle = IdleWatch(self._store, self._namespace)
         self._voices = Voices(self._store, self._namespace)
         self._heard = ""
 
@@ -105,6 +108,16 @@ class Distiller:
             *found,
             *((one, why) for one in of_others if one.id not in over and self._voices.is_outweighed(one, values)),
         ]
+
+    def idle(self, derived: Derived, items: Iterable[Item]) -> list[tuple[Item, str]]:
+        """Guardrails that decided nothing for long, and why they go; looked for once in a while."""
+        loses = partial(self._evolution.loses, derived.values)
+        return self._idle.idle(items, derived.episodes, derived.worlds, derived.homes_of, loses)
+
+    def reopen(self, items: Iterable[Item]) -> None:
+        """Propose guardrails again that were retired until they are needed, at their next failure."""
+        for item in items:
+            self._evolution.reopen(item)
 
     def weakened(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Guardrails whose call worked the last time, and why that is known."""

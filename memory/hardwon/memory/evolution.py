@@ -76,6 +76,15 @@ class Evolution:
         self._proposed.pop(key, None)
         values.touched[key] = None
 
+    def reopen(self, item: Item) -> None:
+        """A guardrail was retired until it is needed: propose it at its next failure."""
+        self._proposed.pop(guard_key(item), None)
+
+    def loses(self, values: ValueTable, item: Item) -> bool:
+        """Return whether most of the failures that a guardrail rests on lost the task."""
+        cell = values.cell(guard_key(item))
+        return cell is not None and cell.lost >= LOST_SHARE * cell.bad
+
     def released(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
         """Guardrails by these rules that the counts do not support any more, and why."""
         for item in guardrails:

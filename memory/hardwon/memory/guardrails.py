@@ -17,11 +17,14 @@ stands for itself: `open drawer 1` does not forbid `open drawer 7`. Of a command
 program, its subcommand and its flags count: `run(command=make test)` does not forbid `npm test`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 from .actions import is_of, parse_action
 from .errors import ConfigError
+from .phrases import HOLE
 from .records import Item, State, Verdict
 from .situation import Situation
 
@@ -95,10 +98,62 @@ def forbids(item: Item, situation: Situation, action: str) -> bool:
     return matches(item.forbids or "", action) and holds(item.condition or {}, situation, action)
 
 
+def is_in_force(item: Item) -> bool:
+    """Return whether an item is an active guardrail that is sure enough to refuse a call."""
+    return item.kind == "guardrail" and item.status == "active" and item.confidence >= MIN_CONFIDENCE
+
+
+def covers(wide: Item, narrow: Item) -> bool:
+    """Return whether whatever the second guardrail forbids is forbidden by the first as well, by what they say."""
+    return (
+        wide.granularity == narrow.granularity
+        and matches(wide.forbids or "", narrow.forbids or "")
+        and _follows(wide.condition, narrow.condition)
+    )
+
+
+def _follows(condition: Mapping[str, Any] | None, given: Mapping[str, Any] | None) -> bool:
+    """Return whether a condition is true wherever a given one is, as far as their form tells; None is always true."""
+    if not condition or condition == given:
+        return True
+    operator, operand = next(iter(condition.items()))
+    if operator == "all":
+        return all(_follows(part, given) for part in operand)
+    if not given:
+        return False
+    known, parts = next(iter(given.items()))
+    if known == "any":
+        return all(_follows(condition, part) for part in parts)
+    if operator == "any" and any(_follows(part, given) for part in operand):
+        return True
+    return known == "all" and any(_follows(condition, part) for part in parts)
+
+
+@lru_cache(maxsize=65536)
+def named_arguments(action: str) -> frozenset[str]:
+    """Return what distinguishes the arguments of an action or a pattern, without holes.
+
+    An action of a pattern has all that the pattern names, so a guardrail is found by the subsets of an action's.
+    """
+    return frozenset(head for head in parse_action(action).heads if not HOLE.fullmatch(head))
+
+
+def _within(filed: Mapping[frozenset[str], list[Item]], named: frozenset[str]) -> Iterator[list[Item]]:
+    """Yield what is filed under subsets of these names, by the shorter way: trying them all, or looking through."""
+    if 2 ** len(named) > len(filed):
+        yield from (items for names, items in filed.items() if names <= named)
+        return
+    for size in range(len(named) + 1):
+        for chosen in combinations(sorted(named), size):
+            if (items := filed.get(frozenset(chosen))) is not None:
+                yield items
+
+
 class Guard:
     """The active guardrails, filed by what they forbid and where, so that a check looks at few.
 
-    A guardrail is found by the verb of its action and by its condition, where that is one that the rules make.
+    A guardrail is found by the verb of its action, by its condition, where that is one that the rules make, and
+    by the arguments that its pattern names. So a check costs the same however many guardrails speak of other things.
     """
 
     def __init__(
@@ -106,12 +161,14 @@ class Guard:
     ) -> None:
         """`is_known_for` tells whether the evidence of a guardrail is of a task's environment and kind."""
         self._is_known_for = is_known_for
-        self._filed: dict[tuple[str, str, str], list[Item]] = {}
-        """By verb, operator and operand of the condition."""
+        self._filed: dict[tuple[str, str, str], dict[frozenset[str], list[Item]]] = {}
+        """By verb, operator and operand of the condition; then by the arguments that the pattern names."""
         self._verbs: set[str] = set()
         self._of_plans: list[Item] = []
+        self.evaluated = 0
+        """Guardrails whose pattern and condition were looked at so far: what checks cost."""
         for item in sorted(items, key=lambda item: item.id):
-            if item.kind == "guardrail" and item.status == "active" and item.confidence >= MIN_CONFIDENCE:
+            if is_in_force(item):
                 if item.granularity == "task":
                     self._of_plans.append(item)
                 else:
@@ -121,8 +178,10 @@ class Guard:
         operator, operand = next(iter((item.condition or {"": ""}).items()))
         if operator not in _FILED:
             operator = operand = ""
-        self._filed.setdefault((parse_action(item.forbids or "").verb, operator, operand), []).append(item)
-        self._verbs.add(parse_action(item.forbids or "").verb)
+        verb = parse_action(item.forbids or "").verb
+        filed = self._filed.setdefault((verb, operator, operand), {})
+        filed.setdefault(named_arguments(item.forbids or ""), []).append(item)
+        self._verbs.add(verb)
 
     def forbidding(self, situation: Situation, action: str) -> list[Item]:
         """Return all guardrails that forbid the action here, in the order of their ids."""
@@ -133,10 +192,13 @@ class Guard:
         holding += [("told", word) for word in situation.told_words(action)]
         holding += [("mark", mark) for mark in situation.marks(action)]
         holding += [("again", "failed")] if action in situation.failed else []
+        named = named_arguments(action)
         found = {
             item.id: item
             for operator, operand in holding
-            for item in self._filed.get((verb, operator, operand), ())
+            if (filed := self._filed.get((verb, operator, operand)))
+            for items in _within(filed, named)
+            for item in items
             if self._forbids(item, situation, action)
         }
         return [found[ref] for ref in sorted(found)]
@@ -150,6 +212,7 @@ class Guard:
         return Verdict(False, first.id, first.body or first.title, items=tuple(item.id for item in found))
 
     def _forbids(self, item: Item, situation: Situation, action: str) -> bool:
+        self.evaluated += 1
         return forbids(item, situation, action) and self._is_known_for(item, situation.state.task)
 
     def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:

@@ -246,8 +246,9 @@ class ExperienceLibrary(TendedLibrary):
             released = self._distiller.released(derived.values, unpinned)
             over = {item.id for item, _ in released}
             weakened = [one for one in self._distiller.weakened(derived.values, unpinned) if one[0].id not in over]
+            idle = [one for one in self._distiller.idle(derived, unpinned) if one[0].id not in over]
             aging = any(item.ttl is not None for item in unpinned)
-            if not (proposals or released or weakened or aging):
+            if not (proposals or released or weakened or idle or aging):
                 return EvolutionReport()
             try:
                 with self._transaction() as connection:
@@ -256,12 +257,17 @@ class ExperienceLibrary(TendedLibrary):
                         catalogue.retire(connection, self._number, item.id, why)
                     for item, why in weakened:
                         catalogue.weaken(connection, self._number, item, WEAKENED, why)
+                    needed = {one.item_id for one in admissions}
+                    idle = [one for one in idle if one[0].id not in needed]
+                    for item, why in idle:
+                        catalogue.retire(connection, self._number, item.id, why, until_needed=True)
                     expired = expire(connection, self._number, derived.episodes) if aging else []
             except BaseException:  # what was proposed was not written: propose it again
                 self._distiller.start_over()
                 self._forget()
                 raise
-            retired = (*(item.id for item, _ in released), *expired)
+            self._distiller.reopen(item for item, _ in idle)
+            retired = (*(item.id for item, _ in (*released, *idle)), *expired)
             return EvolutionReport(tuple(admissions), retired, len(proposals))
 
     def forget(
@@ -382,7 +388,7 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             items = self._caught_up().items
             known = tuple(items[ref] for ref in verdict.items if ref in items)
-            trial = self._probation.admits(known)
+            trial = self._probation.admits(known, self._derived.episodes)
         return replace(verdict, allowed=True, trial=True) if trial else verdict
 
     def standing(self, item_id: str) -> Standing:

@@ -17,6 +17,7 @@ from datetime import datetime
 from sqlite3 import Connection
 from typing import Any
 
+from .checksums import seal
 from .errors import LibraryReadOnly, LibraryUnwritable
 from .records import Item
 from .store import Store
@@ -84,8 +85,11 @@ class Probation:
         known = self._local.get(item_id)
         return _read(self._store.connection, self._namespace, item_id) if known is None else known
 
-    def admits(self, items: tuple[Item, ...]) -> bool:
-        """Return whether a call that these guardrails forbid is let through as a trial; count it as refused if not."""
+    def admits(self, items: tuple[Item, ...], episodes: int = 0) -> bool:
+        """Return whether a call that these guardrails forbid is let through as a trial; count it as refused if not.
+
+        The first of them decides, which counts as a use of it after so many `episodes`.
+        """
         if self._store.read_only:
             return self._admit_here(items)
         try:
@@ -93,6 +97,8 @@ class Probation:
                 standings = {item.id: _read(connection, self._namespace, item.id) for item in items}
                 trial, moved = _moved(items, standings)
                 _write(connection, self._namespace, moved)
+                for item in items[:1]:
+                    _note_use(connection, self._namespace, item.id, episodes)
             return trial
         except (LibraryUnwritable, LibraryReadOnly):
             return self._admit_here(items)
@@ -107,6 +113,16 @@ def judge_trial(connection: Connection, namespace: int, item_id: str, worked: bo
     """Renew a guardrail after a trial that failed, with a longer wait; begin anew after one that worked."""
     known = _read(connection, namespace, item_id)
     _write(connection, namespace, {item_id: replace(known, failed=0 if worked else known.failed + 1)})
+
+
+def _note_use(connection: Connection, namespace: int, item_id: str, episodes: int) -> None:
+    """Write down that an item was of use after so many episodes."""
+    moved = connection.execute(
+        "UPDATE items SET fresh = ? WHERE namespace = ? AND id = ? AND fresh < ?",
+        (episodes, namespace, item_id, episodes),
+    )
+    if moved.rowcount:
+        seal(connection, "items", "namespace = ? AND id = ?", (namespace, item_id))
 
 
 def _moved(items: tuple[Item, ...], standings: dict[str, Standing]) -> tuple[bool, dict[str, Standing]]:
