@@ -82,3 +82,10 @@ def test_a_folder_without_sets_is_refused(tmp_path):
 def test_an_unknown_embedder_is_refused(folder):
     with pytest.raises(UnknownName, match="nonsense"):
         bench_sets.measure(folder, lambda _: None, only="nonsense")
+
+
+def test_a_question_about_a_redacted_observation_counts_as_found(folder, hashing_only):
+    """A library keeps no e-mail address, so its observation differs from the recorded one."""
+    steps = folder / "homes" / "steps.jsonl"
+    steps.write_text(steps.read_text(encoding="utf-8").replace("of the cellar", "of anna@example.com and cellar"))
+    assert measured(folder)["question", "ours, hashing, recall"]["figure"] == 1.0

@@ -1,6 +1,8 @@
 """The API by its routes, in process: what the library says is what is sent, and every error is a problem."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient as Plain
@@ -234,3 +236,12 @@ def test_description_loads_nothing_from_elsewhere(client):
     assert {"/v1/recall", "/v1/items/{item_id}", "/healthz"} <= told["paths"].keys()
     assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
     assert told["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+
+
+def test_the_first_example_of_the_page_finds_its_item(client):
+    """The bodies of the page's own two commands, as a reader would send them."""
+    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+    item, question = re.findall(r"/v1/(?:items|recall) .*?-d '(\{.*\})'", page)[:2]
+    assert client.post("/v1/items", json=json.loads(item)).is_success
+    found = client.post("/v1/recall", json=json.loads(question)).json()
+    assert [hit["what"]["title"] for hit in found["items"]] == ["Spoons lie in drawers"]

@@ -3,7 +3,7 @@ import threading
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.search import RRF, fuse
 
 
@@ -176,3 +176,18 @@ def test_threads_may_search_while_others_write(library, episode):
     assert library.episodes == 20
     assert len(library._search.index("states")) == 21
     assert library.verify() == []
+
+
+def test_of_texts_with_all_the_words_the_one_that_says_little_else_comes_first():
+    """BM25 weighs the length of a text, the share of words that it has does not."""
+    with ExperienceLibrary.open(":memory:") as library:
+        long = "The kettle and the spoon " + " ".join(f"thing{number} lies{number}" for number in range(60))
+        for number, seen in enumerate((long, "A kettle, a spoon.", *(f"Door {n} of hall {n}." for n in range(9)))):
+            step = Step(State(seen), "look", State("Nothing."), Diagnosis(success=True), reward=1.0)
+            library.record(Trajectory(f"task {number}", (step,), success=True, score=1.0))
+        words = library._search.by_words("states", "kettles and spoons", 5, {}, 24)
+        assert [round(one.share, 3) for one in words] == [1.0, 1.0]
+        assert words[0].score == 1.0 > words[1].score
+        found = library.search("kettles and spoons", 1)[0].what
+        assert isinstance(found, Step)
+        assert found.pre.observation == "A kettle, a spoon."

@@ -154,8 +154,8 @@ def test_all_words_are_looked_up_where_few_rows_have_them(shown):
 def test_coverage_is_the_share_of_the_words_that_a_row_has(shown):
     """A word that no row has counts as well: what it asks for is not there."""
     index = shown("a kettle and a spoon", "a kettle", "a door")
-    assert [ref for ref, _ in index.scored("kettle spoon", 9, {})] == [1, 2]
-    both, one = (share for _, share in index.scored("kettle spoon", 9, {}))
+    assert [one.ref for one in index.scored("kettle spoon", 9, {})] == [1, 2]
+    both, one = (one.share for one in index.scored("kettle spoon", 9, {}))
     assert both == 1.0 > one > 0.0
-    ((_, door),) = index.scored("door zebra giraffe", 9, {})
+    ((_, door, _),) = index.scored("door zebra giraffe", 9, {})
     assert door < 0.5

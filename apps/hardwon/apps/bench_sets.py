@@ -206,6 +206,7 @@ class Ours:
         for one in split.recorded:
             episodes[one.episode].append(one)
         self._labels: dict[tuple[str, int], str] = {(one.episode, one.t): one.action for one in split.recorded}
+        self._observations = {(one.episode, one.t): one.observation for one in split.recorded}
         for name, steps in episodes.items():
             self._library.record(_trajectory(name, steps))
         self._library.index()
@@ -257,7 +258,8 @@ class Ours:
         return [hit.what for hit in self._library.search(text, K)]
 
     def _answer(self, ask: Callable[[str], list[Any]], questions: Sequence[Question], number: int) -> list[str]:
-        return [step.pre.observation for step in ask(questions[number].text) if isinstance(step, Step)]
+        steps = [step for step in ask(questions[number].text) if isinstance(step, Step)]
+        return [self._observations[step.why["trajectory"], step.t] for step in steps]  # the library's are redacted
 
     def _done(self, hits: Sequence[Any]) -> list[str]:
         return [self._labels[hit.what.why["trajectory"], hit.what.t] for hit in hits]

@@ -21,7 +21,7 @@ from .index import Exact, TrainedIndex, VectorIndex
 from .ledger import dumps, plain
 from .sidecar import Saved, Sidecar, due
 from .store import Store
-from .text_index import QUERY_TERMS, TextIndex
+from .text_index import QUERY_TERMS, TextIndex, Worded
 
 Kind = Literal["states", "items"]
 KINDS: tuple[Kind, ...] = ("states", "items")
@@ -29,6 +29,8 @@ How = Literal["hybrid", "dense", "text"]
 Version = tuple[int, int]
 RRF = 60.0
 """Rank constant of the fusion: larger makes lower ranks count more."""
+MEANING = 0.5
+"""Of a cosine, what it counts beside the share of the best row's BM25 when the found are ordered."""
 DEPTH = 24
 """Hits taken from each index before fusing."""
 _READ = 4096
@@ -99,20 +101,20 @@ class Search:
         """
         self.scans += 1
         if how == "text":
-            return [(ref, share, "words") for ref, share in self.by_words(kind, text, k, frequencies, terms)]
+            return [(one.ref, one.share, "words") for one in self.by_words(kind, text, k, frequencies, terms)]
         if vector is None:
             vector = self.embed(text)
         index = self.index(kind, version)
         if how == "dense":
             return [(ref, cosine, "meaning") for ref, cosine in index.search(vector, k)]
         dense, worded = index.search(vector, DEPTH), self.by_words(kind, text, DEPTH, frequencies, terms)
-        near, shares = dict(dense), dict(worded)
+        near, shares = dict(dense), {one.ref: one.share for one in worded}
         missing = [ref for ref in shares if ref not in near]
         cosines = {**near, **dict(zip(missing, index.cosine(vector, missing), strict=True))}
-        place = {ref: number for number, (ref, _) in enumerate(worded)}
+        scores = {one.ref: one.score for one in worded}
 
-        def worth(ref: int) -> tuple[float, int, int]:
-            return (-cosines[ref] - shares.get(ref, 0.0), place.get(ref, DEPTH), ref)
+        def worth(ref: int) -> tuple[float, int]:
+            return (-MEANING * cosines[ref] - scores.get(ref, 0.0), ref)
 
         why = {
             ref: "meaning" if ref not in shares else "words and meaning" if ref in near else "words" for ref in cosines
@@ -120,10 +122,8 @@ class Search:
         best = sorted(cosines, key=worth)[:k]
         return [(ref, max(cosines[ref], shares.get(ref, 0.0)), why[ref]) for ref in best]
 
-    def by_words(
-        self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int
-    ) -> list[tuple[int, float]]:
-        """Return ids by the rarest words of the text, with the share of them that each has, best first."""
+    def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[Worded]:
+        """Return what has the rarest words of the text, best first."""
         return self._texts[kind].scored(text, k, frequencies, terms)
 
     def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:

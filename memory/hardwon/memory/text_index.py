@@ -9,7 +9,7 @@ words that they have, and of those where even the rarest word has many, the newe
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,16 @@ class Query:
     """The weight of the words that no row has."""
 
 
+class Worded(NamedTuple):
+    """A row found by words."""
+
+    ref: int
+    share: float
+    """Of the weight of the words looked up, what this row has."""
+    score: float
+    """Its BM25 as a share of the best row's."""
+
+
 class TextIndex:
     """One FTS5 table, asked by words."""
 
@@ -70,25 +80,31 @@ class TextIndex:
     def search(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[int]:
         """Ids of at most k rows that share the text's rare words, best first."""
         query = self.choose(text, frequencies, terms)
-        return self._found(query, k) if query.words else []
+        return [ref for ref, _ in self._find(query, k)]
 
-    def _found(self, query: Query, k: int) -> list[int]:
+    def _find(self, query: Query, k: int) -> list[tuple[int, float]]:
+        """Return ids with their BM25 or, where there are many rows, the weight of their words, best first."""
+        if not query.words:
+            return []
         if query.since or query.rows > FEW:
             return self._heaviest(query, k)
-        ranked = self._rows(f"{self._with_word} ORDER BY rank LIMIT ?", (" OR ".join(map(_quoted, query.words)), k))
-        return [row[0] for row in ranked]
+        ranked = f"SELECT rowid, -rank FROM {self._table} WHERE {self._table} MATCH ? ORDER BY rank, rowid LIMIT ?"
+        return [(row[0], row[1]) for row in self._rows(ranked, (" OR ".join(map(_quoted, query.words)), k))]
 
-    def scored(
-        self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS
-    ) -> list[tuple[int, float]]:
-        """Return the same rows with their coverage, best first.
+    def scored(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[Worded]:
+        """Return the same rows with their coverage and their score, best first.
 
         The coverage is the share, in [0, 1], of the weight of the words looked up that a row has. Words that
         no row has count as looked up: of a question that is mostly about other things, nothing covers much.
         """
         query = self.choose(text, frequencies, terms)
-        refs = self._found(query, k) if query.words else []
-        return list(zip(refs, self._coverage(query, refs), strict=True))
+        found = self._find(query, k)
+        best = found[0][1] if found else 0.0
+        shares = self._coverage(query, [ref for ref, _ in found])
+        return [
+            Worded(ref, share, score / best if best > 0 else 1.0)
+            for (ref, score), share in zip(found, shares, strict=True)
+        ]
 
     def _coverage(self, query: Query, refs: Sequence[int]) -> list[float]:
         if not refs:
@@ -130,14 +146,14 @@ class TextIndex:
         missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(newest)
         return Query(tuple(chosen), weights, since, load, missing)
 
-    def _heaviest(self, query: Query, k: int) -> list[int]:
+    def _heaviest(self, query: Query, k: int) -> list[tuple[int, float]]:
         """The k rows whose words weigh most; of equally heavy ones the newer first."""
         found = [self._rows_with(word, query.since) for word in query.words]
         refs, at = np.unique(np.concatenate(found), return_inverse=True)
         sums = np.bincount(at, np.repeat(query.weights, [len(rows) for rows in found]))
         near = np.flatnonzero(sums >= np.sort(sums)[-k:][:1])
-        best: list[int] = refs[near[np.argsort(sums[near], kind="stable")[::-1][:k]]].tolist()
-        return best
+        best = near[np.argsort(sums[near], kind="stable")[::-1][:k]]
+        return list(zip(refs[best].tolist(), sums[best].tolist(), strict=True))
 
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
         """From one row on, those that have a word, in order: the newest RANKED."""
