@@ -96,7 +96,8 @@ def check(asked: CheckAsked, at: At) -> Response:
     A guardrail is on probation: now and then the answer allows the action with `trial` true. Send the step's outcome
     with `why`: {"overrode": items, "trial": items}; it decides. With a token that may only read nothing is counted.
     """
-    may_count = asked.about_to_run and at.caller.may(at.namespace, "read") and at.caller.may(at.namespace, "record")
+    rights = all(at.caller.may(at.namespace, right) for right in ("read", "record"))
+    may_count = asked.about_to_run and rights and not at.shelf.read_only
     with at.recording() if may_count else at.reading() as library:
         counted = asked.about_to_run and not library.read_only
         ask = library.enforce if counted else library.check
