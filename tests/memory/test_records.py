@@ -19,7 +19,11 @@ from hardwon.memory.records import with_returns
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = (
-    words | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.booleans() | st.lists(words, max_size=3)
+    words
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(-1000, 1000, width=16)
+    | st.booleans()
+    | st.lists(words, max_size=3)
 )
 states = st.builds(
     State,
@@ -48,7 +52,7 @@ steps = st.builds(
     states,
     diagnoses,
     reward=finite,
-    keys=st.lists(words, max_size=3, unique=True),
+    keys=st.lists(words, min_size=1, max_size=3, unique=True),
     why=st.dictionaries(
         words.filter(lambda name: name not in ("trajectory", "recalled", "blocked")), values, max_size=2
     ),

@@ -231,11 +231,7 @@ def test_a_line_that_cannot_be_kept_is_named(library, tmp_path, line):
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 names = texts.filter(lambda text: "\x00" not in text)
 plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | texts,
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(-1000, 1000, width=16) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
@@ -245,7 +241,14 @@ numbers = st.floats(-1e100, 1e100)
 states = st.builds(State, texts, objects, texts, texts, texts, st.lists(texts, max_size=2).map(tuple))
 judgements = st.builds(Diagnosis, st.booleans(), st.sampled_from(Failure), numbers, diff=objects, evidence=texts)
 taken_steps = st.builds(
-    Step, states, texts, states, judgements, numbers, keys=st.lists(texts, max_size=2).map(tuple), why=reasons
+    Step,
+    states,
+    texts,
+    states,
+    judgements,
+    numbers,
+    keys=st.lists(texts, min_size=1, max_size=2).map(tuple),
+    why=reasons,
 )
 episodes = st.builds(
     Trajectory,
@@ -264,7 +267,12 @@ episodes = st.builds(
 def said(episode):
     """What an episode says, without what the library adds."""
     steps = tuple(
-        replace(step, id=None, why={name: value for name, value in step.why.items() if name != "trajectory"})
+        replace(
+            step,
+            id=None,
+            return_to_go=None,
+            why={name: value for name, value in step.why.items() if name != "trajectory"},
+        )
         for step in episode.steps
     )
     return replace(episode, steps=steps)
