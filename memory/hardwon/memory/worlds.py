@@ -178,6 +178,7 @@ class Worlds:
 
     def _best(self, words: frozenset[str], forms: Collection[str], among: Callable[[World], bool]) -> World | None:
         best: tuple[float, float, int] | None = None
+        chosen: World | None = None
         for world in self.standing:
             likeness = world.likeness(words) if among(world) else None
             if likeness is None:
@@ -188,7 +189,7 @@ class Worlds:
             rank = (likeness, known, world.episodes)
             if best is None or rank > best:
                 best, chosen = rank, world
-        return None if best is None else chosen
+        return chosen
 
     def place(
         self, environment: str, task: str, actions: Iterable[str], *, won: bool = False

@@ -24,14 +24,16 @@ class GivenEmbedder:
         """Raise ConfigError for an index without dims or embed, or with something that cannot embed."""
         if unknown := sorted(set(index) - {"dims", "embed", "fields"}):
             raise ConfigError(f"index has {', '.join(unknown)}; give dims, embed and fields.")
-        dims, embed = index.get("dims"), index.get("embed")
+        dims: object = index.get("dims")
+        embed: Any = index.get("embed")
         if embed is None or isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
             raise ConfigError(f"index has dims {dims!r} and embed {embed!r:.60}; give both, or fields alone.")
         if not (isinstance(embed, str) or callable(embed) or hasattr(embed, "embed_documents")):
             raise ConfigError(f"index embed is {embed!r:.60}; give embeddings, a function, or provider:model.")
         self.dim = dims
+        provided: Any = embed  # a type checker takes what is callable for a function of any kind
         try:
-            self._embeddings = ensure_embeddings(embed)
+            self._embeddings = ensure_embeddings(provided)
         except (TypeError, ValueError, ImportError) as error:
             raise ConfigError(f"index embed {embed!r:.60} cannot be used: {error}") from error
         model = getattr(embed, "model", None) or getattr(embed, "model_name", None)

@@ -63,7 +63,7 @@ from .middleware_run import (
 from .namespaces import Namespaces
 from .prompts import GUIDANCE, block, call_text
 from .protocols import Context
-from .refusals import Ruling, is_unfinished, mode_of, rule
+from .refusals import Mode, Ruling, is_unfinished, mode_of, rule
 from .tool_episode import SHOWN_CHARS, ToolEpisode, calls_of, plain_message, since_request, text_of
 from .trials import is_withheld, without
 
@@ -128,7 +128,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             raise ConfigError(f"place is {place!r}; use message or system.")
         super().__init__()
         self.tools = []
-        self._grader, self._arm, self._learn, self._guardrails = grader, arm, learn, mode_of(guardrails)
+        self._grader, self._arm, self._learn = grader, arm, learn
+        self._guardrails: Mode | None = mode_of(guardrails)
         self._guidance, self._place = guidance or RetrievalGuidance(), place
         self._recall_k, self._seed = recall_k, seed
         self._libraries = Namespaces(library, namespace)

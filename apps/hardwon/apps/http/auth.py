@@ -270,6 +270,7 @@ def _hash(secret: str) -> str:
 
 
 def _caller(row: dict[str, Any]) -> Caller:
+    rights: frozenset[Right]
     names, told = row["namespaces"], row.get("rights")
     if told is None:  # a file of a version that had no `record`
         rights = rights_of(read=True, record=False, write=bool(row["write"]))
