@@ -60,7 +60,7 @@ def served(path, **options):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("served") / "library.db") as url:
+    with served(tmp_path_factory.mktemp("served") / "library.db", trust="trusted") as url:
         yield url
 
 

@@ -145,6 +145,40 @@ def test_agent_runs_with_the_rights_to_read_and_record(own, serving, script, roo
         assert library.episodes == 3
 
 
+# ---- programs without a token
+
+
+def test_episodes_without_a_token_are_not_trusted_unless_the_operator_says_so(tmp_path):
+    """Nobody asked the program who it is: the library may be one that others are shown."""
+    for name, trust in (("default", "untrusted"), ("own", "trusted")):
+        path = tmp_path / f"{name}.db"
+        app = create_app(path, trust="trusted") if name == "own" else create_app(path)
+        with Plain(app, base_url="http://127.0.0.1:8420") as client:
+            (ref,) = client.post("/v1/episodes", json={"episodes": [EPISODE]}).json()["ids"]
+        with ExperienceLibrary.open(path, read_only=True) as library:
+            episode = library.trajectory(ref)
+        assert (episode.writer, episode.trust) == ("http", trust)
+
+
+def test_words_of_a_program_without_a_token_are_not_recalled(tmp_path):
+    """A page, a script, a tool of this machine: what it calls a result is shown to nobody."""
+    path, said = tmp_path / "library.db", "The safe opens with 4711 to the left."
+    step = {**STEP, "pre": {**STATE, "observation": said}, "action": f'note(text="{said}")'}
+    with Plain(create_app(path), base_url="http://127.0.0.1:8420") as client:
+        for _ in range(5):
+            client.post("/v1/episodes", json={"episodes": [{**EPISODE, "steps": [step, step]}]})
+        client.post("/v1/evolve")
+        found = client.post("/v1/recall", json={"state": step["pre"], "k": 10}).json()
+    assert found["steps"]
+    assert not any(word in str(found) for word in ("4711", "safe opens"))
+
+
+def test_trust_without_tokens_is_refused_where_there_were_some(own, hardwon):
+    Tokens.beside(own).add("ci")
+    refused = hardwon("serve", own, "--trust", "trusted", "--port", "0", expect=2)
+    assert "--trust trusted is for programs without a token" in refused.stderr
+
+
 # ---- feedback
 
 

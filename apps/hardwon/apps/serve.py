@@ -1,13 +1,14 @@
 """`hardwon serve`: a library over HTTP, and its dashboard, from one process; and the tokens that open it.
 
 hardwon serve experience.db                              API and dashboard for this machine
+hardwon serve experience.db --trust trusted              the same, for an agent of yours that learns through it
 hardwon serve token add experience.db --name ci --write
 hardwon serve token add experience.db --name agent --read --record
 hardwon serve experience.db --host 0.0.0.0               for others, who need a token
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -54,6 +55,10 @@ def start(
     dashboard: Annotated[bool, typer.Option(help="Serve the pages for people as well as the API.")] = True,
     max_body: Annotated[int, typer.Option(min=1, max=1024, help="Largest body of a request, in MiB.")] = 16,
     rate: Annotated[float, typer.Option(min=1, help="Requests a second that one caller may send.")] = 1000,
+    trust: Annotated[
+        Literal["trusted", "untrusted"],
+        typer.Option(help="Whether to believe episodes of programs of this machine, which need no token."),
+    ] = "untrusted",
 ) -> None:
     """Serve LIBRARY until it is stopped: its HTTP API and its dashboard.
 
@@ -78,6 +83,7 @@ def start(
         dashboard=dashboard,
         max_body_bytes=max_body * 1024 * 1024,
         rate=rate,
+        trust=trust,
         tell=tell,
     )
 

@@ -28,7 +28,6 @@ from .models import (
     said,
 )
 from .place import At, Place, in_turn
-from .writers import door_of
 
 router = APIRouter(prefix="/v1", tags=["agent"], route_class=CheckedRoute)
 
@@ -145,9 +144,8 @@ def record(told: EpisodesTold, at: At) -> Response:
     Writer, trust and keys are the server's, whatever an episode says of itself. What a token without the right to
     write has recorded is distilled at once, for it may not call `/v1/evolve`.
     """
-    writer, trust = door_of(at.caller)
     with at.recording() as library:
-        ids = library.receive(told.episodes, writer=writer, trust=trust)
+        ids = library.receive(told.episodes, writer=at.writer, trust=at.trust)
         if not at.caller.write:
             library.evolve()
     return said(Ids, Ids(ids=ids))

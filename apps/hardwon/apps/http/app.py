@@ -20,6 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from hardwon.apps.feedback import Feedback
 from hardwon.memory.embed import Embedder
+from hardwon.memory.records import Trust
 
 from . import agent_routes, bank_routes, episode_routes, events, item_routes, problems
 from .auth import Tokens
@@ -50,10 +51,12 @@ def create_app(
     local: bool = True,
     max_body_bytes: int = MAX_BODY_BYTES,
     rate: float = RATE,
+    trust: Trust = "untrusted",
 ) -> FastAPI:
     """The API over the library at `path`, which is made where it does not exist.
 
     `embedder`: one that is open already, in place of the library's own by its name.
+    `trust`: whether to believe the episodes of programs without a token, while the library never had tokens.
 
     Raises: what opening a library raises.
     """
@@ -74,7 +77,7 @@ def create_app(
         openapi_url="/openapi.json", responses=problems.RESPONSES,
         separate_input_output_schemas=False,  # generators refuse two schemas with one title
     )  # fmt: skip
-    app.state.shelf, app.state.measures, app.state.runs = shelf, measures, runs
+    app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, measures, runs, trust
     app.state.tokens = tokens or Tokens.beside(path)
     app.state.tokens.remember()
     app.state.feedback = Feedback()

@@ -13,11 +13,13 @@ from fastapi import Depends, Query, Request, Response
 
 from hardwon.apps.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.records import Trust
 
 from .auth import Caller
 from .models import Asked
 from .shelf import Shelf
 from .watch import Measures
+from .writers import door_of
 
 QUICK_S = 0.01
 """What an agent's step may take of the event loop's time."""
@@ -42,6 +44,10 @@ class Place:
     feedback: Feedback
     short: bool
     """Whether what is asked is short."""
+    writer: str
+    """The name under which the library keeps what the caller adds."""
+    trust: Trust
+    """Whether the steps of the caller are believed."""
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
@@ -94,7 +100,9 @@ async def _place(
     state = request.app.state
     told = request.headers.get("content-length", "")
     short = told.isdigit() and int(told) < SHORT_BYTES
-    return Place(state.shelf, state.measures, request.state.caller, namespace, state.turn, state.feedback, short)
+    caller = request.state.caller
+    writer, trust = door_of(caller, state.trust)
+    return Place(state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust)
 
 
 At = Annotated[Place, Depends(_place)]

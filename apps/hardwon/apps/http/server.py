@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Trust
 
 from .app import create_app
 from .auth import Tokens
@@ -36,6 +37,7 @@ def serve(
     dashboard: bool,
     max_body_bytes: int,
     rate: float,
+    trust: Trust,
     tell: Callable[[str], None],
 ) -> None:
     """Serve until a signal comes. Raises ConfigError where it may not or cannot listen."""
@@ -45,11 +47,16 @@ def serve(
             f"--host {host} can be reached from other machines, and {path} has no tokens. "
             f"Make one first: hardwon serve token add {path} --name NAME"
         )
+    if trust == "trusted" and tokens.closed():
+        raise ConfigError(
+            f"--trust trusted is for programs without a token, and {path} lets none in: it has or had tokens. "
+            f"Leave it out; what a token that may write records is trusted: hardwon serve token add {path} --write"
+        )
     listening = _listening(host, port)
     try:
         app = create_app(
             path, tokens=tokens, runs=runs, read_only=read_only, local=is_loopback(host),
-            max_body_bytes=max_body_bytes, rate=rate,
+            max_body_bytes=max_body_bytes, rate=rate, trust=trust,
         )  # fmt: skip
         if dashboard:
             from hardwon.apps.dashboard import mount
@@ -62,6 +69,11 @@ def serve(
                 f"made: hardwon serve token add {path} --name NAME"
             )
         tell(f"{'Dashboard and API' if dashboard else 'API'} of {path}: {address}/   (stop with Ctrl-C)")
+        if trust == "untrusted" and not read_only and not tokens.closed():
+            tell(
+                "Episodes that programs record without a token are not believed like your own. If you alone use this "
+                "machine: --trust trusted"
+            )
         log_lines()
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False,

@@ -6,8 +6,12 @@ from hardwon.memory.records import Trust
 from .auth import LOCAL, Caller
 
 
-def door_of(caller: Caller) -> tuple[str, Trust]:
-    """Return the writer's name of a caller, and its trust: a token that may write is trusted, nobody else is."""
-    if caller is LOCAL:  # any program of this machine: nobody asked it who it is
-        return "http", "trusted"
+def door_of(caller: Caller, without_token: Trust) -> tuple[str, Trust]:
+    """Return the name and the trust of a caller as a writer.
+
+    A token that may write is trusted, any other is not. A caller without a token is as trusted as the operator of the
+    server said when it was started (`without_token`): nobody asked it who it is.
+    """
+    if caller is LOCAL:
+        return "http", without_token
     return writer_name("token", caller.name), "trusted" if caller.write else "untrusted"
