@@ -12,8 +12,8 @@ from hardwon.memory.evolution import (
     WARNING_EVIDENCE,
     WIDE_EVIDENCE,
     Evolution,
-    guard_key,
 )
+from hardwon.memory.guardrails import guard_key
 from hardwon.memory.values import ValueTable
 
 

@@ -18,8 +18,9 @@ from .guardrails import Guard
 from .ranking import Done, Found, Known
 from .records import Estimate, Hit, Item, State, Step
 from .sidecar import Sidecar
-from .situation import Situation
+from .situation import Situation, guard_keys
 from .store import Store
+from .surroundings import Surroundings
 from .tasks import Tasks
 from .values import ValueTable
 from .world_values import WorldMap, estimate_in
@@ -62,7 +63,8 @@ class Derived:
         """Recorded in this namespace, excluded ones apart."""
         self.items: dict[str, Item] = {}
         self.numbers: dict[int, str] = {}
-        self.guard = Guard()
+        self.surroundings = Surroundings(store, lambda: self.structural)
+        self._guard: Guard | None = None
         self.bound: dict[str, tuple[Hit, ...]] = {}
         """Items found for a state cluster by search, so that its next visit needs none."""
 
@@ -140,6 +142,19 @@ class Derived:
         """The words that belong to the structure of the environment."""
         self._read_words()
         return self._structural
+
+    @property
+    def guard(self) -> Guard:
+        """The active guardrails, filed by the structural words of now."""
+        if self._guard is None or self._guard.structural != self.structural:
+            self._guard = Guard(self.items.values(), self.is_known_for, self.surroundings)
+        return self._guard
+
+    def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
+        """Return all keys under which a step with this action in this state is filed."""
+        situation = self.situation(state)
+        found = (*situation.keys(action, counts), *guard_keys(situation, action), *self.guard.keys(situation, action))
+        return tuple(dict.fromkeys(found))
 
     def _count_episodes(self) -> None:
         ((new, last),) = self._store.rows(
@@ -256,7 +271,7 @@ class Derived:
         for number, item in readable_items(rows):
             self.items[item.id] = item
             self.numbers[number] = item.id
-        self.guard = Guard(self.items.values(), self.is_known_for)
+        self._guard = None
         self.bound.clear()
 
     def _read_scores(self, after: int) -> None:
@@ -269,7 +284,7 @@ class Derived:
         moved = {item.id: item for _, item in readable_items(rows)}
         self.items.update(moved)
         if any(item.kind == "guardrail" for item in moved.values()):
-            self.guard = Guard(self.items.values(), self.is_known_for)
+            self._guard = None
         for signature, hits in self.bound.items():
             if any(hit.what.id in moved for hit in hits):
                 self.bound[signature] = tuple(_with_new(hit, moved) for hit in hits)

@@ -12,8 +12,9 @@ from functools import partial
 from .curator import Curator
 from .derived import Derived
 from .errors import LibraryDamaged
-from .evolution import RATE_LIMITS, Evolution, guard_key
+from .evolution import RATE_LIMITS, Evolution
 from .filed_values import ALONE, heard_in
+from .guardrails import guard_key
 from .induction import Induction
 from .records import Admission, Item, Trajectory
 from .store import Store

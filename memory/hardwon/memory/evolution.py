@@ -14,7 +14,7 @@ from math import sqrt
 
 from .catalogue import identify
 from .evidence import ANY_AGAIN, call_key
-from .guardrails import MIN_CONFIDENCE
+from .guardrails import MIN_CONFIDENCE, guard_key
 from .records import Item, Kind
 from .situation import GUARD_MARK
 from .titles import fill_holes, guardrail_title, strategy_title, warning_title
@@ -100,12 +100,6 @@ class Evolution:
             cell = values.cell(guard_key(item))
             if cell is not None and cell.n and not cell.streak:
                 yield item, f"worked the last time, {cell.n - cell.bad} of {cell.n} times in all"
-
-
-def guard_key(item: Item) -> str:
-    """The key under which the steps that a rule-made guardrail speaks of are filed."""
-    (operator, operand) = next(iter((item.condition or {"around": ""}).items()))
-    return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}"
 
 
 def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:

@@ -2,7 +2,8 @@
 
 A condition is a tree of plain values, so that it is stored, read and checked without a model:
 
-    {"around": "1: closed"}            what `Situation.context` says of the action: words shown near it
+    {"around": "1: closed"}            what `Situation.context` says of the action: words shown near it;
+                                       for a rule-made item its evidence says what this means (`surroundings`)
     {"told": "1 grill"}                the notes have this word beside the first argument
     {"again": "failed"}                this very call failed in this run, and nothing worked since
     {"mark": "1 unnamed"}              how the notes speak of an argument: told, other, unnamed
@@ -17,7 +18,7 @@ stands for itself: `open drawer 1` does not forbid `open drawer 7`. Of a command
 program, its subcommand and its flags count: `run(command=make test)` does not forbid `npm test`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -26,7 +27,8 @@ from .actions import is_of, parse_action
 from .errors import ConfigError
 from .phrases import HOLE
 from .records import Item, State, Verdict
-from .situation import Situation
+from .situation import GUARD_MARK, Situation
+from .surroundings import Context, Surroundings
 
 MIN_CONFIDENCE = 0.6
 """A guardrail below this only advises."""
@@ -69,7 +71,7 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
         case "around":
             return bool(situation.context(action) == operand)
         case "told":
-            return operand in situation.told_words(action)
+            return operand in situation.whole.told_words(action)
         case "mark":
             return operand in situation.marks(action)
         case "again":
@@ -93,9 +95,12 @@ def matches(pattern: str, action: str) -> bool:
     return is_of(pattern, action)
 
 
-def forbids(item: Item, situation: Situation, action: str) -> bool:
+def forbids(item: Item, situation: Situation, action: str, surroundings: Surroundings | None = None) -> bool:
     """Whether an item with a pattern speaks of this action, and its condition holds here."""
-    return matches(item.forbids or "", action) and holds(item.condition or {}, situation, action)
+    if not matches(item.forbids or "", action):
+        return False
+    stands = surroundings.hold(item, situation, action) if surroundings is not None else None
+    return holds(item.condition or {}, situation, action) if stands is None else stands
 
 
 def is_in_force(item: Item) -> bool:
@@ -149,6 +154,29 @@ def _within(filed: Mapping[frozenset[str], list[Item]], named: frozenset[str]) -
                 yield items
 
 
+def guard_key(item: Item) -> str:
+    """Return the key under which the steps that a rule-made guardrail speaks of are filed; empty for others."""
+    operator, operand = next(iter((item.condition or {"around": ""}).items()))
+    return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}" if operator in _FILED else ""
+
+
+def _places(situation: Situation, action: str, operators: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the operators and operands under which guardrails that may forbid an action here are found."""
+    yield "", ""
+    if "around" in operators:
+        yield "around", situation.context(action)
+    if "near" in operators:
+        yield "near", ""
+        for number, words in enumerate(Context.of(situation, action).words, 1):
+            yield from (("near", f"{number} {word}") for word in words)
+    if "told" in operators:
+        yield from (("told", word) for word in situation.whole.told_words(action))
+    if "mark" in operators:
+        yield from (("mark", mark) for mark in situation.marks(action))
+    if "again" in operators and action in situation.failed:
+        yield "again", "failed"
+
+
 class Guard:
     """The active guardrails, filed by what they forbid and where, so that a check looks at few.
 
@@ -157,41 +185,59 @@ class Guard:
     """
 
     def __init__(
-        self, items: Iterable[Item] = (), is_known_for: Callable[[Item, str], bool] = lambda item, task: True
+        self,
+        items: Iterable[Item] = (),
+        is_known_for: Callable[[Item, str], bool] = lambda item, task: True,
+        surroundings: Surroundings | None = None,
     ) -> None:
-        """`is_known_for` tells whether the evidence of a guardrail is of a task's environment and kind."""
+        """`is_known_for` tells whether the evidence of a guardrail is of a task's environment and kind.
+
+        `surroundings` tells what the evidence of a guardrail stood among.
+        """
         self._is_known_for = is_known_for
+        self._surroundings = surroundings or Surroundings()
+        self.structural = self._surroundings.structural
+        """The structural words by which the guardrails are filed; under others they are to be filed anew."""
         self._filed: dict[tuple[str, str, str], dict[frozenset[str], list[Item]]] = {}
         """By verb, operator and operand of the condition; then by the arguments that the pattern names."""
-        self._verbs: set[str] = set()
-        self._of_plans: list[Item] = []
+        self._operators: dict[str, set[str]] = {}
+        """By verb, the operators that its guardrails are filed under."""
         self.evaluated = 0
         """Guardrails whose pattern and condition were looked at so far: what checks cost."""
-        for item in sorted(items, key=lambda item: item.id):
-            if is_in_force(item):
-                if item.granularity == "task":
-                    self._of_plans.append(item)
-                else:
-                    self._file(item)
+        in_force = sorted(filter(is_in_force, items), key=lambda item: item.id)
+        self._of_plans = [item for item in in_force if item.granularity == "task"]
+        single = [item for item in in_force if item.granularity != "task"]
+        self._surroundings.read(single)
+        for item in single:
+            self._file(item)
 
     def _file(self, item: Item) -> None:
-        operator, operand = next(iter((item.condition or {"": ""}).items()))
-        if operator not in _FILED:
-            operator = operand = ""
+        operator, operand = self._place_of(item)
         verb = parse_action(item.forbids or "").verb
         filed = self._filed.setdefault((verb, operator, operand), {})
         filed.setdefault(named_arguments(item.forbids or ""), []).append(item)
-        self._verbs.add(verb)
+        self._operators.setdefault(verb, set()).add(operator)
+
+    def _place_of(self, item: Item) -> tuple[str, str]:
+        """Return the operator and operand under which a guardrail is found; of several contexts, one of their words."""
+        operator, operand = next(iter((item.condition or {"": ""}).items()))
+        if operator not in _FILED:
+            return "", ""
+        hull = self._surroundings.hull(item) if operator == "around" else None
+        if hull is None:
+            return operator, operand
+        if (one := hull.context(self.structural)) is not None:
+            return "around", one
+        needed = enumerate(hull.needed(self.structural), 1)
+        return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")
 
     def forbidding(self, situation: Situation, action: str) -> list[Item]:
         """Return all guardrails that forbid the action here, in the order of their ids."""
         verb = parse_action(action).verb
-        if verb not in self._verbs:
+        operators = self._operators.get(verb)
+        if operators is None:
             return []
-        holding = [("", ""), ("around", situation.context(action))]
-        holding += [("told", word) for word in situation.told_words(action)]
-        holding += [("mark", mark) for mark in situation.marks(action)]
-        holding += [("again", "failed")] if action in situation.failed else []
+        holding = list(_places(situation, action, operators))
         named = named_arguments(action)
         found = {
             item.id: item
@@ -213,7 +259,7 @@ class Guard:
 
     def _forbids(self, item: Item, situation: Situation, action: str) -> bool:
         self.evaluated += 1
-        return forbids(item, situation, action) and self._is_known_for(item, situation.state.task)
+        return forbids(item, situation, action, self._surroundings) and self._is_known_for(item, situation.state.task)
 
     def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
         """Whether a plan of these actions, made here, may be followed."""
@@ -222,6 +268,14 @@ class Guard:
                 if self._forbids(item, situation, action):
                     return Verdict(False, item.id, item.body or item.title, items=(item.id,))
         return Verdict(True)
+
+    def keys(self, situation: Situation, action: str) -> tuple[str, ...]:
+        """Return the keys of the rule-made guardrails that forbid an action here: its outcome counts for them.
+
+        Where the structural words are others than when a guardrail was made, no other key of the step says this.
+        """
+        found = [item for item in self.forbidding(situation, action) if item.writer == "rules"]
+        return tuple(key for key in map(guard_key, found) if key)
 
     def active(self, situation: Situation, actions: Iterable[str]) -> tuple[Item, ...]:
         """The guardrails that forbid any of these actions here."""

@@ -52,7 +52,6 @@ from .redaction import redact, redact_names, redact_state, redact_trajectory
 from .rekeying import rekey
 from .search import How, Search
 from .sidecar import SAVE_AFTER
-from .situation import guard_keys
 from .store import Store
 from .tending import TendedLibrary
 from .validation import (
@@ -184,8 +183,7 @@ class ExperienceLibrary(TendedLibrary):
         self._keyed += len(episodes)
 
         def keys(state: State, action: str, counts: str) -> tuple[str, ...]:
-            situation, action = self._derived.situation(redact_state(state)), redact(action)
-            return (*situation.keys(action, counts), *guard_keys(situation, action))
+            return self._derived.keys(redact_state(state), redact(action), counts)
 
         return [with_keys(one, keys) for one in episodes]
 
@@ -439,8 +437,7 @@ class ExperienceLibrary(TendedLibrary):
         """All keys under which a step with this action in this state is filed."""
         _check_asked(state, action, counts)
         with self._lock:
-            situation, action = self._caught_up().situation(redact_state(state)), redact(action)
-            return (*situation.keys(action, counts), *guard_keys(situation, action))
+            return self._caught_up().keys(redact_state(state), redact(action), counts)
 
     def context(self, state: State, action: str) -> str:
         """What holds around the arguments of an action here: the condition of automatic guardrails."""

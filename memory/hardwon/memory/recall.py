@@ -20,6 +20,7 @@ from .records import Hit, Item, Kind, Recollection, State, Step
 from .search import DEPTH, How, Kind as SearchKind, Search, Version
 from .situation import Situation
 from .store import Store
+from .surroundings import Surroundings
 from .text_index import MORE_TERMS, QUERY_TERMS
 from .values import ValueTable
 
@@ -58,7 +59,7 @@ def by_step(
     steps, filled = query.steps()
     steps = query.with_testimony(steps)
     masked = derived.masked(state, actions) if items else frozenset()
-    fitting = (hit for hit in items if _offered(hit.what, kinds, situation, actions))
+    fitting = (hit for hit in items if _offered(hit.what, kinds, situation, actions, derived.surroundings))
     left_out: tuple[str, ...] = ()
     if masked:
         known = [(hit, isinstance(hit.what, Item) and hit.what.id in masked) for hit in fitting]
@@ -223,7 +224,13 @@ class _Query:
         return self._vector
 
 
-def _offered(item: Item | Step, kinds: Sequence[Kind] | None, situation: Situation, actions: Mapping[str, str]) -> bool:
+def _offered(
+    item: Item | Step,
+    kinds: Sequence[Kind] | None,
+    situation: Situation,
+    actions: Mapping[str, str],
+    surroundings: Surroundings,
+) -> bool:
     """Whether an item is of a kind asked for, not discredited and, as far as can be told, its condition holds here.
 
     Where the admissible actions are not known, what speaks of an action says itself when it applies.
@@ -236,7 +243,7 @@ def _offered(item: Item | Step, kinds: Sequence[Kind] | None, situation: Situati
         return True
     if item.forbids is None:
         return holds(item.condition, situation, "")
-    return not actions or any(forbids(item, situation, action) for action in actions)
+    return not actions or any(forbids(item, situation, action, surroundings) for action in actions)
 
 
 def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:

@@ -42,6 +42,17 @@ GUARD_MARK = "! "
 """Begins the keys under which failures are counted for guardrails."""
 
 
+class _EveryWord(frozenset[str]):
+    """A set that has every word."""
+
+    def __contains__(self, word: object) -> bool:
+        return True
+
+
+EVERY_WORD: frozenset[str] = _EveryWord()
+"""As structural words: no word is left out of a context."""
+
+
 class _Text:
     """The sentences of a text as words, with an index from words to their places."""
 
@@ -103,6 +114,13 @@ class Situation:
         """Return this situation as one in which the action was made in vain, and nothing worked since."""
         found = copy(self)
         found.failed = frozenset({action})
+        return found
+
+    @cached_property
+    def whole(self) -> "Situation":
+        """This situation with no word left out of its contexts: what holds whatever words are structural."""
+        found = copy(self)
+        found._structural, found._contexts = EVERY_WORD, {}
         return found
 
     @cached_property

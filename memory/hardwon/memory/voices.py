@@ -14,8 +14,9 @@ from math import sqrt
 
 from .actions import parse_action
 from .evidence import call_key
-from .evolution import RELEASE_RATE, WEIGHT, Evolution, guard_key
+from .evolution import RELEASE_RATE, WEIGHT, Evolution
 from .filed_values import FiledValues
+from .guardrails import guard_key
 from .induction import Induction
 from .ledger import witness_of
 from .records import Item, Trajectory
