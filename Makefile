@@ -110,8 +110,8 @@ test-environments: install ## ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld bui
 	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld); $(call add,miniwob,MiniWoB++)
 	$(BIN)/python -m pytest -m "browser or not browser" tests/runtime/environments
 
-bench: install ## Measure learning, recall and the loop; fills in docs/results.md (an hour on 2 cores)
-	$(BIN)/hardwon bench learn --write docs/results.md
+bench: install ## Measure learning, recall and the loop; fills in examples/experiments/learning-games.md (an hour on 2 cores)
+	$(BIN)/hardwon bench learn --write examples/experiments/learning-games.md
 	$(BIN)/hardwon bench recall
 	$(BIN)/hardwon bench loop
 

@@ -12,7 +12,8 @@ import typer
 from hardwon.apps.cli import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXPERIMENTS = ROOT / "examples" / "experiments"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *EXPERIMENTS.glob("*.md")])
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HARDWON: Any = typer.main.get_command(app)
 """The tree of commands; typer brings a click of its own, so it is told by what it has."""
@@ -114,11 +115,21 @@ def test_links_lead_somewhere(page):
 def test_every_picture_is_used():
     """A picture that no page shows is left over."""
     prose = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for picture in (ROOT / "docs" / "images").iterdir():
+    for picture in [*(ROOT / "docs" / "images").iterdir(), *(EXPERIMENTS / "images").iterdir()]:
         assert picture.name in prose, picture.name
 
 
-def test_results_have_a_place_for_the_table():
-    """`hardwon bench learn --write` replaces what stands between these lines."""
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert text.index("<!-- bench learn: begin -->") < text.index("<!-- bench learn: end -->")
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        (EXPERIMENTS / "learning-games.md", "learn"),
+        (EXPERIMENTS / "learning-games.md", "transfer"),
+        (EXPERIMENTS / "peers.md", "peers"),
+        (EXPERIMENTS / "training-speed.md", "train"),
+        (ROOT / "docs" / "benchmarks.md", "gpu"),
+    ],
+)
+def test_benchmarks_have_a_place_for_their_tables(page, name):
+    """`hardwon bench learn --write PAGE` replaces the text between these lines."""
+    text = page.read_text(encoding="utf-8")
+    assert text.index(f"<!-- bench {name}: begin -->") < text.index(f"<!-- bench {name}: end -->")
