@@ -1,14 +1,12 @@
 """hardwon: an agent runtime that consults a durable library of its own experience at every step.
 
-The portions (`hardwon.memory`, `hardwon.runtime`, `hardwon.trainers`, `hardwon.apps`) live in four
-folders, each of them on `sys.path` in an editable install. This file is the same in all four: the
-first one that is found collects the others. A built wheel has it once.
+The packages `hardwon.memory`, `hardwon.runtime`, `hardwon.trainers` and `hardwon.apps` live in four folders, each of
+them on `sys.path` in an editable install. This file is the same in all four: the first one that Python finds adds
+the others. A wheel contains it once.
 """
 
-from pkgutil import extend_path
-
-# In place: the import system's spec shares this list, and import-linter reads the spec.
-__path__[:] = extend_path(__path__, __name__)
+# In place, because import-linter reads the list of the module's spec; in this form, because griffe looks for it.
+__path__[:] = __path__ = __import__("pkgutil").extend_path(__path__, __name__)
 
 
 def __getattr__(name: str) -> str:
