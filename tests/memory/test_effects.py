@@ -7,9 +7,9 @@ import pytest
 from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Item, State
-from hardwon.memory.effects import LEAST, SPREAD, WINDOW, Arms, hurts, shrink
+from hardwon.memory.effects import LEAST, SPREAD, WINDOW, Arms, hurts, is_tried, shrink
 from hardwon.memory.sidecar import Sidecar
-from hardwon.memory.world_scores import BEFORE, overall
+from hardwon.memory.world_scores import BEFORE, PRIOR, overall, score_in
 
 SEE = "You see a wooden drawer. It is closed."
 HOME, ABROAD = "bake the bread in the oven", "repair the bicycle outside"
@@ -292,3 +292,68 @@ def test_values_of_worlds_that_were_united_are_passed_over_in_silence(library, c
         files.save(name, "one make", 0, 0, {})
         assert files.load(name, "another make") is None
     assert [record.message.partition(" is passed over")[0][-8:] for record in caplog.records] == ["1-values"]
+
+
+# ---- the order of items
+
+
+def test_items_are_ranked_by_their_score_in_this_world(library, episode, ref):
+    """One that is good at home and poor abroad comes first at home and last abroad, while it is not masked yet."""
+    other = str(
+        library.add(Item("insight", "look beside the wooden drawer", signatures=(state(HOME).signature,))).item_id
+    )
+    for _ in range(20):
+        for item, task, success in (
+            (ref, HOME, True),
+            (ref, ABROAD, False),
+            (other, HOME, False),
+            (other, ABROAD, True),
+        ):
+            Trials(library, episode, item).record(task, True, success=success)
+    for item in (ref, other):
+        library.pin(item)
+    assert library.get(ref).score == pytest.approx(library.get(other).score, abs=0.05)
+
+    def order(task):
+        return [hit.what.id for hit in library.recall(state(task)).items]
+
+    assert order(HOME) == [ref, other]
+    assert order(ABROAD) == [other, ref]
+
+
+def test_the_score_in_a_world_by_hand():
+    """Shrunk to the mean over worlds; a person who moves the item's score moves it in every world."""
+    scores = {1: (0.9, 15), 2: (0.3, 5)}
+    mean = (0.9 * 15 + 0.3 * 5) / 20
+    assert score_in({}, 1, 0.6) == 0.6
+    assert score_in(scores, 1, 0.9) == pytest.approx((15 * 0.9 + PRIOR * mean) / (15 + PRIOR))
+    assert score_in(scores, 2, 0.9) == pytest.approx((5 * 0.3 + PRIOR * mean) / (5 + PRIOR))
+    assert score_in(scores, 3, 0.9) == pytest.approx(mean)
+    assert score_in(scores, 3, 0.4) == pytest.approx(mean - 0.5)
+    assert score_in({4: (0.7, 3)}, 4, 0.7) == pytest.approx(0.7)
+    assert score_in({4: (0.7, 3)}, 4, 0.0) == 0.0
+
+
+def test_three_episodes_of_each_arm_can_mask_and_two_cannot(library, trials):
+    """LEAST is three: written out here, so that another value is noticed."""
+    trials.run(HOME, 10, helps=True)
+    for number in range(12):
+        trials.record(ABROAD, True, success=False)
+        if number < 2:
+            trials.record(ABROAD, False, success=True)
+    effect = {one.name.partition(":")[0]: one for one in trials.library.effects(trials.ref)}[ABROAD[:6]]
+    assert (effect.shown, effect.withheld) == (12, 2)
+    assert not hurts(Arms(40, 0, 2, 2), shrink({1: Arms(40, 0, 2, 2)})[1])
+    assert hurts(Arms(40, 0, 3, 3), shrink({1: Arms(40, 0, 3, 3)})[1])
+    assert not is_tried(Arms(2, 0, 40, 40))
+    assert is_tried(Arms(3, 0, 3, 3))
+
+
+def test_only_the_newest_forty_episodes_of_an_arm_count(library, trials, ref):
+    """WINDOW is forty: written out here, so that another value is noticed."""
+    for number in range(55):
+        trials.record(HOME, True, success=number < 15)
+        trials.record(HOME, False, success=number >= 15)
+    (effect,) = library.effects(ref)
+    assert (effect.shown, effect.withheld) == (40, 40)
+    assert effect.difference == pytest.approx(1 / 42 - 41 / 42)

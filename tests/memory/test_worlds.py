@@ -6,7 +6,8 @@ import pytest
 from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
-from hardwon.memory.worlds import KEPT, World, Worlds, rebuild
+from hardwon.memory.values import StoredCells
+from hardwon.memory.worlds import KEPT, YOUNG, World, Worlds, are_kin, rebuild
 
 MOVES = ["move north", "take coin", "read map"]
 FETCH = "Your task is to take the coin that is located in the {}, and put it into the box found in the {}."
@@ -238,3 +239,158 @@ def test_any_order_of_kinds_gives_the_same_worlds(seed):
     _, numbers = placed(*kinds)
     grouped = Counter((number, task.split()[3]) for number, (_, task, _) in zip(numbers, kinds, strict=True))
     assert sorted(grouped.values()) == [10, 10, 10]
+
+
+def test_verify_reads_the_file_of_values_per_world(path, episode):
+    """Other values than the steps have are found and repaired, and so is a torn file; worlds that grew are no fault."""
+    with ExperienceLibrary.open(path) as library:
+        for kind in ("cook", "fetch"):
+            grow(library, episode, kind)
+        library.index()
+        made = library._derived._per_world
+        assert made._sidecar.save("world-values", made._made, *_saved(made))
+        assert library.verify() == []
+        cells = made.read().cells
+        key = next(key for key, cell in cells.items() if cell.n)
+        cells[key].n += 1
+        made._sidecar.save("world-values", made._made, *_saved(made))
+        (problem,) = library.verify()
+        assert problem.where == "saved values per world"
+        assert "keys with other values than their steps" in problem.what
+        expected = asked(library, fetch(5), "go north")
+    with ExperienceLibrary.open(path) as library:
+        library.repair()
+        assert library.verify() == []
+        assert asked(library, fetch(5), "go north")["go north"].n == expected["go north"].n
+
+
+def _saved(made):
+    """The last step, the count and the arrays of a table."""
+    return made._last_step, made._filed, StoredCells.arrays(made.read().cells)
+
+
+# ---- recall in a library of several worlds
+
+DRAWER = "You see a wooden drawer. It is closed."
+KITCHEN, FETCHING = State(DRAWER, task=COOK), State(DRAWER, task=fetch(4))
+
+
+def two_games(library, episode, *, labels=("", ""), here=12, abroad=12):
+    """Record two games with the same words and drawers, in which other actions are taken."""
+    plays = [
+        (COOK, ("open drawer", "cook potato", "slice carrot"), labels[0], here),
+        (fetch, ("pull drawer", "read map", "put coin in box"), labels[1], abroad),
+    ]
+    for task, actions, label, count in plays:
+        for number in range(count):
+            see = f"{DRAWER} There is a potato, a coin and a {ROOMS[number % len(ROOMS)]}."
+            told = task if isinstance(task, str) else task(number)
+            for seen in (see, DRAWER):
+                made = episode(*actions, see=seen, task=told, library=library, seed=number)
+                library.record(replace(made, meta={"environment": label} if label else {}))
+
+
+def done(recollection):
+    """The verbs of the actions recalled."""
+    return {hit.what.action.split()[0] for hit in recollection.steps}
+
+
+@pytest.mark.parametrize("labels", [("", ""), ("game/cook", "game/fetch"), ("game/cook", "")])
+@pytest.mark.parametrize("see", [DRAWER, f"{DRAWER} There is a potato, a coin and a cellar.", "A drawer and a coin."])
+def test_steps_of_another_world_are_not_recalled(library, episode, labels, see):
+    """In a known situation, a new one, and by task; the other game was played far more often, and last."""
+    two_games(library, episode, labels=labels, here=8, abroad=60)
+    for level in ("step", "task"):
+        kitchen = library.recall(State(see, task=COOK), k=5, level=level)
+        fetching = library.recall(State(see, task=fetch(4)), k=5, level=level)
+        assert len(kitchen.steps) == len(fetching.steps) == 5
+        assert done(kitchen) <= {"open", "cook", "slice"}
+        assert done(fetching) <= {"pull", "read", "put"}
+        assert {one.pattern.split()[0] for one in kitchen.summaries} <= {"open", "cook", "slice"}
+    assert done(library.recall(see, task=COOK)) <= {"open", "cook", "slice"}
+
+
+def test_where_the_world_is_not_told_all_steps_count(library, episode):
+    """A state without a task, or with a task of no known kind, may be of any."""
+    two_games(library, episode)
+    for state in (State(DRAWER), State(DRAWER, task="repair the bicycle")):
+        assert {"open", "pull"} <= done(library.recall(state, k=24))
+
+
+def test_in_a_world_where_none_of_the_actions_is_known_nothing_is_recalled(library, episode):
+    """Admissible actions of other forms tell that the environment is another one."""
+    two_games(library, episode)
+    state = State(DRAWER, task="repair the bicycle")
+    assert library.recall(state, actions={"pump tire": "", "oil chain": ""}).steps == ()
+    found = library.recall(state, k=24, actions={"pump tire": "", "cook potato": ""})
+    assert found.steps
+    assert done(found) <= {"open", "cook", "slice"}
+
+
+def test_kinds_of_task_of_one_environment_share_their_steps(library, episode):
+    """What was seen while cooking helps to fetch in the same house."""
+    two_games(library, episode, labels=("house", "house"))
+    assert {"open", "pull"} <= done(library.recall(KITCHEN, k=24))
+
+
+def test_worlds_of_few_episodes_share_their_steps(library, episode):
+    """Two requests in a support library: too little to tell environments apart, if any tool is common."""
+    library.record(episode("find_order(id=1)", "refund(id=1)", task="please pay back what the lamp cost"))
+    library.record(episode("find_order(id=2)", "send(id=2)", task="ship the blue jacket sooner"))
+    assert len(library._caught_up().worlds.standing) == 2
+    state = State("You see a wooden drawer. It is closed.", task="please pay back what the lamp cost")
+    assert {hit.what.action.partition("(")[0] for hit in library.recall(state).steps} == {
+        "find_order",
+        "refund",
+        "send",
+    }
+
+
+def test_items_of_another_world_are_not_recalled(library, episode):
+    """Neither by the situation they are filed under nor by their words; those of no evidence are for all worlds."""
+    two_games(library, episode, abroad=40)
+    rows = library._filed().rows("SELECT id, action FROM steps ORDER BY id")
+    for name, verb in (("cooks", "cook"), ("fetches", "read")):
+        steps = tuple(ref for ref, action in rows if action.startswith(verb))[:5]
+        signatures = (State(DRAWER).signature,)
+        made = Item("insight", f"who {name} opens the wooden drawer", source="model", provenance=steps)
+        library.add(replace(made, signatures=signatures))
+        skill = Item("skill", f"{name} at a drawer", steps=("open drawer", f"{verb} it"), provenance=steps)
+        assert library.add(skill).status == "added"
+    library.add(Item("insight", "a wooden drawer may be closed"))
+
+    def titles(state):
+        return {hit.what.title for hit in library.recall(state, kinds=("insight",)).items}
+
+    assert titles(KITCHEN) == {"who cooks opens the wooden drawer", "a wooden drawer may be closed"}
+    assert titles(FETCHING) == {"who fetches opens the wooden drawer", "a wooden drawer may be closed"}
+    assert len(titles(State(DRAWER))) == 3
+    assert [item.title for item in library.offered(KITCHEN)] == ["cooks at a drawer"]
+    assert {item.title for item in library.offered(State(DRAWER))} == {"cooks at a drawer", "fetches at a drawer"}
+
+
+def test_a_library_of_one_world_recalls_what_it_did(library, episode):
+    """Nothing is left out where there is nothing to mix."""
+    grow(library, episode, "fetch", 12)
+    assert library._caught_up().related(FETCHING) is None
+    assert library.recall(FETCHING).steps
+    assert library.recall(KITCHEN).steps
+
+
+def test_kin_by_labels_and_by_what_was_done():
+    """Labels decide where both worlds have one; then the tools of calls, and the forms of other actions."""
+
+    def world(label, *actions, episodes=9):
+        made = World(1, label)
+        for _ in range(episodes):
+            made.add({"task"}, set(actions))
+        return made
+
+    assert are_kin(world("a", "x"), world("a", "y"))
+    assert not are_kin(world("a", "x"), world("b", "x"))
+    assert are_kin(world("a", "x"), world("", "x"))
+    assert not are_kin(world("", "x"), world("", "y"))
+    assert are_kin(world("", "sh(command=ls)"), world("", "sh(command=rm {1})"))
+    assert are_kin(world("", "x", "y", episodes=YOUNG), world("", "x"))
+    assert not are_kin(world("", "x", "y", episodes=YOUNG + 1), world("", "x"))
+    assert not are_kin(world("", "x", episodes=1), world("", "y"))

@@ -13,8 +13,8 @@ import numpy as np
 from .derived import Derived
 from .embed import Vectors
 from .errors import ConfigError
-from .ledger import plain
-from .ranking import Done, done_in
+from .ledger import dumps, plain
+from .ranking import Done, done_in, steps_of
 from .records import Hit, Item, State, Summary
 from .search import DEPTH, Search, fuse
 from .situation import content_words, words
@@ -25,6 +25,10 @@ SUMMARIES = 8
 """Summaries of a cluster that are recalled, the most tried."""
 ATTEMPTS = 12
 """Kinds of action of a situation that are looked at: the most tried."""
+WORLDS = 4
+"""How many times as many kinds of action are looked at where steps of other worlds do not count."""
+DEEPER = 8
+"""How many times as deep is searched where what was found is of other worlds."""
 VOTERS = 64
 """Steps of a situation that vote on what is recalled: the newest."""
 MIN_COSINE = 0.2
@@ -45,10 +49,22 @@ CENTROID_STATES = 256
 """States of a cluster, the newest, whose vectors make its centroid."""
 
 
-def done_here(store: Store, namespace: int, signature: str, with_before: bool) -> list[Done]:
-    """The steps of a situation that vote: of its most tried kinds of action the newest, and the best of each."""
-    rows = store.rows(_VOTERS, (namespace, signature, ATTEMPTS, VOTERS))
-    return done_in(store, [row[0] for row in rows], with_before)
+def done_here(
+    store: Store, namespace: int, signature: str, with_before: bool, worlds: frozenset[int] | None = None
+) -> list[Done]:
+    """The steps of a situation that vote: of its most tried kinds of action the newest, and the best of each.
+
+    Where `worlds` are given, steps of other worlds do not count.
+    """
+    if worlds is None:
+        rows = store.rows(_VOTERS, (namespace, signature, ATTEMPTS, VOTERS))
+        return done_in(store, [row[0] for row in rows], with_before)
+    for live in ("AND folded = 0", ""):  # other worlds may have folded all that was done here
+        query = _VOTERS_OF_WORLDS.format(where=steps_of(worlds), live=live)
+        rows = store.rows(query, (namespace, signature, WORLDS * ATTEMPTS, VOTERS))
+        if rows:
+            return done_in(store, [row[0] for row in rows], with_before)
+    return []
 
 
 _VOTERS = """
@@ -60,25 +76,61 @@ SELECT id FROM (
 """
 
 
-def summaries_of(store: Store, namespace: int, signature: str) -> tuple[Summary, ...]:
-    """What came of the kinds of action most tried in a cluster."""
-    return summaries(store, namespace, signature, SUMMARIES)
+_VOTERS_OF_WORLDS = """
+WITH tried AS MATERIALIZED (
+    SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
+SELECT id FROM steps WHERE id IN (SELECT best FROM tried) AND {where} UNION
+SELECT id FROM (
+    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) {live} AND {where} ORDER BY id DESC LIMIT ?)
+"""
+
+
+def summaries_of(
+    store: Store, namespace: int, signature: str, worlds: frozenset[int] | None = None
+) -> tuple[Summary, ...]:
+    """What came of the kinds of action most tried in a cluster; where `worlds` are given, of those tried there."""
+    if worlds is None:
+        return summaries(store, namespace, signature, SUMMARIES)
+    most = summaries(store, namespace, signature, WORLDS * SUMMARIES)
+    ends = dumps([ref for one in most for ref in (one.best, one.first, one.last)])
+    among = f"SELECT id FROM steps WHERE id IN (SELECT value FROM json_each(?)) AND {steps_of(worlds)}"
+    done = {row[0] for row in store.rows(among, (ends,))}
+    kept = (one for one in most if not done.isdisjoint((one.best, one.first, one.last)))
+    return tuple(kept)[:SUMMARIES]
 
 
 def items_of(
-    store: Store, derived: Derived, search: Search, state: State, query: str, vector: Vectors, k: int
+    store: Store,
+    derived: Derived,
+    search: Search,
+    state: State,
+    query: str,
+    vector: Vectors,
+    k: int,
+    worlds: frozenset[int] | None = None,
 ) -> tuple[Hit, ...]:
-    """Items for a state's cluster, by its signature, its place and the next ones, its tags, its words and meaning."""
+    """Items for a state's cluster, by its signature, its place and the next ones, its tags, its words and meaning.
+
+    Where `worlds` are given, items whose evidence is of other worlds are left out.
+    """
     if not derived.items:
         return ()
-    found = search.find("items", query, max(DEPTH, 4 * k), frequencies=derived.words, vector=vector)
+
+    def found_within(depth: int) -> list[tuple[int, float, str]]:
+        hits = search.find("items", query, depth, frequencies=derived.words, vector=vector, depth=depth)
+        return [one for one in hits if derived.is_of(one[0], worlds)]
+
+    depth = max(DEPTH, 4 * k)
+    found = found_within(depth)
+    if worlds is not None and len(found) < depth:
+        found = found_within(DEEPER * depth)
     own = _filed(store, derived, search.namespace, "signature", [plain(state.signature)])
     here, near = _by_place(store, derived, search.namespace, plain(state.location))
     tagged = _tagged(store, derived, search.namespace, query)
     fused = [
         number
         for number in fuse(own, here, near, tagged, [number for number, _, _ in found])
-        if number in derived.numbers
+        if derived.is_of(number, worlds)
     ][:BOUND]
     cosines = {number: cosine for number, cosine, _ in found}
     beyond = [number for number in fused if number not in cosines]

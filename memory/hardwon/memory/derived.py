@@ -65,19 +65,19 @@ class Derived:
         self.numbers: dict[int, str] = {}
         self.surroundings = Surroundings(store, lambda: self.structural)
         self._guard: Guard | None = None
-        self.bound: dict[str, tuple[Hit, ...]] = {}
-        """Items found for a state cluster by search, so that its next visit needs none."""
+        self.bound: dict[tuple[str, frozenset[int] | None], tuple[Hit, ...]] = {}
+        """Items found for a state cluster by search, so that its next visit needs none; by the worlds that count."""
 
-        self.done: Known = {}
-        """What was done in the states that were near, as far as asked."""
+        self.done: dict[frozenset[int] | None, Known] = {}
+        """By the worlds that count: what was done in the states that were near, as far as asked."""
 
-        self.voters: dict[tuple[str, bool], list[Done]] = {}
-        """By signature, and whether what led there was read: the steps that vote in this situation, as far as asked."""
+        self.voters: dict[tuple[str, bool, frozenset[int] | None], list[Done]] = {}
+        """By signature, whether what led there was read, and the worlds that count: the steps that vote here."""
 
         self.uses: Mapping[str, int] | None = None
         """How often untrusted steps have each form of action, once asked."""
-        self.near: dict[str, list[Found]] = {}
-        """By text: the states found for it, as far as asked."""
+        self.near: dict[tuple[str, frozenset[int] | None, bool], list[Found]] = {}
+        """By text, the worlds that count, and whether it was a question: the states found, as far as asked."""
 
         self.ranked: dict[tuple[Any, ...], tuple[tuple[Hit, ...], int]] = {}
         """What was recalled of steps, by all that it depends on: states come again before anything is written."""
@@ -207,6 +207,27 @@ class Derived:
         """The environments and kinds of task that the episodes are of."""
         return self._map.worlds
 
+    def related(self, state: State, actions: Iterable[str] = ()) -> frozenset[int] | None:
+        """Return the worlds whose experience counts in a state; None where that of all worlds does. See `worlds`."""
+        return self.worlds.related(state.task, actions)
+
+    def is_of(self, number: int, worlds: frozenset[int] | None) -> bool:
+        """Return whether an active item has this number, and its evidence is of one of these worlds, or of none."""
+        ref = self.numbers.get(number)
+        return ref is not None and self.counts_in(self.items[ref], worlds)
+
+    def counts_in(self, item: Item, worlds: frozenset[int] | None) -> bool:
+        """Return whether an item counts in these worlds: others' experience does not, what has no evidence does."""
+        if worlds is None or item.pinned or not item.provenance:
+            return True
+        homes = self.homes_of(item)
+        return not homes or not homes.isdisjoint(worlds)
+
+    def score_in(self, item: Item, state: State, actions: Iterable[str] = ()) -> float:
+        """Return the score of an item in the world of a state, or its own where that is not sure."""
+        world = self.worlds.find_sure(state.task, actions)
+        return item.score if world is None else self._effects.score_in(item, world)
+
     def is_known_for(self, item: Item, task: str) -> bool:
         """Whether an item distilled from experience has evidence of this task's world; others are for all worlds."""
         if item.source != "experience" or not item.provenance:
@@ -285,9 +306,9 @@ class Derived:
         self.items.update(moved)
         if any(item.kind == "guardrail" for item in moved.values()):
             self._guard = None
-        for signature, hits in self.bound.items():
+        for where, hits in self.bound.items():
             if any(hit.what.id in moved for hit in hits):
-                self.bound[signature] = tuple(_with_new(hit, moved) for hit in hits)
+                self.bound[where] = tuple(_with_new(hit, moved) for hit in hits)
 
 
 def _with_new(hit: Hit, moved: Mapping[str, Item]) -> Hit:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from .records import Item
 from .store import Store
-from .world_scores import SCORES
+from .world_scores import SCORES, Scores, score_in
 from .worlds import Worlds
 
 WINDOW = 40
@@ -141,7 +141,7 @@ class Effects:
         self._last = 0
         self._outcomes: dict[str, dict[tuple[int, bool], _Outcomes]] = {}
         """By item; by world as it was placed, and whether shown: (usage, won), the newest last."""
-        self._scores: dict[str, dict[int, float]] = {}
+        self._scores: dict[str, Scores] = {}
         self._masked: dict[str, set[int]] = {}
         """By item: the worlds where it is left out, as far as told since its episodes changed."""
         self._left_out: dict[int, frozenset[str]] | None = None
@@ -167,6 +167,12 @@ class Effects:
         """Return whether any item is masked in any world."""
         self.left_out(None, worlds, items)
         return bool(self._left_out)
+
+    def score_in(self, item: Item, world: int) -> float:
+        """Return the score of an item in one world, by which it is ranked there."""
+        if self.unread:
+            self._read()
+        return score_in(self._scores.get(item.id, {}), world, item.score)
 
     def renew(self, *, worlds: bool = False) -> None:
         """Tell anew what is masked where: items changed or, with their scores per world, worlds were united."""
@@ -205,7 +211,7 @@ class Effects:
         if len(scores) > 1:  # of a single world it is the item's own, which recall looks at
             masked |= {
                 world
-                for world, score in scores.items()
+                for world, (score, _) in scores.items()
                 if world and score < FLOOR and not is_tried(arms.get(world, Arms()))
             }
         return masked
@@ -246,8 +252,8 @@ class Effects:
         for ref in self._scores.keys() | self._outcomes.keys() if changed is None else changed:
             self._scores.pop(ref, None)
             self._masked.pop(ref, None)
-        for ref, world, score in self._store.rows(SCORES + of, (self._namespace, *asked)):
-            self._scores.setdefault(ref, {})[world] = score
+        for ref, world, score, uses in self._store.rows(SCORES + of, (self._namespace, *asked)):
+            self._scores.setdefault(ref, {})[world] = score, uses
 
 
 def _counts(won: Iterable[int]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 from .actions import parse_action
 from .evidence import ANY_AGAIN, Evidence, again_key, call_keys, evidence_of
 from .records import bounded
-from .sidecar import SAVE_AFTER, Sidecar, due
+from .sidecar import OTHER_MAKE, SAVE_AFTER, Sidecar, due
 from .situation import GUARD_MARK
 from .store import Store
 from .values import MADE, StoredCells, ValueTable
@@ -188,16 +188,23 @@ def read_anew(store: Store, namespace: int) -> ValueTable:
     return values
 
 
-def saved_problem(store: Store, namespace: int) -> str:
-    """How the file of a namespace's values differs from its steps; empty when it does not, or is not there."""
-    sidecar = Sidecar(store, namespace)
-    heard = heard_in(store, namespace)
-    wrong = sidecar.problem("values", f"{MADE}{heard}")
-    saved = None if wrong else sidecar.load("values", f"{MADE}{heard}")
+def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> str:
+    """Return how the file of a namespace's values differs from its steps; empty when it does not, or is not there.
+
+    A file of worlds that were united since is no fault: it is passed over when it is next opened.
+    """
+    sidecar, worlds = Sidecar(store, namespace), None
+    if per_world:
+        worlds = WorldMap(store, namespace)
+        worlds.read()
+    truth, values = FiledValues(store, namespace, sidecar, worlds), ValueTable()
+    truth._heard = heard_in(store, namespace)
+    wrong = sidecar.problem(truth._name, truth._made)
+    if per_world and wrong and wrong.startswith(OTHER_MAKE):
+        return ""
+    saved = None if wrong else sidecar.load(truth._name, truth._made)
     if saved is None:
         return wrong or ""
-    truth, values = FiledValues(store, namespace, sidecar), ValueTable()
-    truth._heard = heard
     truth.read_steps(values, saved.last)
     held = StoredCells(saved.arrays).all()
     other = sum(held.get(key) != cell for key, cell in values.cells.items()) + len(held.keys() - values.cells.keys())

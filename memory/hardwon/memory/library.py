@@ -423,12 +423,13 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             derived = self._caught_up()
             situation = derived.situation(redact_state(state))
-            left_out = derived.masked(situation.state)
+            left_out, worlds = derived.masked(situation.state), derived.related(situation.state)
             found = [
                 item
                 for item in derived.items.values()
                 if item.kind in kinds
                 and (item.id in left_out) == masked
+                and derived.counts_in(item, worlds)
                 and (item.condition is None or holds(item.condition, situation, ""))
             ]
             return tuple(sorted(found, key=lambda item: (-item.score * item.confidence, item.id)))

@@ -61,6 +61,26 @@ class Done(NamedTuple):
     """In lower case."""
 
 
+ALL_STEPS = "attempt IS NOT NULL"
+"""Of the steps that count: something was done, and the episode was not excluded."""
+
+
+def steps_of(worlds: frozenset[int] | None) -> str:
+    """Return which steps count, as a condition on the steps table: those of these worlds, or all."""
+    if worlds is None:
+        return ALL_STEPS
+    return f"{ALL_STEPS} AND {placed_in(worlds, 'steps.namespace', 'steps.trajectory_id')}"
+
+
+def placed_in(worlds: frozenset[int], namespace: str, episode: str) -> str:
+    """Return the condition that an episode, by the columns of its namespace and id, is of one of these worlds."""
+    among = ",".join(str(number) for number in sorted(worlds))
+    return (
+        f"EXISTS (SELECT 1 FROM episode_worlds AS placed WHERE placed.namespace = {namespace} "
+        f"AND placed.trajectory_id = {episode} AND placed.world IN ({among}))"
+    )
+
+
 Known = dict[tuple[int, bool], Done | None]
 """By state, and whether what led to it was read: its best step; None where none was taken."""
 

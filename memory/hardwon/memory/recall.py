@@ -5,7 +5,7 @@ bound to the cluster; ranked by nearness and learnt utility; cut to a token budg
 when nothing is near enough. By task: whole episodes chosen once by the task's words, for comparison.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from . import clusters, testimony
@@ -15,7 +15,7 @@ from .embed import Vectors
 from .guardrails import forbids, holds
 from .instructions import without_instructions
 from .ledger import plain, read_best_steps, read_brief_steps, read_steps, state_text
-from .ranking import POOL, Done, Found, best_of, by_votes, kind_of
+from .ranking import POOL, Done, Found, best_of, by_votes, kind_of, placed_in, steps_of
 from .records import Hit, Item, Kind, Recollection, State, Step
 from .search import DEPTH, How, Kind as SearchKind, Search, Version
 from .situation import Situation
@@ -31,8 +31,6 @@ VOTED = 4096
 """Situations whose voters are remembered, and steps."""
 FOUND = 512
 """Texts of which it is remembered what search found."""
-_COUNTS = "attempt IS NOT NULL"
-"""Of steps: something was done, and the episode was not excluded."""
 
 
 def by_step(
@@ -54,8 +52,9 @@ def by_step(
     guardrails = derived.guard.active(situation, actions)
     if k <= 0:
         return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
-    query = _Query(store, derived, search, state, k, after, by_text)
-    items = query.items()
+    worlds = derived.related(state, actions)
+    query = _Query(store, derived, search, state, k, after, by_text, worlds)
+    items = _rank(query.items(), lambda item: derived.score_in(item, state, actions), in_order=query.is_question)
     steps, filled = query.steps()
     steps = query.with_testimony(steps)
     masked = derived.masked(state, actions) if items else frozenset()
@@ -68,7 +67,7 @@ def by_step(
     shown, chosen, tokens = within_budget(clusters.distinct(fitting, k), steps, budget_tokens)
     if not (shown or chosen or guardrails or estimates):
         return Recollection(masked=left_out)
-    summed = clusters.summaries_of(store, search.namespace, query.known) if query.known else ()
+    summed = clusters.summaries_of(store, search.namespace, query.known, worlds) if query.known else ()
     path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
     return Recollection(shown, chosen, guardrails, estimates, path, tokens, summed, filled, left_out)
@@ -86,12 +85,20 @@ class _Query:
     """One recall by step: what is known of the situation, and what search finds beside it."""
 
     def __init__(
-        self, store: Store, derived: Derived, search: Search, state: State, k: int, after: str | None, by_text: bool
+        self,
+        store: Store,
+        derived: Derived,
+        search: Search,
+        state: State,
+        k: int,
+        after: str | None,
+        by_text: bool,
+        worlds: frozenset[int] | None,
     ) -> None:
         self._store, self._derived, self._search = store, derived, search
-        self._state, self._k, self._after = state, k, after
+        self._state, self._k, self._after, self._worlds = state, k, after, worlds
         self._text = state_text(state)
-        self._as_question = by_text and after is None
+        self.is_question = by_text and after is None
         self.known = "" if by_text else plain(state.signature)
         self.voters = self._voters() if self.known else []
         self.searched = False
@@ -100,32 +107,37 @@ class _Query:
         self._vector: Vectors | None = None
 
     def items(self) -> Sequence[Hit]:
-        """Items for the situation, best first: bound to it by an earlier visit, or searched for."""
+        """Items for the situation: bound to it by an earlier visit, or searched for."""
         derived, state = self._derived, self._state
         if not derived.items:
             return ()  # of none, none are sought
-        if self._as_question:
+        if self.is_question:
             return self._items_for_question()
-        bound = derived.bound.get(state.signature)
+        where = state.signature, self._worlds
+        bound = derived.bound.get(where)
         if bound is None:
-            text = f"{state.task}\n{self._text}"
-            bound = clusters.items_of(self._store, derived, self._search, state, text, self._embedded(), self._k)
+            text, vector = f"{state.task}\n{self._text}", self._embedded()
+            bound = clusters.items_of(self._store, derived, self._search, state, text, vector, self._k, self._worlds)
             if self.known:
-                derived.bound[state.signature] = bound
-        return _rank(bound)
+                derived.bound[where] = bound
+        return bound
 
     def _items_for_question(self) -> Sequence[Hit]:
         """In the order of search, which is the nearest first."""
         found = self._find("items", max(DEPTH, self._k))
         numbers = self._derived.numbers
-        return [Hit(self._derived.items[numbers[ref]], near, why) for ref, near, why in found if ref in numbers]
+        return [
+            Hit(self._derived.items[numbers[ref]], near, why)
+            for ref, near, why in found
+            if self._derived.is_of(ref, self._worlds)
+        ]
 
     def steps(self) -> tuple[tuple[Hit, ...], int]:
         """Return the steps to show, by the votes of all of them, and how many of them search filled in."""
-        if self._as_question:
-            return step_hits(self._store, self._find("states", POOL))[: self._k], 0
+        if self.is_question:
+            return step_hits(self._store, self._found(), self._worlds)[: self._k], 0
         ranked = self._derived.ranked
-        asked = (self._text, self.known, self._state.task, self._after, self._k)
+        asked = (self._text, self.known, self._state.task, self._after, self._k, self._worlds)
         if asked not in ranked:
             if len(ranked) > FOUND:
                 ranked.clear()
@@ -173,7 +185,7 @@ class _Query:
         return self._derived.uses
 
     def _voters(self) -> list[Done]:
-        voters, which = self._derived.voters, (self.known, self._after is not None)
+        voters, which = self._derived.voters, (self.known, self._after is not None, self._worlds)
         if which not in voters:
             if len(voters) > VOTED:
                 voters.clear()
@@ -193,13 +205,8 @@ class _Query:
 
     def _near(self) -> list[_Near]:
         """The best steps of states that are near but not of the situation itself, how near, and why."""
-        derived = self._derived
-        found = derived.near.get(self._text)
-        if found is None:
-            if len(derived.near) > FOUND:
-                derived.near.clear()
-            found = derived.near[self._text] = self._find("states", POOL)
-        best = best_of(self._store, [ref for ref, _, _ in found], _COUNTS, self._after is not None, derived.done)
+        found = self._found()
+        best = self._best([ref for ref, _, _ in found])
         own = {one.step for one in self.voters}
         return [
             _Near(best[ref], near, why)
@@ -207,13 +214,38 @@ class _Query:
             if ref in best and best[ref].step not in own
         ]
 
-    def _find(self, kind: SearchKind, k: int) -> list[Found]:
+    def _found(self) -> list[Found]:
+        """What search finds for the text among states of the worlds that count."""
+        near, asked = self._derived.near, (self._text, self._worlds, self.is_question)
+        if asked not in near:
+            if len(near) > FOUND:
+                near.clear()
+            near[asked] = self._find("states", POOL)
+            if self._worlds is not None:
+                near[asked] = self._of_worlds(near[asked])
+        return near[asked]
+
+    def _of_worlds(self, found: list[Found]) -> list[Found]:
+        """Return the states found in the worlds that count; where others push them out, those of a deeper search."""
+        kept = [one for one in found if one[0] in self._best([ref for ref, _, _ in found])]
+        if len(kept) < DEPTH <= len(found):
+            found = self._find("states", clusters.DEEPER * POOL, clusters.DEEPER * DEPTH)
+            best = self._best([ref for ref, _, _ in found])
+            kept = [one for one in found if one[0] in best][:POOL]
+        return kept
+
+    def _best(self, states: Sequence[int]) -> Mapping[int, Done]:
+        """By state: the best step that was taken there in the worlds that count."""
+        known = self._derived.done.setdefault(self._worlds, {})
+        return best_of(self._store, states, steps_of(self._worlds), self._after is not None, known)
+
+    def _find(self, kind: SearchKind, k: int, depth: int = DEPTH) -> list[Found]:
         """What is near enough to be shown for its words or meaning alone."""
         if kind == "states" and self._others:  # states of untrusted writers must not push the others out
             k *= testimony.POOL_FACTOR
-        terms = MORE_TERMS if self._as_question else QUERY_TERMS
+        terms = MORE_TERMS if self.is_question else QUERY_TERMS
         found = self._search.find(
-            kind, self._text, k, frequencies=self._derived.words, vector=self._embedded(), terms=terms
+            kind, self._text, k, frequencies=self._derived.words, vector=self._embedded(), terms=terms, depth=depth
         )
         return [one for one in found if one[1] >= clusters.MIN_COSINE]
 
@@ -246,19 +278,26 @@ def _offered(
     return not actions or any(forbids(item, situation, action, surroundings) for action in actions)
 
 
-def step_hits(store: Store, found: Sequence[tuple[int, float, str]]) -> tuple[Hit, ...]:
-    """For each state found, the best step that was taken in it."""
-    best = read_best_steps(store, [ref for ref, _, _ in found], _COUNTS)
+def step_hits(
+    store: Store, found: Sequence[tuple[int, float, str]], worlds: frozenset[int] | None = None
+) -> tuple[Hit, ...]:
+    """For each state found, the best step that was taken in it; where `worlds` are given, in one of these."""
+    best = read_best_steps(store, [ref for ref, _, _ in found], steps_of(worlds))
     return tuple(Hit(best[ref], cosine, why) for ref, cosine, why in found if ref in best)
 
 
-def _rank(hits: Iterable[Hit]) -> list[Hit]:
-    """Nearness times utility; ties by id, so that any process gives the same order."""
+def _rank(hits: Sequence[Hit], score_here: Callable[[Item], float], *, in_order: bool) -> Sequence[Hit]:
+    """Nearness times utility in this world; ties by id, so that any process gives the same order.
+
+    What answers a question stays in the order in which it was found.
+    """
+    if in_order:
+        return hits
 
     def worth(hit: Hit) -> tuple[float, str]:
         item = hit.what
         assert isinstance(item, Item)
-        return (-hit.similarity * (0.5 + item.score), item.id)
+        return (-hit.similarity * (0.5 + score_here(item)), item.id)
 
     return sorted(hits, key=worth)
 
@@ -302,7 +341,7 @@ def by_task(
     followed the same kind of action.
     """
     if state.task not in derived.task_episodes:
-        derived.task_episodes[state.task] = _similar_episodes(store, search, derived, state.task)
+        derived.task_episodes[state.task] = _similar_episodes(store, search, derived, state)
     steps, values = derived.task_episodes[state.task]
     if not steps:
         return Recollection()
@@ -326,13 +365,19 @@ def _that_follow(steps: Sequence[Step], after: str | None) -> list[Step]:
     return [steps[at] for at in sorted(range(len(steps)), key=lambda at: not follows[at])]
 
 
-def _similar_episodes(store: Store, search: Search, derived: Derived, task: str) -> tuple[list[Step], ValueTable]:
-    """Steps of the TASK_EPISODES episodes of the most similar tasks; of one task's the better rewarded first."""
+def _similar_episodes(store: Store, search: Search, derived: Derived, state: State) -> tuple[list[Step], ValueTable]:
+    """Steps of the TASK_EPISODES episodes of the most similar tasks; of one task's the better rewarded first.
+
+    Tasks of other worlds are left out where the world of the state is sure.
+    """
     chosen: list[str] = []
-    for known in derived.tasks.nearest(task, TASK_EPISODES, search.embed_all):
+    worlds = derived.related(state)
+    where = "" if worlds is None else f"AND {placed_in(worlds, 'trajectories.namespace', 'trajectories.id')} "
+    some = TASK_EPISODES if worlds is None else clusters.DEEPER * TASK_EPISODES
+    for known in derived.tasks.nearest(state.task, some, search.embed_all):
         rows = store.rows(
             "SELECT id FROM trajectories WHERE namespace = ? AND task = ? AND success IS NOT NULL "
-            "AND trust = 'trusted' ORDER BY total_reward DESC, rowid LIMIT ?",
+            f"AND trust = 'trusted' {where}ORDER BY total_reward DESC, rowid LIMIT ?",
             (search.namespace, known, TASK_EPISODES - len(chosen)),
         )
         chosen.extend(row[0] for row in rows)

@@ -93,8 +93,11 @@ class Search:
         vector: Vectors | None = None,
         version: Version | None = None,
         terms: int = QUERY_TERMS,
+        depth: int = DEPTH,
     ) -> list[tuple[int, float, str]]:
         """Return at most k triples (id, similarity, why), best first; of the library at this version, if it is known.
+
+        `depth` is how many hits a hybrid search takes from each index before they are ordered.
 
         The similarity is the cosine or, where that is larger, the share of the query's words that the text has:
         a question of few words has a small cosine to a long text that answers it.
@@ -107,7 +110,7 @@ class Search:
         index = self.index(kind, version)
         if how == "dense":
             return [(ref, cosine, "meaning") for ref, cosine in index.search(vector, k)]
-        dense, worded = index.search(vector, DEPTH), self.by_words(kind, text, DEPTH, frequencies, terms)
+        dense, worded = index.search(vector, depth), self.by_words(kind, text, depth, frequencies, terms)
         near, shares = dict(dense), {one.ref: one.share for one in worded}
         missing = [ref for ref in shares if ref not in near]
         cosines = {**near, **dict(zip(missing, index.cosine(vector, missing), strict=True))}

@@ -37,6 +37,8 @@ SAVE_SHARE = 0.05
 """The same as a share of the rows that it covers, so that a large file is not written at every closing."""
 ABANDONED_S = 3600.0
 """Age after which a half-written file is nobody's."""
+OTHER_MAKE = "it was made by"
+"""Begins what is said of a file whose content depends on something that has changed."""
 _MAGIC = b"tacitidx"
 _HEAD = len(_MAGIC) + 32 + 8
 
@@ -79,7 +81,7 @@ class Sidecar:
         found = self._read(path, made)
         if isinstance(found, Saved):
             return found
-        usual = name == "world-values" and found.startswith("it was made by")  # worlds were united since
+        usual = name == "world-values" and found.startswith(OTHER_MAKE)  # worlds were united since
         level = logging.DEBUG if usual else logging.WARNING
         logger.log(level, "%s is passed over: %s. It is rebuilt from the library.", path, found)
         if not self._store.read_only:
@@ -157,7 +159,7 @@ class Sidecar:
         if header["library"] != library_id(self._store) or header["namespace"] != self._namespace:
             return "it is of another library"
         if header["made"] != made:
-            return f"it was made by {header['made']}, not by {made}"
+            return f"{OTHER_MAKE} {header['made']}, not by {made}"
         if header.get("generation", 0) != self._generation:
             return "something was forgotten since"
         if header["seq"] and _change(self._store, header["seq"]) != header["change"]:

@@ -154,6 +154,7 @@ _COMPARED: dict[str, Comparison] = {
     "scores per world": _wrong_scores,
     "item places": _wrong_places,
     "saved values": lambda store, namespace: filed_values.saved_problem(store, namespace) or "",
+    "saved values per world": lambda store, namespace: filed_values.saved_problem(store, namespace, per_world=True),
     "saved index of states": lambda store, namespace: search.saved_problem(store, namespace, "states") or "",
     "saved index of items": lambda store, namespace: search.saved_problem(store, namespace, "items") or "",
 }
@@ -349,6 +350,12 @@ def _rebuild_places(connection: Connection, store: Store, namespace: int) -> Non
     connection.executemany("INSERT INTO item_places VALUES (?, ?, ?, ?)", [(namespace, *place) for place in places])
 
 
+def _renew_worlds(connection: Connection, store: Store, namespace: int) -> None:
+    """Place all episodes anew; what was saved of their values goes by the old numbers of the worlds."""
+    worlds.renew(connection, namespace)
+    Sidecar(store, namespace).drop("world-values")
+
+
 def _seal_missing(connection: Connection, store: Store, namespace: int) -> None:
     seal_missing(connection)
 
@@ -365,9 +372,10 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "segments": _rebuild_segments,
     "attempts": tiers.rebuild,
     "item places": _rebuild_places,
-    "worlds": lambda connection, store, namespace: worlds.renew(connection, namespace),
+    "worlds": _renew_worlds,
     "scores per world": lambda connection, store, namespace: world_scores.repair(connection, namespace),
     "saved values": _drop_file("values"),
+    "saved values per world": _drop_file("world-values"),
     "saved index of states": _drop_file("states"),
     "saved index of items": _drop_file("items"),
 }

@@ -13,7 +13,7 @@ from sqlite3 import Connection
 
 from .records import Item
 
-SCORES = "SELECT item_id, world, score FROM item_worlds WHERE namespace = ?"
+SCORES = "SELECT item_id, world, score, uses FROM item_worlds WHERE namespace = ?"
 PRIOR = 5
 """Uses in a world after which half of what an item earned there is believed."""
 BEFORE = 0
@@ -25,6 +25,17 @@ Scores = dict[int, tuple[float, int]]
 def overall(scores: Mapping[int, tuple[float, int]]) -> float:
     """Return the score of an item that has these scores in worlds."""
     return max(scores.values(), key=lambda one: ((one[0] - 0.5) * one[1] / (one[1] + PRIOR), one[0]))[0]
+
+
+def score_in(scores: Mapping[int, tuple[float, int]], world: int, score: float) -> float:
+    """Return the score in one world of an item whose score is `score`, shrunk to the mean over its worlds."""
+    if not scores:
+        return score
+    mean, _ = _mean(list(scores.values()))
+    local, uses = scores.get(world, (mean, 0))
+    shrunk = (uses * local + PRIOR * mean) / (uses + PRIOR)
+    moved = score - overall(scores)  # by a person, who moves all of them
+    return min(1.0, max(0.0, shrunk + moved))
 
 
 class WorldScores:

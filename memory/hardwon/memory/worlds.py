@@ -128,6 +128,7 @@ class Worlds:
     def __init__(self, worlds: Iterable[World] = ()) -> None:
         self._worlds = {world.id: world for world in worlds}
         self._found: dict[tuple[str, frozenset[str]], int | None] = {}
+        self._related: dict[tuple[int | None, str, frozenset[str]], frozenset[int] | None] = {}
 
     @property
     def standing(self) -> list[World]:
@@ -171,6 +172,33 @@ class Worlds:
             return number
         return None
 
+    def related(self, task: str, actions: Iterable[str] = ()) -> frozenset[int] | None:
+        """Return the worlds whose experience counts in a state; None where that of all worlds does.
+
+        Where the world of the state is sure, these are it, the other kinds of task of its environment, and any other
+        world that the task fits. Where the state is of no known world, they are the worlds that know any of its
+        admissible actions. Worlds that were united are listed by each of their ids.
+        """
+        number = self.find_sure(task, actions)
+        forms = frozenset(parse_action(action).template for action in actions) if number is None else frozenset()
+        if number is None and (not forms or self.find(task, actions) is not None):
+            return None
+        if (number, task, forms) not in self._related:
+            if len(self._related) > KEPT:
+                self._related.clear()
+            self._related[number, task, forms] = self._relatives(number, content_words(task), forms)
+        return self._related[number, task, forms]
+
+    def _relatives(self, number: int | None, words: frozenset[str], forms: frozenset[str]) -> frozenset[int] | None:
+        if number is None:
+            kept = {world.id for world in self.standing if world.knows(forms)}
+        else:
+            mine = self._worlds[number]
+            kept = {world.id for world in self.standing if are_kin(mine, world) or world.likeness(words)}
+        if len(kept) == len(self.standing):
+            return None
+        return frozenset({*kept, *(old for old, stands in self.aliases.items() if stands in kept)})
+
     def fits(self, number: int, task: str) -> bool:
         """Return whether a task may be of this world; a task without words may be of any."""
         world = self._worlds.get(self.standing_for(number))
@@ -196,6 +224,7 @@ class Worlds:
     ) -> tuple[int, list[World]]:
         """Count an episode; return the id of its world, and the worlds that changed."""
         self._found.clear()
+        self._related.clear()
         words, forms = content_words(task), frozenset(parse_action(action).template for action in actions)
 
         def possible(world: World) -> bool:
@@ -231,6 +260,29 @@ class Worlds:
         for other in chosen[1:]:
             chosen[0].unite(other)
         return chosen
+
+
+def are_kin(one: World, other: World) -> bool:
+    """Return whether two worlds are of one environment: by their labels or, without labels, by what was done there.
+
+    Of a world of few episodes without a label this cannot be told: it counts as kin where any action is common.
+    """
+    if one is other:
+        return True
+    if one.environment and other.environment:
+        return one.environment == other.environment
+    some, others = _acts(one), _acts(other)
+    if min(one.episodes, other.episodes) <= YOUNG:
+        return not (some and others) or not some.isdisjoint(others)
+    return _overlap(some, others) >= ALIKE
+
+
+def _acts(world: World) -> frozenset[str]:
+    """Return what was done in a world: the tools of its calls, the forms of its other actions."""
+    return frozenset(
+        parse_action(form).verb if form.rstrip().endswith((")", "]", "}")) and "(" in form else form
+        for form in world.forms
+    )
 
 
 def _shared(words: frozenset[str], group: Sequence[World]) -> float:
