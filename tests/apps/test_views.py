@@ -1,9 +1,10 @@
 import re
+from dataclasses import replace
 
 import pytest
 
 from hardwon.apps.doors import excerpt
-from hardwon.apps.views import usefulness_words
+from hardwon.apps.views import EFFECTS, effect_rows, usefulness_words
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 
 
@@ -102,3 +103,33 @@ def test_text_of_a_library_is_printed_as_it_is(hardwon, own):
 def test_an_excerpt_is_one_line_cut_after_a_word():
     assert excerpt("a\n b\tc") == "a b c"
     assert excerpt("one two three", 9) == "one two …"
+
+
+def test_the_table_of_effects_says_what_an_item_does_in_each_world():
+    """A row per world, in the order of its columns; what is not known is a dash."""
+    known = {"name": "hotel", "shown": 24, "withheld": 11, "difference": -0.42, "low": -0.61, "high": -0.23}
+    unknown = {"name": "train", "shown": 2, "withheld": 0, "difference": None, "low": None, "high": None}
+    rows = effect_rows([{**known, "masked": True}, {**unknown, "masked": False}])
+    assert dict(zip(EFFECTS, rows[0], strict=True)) == {
+        "world": "hotel",
+        "shown": 24,
+        "withheld": 11,
+        "effect": "-0.42",
+        "90% interval": "-0.61 to -0.23",
+        "in use": "masked: it hurts here",
+    }
+    assert rows[1] == ("train", 2, 0, "-", "-", "yes")
+
+
+def test_the_table_of_effects_is_printed(hardwon, path, episode):
+    """By `hardwon memory show`, for an item that was shown and withheld in a world."""
+    with ExperienceLibrary.open(path) as library:
+        ref = library.add(Item("insight", "look behind the wooden drawer")).item_id
+        for number in range(12):
+            made = episode(task="bake the bread", success=number % 2 == 0)
+            why = {"recalled" if number % 2 else "withheld": [ref]}
+            library.record(replace(made, steps=tuple(replace(step, why=why) for step in made.steps)))
+    printed = hardwon("memory", "show", path, ref).stdout
+    table = printed[printed.index("90% interval") :]
+    row = next(line for line in table.splitlines() if "bake" in line)
+    assert re.search(r"\b6 +6 +-0\.75 +-1\.00 to -0\.\d\d +masked: it hurts here", row), row

@@ -6,6 +6,7 @@ import pytest
 from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
+from hardwon.memory.sidecar import Sidecar
 from hardwon.memory.values import StoredCells
 from hardwon.memory.worlds import KEPT, YOUNG, World, Worlds, are_kin, rebuild
 
@@ -242,31 +243,37 @@ def test_any_order_of_kinds_gives_the_same_worlds(seed):
 
 
 def test_verify_reads_the_file_of_values_per_world(path, episode):
-    """Other values than the steps have are found and repaired, and so is a torn file; worlds that grew are no fault."""
+    """Other values than the steps have are found and repaired, and so is a torn file."""
     with ExperienceLibrary.open(path) as library:
         for kind in ("cook", "fetch"):
             grow(library, episode, kind)
         library.index()
-        made = library._derived._per_world
-        assert made._sidecar.save("world-values", made._made, *_saved(made))
+        expected = asked(library, fetch(5), "go north")["go north"]
+        table = library._derived._per_world
+        assert table is not None
+        cells = table.read().cells
+
+        def save():
+            """Write the values per world to their file."""
+            arrays = StoredCells.arrays(cells)
+            assert table._sidecar.save(table._name, table._made, table._last_step, table._filed, arrays)
+
+        save()
         assert library.verify() == []
-        cells = made.read().cells
-        key = next(key for key, cell in cells.items() if cell.n)
-        cells[key].n += 1
-        made._sidecar.save("world-values", made._made, *_saved(made))
+        next(iter(cells.values())).n += 1
+        save()
         (problem,) = library.verify()
-        assert problem.where == "saved values per world"
-        assert "keys with other values than their steps" in problem.what
-        expected = asked(library, fetch(5), "go north")
+        assert (problem.where, problem.what) == ("saved values per world", "1 keys with other values than their steps")
     with ExperienceLibrary.open(path) as library:
         library.repair()
         assert library.verify() == []
-        assert asked(library, fetch(5), "go north")["go north"].n == expected["go north"].n
-
-
-def _saved(made):
-    """The last step, the count and the arrays of a table."""
-    return made._last_step, made._filed, StoredCells.arrays(made.read().cells)
+        assert asked(library, fetch(5), "go north")["go north"] == expected
+        file = Sidecar(library._store, 1).path("world-values")
+        assert file is not None
+        file.write_bytes(b"torn")
+        assert [problem.what for problem in library.verify()] == ["it is not a file of an index"]
+        library.repair()
+        assert not file.exists()
 
 
 # ---- recall in a library of several worlds
@@ -278,15 +285,14 @@ KITCHEN, FETCHING = State(DRAWER, task=COOK), State(DRAWER, task=fetch(4))
 def two_games(library, episode, *, labels=("", ""), here=12, abroad=12):
     """Record two games with the same words and drawers, in which other actions are taken."""
     plays = [
-        (COOK, ("open drawer", "cook potato", "slice carrot"), labels[0], here),
+        (lambda _: COOK, ("open drawer", "cook potato", "slice carrot"), labels[0], here),
         (fetch, ("pull drawer", "read map", "put coin in box"), labels[1], abroad),
     ]
     for task, actions, label, count in plays:
         for number in range(count):
             see = f"{DRAWER} There is a potato, a coin and a {ROOMS[number % len(ROOMS)]}."
-            told = task if isinstance(task, str) else task(number)
             for seen in (see, DRAWER):
-                made = episode(*actions, see=seen, task=told, library=library, seed=number)
+                made = episode(*actions, see=seen, task=task(number), library=library, seed=number)
                 library.record(replace(made, meta={"environment": label} if label else {}))
 
 
