@@ -1,8 +1,9 @@
 """Instructions: text in recorded data that speaks to the model that will read it, instead of about the world.
 
 Patterns, not a model: they know the usual forms (an order to forget orders, a new role, a demand to keep something
-from the user, a demand to send secrets, a rule for all future requests). A clever paraphrase passes. What holds
-against that is that words of untrusted writers are shown nowhere; this keeps plain cases out of trusted text as well.
+from the user, a demand to send secrets, a rule for all future requests), in several languages and under the usual
+disguises (see `instruction_languages`, `disguises`). A clever paraphrase passes. What holds against that is that
+words of untrusted writers are shown nowhere; this keeps plain cases out of trusted text as well.
 """
 
 import re
@@ -10,6 +11,8 @@ import unicodedata
 from dataclasses import replace
 from functools import lru_cache
 
+from .disguises import readings, sends_what_is_filled_in, unseen_in
+from .instruction_languages import foreign_form_in
 from .records import Hit, State, Step
 
 LEFT_OUT = "[left out: it reads like an instruction]"
@@ -66,6 +69,8 @@ _FORMS = {
     ),
 }
 _PATTERNS = {name: re.compile(form, re.I | re.S | re.M) for name, form in _FORMS.items()}
+_HIDDEN_ORDER = re.compile(rf"(?:^|[.:;!?,]|\band|\bthen|\bplease|\bto)\s*{_DO}\s+\S+|\b{_MODEL}\s*[:,]", re.I)
+"""An order in a place where nobody looks, such as a comment in HTML: to be addressed there is enough."""
 _HIDDEN = {"Cf", "Cc", "Co", "Cs"}
 _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-]+")
 _SCANNED = 20_000
@@ -85,11 +90,23 @@ def instruction_in(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _found(text: str) -> str:
+    return _read_plainly(text) or _unseen(text) or next(filter(None, map(_read_plainly, readings(text))), "")
+
+
+def _read_plainly(text: str) -> str:
     plain = unicodedata.normalize("NFKC", text.translate(_TAGS))
-    if not plain.isascii():
-        plain = "".join(char for char in plain if char in "\n\t" or unicodedata.category(char) not in _HIDDEN)
-        return _form_in(plain) or _form_in(_as_latin(plain))
-    return _form_in(plain)
+    if plain.isascii():
+        return _form_in(plain) or foreign_form_in(plain)
+    plain = "".join(char for char in plain if char in "\n\t" or unicodedata.category(char) not in _HIDDEN)
+    latin = _as_latin(plain)
+    return _form_in(plain) or _form_in(latin) or foreign_form_in(plain) or foreign_form_in(latin)
+
+
+def _unseen(text: str) -> str:
+    """Return what is wrong with the parts of a text that a person does not see: there any order is one."""
+    if sends_what_is_filled_in(text):
+        return "a demand for secrets"
+    return "an order" if any(map(_HIDDEN_ORDER.search, unseen_in(text))) else ""
 
 
 def _as_latin(text: str) -> str:

@@ -1,0 +1,151 @@
+"""Disguises: other readings of a text that a model may decode although a pattern would not see its words.
+
+Each reading has a cheap test first, because most texts have none of them. What is found this way is text for
+`instructions` to judge; nothing is changed or shown.
+"""
+
+import base64
+import binascii
+import codecs
+import html
+import re
+import unicodedata
+from collections.abc import Iterator
+from urllib.parse import unquote_plus
+
+_BLOCK = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}(?:[\r\n]{1,2}[A-Za-z0-9+/_-]{4,})*={0,2}")
+_HEX = re.compile(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}[\s:]?){12,}|(?:\\x[0-9A-Fa-f]{2}){8,}")
+_ESCAPED = re.compile(r"\\u\{?00([0-9A-Fa-f]{2})\}?")
+_BITS = re.compile(r"(?:\b[01]{8}\b\s*){8,}")
+_LEET = str.maketrans(
+    {"0": "o", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "9": "g", "@": "a", "$": "s", "€": "e", "+": "t"}
+)
+_MIXED = re.compile(r"(?=[^\s]*[A-Za-z])(?=[^\s]*[01345789@$!|€+])[A-Za-z01345789@$!|€+]{2,}")
+_ORDERS = re.compile(
+    r"\W*(?:ign?o|disr|forg|over|bypa|instr|prev|prio|rule|syst|prom|assi|pass|secr|tran|refu|send|user|call|exec|reve|cust)",
+    re.I,
+)
+"""How words of orders begin: only for them is a text respelled."""
+_IN_URL = re.compile(r"%[0-9A-Fa-f]{2}|\w\+\w+\+\w")
+_SPELLED = re.compile(r"(?<![^\W_])[^\W_](?:[ \t.\-_*|/]{1,2}[^\W_](?![^\W_])){5,}")
+_GAP = re.compile(r"[ \t]{2,}|\s/\s|\n")
+_SIGNS = re.compile(r"[\s.\-_*|/]")
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0]+"
+)
+_SHORTEST = 10
+"""Characters of a decoded text that can be an order."""
+_MOST_BLOCKS, _LONGEST_BLOCK = 64, 8_000
+_ROT13 = ("vtaber", "qvfertneq", "vafgehpgvba", "cebzcg", "flfgrz")
+"""Parts of words of orders, as ROT13 writes them."""
+_REVERSED = ("erongi", "drager", "snoitcurtsni", "tpmorp metsys")
+
+
+def readings(text: str) -> Iterator[str]:
+    """Yield what a text says when a disguise is taken off; nothing for most texts."""
+    if len(text) < _SHORTEST:
+        return
+    yield from _decoded(text)
+    if ("%" in text or "+" in text) and _IN_URL.search(text):
+        yield unquote_plus(text, errors="replace")
+    if "&" in text and ";" in text and (plain := html.unescape(text)) != text:
+        yield plain
+    if "\\u" in text and (plain := _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)) != text:
+        yield plain
+    lowered = text.lower()
+    if any([sign in lowered for sign in _ROT13]):  # noqa: C419 - a generator costs more than it saves here
+        yield codecs.decode(text, "rot13")
+    if any([sign in lowered for sign in _REVERSED]):  # noqa: C419
+        yield text[::-1]
+    yield from _respelled(text)
+
+
+def _decoded(text: str) -> Iterator[str]:
+    """Yield what blocks of base64, hexadecimal or binary digits hold, where that is text."""
+    for number, block in enumerate(_BLOCK.finditer(text)):
+        if number >= _MOST_BLOCKS:
+            break
+        joined = re.sub(r"\s", "", block[0])[:_LONGEST_BLOCK].rstrip("=").replace("-", "+").replace("_", "/")
+        found = _base64(joined)
+        if found:
+            yield found
+            if (again := _base64(found.strip().rstrip("="))) and len(found.split()) == 1:
+                yield again
+    for block in _HEX.finditer(text):
+        digits = re.sub(r"\\x|[\s:]", "", block[0])[:_LONGEST_BLOCK]
+        with_text = _as_text(bytes.fromhex(digits[: len(digits) // 2 * 2]))
+        if with_text:
+            yield with_text
+    for block in _BITS.finditer(text):
+        if with_text := _as_text(bytes(int(one, 2) for one in block[0].split())):
+            yield with_text
+
+
+def _base64(block: str) -> str:
+    whole = block[: len(block) // 4 * 4] if len(block) % 4 == 1 else block
+    try:
+        return _as_text(base64.b64decode(whole + "=" * (-len(whole) % 4), validate=True))
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _as_text(raw: bytes) -> str:
+    """Return bytes as text, empty where they are none: most of it letters and spaces."""
+    for encoding in ("utf-8", "utf-16-le") if b"\x00" in raw else ("utf-8",):
+        text = raw.decode(encoding, errors="ignore")
+        if len(text) >= _SHORTEST and sum(char.isalpha() or char in " \n.,'" for char in text) >= 0.85 * len(text):
+            return text
+    return ""
+
+
+def _respelled(text: str) -> Iterator[str]:
+    """Yield a text with digits and signs as the letters that they look like, and with spelled words joined."""
+    if any(_ORDERS.match(_letters(word, "i")) or _ORDERS.match(_letters(word, "l")) for word in _MIXED.findall(text)):
+        yield _MIXED.sub(lambda found: _letters(found[0], "i"), text)
+        yield _MIXED.sub(lambda found: _letters(found[0], "l"), text)
+    if not text.isascii():
+        apart = _INVISIBLE.sub(" ", text)  # what joins nothing to the eye may part words, too
+        if apart != text:
+            yield unicodedata.normalize("NFKC", apart)
+    if found := list(_SPELLED.finditer(text)):
+        yield "\n".join(_joined(one[0]) for one in found)
+
+
+def _letters(word: str, one: str) -> str:
+    """Return a word with its digits and signs as letters; a 1 looks like two of them."""
+    return word.translate(_LEET).replace("1", one).replace("!", "i").replace("|", one)
+
+
+def _joined(spelled: str) -> str:
+    """Return a word that was spelled letter by letter; wider gaps part words."""
+    return " ".join(_SIGNS.sub("", word) for word in _GAP.split(spelled))
+
+
+# ---- what a person does not see
+
+_UNSEEN = re.compile(
+    r"<!--(.*?)(?:-->|\Z)"
+    r"|\]\(\s*<?[^)\s>]*>?\s+[\"'(]([^\"')]*)[\"')]\s*\)"
+    r"|^\s{0,3}\[[^\]]*\]:\s*<?#?>?\s*[\"'(](.*?)[\"')]\s*$"
+    r"|<[^>]*(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0\b|\bhidden\b)[^>]*>([^<]*)",
+    re.I | re.S | re.M,
+)
+_HAS_UNSEEN = ("<!--", "](", "]:", "display", "hidden", "font-size", "opacity")
+_SENDS = re.compile(
+    r"!?\[[^\]]*\]\(\s*<?https?://[^)\s]*[?&#/=](?:[^)\s]*)"
+    r"(?:\{[^)\s]*\}|\[[A-Za-z _-]+\]|<[A-Za-z _-]+>|%7B|\$[A-Za-z{]|\b(?:YOUR|INSERT|ALL|THE)_[A-Z_]+)",
+    re.S,
+)
+"""A link or picture whose address has a place to fill in: a model that shows it sends what it filled in."""
+
+
+def unseen_in(text: str) -> list[str]:
+    """Return the parts that a reader of the rendered text does not see: comments, titles, hidden marks."""
+    if not any([sign in text for sign in _HAS_UNSEEN]):  # noqa: C419
+        return []
+    return [part for found in _UNSEEN.finditer(text) for part in found.groups() if part and part.strip()]
+
+
+def sends_what_is_filled_in(text: str) -> bool:
+    """Return whether a Markdown link or picture has an address with a hole for the reader's data."""
+    return "](" in text and _SENDS.search(text) is not None
