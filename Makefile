@@ -34,7 +34,7 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "There is no
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench bench-gpu clean \
-	test-slow test-mutants test-vllm test-gpu test-browser test-environments
+	docs test-slow test-mutants test-vllm test-gpu test-browser test-environments
 
 help: ## Show this list
 	@echo "hardwon: an agent runtime that consults a durable library of its own experience at every step"; echo
@@ -110,6 +110,11 @@ test-environments: install ## ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld bui
 	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld); $(call add,miniwob,MiniWoB++)
 	$(BIN)/python -m pytest -m "browser or not browser" tests/runtime/environments
 
+docs: venv ## Build the documentation site into site/; a warning is an error
+	@$(call add,docs,what builds the site)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html, or serve it: $(BIN)/mkdocs serve"
+
 bench: install ## Measure learning, recall and the loop; fills in examples/experiments/learning-games.md (an hour on 2 cores)
 	$(BIN)/hardwon bench learn --write examples/experiments/learning-games.md
 	$(BIN)/hardwon bench recall
@@ -120,5 +125,5 @@ bench-gpu: install ## Measure generation and training on an NVIDIA GPU; fills in
 	$(BIN)/hardwon bench gpu --write docs/benchmarks.md
 
 clean: ## Remove .venv, caches, built files and the demos' runs; other runs stay
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist $(DEMO_OUT) $(TRAIN_OUT)
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage build dist $(DEMO_OUT) $(TRAIN_OUT)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import typer
 
+import hardwon.memory
+import hardwon.runtime
+import hardwon.trainers
 from hardwon.apps.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -133,3 +136,20 @@ def test_benchmarks_have_a_place_for_their_tables(page, name):
     """`hardwon bench learn --write PAGE` replaces the text between these lines."""
     text = page.read_text(encoding="utf-8")
     assert text.index(f"<!-- bench {name}: begin -->") < text.index(f"<!-- bench {name}: end -->")
+
+
+def test_every_public_name_is_in_the_reference():
+    """A name that the site leaves out cannot be looked up."""
+    for package in (hardwon.memory, hardwon.runtime, hardwon.trainers):
+        page = ROOT / "docs" / "reference" / f"{package.__name__.rpartition('.')[2]}.md"
+        listed = re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert sorted(listed) == sorted(f"{package.__name__}.{name}" for name in package.__all__)
+
+
+def test_every_page_is_in_the_navigation():
+    """A page that the site does not link to is read by nobody; decisions are linked from the architecture page."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        linked = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+        assert name in (linked if name.startswith("decisions/") else navigation), name
