@@ -69,6 +69,25 @@ def test_guardrail_refuses_over_http(reader):
     assert told["item_id"] in {one["id"] for one in reader.get("/v1/guardrails").json()["rows"]}
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_a_run_insists_on_is_let_through_or_over(own, pinned):
+    """A client that says how often its run was refused the action never gets stuck."""
+    asked = {"state": pantry(), "action": "bite raw potato"}
+    with TestClient(create_app(own), raise_server_exceptions=False) as client:
+        first, last, looked = (
+            client.post("/v1/check", json={**asked, **more}).json()
+            for more in ({"about_to_run": False}, {}, {"about_to_run": False, "refused": 3})
+        )
+        assert (last["allowed"], last["over"], looked["allowed"]) == (False, False, False)
+        if pinned:
+            for ref in first["items"]:
+                client.post(f"/v1/items/{ref}/pin", json={})
+        assert not client.post("/v1/check", json={**asked, "refused": 2}).json()["allowed"]
+        last = client.post("/v1/check", json={**asked, "refused": 3}).json()
+    assert (last["allowed"], last["over"]) == (not pinned, pinned)
+    assert (last["items"], last["trial"], last["cause"]) == (first["items"], False, first["cause"])
+
+
 def test_item_is_added_edited_pinned_undone_and_retired(client):
     (added,) = client.post("/v1/items", json={"items": [{"kind": "insight", "title": "Keys hang by the door"}]}).json()[
         "admissions"

@@ -109,6 +109,57 @@ def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(server):
     assert told(checked)["reason"].startswith("failed ")
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_a_task_insists_on_is_let_through_or_over(library, monkeypatch, pinned):
+    """`--guardrails block`: after 3 refusals of one action in one task; a pinned guardrail ends the task."""
+    monkeypatch.setattr("hardwon.memory.probation.TRIAL_REFUSALS", 100)
+    ref = library.add(GUARD).item_id
+    if pinned:
+        library.pin(ref)
+    asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
+    other = ("check", {"action": 'push(branch="main")', "task": "Publish something else."})
+    server = build(library, guardrails="block")
+    answers = [told(one) for one in asked(server, *[asking] * 3, other, asking, asking)]
+    allowed, over = ([answer[name] for answer in answers] for name in ("allowed", "over"))
+    assert allowed == [False, False, False, False, not pinned, False]
+    assert over == [False, False, False, False, pinned, pinned]
+    assert answers[4]["warned"] is not pinned
+    assert "protected" in answers[4]["reason"]
+
+
+def test_a_task_that_is_over_begins_anew(library, monkeypatch):
+    """`record` ends the counts of its task."""
+    monkeypatch.setattr("hardwon.memory.probation.TRIAL_REFUSALS", 100)
+    library.add(GUARD)
+    asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
+    ending = ("record", {"task": "Publish.", "steps": STEPS, "success": False})
+    *_, first, second = asked(build(library, guardrails="block"), *[asking] * 3, ending, asking, asking)
+    assert not told(first)["allowed"]
+    assert not told(second)["allowed"]
+
+
+@pytest.mark.parametrize("guardrails", ["warn", "block"])
+def test_a_repetition_in_vain_is_told_of(library, guardrails):
+    """A guardrail about repetitions speaks when the client says that the action just failed."""
+    library.add(
+        Item(
+            "guardrail",
+            "no",
+            "it fails again",
+            condition={"again": "failed"},
+            forbids="push(branch={1})",
+            confidence=0.9,
+        )
+    )
+    first = ("check", {"action": 'push(branch="main")', "task": "Publish."})
+    repeated = ("check", {**first[1], "again": True})
+    server = build(library, guardrails=guardrails)
+    free, known = (told(one) for one in asked(server, first, repeated))
+    assert (free["allowed"], free["item_id"]) == (True, "")
+    assert known["allowed"] is (guardrails == "warn")
+    assert known["reason"] == "it fails again"
+
+
 def test_an_action_is_checked(library, server):
     guard = library.add(GUARD).item_id
     forbidden, allowed = asked(
@@ -116,15 +167,22 @@ def test_an_action_is_checked(library, server):
         ("check", {"action": 'push(branch="main")', "task": "Publish."}),
         ("check", {"action": 'push(branch="mine")', "task": "Publish."}),
     )
-    assert told(forbidden) == {"allowed": True, "reason": "it is protected", "item_id": guard, "warned": True}
-    assert told(allowed) == {"allowed": True, "reason": "", "item_id": "", "warned": False}
+    assert told(forbidden) == {
+        "allowed": True,
+        "reason": "it is protected",
+        "item_id": guard,
+        "warned": True,
+        "over": False,
+    }
+    assert told(allowed) == {"allowed": True, "reason": "", "item_id": "", "warned": False, "over": False}
 
 
 def test_a_server_may_block_what_is_forbidden_and_lets_go_on_probation(library):
     """Five refusals, then one trial, then refusals again; the outcome that a trusted client records decides."""
     library.add(GUARD)
     asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
-    answers = [told(answer) for answer in asked(build(library, guardrails="block"), *[asking] * 7)]
+    each = [("check", {**asking[1], "task": f"Publish version {number}."}) for number in range(7)]
+    answers = [told(answer) for answer in asked(build(library, guardrails="block"), *each)]
     assert [answer["allowed"] for answer in answers] == [False] * 5 + [True, False]
     assert answers[5]["warned"]
     worked = [{"action": 'push(branch="main")', "result": "done"}]

@@ -567,6 +567,27 @@ def test_a_library_that_is_only_read_gives_trials_too(library, path):
         assert reader.stats()["episodes"] == 6
 
 
+@pytest.mark.parametrize("up", [True, False])
+def test_a_frozen_deployment_gives_trials_and_writes_nothing(library, up):
+    """On a file that may be written, with `learn=False` and `block`: one trial that works ends the refusals."""
+    shop = Shop("the clerk shrugs")
+    orders(library, shop, 6, guardrails="block")
+    (guard, *_) = library.items(["guardrail"])
+    before = [library.standing(guard.id), library.get(guard.id), library.stats()["episodes"]]
+    answered, shop.up = shop.answered, up
+    with library._store.snapshot():
+        changes = library._store.rows("SELECT max(seq) FROM changes")
+    refused = orders(library, shop, 40, guardrails="block", learn=False)
+    assert library._store.rows("SELECT max(seq) FROM changes") == changes
+    assert library.get(guard.id) == before[1]
+    assert library.stats()["episodes"] == before[2]
+    if up:
+        assert refused <= probation.TRIAL_REFUSALS
+        assert shop.answered - answered >= 40 - probation.TRIAL_REFUSALS
+    else:
+        assert refused >= 30  # a trial that fails makes the next wait longer
+
+
 def test_refused_runs_are_no_successes(library):
     """Their end is unknown; the guardrail's score stays as it was."""
     shop = Shop("not for sale")

@@ -374,11 +374,12 @@ class ExperienceLibrary(TendedLibrary):
             situation, action = derived.situation(redact_state(state)), redact(action)
             return derived.guard.check(situation.after_failure(action) if again else situation, action)
 
-    def enforce(self, state: State, action: str, *, again: bool = False) -> Verdict:
+    def enforce(self, state: State, action: str, *, again: bool = False, keep: bool = True) -> Verdict:
         """Check an action that is about to run: a refusal is counted, and a trial that is due is given.
 
         On a trial the verdict allows the action and names the guardrails; whoever runs it says so in the
         step's `why` ({"overrode": items, "trial": items}), by which its outcome decides. See `probation`.
+        Without `keep` nothing is written: the counts are this process's, and `settle_trial` takes the outcome.
         """
         verdict = self.check(state, action, again=again)
         if verdict.allowed:
@@ -386,8 +387,15 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             items = self._caught_up().items
             known = tuple(items[ref] for ref in verdict.items if ref in items)
-            trial = self._probation.admits(known, self._derived.episodes)
+            if self._probation.lifted.issuperset(verdict.items):
+                return replace(verdict, allowed=True)
+            trial = self._probation.admits(known, self._derived.episodes, keep=keep)
         return replace(verdict, allowed=True, trial=True) if trial else verdict
+
+    def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:
+        """Take the outcome of a trial that nobody records; it holds in this process. See `enforce`."""
+        with self._lock:
+            self._probation.settle(item_ids, worked)
 
     def standing(self, item_id: str) -> Standing:
         """How a guardrail stands on its probation: refusals, trials, and when the next one is due."""

@@ -12,6 +12,7 @@ process instead.
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from sqlite3 import Connection
@@ -79,18 +80,23 @@ class Probation:
         self._store = store
         self._namespace = namespace
         self._local: dict[str, Standing] = {}
+        self._counts_since = 0.0
+        """When this process began to count by itself."""
+        self.lifted: set[str] = set()
+        """Guardrails whose call worked on a trial that nobody records: out of force in this process."""
 
     def standing(self, item_id: str) -> Standing:
         """Return how a guardrail stands."""
         known = self._local.get(item_id)
         return _read(self._store.connection, self._namespace, item_id) if known is None else known
 
-    def admits(self, items: tuple[Item, ...], episodes: int = 0) -> bool:
+    def admits(self, items: tuple[Item, ...], episodes: int = 0, *, keep: bool = True) -> bool:
         """Return whether a call that these guardrails forbid is let through as a trial; count it as refused if not.
 
-        The first of them decides, which counts as a use of it after so many `episodes`.
+        The first of them decides, which counts as a use of it after so many `episodes`. Without `keep` the counts are
+        of this process alone, and nothing is written.
         """
-        if self._store.read_only:
+        if self._store.read_only or not keep:
             return self._admit_here(items)
         try:
             with self._store.transaction(durable=False) as connection:
@@ -104,9 +110,21 @@ class Probation:
             return self._admit_here(items)
 
     def _admit_here(self, items: tuple[Item, ...]) -> bool:
-        trial, moved = _moved(items, {item.id: self.standing(item.id) for item in items})
+        self._counts_since = self._counts_since or clock()  # what happened before, nobody tells this process
+        standings = {item.id: self.standing(item.id) for item in items}
+        trial, moved = _moved(
+            items, {ref: replace(one, tried=max(one.tried, self._counts_since)) for ref, one in standings.items()}
+        )
         self._local.update(moved)
         return trial
+
+    def settle(self, item_ids: Iterable[str], worked: bool) -> None:
+        """Take the outcome of a trial that nobody records: it decides in this process alone."""
+        for ref in item_ids:
+            known = self.standing(ref)
+            self._local[ref] = replace(known, failed=0 if worked else known.failed + 1)
+            if worked:
+                self.lifted.add(ref)
 
 
 def judge_trial(connection: Connection, namespace: int, item_id: str, worked: bool) -> None:

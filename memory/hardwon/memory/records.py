@@ -443,6 +443,8 @@ class Verdict:
     """Forbidden, and let through this once: the outcome decides what becomes of the guardrail."""
     items: tuple[str, ...] = ()
     """All guardrails that forbid it, `item_id` first."""
+    over: bool = False
+    """Refused so often in this run, by a guardrail that a person pinned, that the run is to end."""
 
     def __post_init__(self) -> None:
         _as_tuples(self, "items")

@@ -194,10 +194,16 @@ class RemoteLibrary(ExperienceLibrary):
         asked = {"state": asdict(state), "action": action, "again": again, "about_to_run": False}
         return read(Verdict, self._wire.ask("check", asked))
 
-    def enforce(self, state: State, action: str, *, again: bool = False) -> Verdict:
-        """Check an action that is about to run: a refusal is counted, and a trial that is due is given."""
-        asked = {"state": asdict(state), "action": action, "again": again, "about_to_run": True}
+    def enforce(self, state: State, action: str, *, again: bool = False, keep: bool = True) -> Verdict:
+        """Check an action that is about to run: a refusal is counted, and a trial that is due is given.
+
+        Without `keep` the server writes nothing, and no trial is given.
+        """
+        asked = {"state": asdict(state), "action": action, "again": again, "about_to_run": keep}
         return read(Verdict, self._wire.ask("check", asked))
+
+    def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:
+        """Do nothing: of what is not recorded the server learns nothing."""
 
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
         """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""

@@ -26,7 +26,7 @@ from .following import advanced, followed, verdicts
 from .plan import PlannedStep
 from .protocols import Decision, Info, Usage
 from .reading import carry_out, read_episode
-from .refusals import Ruling, rule
+from .refusals import Ruling, rule, settle
 from .trials import is_forced
 from .working import WorkingMemory
 
@@ -182,6 +182,8 @@ class Nodes(AdvisingNodes):
         working = self.live[episode["thread"]].working
         step, done, info = self._step(episode, working)
         working.add(step)
+        if not self.settings.learn:
+            settle(self.library, step)
         if not step.diagnosis.success and step.action:
             working.fail(step.action, self.library.context(step.pre, step.action), step.diagnosis.failure.value)
         step = replace(step, post=working.annotate(step.post))

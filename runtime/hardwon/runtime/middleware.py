@@ -63,7 +63,7 @@ from .middleware_run import (
 from .namespaces import Namespaces
 from .prompts import GUIDANCE, block, call_text
 from .protocols import Context
-from .refusals import Mode, Ruling, is_unfinished, mode_of, rule
+from .refusals import Mode, Ruling, is_unfinished, mode_of, rule, settle
 from .tool_episode import SHOWN_CHARS, ToolEpisode, calls_of, plain_message, since_request, text_of
 from .trials import is_withheld, without
 
@@ -356,8 +356,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             if known is None or known[0] != action:
                 state = episode.state or episode.told.state(())
                 steps = episode.told.steps
-                counts = self._learn or episode.library.read_only  # which counts in this process and writes nothing
-                ruling = rule(episode.library, self._guardrails, state, action, steps, learn=counts)
+                ruling = rule(episode.library, self._guardrails, state, action, steps, learn=self._learn)
                 known = episode.rulings[call["id"]] = action, ruling
             return known[1]
 
@@ -427,6 +426,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 episode.told.rejected(pre, calls, why=episode.why)
             else:
                 episode.told.answered(pre, calls, invalid=request.tool is None, outage=outage, why=why)
+                if not self._learn:
+                    settle(episode.library, episode.told.steps[-1])
             episode.answered.add(call_id or "")
             return ruling
 

@@ -59,22 +59,35 @@ def rule(
 ) -> Ruling:
     """Decide over a call that is about to be made, after these steps of its run.
 
-    Without `learn` nothing is written: refusals are not counted and no trial is given, but for the limits of a run.
+    Without `learn` nothing is written: refusals are counted and trials given in this process alone; tell `settle` of
+    their outcomes.
     """
     if not mode:
         return Ruling(Verdict(True))
-    counted = mode == "block" and learn
     again = is_repetition(steps, action)
-    verdict = library.enforce(state, action, again=again) if counted else library.check(state, action, again=again)
-    if verdict.allowed:
+    if mode == "block":
+        verdict = library.enforce(state, action, again=again, keep=learn)
+    else:
+        verdict = library.check(state, action, again=again)
+    if verdict.allowed or (mode == "warn" and not again):
         return Ruling(verdict)
-    if mode == "warn" and not again:
-        return Ruling(verdict)
-    if refused(steps, action) < (MOST_IN_A_RUN if mode == "block" else MOST_WARNED):
+    return limit(library, verdict, refused(steps, action), MOST_IN_A_RUN if mode == "block" else MOST_WARNED)
+
+
+def limit(library: ExperienceLibrary, verdict: Verdict, refusals: int, most: int = MOST_IN_A_RUN) -> Ruling:
+    """Return what becomes of a call that is forbidden and was refused so often in this run."""
+    if refusals < most:
         return Ruling(verdict, runs=False)
-    if mode == "block" and any(_is_pinned(library, ref) for ref in verdict.items):
+    if most > MOST_WARNED and any(_is_pinned(library, ref) for ref in verdict.items):
         return Ruling(verdict, runs=False, over=True)
     return Ruling(verdict)
+
+
+def settle(library: ExperienceLibrary, step: Step) -> None:
+    """Tell the library how a trial ended that is not recorded; an outage decides nothing."""
+    trial = step.why.get("trial")
+    if trial and step.diagnosis.failure not in (Failure.UNAVAILABLE, Failure.BLOCKED):
+        library.settle_trial(trial, step.diagnosis.success)
 
 
 def refused(steps: Sequence[Step], action: str) -> int:

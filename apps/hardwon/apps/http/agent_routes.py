@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Response
 
-from hardwon.memory import EvolutionReport, Verdict
+from hardwon.memory import EvolutionReport, ExperienceLibrary, Verdict
+from hardwon.runtime.refusals import limit
 
 from .auth import RIGHTS, Caller
 from .bodies import CheckedRoute
@@ -94,13 +95,24 @@ def check(asked: CheckAsked, at: At) -> Response:
 
     A guardrail is on probation: now and then the answer allows the action with `trial` true. Send the step's outcome
     with `why`: {"overrode": items, "trial": items}; it decides. With a token that may only read nothing is counted.
+    Send how often the action was refused in this run: after 3 refusals it is allowed without a trial, unless a person
+    pinned the guardrail; then the answer is `over`.
     """
     rights = all(at.caller.may(at.namespace, right) for right in ("read", "record"))
     may_count = asked.about_to_run and rights and not at.shelf.read_only
     with at.recording() if may_count else at.reading() as library:
         counted = asked.about_to_run and not library.read_only
         ask = library.enforce if counted else library.check
-        return said(Verdict, ask(asked.state, asked.action, again=asked.again))
+        verdict = ask(asked.state, asked.action, again=asked.again)
+        if asked.about_to_run and not verdict.allowed:
+            verdict = _limited(library, verdict, asked)
+        return said(Verdict, verdict)
+
+
+def _limited(library: ExperienceLibrary, verdict: Verdict, asked: CheckAsked) -> Verdict:
+    """Return the verdict on a call that is forbidden, given how often this run was refused it."""
+    ruling = limit(library, verdict, asked.refused)
+    return replace(verdict, allowed=ruling.runs, over=ruling.over)
 
 
 @router.post("/check-plan", response_model=Verdict)

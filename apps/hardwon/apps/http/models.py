@@ -77,6 +77,8 @@ class CheckAsked(ActionAsked):
     """Whether it runs if it may: then a refusal is counted, and a guardrail on probation lets it through when due."""
     again: bool = False
     """Whether this action has failed in this run and nothing worked since."""
+    refused: int = Field(default=0, ge=0)
+    """How often this action was refused in this run already: what a run insists on is let through."""
 
 
 class KeysAsked(ActionAsked):
