@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Estimate, Recollection, State
+from hardwon.memory import Diagnosis, Estimate, Recollection, State, Step
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.episodic import CLEARLY, EXPLORE, EpisodicPolicy, RandomPolicy, exploration
 from hardwon.runtime.plan import Plan, PlannedStep
@@ -94,6 +94,20 @@ def test_it_leaves_a_circle():
         working._familiarity._tries_at[HALL.observation, "go"] += 1
     assert choose(working=working) == "go"
     assert choose(working=working, replan="the last steps go in circles") == "stay"
+
+
+def test_what_brought_nothing_at_this_place_wears_out_while_frozen():
+    """The state is another one each time, as the lamp changes; the place is the same. A reward begins anew."""
+    values = {"go": 0.5, "stay": 0.45}
+    lamps = [State(f"You are in the hall. The lamp is {lit}.", location="hall") for lit in ("on", "off", "dim")]
+    working = WorkingMemory()
+    working.begin(lamps[0])
+    assert choose(values=values, working=working, state=lamps[0]) == "go"
+    working.add(Step(lamps[0], "go", lamps[1], Diagnosis(True)))
+    assert choose(values=values, working=working, state=lamps[1]) == "stay"
+    assert choose(values=values, working=working, state=replace(lamps[1], location="cellar")) == "go"
+    working.add(Step(lamps[1], "stay", lamps[2], Diagnosis(True), reward=0.5))
+    assert choose(values=values, working=working, state=lamps[2]) == "go"
 
 
 def test_it_says_why():

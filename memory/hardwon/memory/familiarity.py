@@ -20,6 +20,7 @@ class Familiarity:
 
     _tries: Counter[tuple[str, str]] = field(default_factory=Counter)
     _tries_at: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _since_gain: Counter[tuple[str, str]] = field(default_factory=Counter)
     _paid: set[str] = field(default_factory=set)
     _settled: set[str] = field(default_factory=set)
     _visits: Counter[str] = field(default_factory=Counter)
@@ -34,7 +35,9 @@ class Familiarity:
         before, after = place(step.pre), place(step.post)
         self._tries[before, step.action] += 1
         self._tries_at[location(step.pre), step.action] += 1
+        self._since_gain[location(step.pre), step.action] += 1
         if step.reward > 0:
+            self._since_gain.clear()
             self._paid.add(step.action)
             self._settled.update(parse_action(step.action).slots[:1])
         self._visits[after] += 1
@@ -55,6 +58,10 @@ class Familiarity:
     def tries_at(self, state: State, action: str) -> int:
         """Return how often the action was taken at this location, whatever else changed there meanwhile."""
         return self._tries_at[location(state), action]
+
+    def tries_since_gain(self, state: State, action: str) -> int:
+        """Return how often the action was taken at this location since the last reward."""
+        return self._since_gain[location(state), action]
 
     def _paid_before(self, action: str) -> str:
         """Return whether the action brought a reward in this episode already, or deals with a thing that did.

@@ -19,7 +19,9 @@ EXPLORE = (0.5, 0.05, 100)
 OFTEN = 2
 """Tries at this location after which a replan, or a loop that goes on, turns to what was tried less."""
 WEAR = 0.1
-"""Taken off the value of an action that the library does not know for each time it was taken at this location."""
+"""Taken off the value of an action, while frozen, for each time that it was taken at this location: in the episode if
+the library does not know it, since the last reward if it does. Returns tell what repeating an action is worth in the
+same state; where anything else changed meanwhile, a door or a lamp, the state is new to them and the place is not."""
 OPTIMISM = 0.1
 """Added to the value of an action never tried in its context, while learning; falls with 1/sqrt(1 + n)."""
 
@@ -58,8 +60,7 @@ class EpisodicPolicy:
 
         def worth(action: str) -> float:
             known = _estimate(estimates, action)
-            known_here = context.learning or known.n  # the returns tell what repeating it is worth
-            worn = 0.0 if known_here else WEAR * context.working.tries_at(context.state, action)
+            worn = 0.0 if context.learning else WEAR * _tries(context, action, known)
             return known.value - worn + bonus / math.sqrt(1 + known.tried) + 1e-6 * context.rng.random()
 
         chosen = max(candidates, key=worth)
@@ -93,6 +94,12 @@ def exploration(episode: int) -> float:
     """Chance of a random action after so many episodes learnt from."""
     start, end, over = EXPLORE
     return max(end, start - (start - end) * episode / over)
+
+
+def _tries(context: Context, action: str, known: Estimate) -> int:
+    """Return how often the action was taken at this location without bringing anything."""
+    working, state = context.working, context.state
+    return working.tries_since_gain(state, action) if known.n else working.tries_at(state, action)
 
 
 def _is_circling(context: Context, action: str) -> bool:

@@ -69,6 +69,10 @@ class WorkingMemory:
         """Return how often the action was taken at this location, whatever else changed there meanwhile."""
         return self._familiarity.tries_at(state, action)
 
+    def tries_since_gain(self, state: State, action: str) -> int:
+        """Return how often the action was taken at this location since the last reward: it led nowhere so far."""
+        return self._familiarity.tries_since_gain(state, action)
+
     def annotate(self, state: State) -> State:
         """The state with what the episode was told before and does not show any more."""
         return replace(state, notes=tuple(self._notes)) if self._notes else state
