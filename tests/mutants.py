@@ -3,30 +3,49 @@
     python tests/mutants.py --count 120 --seed 0 --out runs/mutants
 
 cosmic-ray makes the mutants. A seeded sample of them is tried, each in a copy of what is committed,
-with the tests that run the changed line (by a coverage map, made once for a commit). A mutant that
-survives the quick tests is tried again with every test that covers its line before it counts as a
-survivor. Results are appended to `mutants.jsonl`, so that a run that was killed goes on.
+with the tests that run the changed statement, by a coverage map that is made once for a commit. A test
+that fails without any mutant kills none. Results are appended to `mutants.jsonl`: a run that was killed
+goes on where it stopped. `equivalent_mutants.toml` lists the mutants that change nothing, and why.
 """
 
 import argparse
+import ast
 import hashlib
 import json
-import multiprocessing
+import math
 import os
 import random
-import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 PORTIONS = ("memory", "runtime")
+TESTS = ("tests/memory", "tests/runtime", "tests/apps/test_http_remote.py")
+"""Where the map looks for tests. A remote library has its tests beside the server."""
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 QUICK_TESTS = 60
+"""Tests tried first: those of the module's own file, then the quickest."""
 SLOW_S = 20.0
 """A test that takes longer is not run for each mutant."""
+ALL_TESTS_S = 120.0
+"""How long the tests may take that a surviving mutant is tried with, the quickest first."""
+PRELOADED = (
+    "_hypothesis_pytestplugin", "faiss", "httpx", "hypothesis.strategies", "ijson", "langchain_core.language_models",
+    "langgraph.graph", "numpy", "pydantic", "pytest_timeout", "sklearn.feature_extraction.text", "sqlite_utils",
+    "xdist.plugin",
+)  # fmt: skip
+"""What the tests import beside this project. A worker imports it once; each mutant is tried in a fork."""
 OPERATORS = (
     *(f"core/ReplaceComparisonOperator_{change}" for change in (
         "Eq_NotEq", "NotEq_Eq", "Lt_GtE", "Gt_LtE", "LtE_Gt", "GtE_Lt", "Is_IsNot", "IsNot_Is",
@@ -53,6 +72,42 @@ class Mutant:
     occurrence: int
     line: int
 
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} {self.operator.removeprefix('core/')}"
+
+
+@dataclass(frozen=True)
+class Score:
+    """What became of a sample."""
+
+    killed: int
+    survivors: tuple[Mutant, ...]
+    equivalent: tuple[Mutant, ...] = ()
+
+    @property
+    def tried(self) -> int:
+        """How many mutants count: all but the equivalent ones."""
+        return self.killed + len(self.survivors)
+
+    @property
+    def rate(self) -> float:
+        """The share of those that count which a test killed."""
+        return self.killed / self.tried if self.tried else 0.0
+
+    def __str__(self) -> str:
+        low, high = wilson(self.killed, self.tried)
+        counted = f"killed {self.killed} of {self.tried}: {self.rate:.1%} (95 % interval {low:.1%} to {high:.1%})"
+        return counted + f", {len(self.equivalent)} equivalent left out" * bool(self.equivalent)
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share."""
+    if not n:
+        return 0.0, 1.0
+    p, z = successes / n, 1.959964
+    center, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (center - spread) / (1 + z * z / n), (center + spread) / (1 + z * z / n)
+
 
 def find_mutants(tree: Path) -> list[Mutant]:
     """Return every mutant of the portions, in a fixed order."""
@@ -62,18 +117,33 @@ def find_mutants(tree: Path) -> list[Mutant]:
     found = []
     for portion in PORTIONS:
         for path in sorted((tree / portion / "hardwon" / portion).rglob("*.py")):
-            module = get_ast_from_path(path)
+            module, lines = get_ast_from_path(path), path.read_text(encoding="utf-8").splitlines()
             for name in OPERATORS:
                 operator = get_operator(name)()
                 places = (at for node in ast_nodes(module) for at in operator.mutation_positions(node))
                 found += [
                     Mutant(str(path.relative_to(tree)), name, number, start[0])
                     for number, (start, _) in enumerate(places)
+                    # The star before parameters that are named only is no product.
+                    if not (
+                        name.startswith("core/ReplaceBinaryOperator_Mul") and is_star(lines[start[0] - 1], start[1])
+                    )
                 ]
     return found
 
 
-def run_tests(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def is_star(line: str, column: int) -> bool:
+    """Return whether the asterisk there stands before parameters, as in `def f(a, *, b)`."""
+    return line[column + 1 :].lstrip().startswith(",")
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """Return the environment in which `hardwon` is the code of a copy."""
+    paths = os.pathsep.join(str(tree / portion) for portion in ("memory", "runtime", "trainers", "apps"))
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths}
+
+
+def run_pytest(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a copy of the project, with the code of that copy."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
@@ -81,103 +151,193 @@ def run_tests(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def environment(tree: Path) -> dict[str, str]:
-    """Return the environment in which `hardwon` is the code of a copy."""
-    paths = os.pathsep.join(str(tree / portion) for portion in ("memory", "runtime", "trainers", "apps"))
-    return {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 def map_tests(tree: Path, out: Path, jobs: int) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    """Return the tests that run each line of each module, and how long each test takes in seconds."""
+    """Return the tests that run each line of each module, and how long each test takes in seconds.
+
+    Line 0 stands for the whole module: what runs as it is imported is tried with the tests of the rest.
+    """
     from coverage import CoverageData
 
-    data, times = out / "coverage", out / "times.xml"
-    if not times.exists():
+    data, times, names = out / "coverage", out / "times.xml", out / "tests.txt"
+    if not names.exists():  # A name that pytest does not find again would look like a test that fails.
+        named = run_pytest(tree, "--collect-only", *TESTS).stdout
+        names.write_text(named, encoding="utf-8")
+    collected = frozenset(names.read_text(encoding="utf-8").splitlines())
+    if not (data.exists() and times.exists()):
         print("Mapping lines to tests (minutes) ...", file=sys.stderr)
         sources = [f"--cov={portion}/hardwon/{portion}" for portion in PORTIONS]
-        done = run_tests(
-            tree, *[f"tests/{portion}" for portion in PORTIONS], *sources, "--cov-context=test", "--cov-report=",
-            f"--junitxml={times}", f"-n{jobs}",
-        )  # fmt: skip
+        done = run_pytest(
+            tree, *TESTS, *sources, "--cov-context=test", "--cov-report=", f"--junitxml={times}", f"-n{jobs}"
+        )
         if done.returncode not in (0, 1):
-            times.unlink(missing_ok=True)
-            sys.exit(f"The tests cannot be run without a mutant:\n{done.stdout[-2000:]}")
+            sys.exit(f"The tests cannot be run without a mutant:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         (tree / ".coverage").replace(data)
+    seconds, useless = read_times(times)
     covered = CoverageData(str(data))
     covered.read()
     tests: dict[str, dict[int, list[str]]] = {}
     for file in covered.measured_files():
-        lines = covered.contexts_by_lineno(file)
-        module = "/".join(Path(file).parts[-(len(Path(file).parts) - Path(file).parts.index("hardwon") + 1) :])
-        tests[module] = {
-            line: sorted({name.partition("|")[0] for name in names if name}) for line, names in lines.items()
+        module = "/".join(Path(file).parts[Path(file).parts.index("hardwon") - 1 :])
+        lines = {
+            line: {name.rpartition("|")[0] for name in names if name}
+            for line, names in covered.contexts_by_lineno(file).items()
         }
-    cases = list(ElementTree.parse(times).iter("testcase"))
-    names = [f"{(case.get('classname') or '').replace('.', '/')}.py::{case.get('name')}" for case in cases]
-    seconds = {name: float(case.get("time") or 0.0) for name, case in zip(names, cases, strict=True)}
-    # A test that fails without a mutant, or takes too long to be run for each, tells nothing.
-    useless = {
-        name
-        for name, case in zip(names, cases, strict=True)
-        if case.find("failure") is not None or case.find("error") is not None or seconds[name] > SLOW_S
-    }
-    tests = {
-        module: {line: [name for name in some if name not in useless] for line, some in lines.items()}
-        for module, lines in tests.items()
-    }
+        lines[0] = set().union(*lines.values())
+        tests[module] = {
+            line: sorted(
+                name
+                for name in names & collected
+                if name.partition("[")[0] not in useless and seconds.get(name, 0.0) <= SLOW_S
+            )
+            for line, names in lines.items()
+        }
     return tests, seconds
 
 
-def try_mutant(mutant: Mutant, tests: list[str], seconds: dict[str, float]) -> str:
-    """Return `killed` or `survived`; the current folder is a copy of the project."""
-    from cosmic_ray.mutating import mutate_and_test
-    from cosmic_ray.work_item import MutationSpec
+def read_times(times: Path) -> tuple[dict[str, float], set[str]]:
+    """Return the seconds of each test, and the functions that fail without a mutant."""
+    seconds, useless = {}, set()
+    for case in ElementTree.parse(times).iter("testcase"):
+        name = f"{(case.get('classname') or '').replace('.', '/')}.py::{case.get('name')}"
+        seconds[name] = float(case.get("time") or 0.0)
+        if case.find("failure") is not None or case.find("error") is not None:
+            useless.add(name.partition("[")[0])
+    return seconds, useless
+
+
+@cache
+def statements(path: Path) -> list[range]:
+    """Return the lines of each statement of a module, the body of a compound one left out."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            found.append(range(node.lineno, max(last, node.lineno) + 1))
+    return found
+
+
+def choose_tests(mutant: Mutant, tree: Path, tests: Mapping[str, Mapping[int, Sequence[str]]]) -> list[str]:
+    """Return the tests that run the statement which a mutant changes; of what runs at import, the module's tests."""
+    known = tests.get(mutant.module, {})
+    around = [lines for lines in statements(tree / mutant.module) if mutant.line in lines]
+    here = min(around, key=len, default=range(mutant.line, mutant.line + 1))
+    chosen = {name for line in {mutant.line, *here} for name in known.get(line, ())}
+    if not chosen and any(line in known for line in {mutant.line, *here}):
+        chosen = set(known[0])
+    return sorted(chosen)
+
+
+class Witness:
+    """A plugin of pytest that writes down the first test that fails."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Write the name of a test that failed."""
+        if report.failed:
+            self._path.write_text(report.nodeid, encoding="utf-8")
+
+
+def run_fork(copy: Path, chosen: Sequence[str], limit: float) -> tuple[int | None, str]:
+    """Run tests in a fork; return pytest's exit code (None: it took too long) and the test that failed."""
+    witness = copy.with_suffix(".failed")
+    witness.unlink(missing_ok=True)
+    child = os.fork()
+    if not child:
+        code = 3
+        try:
+            os.setsid()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(nowhere, stream)
+            os.chdir(copy)
+            os.environ.update(environment(copy))
+            sys.path[:0] = [str(copy), *os.environ["PYTHONPATH"].split(os.pathsep)]
+            arguments = [
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:pytest_cov",
+                f"--basetemp={copy.with_suffix('.tmp')}",
+            ]
+            import pytest
+
+            code = int(pytest.main([*arguments, *chosen], plugins=[Witness(witness)]))
+        finally:
+            os._exit(code)
+    ends, status = time.monotonic() + limit, None
+    while status is None and time.monotonic() < ends:
+        done, code = os.waitpid(child, os.WNOHANG)
+        status = code if done else None
+        time.sleep(0 if done else 0.05)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if status is None:
+        os.waitpid(child, 0)
+        return None, ""
+    return os.waitstatus_to_exitcode(status), witness.read_text(encoding="utf-8") if witness.exists() else ""
+
+
+def try_mutant(mutant: Mutant, copy: Path, tests: list[str], seconds: Mapping[str, float]) -> tuple[str, str]:
+    """Return what became of a mutant and, where it was killed, which test failed."""
+    from cosmic_ray.mutating import use_mutation
+    from cosmic_ray.plugins import get_operator
 
     if not tests:
-        return "not covered"
-    spec = MutationSpec(
-        module_path=Path(mutant.module), operator_name=mutant.operator, occurrence=mutant.occurrence,
-        start_pos=(mutant.line, 0), end_pos=(mutant.line, 1),
-    )  # fmt: skip
+        return "not covered", ""
     own = f"test_{Path(mutant.module).stem}.py"
-    ordered = sorted(tests, key=lambda name: (own not in name, seconds.get(name, 0.0), name))
-    for chosen in (ordered[:QUICK_TESTS], ordered[QUICK_TESTS:]):
-        if not chosen:
-            break
-        Path("chosen.txt").write_text("\n".join(chosen), encoding="utf-8")
-        limit = 60 + 10 * sum(seconds.get(name, 1.0) for name in chosen)
-        command = f"{shlex.quote(sys.executable)} -m pytest -x -q -p no:cacheprovider @chosen.txt"
-        result = mutate_and_test([spec], command, limit)
-        if result.test_outcome is None or result.test_outcome.value != "survived":
-            return "killed"
-    return "survived"
+    ordered = sorted(tests, key=lambda name: (own not in name, seconds.get(name, 1.0), name))
+    spent, within = 0.0, []
+    for name in ordered:
+        spent += seconds.get(name, 1.0)
+        within += [name] if spent <= ALL_TESTS_S else []
+    with use_mutation(copy / mutant.module, get_operator(mutant.operator)(), mutant.occurrence):
+        for chosen in (within[:QUICK_TESTS], within[QUICK_TESTS:]):
+            if not chosen:
+                break
+            limit = 60 + 10 * sum(seconds.get(name, 1.0) for name in chosen)
+            code, failed = run_fork(copy, chosen, limit)
+            if code != 0:
+                return "killed", failed or ("too slow" if code is None else f"exit code {code}")
+    return "survived", ""
 
 
-def work(number: int, out: Path, tree: Path, todo: list[Mutant], jobs: int) -> None:
+def work(number: int, out: Path, options: argparse.Namespace) -> None:
     """Try every `jobs`-th mutant in a copy of its own and append what became of it."""
-    tests, seconds = map_tests(tree, out, jobs)
-    copy = out / f"copy-{number}"
+    tree, copy = out / "tree", out / f"copy-{number}"
+    tests, seconds = map_tests(tree, out, options.jobs)
+    for module in PRELOADED:
+        with suppress(ImportError):
+            import_module(module)
+    sys.dont_write_bytecode = True  # a mutant's would outlive it
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     subprocess.run(["rm", "-rf", str(copy)], check=True)
-    subprocess.run(["cp", "-r", str(tree), str(copy)], check=True)
-    os.chdir(copy)
-    os.environ.update(environment(copy))
-    for mutant in todo[number::jobs]:
-        outcome = try_mutant(mutant, tests.get(mutant.module, {}).get(mutant.line, []), seconds)
+    subprocess.run(["cp", "-a", str(tree), str(copy)], check=True)
+    known = {mutant for mutant, _, _ in results(out)}
+    mine = sample(find_mutants(tree), options.count, options.seed)[number :: options.jobs]
+    for done, mutant in enumerate(mine, 1):
+        if mutant in known:
+            continue
+        outcome, by = try_mutant(mutant, copy, choose_tests(mutant, tree, tests), seconds)
         with (out / "mutants.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**asdict(mutant), "outcome": outcome}) + "\n")
-        print(f"{outcome:12} {mutant.module}:{mutant.line} {mutant.operator.removeprefix('core/')}", file=sys.stderr)
+            file.write(json.dumps({**asdict(mutant), "outcome": outcome, "by": by}) + "\n")
+        print(f"worker {number}: {done} of {len(mine)}: {outcome:12}{mutant} {by}", file=sys.stderr)
 
 
-def results(out: Path) -> Iterator[tuple[Mutant, str]]:
-    """Yield the mutants tried so far and their outcomes."""
+def results(out: Path) -> Iterator[tuple[Mutant, str, str]]:
+    """Yield the mutants tried so far, their outcomes, and the tests that killed them."""
     path = out / "mutants.jsonl"
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         record = json.loads(line)
-        outcome = record.pop("outcome")
-        yield Mutant(**record), outcome
+        outcome, by = record.pop("outcome"), record.pop("by", "")
+        yield Mutant(**record), outcome, by
 
 
-def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+def sample(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
     """Return a sample that does not depend on mutants elsewhere being added or removed."""
 
     def rank(mutant: Mutant) -> str:
@@ -188,8 +348,33 @@ def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
     return chosen
 
 
-def run(out: Path, *, count: int, seed: int, jobs: int) -> tuple[int, list[Mutant]]:
-    """Try a sample of mutants of the committed code; return how many were tried and which survived."""
+def why_equivalent(mutant: Mutant, source: str, listed: Sequence[Mapping[str, str]]) -> str | None:
+    """Return why a mutant of this line of source changes nothing that counts, where the list says so."""
+    for entry in listed:
+        named = {"module": mutant.module, "operator": mutant.operator.removeprefix("core/"), "line": source.strip()}
+        if all(named[field] == entry[field] for field in named if field in entry):
+            return entry["why"]
+    return None
+
+
+def failing_alone(tree: Path, out: Path, known: Iterable[tuple[Mutant, str, str]]) -> set[str]:
+    """Return the tests that killed a mutant and fail without one as well."""
+    killers = sorted({by for _, outcome, by in known if outcome == "killed" and "::" in by})
+    checked, path = {}, out / "killers.json"
+    if path.exists():
+        checked = json.loads(path.read_text(encoding="utf-8"))
+    new = [name for name in killers if name not in checked]
+    report = out / "killers.xml"
+    if new:
+        run_pytest(tree, f"--junitxml={report}", *new)
+        _, failing = read_times(report)
+        checked |= {name: name.partition("[")[0] not in failing for name in new}
+        path.write_text(json.dumps(checked), encoding="utf-8")
+    return {name for name in killers if not checked[name]}
+
+
+def run(out: Path, *, count: int, seed: int, jobs: int) -> dict[str, Score]:
+    """Try a sample of mutants of the committed code; return the score of each portion, and of all as ``."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -199,30 +384,52 @@ def run(out: Path, *, count: int, seed: int, jobs: int) -> tuple[int, list[Mutan
         out.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", "--local", str(ROOT), str(tree)], check=True)
     map_tests(tree, out, jobs)
-    chosen = sample(find_mutants(tree), count, seed)
-    known = dict(results(out))
-    todo = [mutant for mutant in chosen if mutant not in known]
-    workers = [multiprocessing.Process(target=work, args=(n, out, tree, todo, jobs)) for n in range(jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    known = dict(results(out))
-    return len(chosen), [mutant for mutant in chosen if known.get(mutant) != "killed"]
+    command = [sys.executable, "-P", __file__, f"--count={count}", f"--seed={seed}", f"--jobs={jobs}", f"--out={out}"]
+    workers = [subprocess.Popen([*command, f"--worker={number}"], env=environment(tree)) for number in range(jobs)]
+    ended = [worker.wait() for worker in workers]
+    if any(ended):
+        sys.exit(f"A worker stopped before its end. Run the same command again; what is known is in {out}.")
+    return score(tree, out, sample(find_mutants(tree), count, seed))
+
+
+def score(tree: Path, out: Path, chosen: Sequence[Mutant]) -> dict[str, Score]:
+    """Return the scores of the mutants chosen, by what is known of them."""
+    known = [one for one in results(out) if one[0] in set(chosen)]
+    wrong = failing_alone(tree, out, known)
+    killed = {mutant for mutant, outcome, by in known if outcome == "killed" and by not in wrong}
+    listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["equivalent"]
+    lines = {module: (tree / module).read_text(encoding="utf-8").splitlines() for module in {m.module for m in chosen}}
+
+    def of(portion: str) -> Score:
+        mine = [mutant for mutant in chosen if mutant.module.startswith(portion)]
+        rest = [mutant for mutant in mine if mutant not in killed]
+        same = [m for m in rest if why_equivalent(m, lines[m.module][m.line - 1], listed) is not None]
+        return Score(len(mine) - len(rest), tuple(m for m in rest if m not in same), tuple(same))
+
+    return {portion: of(portion) for portion in (*PORTIONS, "")}
 
 
 def main() -> None:
-    """Print the survivors and the kill rate."""
+    """Print the survivors and the kill rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=120, help="how many mutants are tried")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "mutants", help="where results are kept")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    tried, survivors = run(options.out, count=options.count, seed=options.seed, jobs=options.jobs)
-    for mutant in survivors:
-        print(f"survived {mutant.module}:{mutant.line} {mutant.operator}")
-    print(f"killed {tried - len(survivors)} of {tried}: {(tried - len(survivors)) / tried:.1%}")
+    if options.worker is not None:
+        work(options.worker, options.out, options)
+    else:
+        show(run(options.out, count=options.count, seed=options.seed, jobs=options.jobs))
+
+
+def show(scores: Mapping[str, Score]) -> None:
+    """Print the survivors and the rate of each portion."""
+    for mutant in scores[""].survivors:
+        print(f"survived {mutant}")
+    for portion, reached in scores.items():
+        print(f"{portion or 'all':8}{reached}")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def test_stream_ends_when_its_token_is_revoked(own, serving):
         began = time.monotonic()
         tokens.revoke("me")
         list(lines)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 def test_stream_of_an_open_server_ends_when_it_gets_tokens(own, serving):

@@ -50,8 +50,8 @@ def test_headers_that_do_not_end_are_not_waited_for(address):
     with connected(address) as silent, connected(address) as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         assert httpx.get(f"{address}/healthz").status_code == 200
-        assert is_cut_off(silent) < 3
-        assert is_cut_off(slow) < 3
+        assert is_cut_off(silent) < 8
+        assert is_cut_off(slow) < 8
 
 
 def test_a_byte_now_and_then_does_not_prolong_it(address):
@@ -63,7 +63,7 @@ def test_a_byte_now_and_then_does_not_prolong_it(address):
                 time.sleep(0.1)
         except OSError:
             pass
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 def test_second_request_of_a_connection_is_not_waited_for_either(address):
@@ -71,7 +71,7 @@ def test_second_request_of_a_connection_is_not_waited_for_either(address):
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert b"200" in slow.recv(65536)
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHo")
-        assert is_cut_off(slow) < 3
+        assert is_cut_off(slow) < 8
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
@@ -79,7 +79,7 @@ def test_body_that_does_not_come_is_not_waited_for(address, length):
     with connected(address) as slow:
         slow.sendall(b"POST /v1/recall HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n")
         slow.sendall(length + b"\r\n\r\n")
-        assert is_cut_off(slow) < 3
+        assert is_cut_off(slow) < 8
 
 
 def test_slow_but_steady_body_arrives(address):

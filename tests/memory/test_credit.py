@@ -255,6 +255,20 @@ def test_control_episodes_of_another_namespace_are_no_baseline(library, path, ep
     assert library.get(ref).score > 0.5
 
 
+def test_episodes_of_another_namespace_do_not_count_for_the_task(library, path, episode):
+    """Where nothing is known of an item, the task's own share of successes is its baseline."""
+    ref = add(library, "x")
+    with ExperienceLibrary.open(path, namespace="another customer") as other:
+        for _ in range(8):
+            other.record(used(episode, [], False))
+    library.record(used(episode, [ref], True))
+    alone = library.get(ref).score
+    with ExperienceLibrary.open(path, namespace="without the other") as apart:
+        same = add(apart, "x")
+        apart.record(used(episode, [same], True))
+        assert alone == apart.get(same).score
+
+
 def test_the_control_arm_comes_before_other_episodes_without_the_item(library, episode):
     """Control says 1, other episodes without the item say 0: a success is then worth nothing."""
     ref = add(library, "x")

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from hardwon.memory import State
 from hardwon.memory.actions import bind, is_of, parse_action, pattern_of
 from hardwon.memory.guardrails import matches
-from hardwon.memory.phrases import head_noun, words
+from hardwon.memory.phrases import head_noun, identity, words
 from hardwon.memory.signature import signature
 from hardwon.memory.situation import Situation, guard_keys
 
@@ -284,3 +284,21 @@ def test_what_was_redacted_stays_open():
     """A secret is no kind of thing, and its place in a pattern is not redacted once more."""
     assert pattern_of("send(to='[redacted:email]', n=2)") == "send(to={1}, n=2)"
     assert head_noun("[redacted:email]") == "[redacted:email]"
+
+
+@pytest.mark.parametrize("name", ["orderId", "ORDER_ID", "order_id", "ReservationID"])
+def test_a_name_says_in_any_case_that_a_value_is_an_id(name):
+    """A small number distinguishes nothing where its name says that it is an id."""
+    assert identity("7", name) is None
+    assert identity("7", "table") == "7"
+
+
+def test_a_module_that_python_runs_is_the_program():
+    """`-m` is a flag of other programs, and what comes after it an operand."""
+
+    def form(command):
+        return parse_action(f'run(command="{command}")').template
+
+    assert form("python -m pytest a.py") == form("python3.11 -m pytest b.py").replace("python3.11", "python")
+    assert form("python -m pytest a.py") != form("python -m build a.py")
+    assert form("tar -m pytest a.py") == form("tar -m build a.py")

@@ -160,6 +160,25 @@ def test_rows_stand_in_the_order_of_recording_whatever_the_clock_says(path, libr
     assert rows(path, "SELECT id, ref FROM inbox ORDER BY id") == list(zip([5, 6, 7], ids, strict=True))
 
 
+def test_no_number_comes_again_after_what_waited_was_filed(path, library, monkeypatch):
+    """The clock was put back, and the row with the highest number is gone: its number is not given again."""
+    monkeypatch.setattr("hardwon.memory.inbox.time.time_ns", iter([5, 3]).__next__)
+    library.record(one())
+    assert library.episodes == 1
+    assert waiting(path) == (0, 1)
+    library.record(one())
+    assert rows(path, "SELECT id FROM inbox") == [(6,)]
+
+
+def test_numbers_go_on_after_those_of_another_process(path, library, monkeypatch):
+    """Whose clock is ahead: what is recorded later stands later all the same."""
+    monkeypatch.setattr("hardwon.memory.inbox.time.time_ns", iter([9, 3]).__next__)
+    first = library.record(one())
+    with ExperienceLibrary.open(path) as other:
+        second = other.record(one())
+        assert rows(path, "SELECT id, ref FROM inbox ORDER BY id") == [(9, first), (10, second)]
+
+
 def test_a_signature_that_nobody_looked_at_is_computed_when_it_is_filed(path, library):
     unseen = State("drawer 3 is open")
     library.record(one(Step(unseen, "look", unseen, Diagnosis(success=True))))

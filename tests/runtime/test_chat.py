@@ -303,7 +303,7 @@ def test_a_model_that_hangs_is_left_in_time():
     began = time.monotonic()
     with pytest.raises(PolicyFailure, match=r"1 × no answer within 0\.05 s"):
         chat.decide(context())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     release.set()
 
 
@@ -314,7 +314,7 @@ def test_an_awaited_model_that_hangs_is_left_in_time(model):
     began = time.monotonic()
     with pytest.raises(PolicyFailure, match="no answer within"):
         asyncio.run(policy(hang, model=model, timeout_s=0.05, max_retries=0).adecide(context()))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     release.set()
 
 

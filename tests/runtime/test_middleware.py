@@ -172,6 +172,20 @@ def test_an_item_is_now_and_then_held_back(library, desk, monkeypatch):
     assert [usage["mode"] for usage in library.usages(item)] == ["withheld"]
 
 
+def test_the_seed_decides_what_is_held_back(tmp_path, desk, monkeypatch):
+    """Two agents with equal libraries and different seeds draw different lots."""
+    drawn = []
+    for seed in (1, 2):
+        lots = set()
+        monkeypatch.setattr(module, "is_withheld", lambda lot, item, lots=lots: lots.add(lot) or False)
+        with ExperienceLibrary.open(tmp_path / f"{seed}.db") as library:
+            library.add(Item("insight", "Book a table by the window", "Book a table."))
+            ran(library, desk, *BOOKS_SEVEN, seed=seed)
+        drawn.append(lots)
+    assert drawn[0]
+    assert not drawn[0] & drawn[1]
+
+
 # ---- guardrails
 
 

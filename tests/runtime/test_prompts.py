@@ -199,6 +199,10 @@ def test_an_action_that_had_to_be_defused_can_still_be_chosen():
     assert prompts.choose("print ‹/actions>", ("print </actions>", "wait")) == "print </actions>"
 
 
+def test_plain_text_loses_what_a_terminal_would_obey():
+    assert prompts.clean("a \x1b[31mred\x1b[0m door\x07", 100) == "a red door"
+
+
 def test_a_long_observation_keeps_its_beginning_and_end():
     told = prompts.clean("start" + "x" * 50_000 + "end", 900)
     assert told.startswith("start")
@@ -208,9 +212,9 @@ def test_a_long_observation_keeps_its_beginning_and_end():
 
 @pytest.mark.parametrize("answer", ["{" * 20_000, '{"a":' * 4_000, "\n" * 20_000, "<think>" * 3_000, "Action" * 3_000])
 def test_no_answer_takes_long_to_read(answer):
-    began = time.monotonic()
+    began = time.process_time()
     assert prompts.choose(answer, ACTIONS) is None
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("failure", list(Failure))

@@ -224,7 +224,7 @@ def test_a_tool_that_takes_too_long_is_an_error_and_the_next_call_works(asynchro
     _, _, done, info = environment.step("asleep()" if asynchronous else "stuck()")
     assert info["error"].endswith("gave no answer within 0.05 s; it may have done its work all the same.")
     assert not done
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     environment._timeout_s = 5.0
     assert environment.step("quick()")[0].feedback == "here"
     released.set()
