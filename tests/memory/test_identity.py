@@ -5,6 +5,7 @@ from hypothesis import given, strategies as st
 
 from hardwon.memory import State
 from hardwon.memory.actions import bind, is_of, parse_action, pattern_of
+from hardwon.memory.commands import looks_like_shell
 from hardwon.memory.guardrails import matches
 from hardwon.memory.phrases import head_noun, identity, words
 from hardwon.memory.signature import signature
@@ -302,3 +303,19 @@ def test_a_module_that_python_runs_is_the_program():
     assert form("python -m pytest a.py") == form("python3.11 -m pytest b.py").replace("python3.11", "python")
     assert form("python -m pytest a.py") != form("python -m build a.py")
     assert form("tar -m pytest a.py") == form("tar -m build a.py")
+
+
+@pytest.mark.parametrize(("phrase", "head"), [("vitamin a", "vitamin"), ("'the'", "the"), ("the", "the")])
+def test_an_article_is_no_head_unless_there_is_nothing_else(phrase, head):
+    assert head_noun(phrase) == head
+
+
+@pytest.mark.parametrize("action", ["./build.sh", "/usr/bin/true", "npm"])
+def test_a_path_or_a_program_is_a_command_without_any_flag(action):
+    """A program that is no word of English, or a file that is run."""
+    assert looks_like_shell(action)
+
+
+def test_a_word_of_games_that_is_a_program_too_is_no_command():
+    assert not looks_like_shell("find the spoon")
+    assert looks_like_shell("find . -name spoon")

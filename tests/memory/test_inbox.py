@@ -258,3 +258,11 @@ def test_an_episode_survives_packing(steps, meta):
     told = packed(episode)
     assert json.loads(told)
     assert unpacked(told, "e") == episode
+
+
+@pytest.mark.parametrize(
+    ("writer", "trust"), [("", "untrusted"), ("ann", "trusted"), ("ann", "untrusted"), ("", "trusted")]
+)
+def test_who_wrote_an_episode_and_whether_it_is_trusted_survive_the_inbox(writer, trust):
+    kept = unpacked(packed(one(writer=writer, trust=trust)), "e")
+    assert (kept.writer, kept.trust) == (writer, trust)

@@ -551,3 +551,12 @@ def test_by_task_the_better_of_equal_episodes_come_first(library, episode):
         library.record(episode(action, reward=reward))
     library.record(episode("d", reward=9.0, success=None))
     assert actions(library.recall(DRAWER, level="task")) == ["b", "c", "a"]
+
+
+def test_what_untrusted_writers_did_as_well_is_said_once(library, episode):
+    """The trusted step tells it already; the form of another action fills a free place."""
+    library.record(episode("open drawer", library=library))
+    for number in range(6):
+        for action in ("open drawer", "shake drawer"):
+            library.record(episode(action, library=library, trust="untrusted", writer=f"writer {number}"))
+    assert actions(library.recall(episode().steps[0].pre, k=5)) == ["open drawer", "shake"]

@@ -244,3 +244,17 @@ def test_a_damaged_file_of_values_is_said_and_rebuilt(large, caplog):
         assert "its checksum is wrong" in caplog.text
         assert library._derived._sidecar.problem("values", MADE) is None
     assert file.exists()
+
+
+def test_values_are_the_same_however_few_rows_are_read_at_once(path, episode, monkeypatch):
+    """An episode is never counted in parts: its returns come from all of its steps."""
+    with opened(path) as library:
+        for number in range(9):
+            library.record(episode(*["open drawer", "wait", "eat"][: 1 + number % 3], reward=number / 7))
+        whole = library._caught_up().values.cells
+        for rows in (1, 2, 4, 5):
+            monkeypatch.setattr("hardwon.memory.filed_values._READ", rows)
+            rebuilt = Derived(library._store, 1)
+            rebuilt._sidecar.folder = None
+            rebuilt.catch_up()
+            assert rebuilt.values.cells == whole

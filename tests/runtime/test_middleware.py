@@ -176,7 +176,7 @@ def test_the_seed_decides_what_is_held_back(tmp_path, desk, monkeypatch):
     """Two agents with equal libraries and different seeds draw different lots."""
     drawn = []
     for seed in (1, 2):
-        lots = set()
+        lots: set[str] = set()
         monkeypatch.setattr(module, "is_withheld", lambda lot, item, lots=lots: lots.add(lot) or False)
         with ExperienceLibrary.open(tmp_path / f"{seed}.db") as library:
             library.add(Item("insight", "Book a table by the window", "Book a table."))

@@ -313,3 +313,10 @@ def test_stepping_before_a_reset_is_an_error_of_the_caller(desk):
     """There is no request yet."""
     with pytest.raises(ConfigError, match="call reset first"):
         ToolEnvironment(desk.tools()).step("search('Rome')")
+
+
+@pytest.mark.parametrize(("calls", "told"), [(("book(table=7)",), "accepted"), ((), "graded 0 of 1")])
+def test_the_answer_is_told_what_the_grader_made_of_it(environment, calls, told):
+    for call in calls:
+        environment.step(call)
+    assert environment.step('finish(answer="Table 7.")')[0].feedback == f"The answer was {told}."
