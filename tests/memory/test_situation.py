@@ -5,7 +5,16 @@ import textwrap
 import pytest
 
 from hardwon.memory import State
-from hardwon.memory.situation import CONTEXT_KEY, Situation, content_words, guard_keys, parse_action, pattern_of, words
+from hardwon.memory.situation import (
+    ANY_SAID,
+    CONTEXT_KEY,
+    Situation,
+    content_words,
+    guard_keys,
+    parse_action,
+    pattern_of,
+    words,
+)
 
 KITCHEN = State(
     "You see a stove. The stove is hot. A raw potato lies beside an oven.",
@@ -178,3 +187,22 @@ def test_a_listing_that_the_text_shows_or_that_has_values_is_not(facts):
 
 def test_an_argument_without_a_word_is_nowhere_shown():
     assert Situation(State("You are in ..", task="go up")).context("cd(folder='..')") == "1: -"
+
+
+@pytest.mark.parametrize(
+    ("observation", "notes", "said"),
+    [
+        ("Simon says, 'touch your nose'.", (), True),
+        ("Simon says, “Touch your nose”!", (), True),
+        ("It is dark.", ("Now touch your nose twice.",), True),
+        ("Simon says, 'touch your ear'.", (), False),
+        ("Touch it. Your nose itches.", (), False),
+        ("Your nose: touch nothing.", (), False),
+    ],
+)
+def test_an_action_that_the_text_names_is_marked(observation, notes, said):
+    """The returns of such actions say what following the text is worth, also for actions that were never made."""
+    keys = Situation(State(observation, notes=notes)).keys("touch your nose", "tried 0 to unknown")
+    assert keys[0] == (ANY_SAID if said else "*")
+    assert ("said" in keys[3]) is said
+    assert Situation(State("wait")).keys("wait")[0] == "*"

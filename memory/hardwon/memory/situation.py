@@ -36,8 +36,12 @@ MAX_LISTED = 12
 """Elements of a listing that are looked at where the text does not show it."""
 CONTEXT_KEY = 4
 """Which of an action's keys is its template in its context, arguments left open."""
-KEYS_VERSION = 2
+KEYS_VERSION = 3
 """Of the functions that make keys; add one when they change, and opened libraries are filed anew (`rekeying`)."""
+SAID = "said"
+"""A mark in keys: the text names this very action."""
+ANY_SAID = f"* {SAID}"
+"""The most general key of an action that the text names, in place of `*`."""
 GUARD_MARK = "! "
 """Begins the keys under which failures are counted for guardrails."""
 
@@ -73,6 +77,10 @@ class _Text:
                 found = self._places(words(head_noun(slot)))
             self._found[slot] = found
         return found
+
+    def has(self, phrase: Words) -> bool:
+        """Return whether the words stand somewhere in a row."""
+        return bool(self._places(phrase).starts)
 
     def _places(self, phrase: Words) -> "Places":
         starts: dict[int, list[int]] = {}
@@ -147,11 +155,12 @@ class Situation:
         """
         parsed = parse_action(action)
         shown, told = self._context(action)
-        flags = self.flags(parsed)
+        said = self.says(action)
+        flags = f"{self.flags(parsed)} {SAID}".lstrip() if said else self.flags(parsed)
         facts = f"{counts} | {flags} | {self._listed}"
         special = f"{facts} | {shown} | {told}"
         form, half = parsed.template, pattern_of(action, keep_first=True)
-        keys = ["*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
+        keys = [ANY_SAID if said else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
         keys += [f"{half} | {word}" for word in self.told_words(action)]
         if half != form:
             keys.append(f"{half} | {flags} | {told}")
@@ -175,6 +184,11 @@ class Situation:
             marks += [self._mark(parsed.verb, slot)] if self._notes.sentences else []
             flags.append(f"{number}:{','.join(marks)}")
         return " ".join(flags)
+
+    def says(self, action: str) -> bool:
+        """Return whether the text or the notes name this very action, all of its words in a row: `touch your nose`."""
+        phrase = words(action)
+        return len(phrase) > 1 and any(text.has(phrase) for text in (self._shown, self._notes))
 
     def _mark(self, verb: str, slot: str) -> str:
         named = self._notes.find(slot).starts

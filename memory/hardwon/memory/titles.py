@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .situation import SAID
 from .wording import PARTS, condition_words
 
 _HOLE = re.compile(r"\{(\d+)\}")
@@ -121,6 +122,8 @@ def _read_flags(part: str) -> list[str]:
         number, _, marks = flag.partition(":")
         if marks:
             clauses.append(f"{_letter(number)} is {_join([_mark(mark) for mark in marks.split(',')])}")
+        elif flag == SAID:
+            clauses.append("the text names this very action")
     return clauses
 
 

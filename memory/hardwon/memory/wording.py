@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .situation import GUARD_MARK, parse_action
+from .situation import ANY_SAID, GUARD_MARK, SAID, parse_action
 
 _TRIES = {"0": "not tried here before", "1": "tried once here", "2": "tried twice or more here"}
 _FOLLOWS = {
@@ -42,6 +42,8 @@ def key_words(key: str, action: str = "") -> list[str]:
     """What a key says, a phrase each, the action first; `action` gives its arguments their names."""
     if key == "*":
         return ["any action"]
+    if key == ANY_SAID:
+        return ["any action that the text names"]
     if key.startswith(GUARD_MARK):
         pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
         operator, _, operand = condition.partition(" ")
@@ -98,6 +100,8 @@ def _flags(part: str, names: Sequence[str]) -> list[str]:
         number, _, marks = flag.partition(":")
         if marks:
             said.append(f"{_name(number, names)} is {_and([_mark(mark) for mark in marks.split(',')])}")
+        elif flag == SAID:
+            said.append("the text names this very action")
     return said
 
 
