@@ -64,7 +64,7 @@ def test_the_same_situation_is_recalled_first(library, episode):
 
 def test_the_best_steps_of_a_situation_come_first(library, episode):
     """By what came of them."""
-    for action, reward in (("kick drawer", 0.0), ("open drawer", 1.0), ("wait", 0.5)):
+    for action, reward in (("kick drawer", 0.0), ("open drawer", 1.0), ("wait", 0.8)):
         library.record(episode(action, reward=reward))
     assert actions(library.recall(DRAWER, k=2)) == ["open drawer", "wait"]
 
@@ -215,15 +215,25 @@ def test_a_recollection_sums_up_the_situation(library, episode):
 
 def test_the_same_action_is_not_shown_twice(library, episode):
     """Of many equal steps the best; others make room for what was done otherwise."""
-    for _ in range(8):
+    for _ in range(3):
         library.record(episode("open drawer", reward=1.0))
-    library.record(episode("kick drawer", reward=0.1))
+    library.record(episode("kick drawer", reward=1.0))
     assert actions(library.recall(DRAWER, k=3)) == ["open drawer", "kick drawer"]
 
 
+def test_what_has_few_votes_fills_no_place(library, episode):
+    """Not even in its own situation: an empty place misleads nobody, and the summaries tell of all attempts."""
+    for _ in range(10):
+        library.record(episode("open drawer", reward=1.0))
+    library.record(episode("kick drawer", reward=1.0))
+    found = library.recall(DRAWER, k=3)
+    assert actions(found) == ["open drawer"]
+    assert {one.pattern for one in found.summaries} == {"open {1}", "kick {1}"}
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("xyz"), st.sampled_from([0.0, 0.1, 0.5, 1.0]))))
-def test_all_steps_of_a_situation_are_recalled_where_there_is_room(tried):
-    """All live and best steps of the situation, no action twice."""
+def test_all_steps_of_a_kind_are_recalled_where_there_is_room(tried):
+    """All live and best steps of the situation whose kind has enough votes, no action twice."""
     with ExperienceLibrary.open(":memory:") as library:
         judged = Diagnosis(True)
         for verb, thing, reward in tried:
@@ -235,7 +245,9 @@ def test_all_steps_of_a_situation_are_recalled_where_there_is_room(tried):
         best = list(dict.fromkeys(row[0] for row in rows))
         recalled = actions(library.recall(DRAWER, k=30))
         assert len(recalled) == len(set(recalled))
-        assert set(recalled) == set(best)
+        kinds = {action.split()[0] for action in recalled}
+        assert set(recalled) == {action for action in best if action.split()[0] in kinds}
+        assert bool(recalled) == bool(best)
 
 
 def test_items_of_a_place_are_recalled_there_and_next_door(library, episode):
@@ -560,3 +572,14 @@ def test_what_untrusted_writers_did_as_well_is_said_once(library, episode):
         for action in ("open drawer", "shake drawer"):
             library.record(episode(action, library=library, trust="untrusted", writer=f"writer {number}"))
     assert actions(library.recall(episode().steps[0].pre, k=5)) == ["open drawer", "shake"]
+
+
+def test_what_was_seen_twice_answers_a_question_once(library, episode):
+    """As long as there is anything else; then it fills the places that are left."""
+    for number in range(6):
+        library.record(episode(see="The old drawer is open.", task=f"task {number}"))
+    library.record(episode(see="The old drawer in the very long and narrow hall is closed."))
+    for hits in (library.recall("old drawers?", k=3).steps, library.search("old drawers?", 3)):
+        seen = [hit.what.pre.observation for hit in hits]
+        assert len(seen) == 3
+        assert len(set(seen)) == 2

@@ -25,8 +25,9 @@ SAME_BEFORE = 5.0
 """How much more a state counts that was reached by the same kind of action as this one."""
 FRUITLESS = 0.25
 """What a state counts from whose best step on no reward came: it shows what is done, not what is good."""
-TASK_BANDWIDTH = 0.25
-"""Of the factor exp(likeness of tasks / TASK_BANDWIDTH): a step of the same task counts some fifty times."""
+TASK_BANDWIDTH = 0.1
+"""Of the factor exp(likeness of tasks / TASK_BANDWIDTH): a task that shares a tenth more words counts e times as much.
+"""
 POOR = 0.1
 """Of the return of the best step of a situation: the share that any other step of it counts as having at least."""
 LEAST_SUPPORT = 0.3
@@ -109,8 +110,8 @@ def by_votes(
 ) -> list[int]:
     """Return the places of witnesses in the order of their kind's support, their own weight, and their return.
 
-    Of equal ones the first comes first. Where `own` is given, only the first `own` witnesses stay whatever their
-    support: of the others, those of kinds with less than LEAST_SUPPORT of the best supported one are left out.
+    Of equal ones the first comes first. Where `own` is given, the first `own` witnesses are of the situation itself,
+    and those of kinds with less than LEAST_SUPPORT of the best supported one are left out.
     """
     weights = weigh(done, similarities, after, task)
     best = max((one.value for one in done[:own]), default=0.0) if own else 0.0
@@ -124,7 +125,7 @@ def by_votes(
     def worth(at: int) -> tuple[float, float, float, int]:
         return (-support.get(done[at].kind, 0.0), -weights[at], -done[at].value, at)
 
-    kept = [at for at in range(len(done)) if own is None or at < own or support.get(done[at].kind, 0.0) >= least]
+    kept = [at for at in range(len(done)) if own is None or support.get(done[at].kind, 0.0) >= least]
     return sorted(kept, key=worth)
 
 

@@ -29,6 +29,8 @@ RECALL_FLOOR = FLOOR
 TASK_EPISODES = 5
 VOTED = 4096
 """Situations whose voters are remembered, and steps."""
+_REPEATED = 4
+"""How many times as many states are looked at as are shown, because some repeat what others saw."""
 FOUND = 512
 """Texts of which it is remembered what search found."""
 
@@ -135,7 +137,7 @@ class _Query:
     def steps(self) -> tuple[tuple[Hit, ...], int]:
         """Return the steps to show, by the votes of all of them, and how many of them search filled in."""
         if self.is_question:
-            return step_hits(self._store, self._found(), self._worlds)[: self._k], 0
+            return _varied(step_hits(self._store, self._found(), self._worlds))[: self._k], 0
         ranked = self._derived.ranked
         asked = (self._text, self.known, self._state.task, self._after, self._k, self._worlds)
         if asked not in ranked:
@@ -286,6 +288,17 @@ def step_hits(
     return tuple(Hit(best[ref], cosine, why) for ref, cosine, why in found if ref in best)
 
 
+def _varied(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return hits on steps in their order, but those that repeat what an earlier one saw come last."""
+    seen: dict[str, int] = {}
+    repeats: list[Hit] = []
+    for at, hit in enumerate(hits):
+        text = hit.what.pre.observation if isinstance(hit.what, Step) else str(at)
+        if seen.setdefault(text, at) != at:
+            repeats.append(hit)
+    return (*(hits[at] for at in seen.values()), *repeats)
+
+
 def _rank(hits: Sequence[Hit], score_here: Callable[[Item], float], *, in_order: bool) -> Sequence[Hit]:
     """Nearness times utility in this world; ties by id, so that any process gives the same order.
 
@@ -399,9 +412,10 @@ def search(
     asked: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": version}
     asked["terms"] = MORE_TERMS
     items = index.find("items", text, k, **asked) if derived.items else []
-    states = index.find("states", text, k, **asked)
+    states = index.find("states", text, _REPEATED * k, **asked)
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
-    hits.extend(one for one in map(without_instructions, step_hits(store, states)) if one is not None)
+    clean = [one for one in map(without_instructions, step_hits(store, states)) if one is not None]
+    hits.extend(_varied(clean)[:k])
     return sorted(hits, key=lambda hit: -hit.similarity)[:k]
