@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -304,3 +305,28 @@ def test_a_kill_leaves_all_or_nothing(filled, path, delay):
         assert library.verify() == []
         assert (b"quux" in bytes_of(path)) is (left == 17)
         assert library._store.rows("SELECT 1 FROM receipts WHERE NOT erased") == []
+
+
+DAMAGE = {
+    "steps": ("why", "diagnosis", "keys", "action"), "trajectories": ("meta", "task"),
+    "states": ("facts", "observation", "notes"), "items": ("record",), "worlds": ("record",), "attempts": ("failures",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["'{broken'", "CAST(x'ff61' AS TEXT)"], ids=["json", "utf8"])
+@pytest.mark.parametrize(("table", "column"), [(table, one) for table, some in DAMAGE.items() for one in some])
+def test_an_episode_in_damaged_rows_is_forgotten(filled, path, table, column, how):
+    """Whatever of it cannot be read any more: `verify` says it is damaged, and it can be given up, with all it held."""
+    filled.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = {how}")
+    with ExperienceLibrary.open(path) as library:
+        if column not in ("record", "failures") or table == "items":
+            assert any(one.where.endswith(table) for one in library.verify())
+        else:
+            library.verify()
+        for (ref,) in library._store.rows("SELECT id FROM trajectories"):
+            library.forget(episode=ref)
+        library.repair()
+        assert library.episodes == 0
+        assert not library._store.rows("SELECT 1 FROM steps UNION SELECT 1 FROM states")

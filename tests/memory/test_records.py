@@ -89,11 +89,17 @@ def test_an_episode_comes_back_as_it_was(library, trajectory):
     assert [getattr(back, name) for name in fields] == [getattr(given, name) for name in fields]
 
 
-def test_half_a_character_is_kept_as_a_question_mark(library):
-    """Half a surrogate pair cannot be stored; the episode is kept all the same."""
+def test_half_a_character_is_kept_as_its_escape(library):
+    """Half a surrogate pair cannot be stored; the episode is kept, and two file names that differ in it stay two."""
     step = Step(State("a \ud800", {"x": "\udfff"}), "eat \ud800", State("b"), Diagnosis(True), keys=("eat \ud800",))
     back = library.trajectory(library.record(Trajectory("t \ud800", (step,), True)))
-    assert (back.task, back.steps[0].action, back.steps[0].pre.observation) == ("t ?", "eat ?", "a ?")
+    assert (back.task, back.steps[0].action, back.steps[0].pre.observation) == (
+        "t \\ud800", "eat \\ud800", "a \\ud800"
+    )  # fmt: skip
+    other = State("a \udc80", task="t")
+    ref = library.record(Trajectory("t", (Step(other, "eat \udc80", State("c"), Diagnosis(True)),), True))
+    assert library.trajectory(ref).steps[0].action == "eat \\udc80"
+    assert library.trajectory(ref).steps[0].pre.observation == "a \\udc80"
     assert library.verify() == []
 
 

@@ -12,20 +12,21 @@ A process that has the library open notices the receipt at its next call (`Store
 import hashlib
 import json
 import logging
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Literal
 
 from . import catalogue, tiers, worlds
-from .catalogue import item_of
 from .checksums import seal
+from .damage import UNREADABLE
 from .distilling import Distiller
-from .errors import ConfigError, LibraryUnwritable, UnknownName
+from .errors import ConfigError, LibraryDamaged, LibraryUnwritable, UnknownName
 from .filed_values import read_anew
+from .forgotten_texts import readable_item, speaking, texts_of, tokens_in, whole_numbers
 from .inspection import trajectory
 from .ledger import dumps, episode_words, log_change, now, witness_of
 from .records import Item, Trajectory
@@ -35,7 +36,6 @@ from .store import Store
 from .validation import check_text
 
 What = Literal["episode", "writer", "text", "namespace"]
-_TOKEN = re.compile(r"\w+")
 _IN = "IN (SELECT value FROM json_each(?))"
 
 logger = logging.getLogger("hardwon.memory")
@@ -93,7 +93,7 @@ def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: boo
     if not dry_run:
         store.connection.execute("PRAGMA secure_delete = ON")
     try:
-        with store.transaction() as connection:
+        with store.transaction() as connection, _readable(connection):
             work = _Forgetting(store, connection, namespace)
             receipt = work.run(what, value)
             if dry_run:
@@ -101,6 +101,16 @@ def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: boo
     except _Counted as counted:
         return counted.receipt
     return replace(receipt, erased=erase(store))
+
+
+@contextmanager
+def _readable(connection: Connection) -> Iterator[None]:
+    """Read texts that are no UTF-8 as well as can be: a damaged row is deleted like any other."""
+    before, connection.text_factory = connection.text_factory, lambda raw: raw.decode(errors="replace")
+    try:
+        yield
+    finally:
+        connection.text_factory = before
 
 
 class _Counted(Exception):
@@ -142,6 +152,8 @@ class _Forgetting:
         self._counts: Counter[str] = Counter()
         self._removed: list[str] = []
         self._rewritten: list[str] = []
+        self._damaged = False
+        """Whether an episode that goes could not be read."""
 
     def run(self, what: What, value: str) -> ForgetReceipt:
         """Delete, and write the receipt."""
@@ -191,7 +203,8 @@ class _Forgetting:
         )
         chosen.items = set(
             self._ids(
-                "SELECT id FROM items WHERE namespace = ? AND json_extract(record, '$.writer') = ?",
+                "SELECT id FROM items WHERE namespace = ? "
+                "AND iif(json_valid(record), json_extract(record, '$.writer'), '') = ?",
                 self._namespace, name,
             )
         )  # fmt: skip
@@ -200,10 +213,10 @@ class _Forgetting:
 
     def _by_text(self, text: str) -> _Selection:
         """Rows that hold a text in any column, whatever its case; also as JSON writes it."""
-        self._connection.create_function("speaks", -1, _speaking(text), deterministic=True)
+        self._connection.create_function("speaks", -1, speaking(text), deterministic=True)
         mine = (self._namespace,)
         states = json.dumps(self._speaking_rows("states", "id"))
-        keys = json.dumps(self._ids("SELECT id FROM keys WHERE speaks(text)"))
+        keys = json.dumps(self._ids("SELECT id FROM keys WHERE speaks(CAST(text AS BLOB))"))
         episodes = dict.fromkeys(self._speaking_rows("trajectories", "id"))
         episodes |= dict.fromkeys(self._speaking_rows("steps", "trajectory_id"))
         episodes |= dict.fromkeys(self._speaking_rows("segments", "trajectory_id"))
@@ -213,9 +226,11 @@ class _Forgetting:
         chose = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND offer {_IN}"
         episodes |= dict.fromkeys(self._ids(chose, *mine, offers))
         if keys != "[]":
-            filed = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND EXISTS (SELECT 1 FROM json_each(keys) WHERE value {_IN})"  # noqa: E501
+            filed = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND EXISTS (SELECT 1 FROM json_each(iif(json_valid(keys), keys, '[]')) WHERE value {_IN})"  # noqa: E501
             episodes |= dict.fromkeys(self._ids(filed, *mine, keys))
-        changed = "SELECT ref FROM changes WHERE namespace = ? AND what = 'item' AND speaks(ref, op, detail)"
+        changed = (
+            "SELECT ref FROM changes WHERE namespace = ? AND what = 'item' AND speaks(ref, op, CAST(detail AS BLOB))"
+        )
         values = []
         if self._columns("langgraph_values"):
             ((name,),) = self._run("SELECT name FROM namespaces WHERE id = ?", mine)
@@ -229,7 +244,7 @@ class _Forgetting:
         )
 
     def _speaking_rows(self, table: str, ref: str) -> list[Any]:
-        texts = ", ".join(f'"{name}"' for name, kind in self._columns(table).items() if kind == "TEXT")
+        texts = ", ".join(f'CAST("{name}" AS BLOB)' for name, kind in self._columns(table).items() if kind == "TEXT")
         return self._ids(f"SELECT {ref} FROM {table} WHERE namespace = ? AND speaks({texts})", self._namespace)
 
     def _columns(self, table: str) -> dict[str, str]:
@@ -249,7 +264,7 @@ class _Forgetting:
         if chosen.values:
             self._delete("langgraph_vectors", f"value {_IN}", json.dumps(chosen.values))
             self._delete("langgraph_values", f"id {_IN}", json.dumps(chosen.values))
-        self._items(chosen.items, steps, _tokens(texts))
+        self._items(chosen.items, steps, tokens_in(texts))
         self._run(f"INSERT INTO items_text_{self._namespace}(items_text_{self._namespace}) VALUES ('rebuild')")
 
     def _episodes(self, refs: Collection[str]) -> tuple[list[str], set[int]]:
@@ -269,6 +284,8 @@ class _Forgetting:
             [(count, mine, word) for word, count in shown.items()],
         )
         self._delete("words", "namespace = ? AND episodes <= 0", mine)
+        if self._damaged:
+            self._count_words_again()
         self._delete("offers", "namespace = ? AND id NOT IN (SELECT offer FROM steps WHERE offer IS NOT NULL)", mine)
         held = "SELECT pre FROM steps UNION SELECT post FROM steps"
         gone = json.dumps(sorted(states - set(self._ids(held))))
@@ -291,17 +308,47 @@ class _Forgetting:
         keys: set[int] = set()
         states: set[int] = set()
         for ref in refs:
-            episode = trajectory(self._store, self._namespace, ref)
-            if episode.success is not None:
-                shown.update(episode_words(episode))
-            texts.extend(_texts_of(episode))
+            try:
+                episode = trajectory(self._store, self._namespace, ref)
+                if episode.success is not None:
+                    shown.update(episode_words(episode))
+                texts.extend(texts_of(episode))
+            except (*UNREADABLE, LibraryDamaged):  # what it showed can be told from the other episodes alone
+                self._damaged = True
+                texts.extend(self._raw_texts(ref))
             rows = self._run(
                 "SELECT keys, pre, post FROM steps WHERE namespace = ? AND trajectory_id = ?", (self._namespace, ref)
             )
             for numbers, pre, post in rows:
-                keys.update(json.loads(numbers))
+                keys.update(whole_numbers(numbers))
                 states.update((pre, post))
         return texts, shown, keys, states
+
+    def _raw_texts(self, ref: str) -> Iterator[str]:
+        """Return the texts in the rows of an episode that cannot be read as records."""
+        mine = (self._namespace, ref)
+        for row in self._run("SELECT task, ending, meta FROM trajectories WHERE namespace = ? AND id = ?", mine):
+            yield from filter(None, row)
+        steps = (
+            "SELECT action, diagnosis, why, a.observation, a.facts, a.task, b.observation, b.facts, b.feedback "
+            "FROM steps "
+            "LEFT JOIN states AS a ON a.id = pre LEFT JOIN states AS b ON b.id = post "
+            "WHERE steps.namespace = ? AND trajectory_id = ?"
+        )
+        for row in self._run(steps, mine):
+            yield from filter(None, row)
+
+    def _count_words_again(self) -> None:
+        """Count in how many of the episodes that are left each word was shown."""
+        counts: Counter[str] = Counter()
+        left = "SELECT id FROM trajectories WHERE namespace = ? AND success IS NOT NULL"
+        for ref in self._ids(left, self._namespace):
+            with suppress(*UNREADABLE, LibraryDamaged):  # `verify` names those that are damaged, too
+                counts.update(episode_words(trajectory(self._store, self._namespace, ref)))
+        self._run("DELETE FROM words WHERE namespace = ?", (self._namespace,))
+        self._connection.executemany(
+            "INSERT INTO words VALUES (?, ?, ?)", [(self._namespace, word, n) for word, n in sorted(counts.items())]
+        )
 
     def _fewer_uses(self, refs: str) -> None:
         """Take the episodes that are about to go out of the counts of use of items."""
@@ -318,7 +365,7 @@ class _Forgetting:
             seal(self._connection, "items", "namespace = ? AND id = ?", (self._namespace, item_id))
 
     def _unused_keys(self, keys: set[int]) -> None:
-        used = set(self._ids("SELECT DISTINCT value FROM steps, json_each(steps.keys)")) if keys else set()
+        used = set(self._ids(_USED_KEYS)) if keys else set()
         self._delete("keys", f"id {_IN}", json.dumps(sorted(keys - used)))
 
     # -- items ------------------------------------------------------------------------------------
@@ -326,8 +373,8 @@ class _Forgetting:
     def _items(self, chosen: set[str], steps: set[int], forgotten: set[str]) -> None:
         """Remove items that rest on nothing any more, or say what nothing says any more; make others anew."""
         rows = self._run("SELECT record FROM items WHERE namespace = ? ORDER BY number", (self._namespace,))
-        items = [item_of(record) for (record,) in rows]
-        suspects = {item.id: _tokens(_texts_of(item)) & forgotten for item in items if steps}
+        items = list(filter(None, (readable_item(record) for (record,) in rows)))
+        suspects = {item.id: tokens_in(texts_of(item)) & forgotten for item in items if steps}
         lost = self._not_said_elsewhere(set().union(*suspects.values())) if suspects else set()
         again: list[Item] = []
         for item in items:
@@ -350,7 +397,7 @@ class _Forgetting:
                 self._remove(item)
                 return
             kept = replace(fresh, id=item.id, status=item.status, pinned=item.pinned, version=item.version + 1)
-        elif item.source != "person" and not lost.isdisjoint(_tokens(_texts_of(item))):
+        elif item.source != "person" and not lost.isdisjoint(tokens_in(texts_of(item))):
             self._remove(item)
             return
         else:
@@ -367,9 +414,16 @@ class _Forgetting:
         """What the rules make of the steps that are left, by id."""
         values = read_anew(self._store, self._namespace)
         distiller = Distiller(self._store, self._namespace)
-        distiller.read(lambda ref: trajectory(self._store, self._namespace, ref))
+        distiller.read(self._other_episode)
         proposed = (redact_item(item) for item, *_ in distiller.proposals(values))
         return {item.id or catalogue.identify(item): item for item in proposed}
+
+    def _other_episode(self, ref: str) -> Trajectory:
+        """Return an episode that is left. Raises LibraryDamaged."""
+        try:
+            return trajectory(self._store, self._namespace, ref)
+        except UNREADABLE as error:
+            raise LibraryDamaged(f"episode {ref} is damaged: {error!r:.100}") from error
 
     def _remove(self, item: Item) -> None:
         """Delete an item, where it is filed, who used it, and its history."""
@@ -391,7 +445,7 @@ class _Forgetting:
         for text in self._left_texts():
             if not left:
                 break
-            left -= _tokens([text])
+            left -= tokens_in([text])
         return left
 
     def _left_texts(self) -> Iterator[str]:
@@ -409,7 +463,7 @@ class _Forgetting:
         ((name,),) = self._run("SELECT name FROM namespaces WHERE id = ?", (mine,)).fetchall()
         keys: set[int] = set()
         for (numbers,) in self._run("SELECT keys FROM steps WHERE namespace = ?", (mine,)):
-            keys.update(json.loads(numbers))
+            keys.update(whole_numbers(numbers))
         self._removed = self._ids("SELECT id FROM items WHERE namespace = ?", mine)
         self._delete("bank_pulls", "entry IN (SELECT id FROM bank_entries WHERE namespace = ?)", mine)
         if self._columns("langgraph_values"):
@@ -428,53 +482,5 @@ class _Forgetting:
         self._run("DELETE FROM namespaces WHERE id = ?", (mine,))
 
 
+_USED_KEYS = "SELECT DISTINCT value FROM steps, json_each(iif(json_valid(steps.keys), steps.keys, '[]'))"
 _HISTORY = "namespace = ? AND what = 'item' AND ref = ?"
-
-
-def _speaking(text: str) -> Callable[..., int]:
-    """Return the SQL function that says whether one of its arguments holds a text."""
-    wanted = {text.casefold(), *(json.dumps(text, ensure_ascii=ascii)[1:-1].casefold() for ascii in (True, False))}
-
-    def speaks(*columns: object) -> int:
-        found = (column.casefold() for column in columns if isinstance(column, str))
-        return int(any(one in column for column in found for one in wanted))
-
-    return speaks
-
-
-def _texts_of(record: Trajectory | Item) -> Iterator[str]:
-    """Return the texts that a record holds: what was shown, done and said, without the names of its fields."""
-    if isinstance(record, Item):
-        yield from _strings([getattr(record, name) for name in _WORDS_OF_ITEM])
-        return
-    yield from _strings([record.task, record.ending, record.meta, record.arm])
-    for step in record.steps:
-        judged = step.diagnosis
-        yield from _strings([step.action, judged.evidence, judged.diff, list(step.why.values()), list(step.admissible)])
-        for state in (step.pre, step.post):
-            yield from _strings([state.observation, state.facts, state.location, state.feedback, state.notes])
-
-
-_WORDS_OF_ITEM = (
-    *("title", "body", "when_to_use", "when_not_to_use", "condition", "forbids", "steps", "verify"),
-    *("locations", "tags"),
-)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Return the texts within a value, the keys of objects included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield str(key)
-            yield from _strings(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _strings(part)
-
-
-def _tokens(texts: Iterable[str]) -> set[str]:
-    """Words, and long numbers, that could tell of somebody; short ones are in every text."""
-    found = {token for text in texts for token in _TOKEN.findall(text.casefold())}
-    return {token for token in found if len(token) > 3 or (len(token) == 3 and token.isalpha())}

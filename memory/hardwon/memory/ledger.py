@@ -4,6 +4,7 @@ A state that was seen before is stored once. Everything a step refers to is writ
 transaction, so an episode is in the library whole or not at all.
 """
 
+import codecs
 import hashlib
 import json
 import time
@@ -55,12 +56,26 @@ def _at(second: int) -> str:
 
 def dumps(value: Any) -> str:
     """JSON, the same for equal values."""
-    return plain(_ENCODER.encode(value))
+    return plain_json(_ENCODER.encode(value))
 
 
 def plain(text: str) -> str:
-    """The text with what cannot be written as UTF-8 (half a surrogate pair, from a file's name) as `?`."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    r"""Return a text with what is no UTF-8 (half a surrogate pair, from a file's name) as its escape, `\udcff`."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def plain_json(text: str) -> str:
+    """Return JSON in which such a half is the same escape once it is read."""
+    return text if text.isascii() else text.encode(errors=_ESCAPED_TWICE).decode()
+
+
+def _escape_twice(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(f"\\\\u{ord(half):04x}" for half in error.object[error.start : error.end]), error.end
+
+
+_ESCAPED_TWICE = "hardwon.escape_twice"
+codecs.register_error(_ESCAPED_TWICE, _escape_twice)
 
 
 def namespace_id(connection: Connection, name: str) -> int:

@@ -131,12 +131,26 @@ Record = TypeVar("Record", State, Diagnosis, Step, Trajectory, Item)
 
 
 def redact(text: str) -> str:
-    """The text with each secret in it as `[redacted:KIND]`; the same object when it holds none."""
+    """The text with each secret in it as `[redacted:KIND]`; the same object when it holds none.
+
+    Half a surrogate pair, from the name of a file, cannot be stored: it becomes its escape, such as `\\udcff`, here and
+    wherever the present is looked up, so that two names stay two.
+    """
+    if not text.isascii():
+        text = _with_halves_escaped(text)
     length = len(text)
     if length < SHORTEST:
         return text
     changed = _redacted_short(text) if length <= SHORT else _redacted_long(text)
     return text if changed is None else changed
+
+
+def _with_halves_escaped(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
 
 
 def _redacted(text: str) -> str | None:

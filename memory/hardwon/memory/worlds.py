@@ -353,7 +353,11 @@ def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Tr
 
 def renew(connection: Connection, namespace: int) -> None:
     """Place every episode anew, and file the scores of items under the worlds that most of their episodes moved to."""
-    before = read_worlds(connection.execute(SELECT, (namespace,)).fetchall())
+    try:
+        before = read_worlds(connection.execute(SELECT, (namespace,)).fetchall())
+    except LibraryDamaged:  # where scores were filed cannot be told any more
+        rebuild(connection, namespace)
+        return
     placed = "SELECT trajectory_id, world FROM episode_worlds WHERE namespace = ?"
     old = dict(connection.execute(placed, (namespace,)).fetchall())
     rebuild(connection, namespace)
@@ -384,7 +388,7 @@ def rebuild(connection: Connection, namespace: int) -> None:
         (
             (
                 ref,
-                str(json.loads(meta).get("environment") or ""),
+                _environment_in(meta),
                 task,
                 [row[0] for row in connection.execute(actions, (namespace, ref))],
                 bool(success),
@@ -392,6 +396,14 @@ def rebuild(connection: Connection, namespace: int) -> None:
             for ref, task, meta, success in rows
         ),
     )
+
+
+def _environment_in(meta: str) -> str:
+    """Return the environment that an episode names; empty where its row is damaged."""
+    try:
+        return str(json.loads(meta).get("environment") or "")
+    except (ValueError, AttributeError):
+        return ""
 
 
 def _place(
