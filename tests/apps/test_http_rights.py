@@ -3,10 +3,12 @@
 import pytest
 from fastapi.testclient import TestClient as Plain
 
-from hardwon.apps.feedback import Feedback, TooMuchFeedback
+from hardwon.apps.feedback import Feedback
 from hardwon.apps.http.app import create_app
 from hardwon.apps.http.auth import Tokens
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary, Item, opinions
+from hardwon.memory.effects import FLOOR
+from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.runtime.agent import Agent
 
@@ -207,3 +209,24 @@ def test_pace_of_feedback_is_limited_for_each_client(library, monkeypatch):
     given.give(library, items[2], True, client="b", episode="1")
     now = 61.0
     given.give(library, items[2], True, client="a", episode="1")
+
+
+def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(path):
+    """Servers restart, episodes go on: no number of words of untrusted writers takes a person's item out of recall."""
+    item = Item("insight", "Drawer red holds spoons", source="person", score=0.6)
+    with ExperienceLibrary.open(path) as library:
+        ref = str(library.add(item).item_id)
+    for restart in range(5):
+        with ExperienceLibrary.open(path) as library:
+            given = Feedback()
+            for n in range(4):
+                given.give(library, ref, False, client="mcp", episode=f"{restart}.{n}", trusted=False)
+    with ExperienceLibrary.open(path) as library:
+        assert library.get(ref).score == pytest.approx(0.6 - opinions.MOST)
+        with pytest.raises(TooMuchFeedback, match="in this episode"):
+            Feedback().give(library, ref, False, client="mcp", episode="0.0", trusted=False)
+        for n in range(30):
+            Feedback().give(library, ref, False, client=f"token:{n}", episode="", trusted=False)
+        assert library.get(ref).score >= FLOOR
+        assert library.recall("where are spoons in the red drawer?").items
+        assert library.verify() == []

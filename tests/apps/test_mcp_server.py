@@ -169,7 +169,7 @@ def test_an_action_is_checked(library, server):
     )
     assert told(forbidden) == {
         "allowed": True,
-        "reason": "it is protected",
+        "reason": "<experience>\nit is protected\n</experience>",
         "item_id": guard,
         "warned": True,
         "over": False,

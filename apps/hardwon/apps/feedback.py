@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from threading import Lock
 
 from hardwon.memory import ExperienceLibrary, Item
-from hardwon.memory.errors import HardwonError
+from hardwon.memory.errors import TooMuchFeedback
 
 LEAST = 0.1
 """How far one word of feedback moves an item's score towards 1 or 0."""
@@ -17,10 +17,6 @@ A_MINUTE = 20
 """Words of feedback that one client may say in a minute."""
 REMEMBERED = 100_000
 """Words of feedback that are remembered, and clients whose pace is."""
-
-
-class TooMuchFeedback(HardwonError, RuntimeError):
-    """A client speaks of an item again in the same episode, or too often."""
 
 
 class Feedback:
@@ -32,16 +28,31 @@ class Feedback:
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
         self._lock = Lock()
 
-    def give(self, library: ExperienceLibrary, item_id: str, helped: bool, *, client: str, episode: str) -> Item:
+    def give(
+        self,
+        library: ExperienceLibrary,
+        item_id: str,
+        helped: bool,
+        *,
+        client: str,
+        episode: str,
+        trusted: bool = True,
+        writer: str | None = None,
+    ) -> Item:
         """Move the score of an item on the word of a client about an episode; return the item.
+
+        What an untrusted client says is bounded for good, see `hardwon.memory.opinions`; `writer` is its name there.
 
         Raises: TooMuchFeedback, UnknownName.
         """
         item = library.get(item_id)
+        writer = client if writer is None else writer
         key = (client, library.namespace, episode, item.id)
         with self._lock:
             self._admit(client, key, time.monotonic())
         try:
+            if not trusted:
+                return library.feedback(item.id, helped, writer=writer, episode=episode)
             score = round(item.score + LEAST * (float(helped) - item.score), 4)
             return library.update(item.id, score=score)
         except BaseException:

@@ -226,7 +226,7 @@ def _reading(
         else:
             verdict = library.check(state, action, again=again)
             ruling = Ruling(verdict)
-        reason = clean(verdict.cause, 1000)
+        reason = _data([verdict.cause]) if verdict.cause else ""
         return Checked(
             allowed=ruling.runs, reason=reason, item_id=verdict.item_id or "", warned=ruling.warned, over=ruling.over
         )
@@ -244,7 +244,7 @@ def _reading(
 
 
 def _writing(library: ExperienceLibrary, trusted: bool, refusals: _Refusals) -> list[Callable[..., Any]]:
-    given, recorded = Feedback(), 0
+    given, last = Feedback(), ""
 
     @_worded
     def record(
@@ -260,8 +260,8 @@ def _writing(library: ExperienceLibrary, trusted: bool, refusals: _Refusals) -> 
         episode = _episode(library, task, steps)
         told = episode.trajectory(success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT)
         (ref,) = library.receive([told], writer="mcp", trust="trusted" if trusted else "untrusted")
-        nonlocal recorded
-        recorded += 1
+        nonlocal last
+        last = ref
         refusals.end(task)
         report = library.evolve()
         made = [change.item_id for change in report.admissions if change.item_id and change.status != "rejected"]
@@ -303,7 +303,7 @@ def _writing(library: ExperienceLibrary, trusted: bool, refusals: _Refusals) -> 
         helped: Annotated[bool, Field(description="Whether it helped; false where it misled you.")],
     ) -> dict[str, Any]:
         """Say whether a lesson helped, once in a task. What misleads again and again is not recalled any more."""
-        moved = given.give(library, item_id, helped, client="mcp", episode=str(recorded))
+        moved = given.give(library, item_id, helped, client="mcp", episode=last, trusted=trusted)
         return {"item_id": moved.id, "score": moved.score}
 
     return [record, add, feedback]

@@ -44,6 +44,10 @@ class WrongType(ConfigError, TypeError):
     """An argument, or a field of a record, is of another type than it takes."""
 
 
+class TooMuchFeedback(HardwonError, RuntimeError):
+    """A client speaks of an item again in the same episode, or too often."""
+
+
 class UnknownName(HardwonError, LookupError):
     """A name that does not exist; the message lists those that do."""
 

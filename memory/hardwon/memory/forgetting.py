@@ -435,6 +435,7 @@ class _Forgetting:
         self._delete("usages", "namespace = ? AND item_id = ?", mine, item.id)
         self._delete("probation", "namespace = ? AND item_id = ?", mine, item.id)
         self._delete("item_worlds", "namespace = ? AND item_id = ?", mine, item.id)
+        self._delete("opinions", "namespace = ? AND item_id = ?", mine, item.id)
         self._delete("changes", _HISTORY, mine, item.id, told="history")
         self._delete("items", "number = ?", number, told="items removed")
         self._removed.append(item.id)

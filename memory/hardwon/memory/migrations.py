@@ -104,10 +104,15 @@ def m012_item_worlds(connection: Connection) -> None:
     connection.execute(_ITEM_WORLDS)
 
 
+def m013_opinions(connection: Connection) -> None:
+    """Keep what untrusted writers said of items, which bounds how far they move a score."""
+    connection.execute(_OPINIONS)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
-    m012_item_worlds,
+    *(m012_item_worlds, m013_opinions),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -247,6 +252,12 @@ _ITEM_WORLDS = """
 CREATE TABLE IF NOT EXISTS item_worlds (
     namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, world INTEGER NOT NULL,
     score REAL NOT NULL, uses INTEGER NOT NULL, PRIMARY KEY (namespace, item_id, world)) WITHOUT ROWID
+"""
+
+_OPINIONS = """
+CREATE TABLE IF NOT EXISTS opinions (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, writer TEXT NOT NULL,
+    episode TEXT NOT NULL, moved REAL NOT NULL, PRIMARY KEY (namespace, item_id, writer, episode)) WITHOUT ROWID
 """
 
 _OFFERS = """

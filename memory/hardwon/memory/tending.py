@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from sqlite3 import Connection
 from typing import Any, Literal
 
-from . import catalogue, clusters, credit, inspection, tiers
+from . import catalogue, clusters, credit, inspection, opinions, tiers
 from .ledger import dumps, read_steps
 from .private import OwnLock
 from .records import Item, Kind, Segment, Step, Summary, Trajectory, Trust
@@ -118,6 +118,18 @@ class TendedLibrary(ABC):
     def update(self, item_id: str, **changes: Any) -> Item:
         """Change fields of an item; the old values stay in its history."""
         return self._change(item_id, changes, "updated")
+
+    def feedback(self, item_id: str, helped: bool, *, writer: str, episode: str = "") -> Item:
+        """Let an untrusted writer say whether an item helped in an episode; its score moves a little, within bounds.
+
+        See `opinions`. Raises: TooMuchFeedback, UnknownName.
+        """
+        with self._transaction() as connection:
+            item = self.get(item_id)
+            score = opinions.moved(connection, self._number, item, helped, writer, episode)
+            if score == item.score:
+                return item
+            return catalogue.change(connection, self._number, item, {"score": score}, "updated")
 
     def pin(self, item_id: str, pinned: bool = True) -> Item:
         """Protect an item from being replaced or evicted."""

@@ -131,7 +131,10 @@ def feedback(item_id: str, told: FeedbackTold, at: At) -> Response:
     """Say whether an item helped in an episode, once; its score moves a tenth of the way to 1 or 0."""
     with at.recording() as library:
         episode = library.trajectory(told.episode).id if told.episode else ""
-        moved = at.feedback.give(library, item_id, told.helped, client=at.caller.id, episode=episode)
+        trusted = at.trust == "trusted"
+        moved = at.feedback.give(
+            library, item_id, told.helped, client=at.caller.id, episode=episode, trusted=trusted, writer=at.writer
+        )
     if at.caller.may(at.namespace, "read"):
         return said(Item, moved)
     return Response(status_code=204)

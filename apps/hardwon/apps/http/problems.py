@@ -13,9 +13,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from hardwon.apps.feedback import TooMuchFeedback
 from hardwon.apps.refusals import SHOWN, sentence
-from hardwon.memory.errors import HardwonError, LibraryReadOnly, LibraryUnwritable
+from hardwon.memory.errors import HardwonError, LibraryReadOnly, LibraryUnwritable, TooMuchFeedback
 
 MEDIA_TYPE = "application/problem+json"
 _STATUS: tuple[tuple[type[BaseException], int], ...] = (
