@@ -106,7 +106,7 @@ def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(server):
     )
     assert any("Do not `push(branch={branch})`" in title for answer in recorded for title in told(answer)["learnt"])
     assert (told(checked)["allowed"], told(checked)["warned"]) == (True, True)
-    assert told(checked)["reason"].startswith("failed ")
+    assert told(checked)["reason"].startswith("<experience>\nfailed ")
 
 
 @pytest.mark.parametrize("pinned", [False, True])
