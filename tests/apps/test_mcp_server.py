@@ -157,7 +157,7 @@ def test_a_repetition_in_vain_is_told_of(library, guardrails):
     free, known = (told(one) for one in asked(server, first, repeated))
     assert (free["allowed"], free["item_id"]) == (True, "")
     assert known["allowed"] is (guardrails == "warn")
-    assert known["reason"] == "it fails again"
+    assert "it fails again" in known["reason"]
 
 
 def test_an_action_is_checked(library, server):
