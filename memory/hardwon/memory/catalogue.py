@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
 from sqlite3 import Connection
 from typing import Any
 
@@ -26,6 +27,8 @@ _WORDING = frozenset(["title", "body", "when_to_use", "when_not_to_use", "condit
 _LOGGED_BESIDE = ("retired", "scored")
 """Operations whose detail is not the whole item."""
 _WORDS = re.compile(r"\w+")
+KEPT = 1024
+"""Items that are remembered by their rows: whoever writes one reads all of its kind."""
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -220,10 +223,14 @@ def item_of(record: str) -> Item:
         ) from error
 
 
+kept_item_of = lru_cache(maxsize=KEPT)(item_of)
+"""The same for those who read all items again and again and change none."""
+
+
 def readable_items(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Item]]:
     """Yield items by number; one whose row is damaged is left out, and logged."""
     for number, record in rows:
         try:
-            yield number, item_of(record)
+            yield number, kept_item_of(record)
         except LibraryDamaged as error:
             logger.warning("item %d is left out: %s", number, error)

@@ -268,7 +268,7 @@ class Curator:
         rows = self.connection.execute(
             "SELECT record FROM items WHERE namespace = ? AND status = 'active' AND kind = ?", (self.namespace, kind)
         )
-        return [catalogue.item_of(row[0]) for row in rows]
+        return [catalogue.kept_item_of(row[0]) for row in rows]
 
     def _similar(self, item: Item) -> list[Item]:
         """The active items of its kind that share most words; none for what rules made, which is told by its id."""

@@ -9,6 +9,7 @@ import binascii
 import codecs
 import html
 import re
+import string
 import unicodedata
 from collections.abc import Iterator
 from urllib.parse import unquote_plus
@@ -38,7 +39,46 @@ _SHORTEST = 10
 _MOST_BLOCKS, _LONGEST_BLOCK = 64, 8_000
 _ROT13 = ("vtaber", "qvfertneq", "vafgehpgvba", "cebzcg", "flfgrz")
 """Parts of words of orders, as ROT13 writes them."""
+_HAS_UNSEEN = ("<!--", "](", "]:", "display", "hidden", "font-size", "opacity")
 _REVERSED = ("erongi", "drager", "snoitcurtsni", "tpmorp metsys")
+
+
+def _table(**kinds: str) -> bytes:
+    """Return a table for bytes that writes the first letter of a kind for each of its characters."""
+    table = bytearray(b"." * 256)
+    for kind, characters in kinds.items():
+        for character in characters:
+            table[ord(character)] = ord(kind[-1])
+    return bytes(table)
+
+
+_SPACES = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
+_ALNUM = string.ascii_letters + string.digits
+_IN_BLOCKS = _table(a=_ALNUM + "+/_-")
+_IN_HEX = _table(a=string.hexdigits)
+_IN_LEET = _table(a=string.ascii_letters, l="01345789@$!|+", s=_SPACES)
+_NEITHER = bytes(code for code in range(256) if _IN_LEET[code] == ord("."))
+_IN_SPELLED = _table(a=_ALNUM, s=" \t.-_*|/")
+_PARTS = ("%", "+", "&", "\\u", "\\x", *_HAS_UNSEEN)
+_WRITTEN = (*_ROT13, *_REVERSED)
+
+
+def may_be_disguised(text: str) -> bool:
+    """Return whether an ASCII text, or any part of it, may have other readings or parts that nobody sees.
+
+    Looked up in bytes, because most texts have none: a long block, many hexadecimal digits, letters and digits in
+    one word, single letters in a row, or a mark of an encoding.
+    """
+    raw = text.encode("ascii", "replace")
+    if any([part in text for part in _PARTS]):  # noqa: C419 - a generator costs more than it saves here
+        return True
+    leet, spelled = raw.translate(_IN_LEET, _NEITHER), raw.translate(_IN_SPELLED)
+    if b"al" in leet or b"la" in leet or b"sasas" in spelled or b"sassas" in spelled:
+        return True
+    if b"a" * 16 in raw.translate(_IN_BLOCKS) or b"a" * 24 in raw.translate(_IN_HEX, _SPACES.encode() + b":"):
+        return True
+    lowered = text.lower()
+    return any([sign in lowered for sign in _WRITTEN])  # noqa: C419
 
 
 def readings(text: str) -> Iterator[str]:
@@ -130,7 +170,6 @@ _UNSEEN = re.compile(
     r"|<[^>]*(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0\b|\bhidden\b)[^>]*>([^<]*)",
     re.I | re.S | re.M,
 )
-_HAS_UNSEEN = ("<!--", "](", "]:", "display", "hidden", "font-size", "opacity")
 _SENDS = re.compile(
     r"!?\[[^\]]*\]\(\s*<?https?://[^)\s]*[?&#/=](?:[^)\s]*)"
     r"(?:\{[^)\s]*\}|\[[A-Za-z _-]+\]|<[A-Za-z _-]+>|%7B|\$[A-Za-z{]|\b(?:YOUR|INSERT|ALL|THE)_[A-Z_]+)",

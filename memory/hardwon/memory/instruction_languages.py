@@ -139,9 +139,16 @@ _LATIN = [
     (tuple(stem.replace("+", " ") for stem in stems.split()), name, re.compile(forms[name], re.I | re.S))
     for stems, (forms, name) in _STEMS.items()
 ]
+_ALL_STEMS = sorted({stem for stems, _, _ in _LATIN for stem in stems})
 _CYRILLIC = [(name, re.compile(form, re.I | re.S)) for name, form in _RUSSIAN.items()]
 _ASIAN = [(name, re.compile(form, re.S)) for name, form in _EAST_ASIAN.items()]
 _CYRILLIC_SIGN, _ASIAN_SIGN = re.compile("[\u0400-\u04ff]"), re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+
+
+def may_be_foreign(plain: str) -> bool:
+    """Return whether an ASCII text has any of the stems, without which no part of it matches a form."""
+    lowered = " ".join(plain.lower().split())
+    return any([stem in lowered for stem in _ALL_STEMS])  # noqa: C419 - as below
 
 
 def foreign_form_in(plain: str) -> str:

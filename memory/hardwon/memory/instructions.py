@@ -11,8 +11,9 @@ import unicodedata
 from dataclasses import replace
 from functools import lru_cache
 
-from .disguises import readings, sends_what_is_filled_in, unseen_in
-from .instruction_languages import foreign_form_in
+from .disguises import may_be_disguised, readings, sends_what_is_filled_in, unseen_in
+from .instruction_languages import foreign_form_in, may_be_foreign
+from .instruction_signs import signed_forms
 from .records import Hit, State, Step
 
 LEFT_OUT = "[left out: it reads like an instruction]"
@@ -94,7 +95,7 @@ def _found(text: str) -> str:
 
 
 def _read_plainly(text: str) -> str:
-    plain = unicodedata.normalize("NFKC", text.translate(_TAGS))
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_TAGS))
     if plain.isascii():
         return _form_in(plain) or foreign_form_in(plain)
     plain = "".join(char for char in plain if char in "\n\t" or unicodedata.category(char) not in _HIDDEN)
@@ -116,8 +117,12 @@ def _as_latin(text: str) -> str:
 
 
 def _form_in(plain: str) -> str:
+    signed = signed_forms(plain)
+    if not signed:
+        return ""
     joined = _JOINTS.sub(" ", plain)  # names of tools are words as well: ignore_previous_instructions
-    for name, pattern in _PATTERNS.items():
+    for name in signed:
+        pattern = _PATTERNS[name]
         if pattern.search(plain) or (joined != plain and pattern.search(joined)):
             return name
     return ""
@@ -126,7 +131,7 @@ def _form_in(plain: str) -> str:
 def without_instructions(hit: Hit) -> Hit | None:
     """Return a hit on a trusted step with such texts left out; None where its action itself is one."""
     step = hit.what
-    if not isinstance(step, Step):
+    if not isinstance(step, Step) or _is_surely_clean("\n".join(_texts_of(step))):
         return hit
     if instruction_in(step.action):
         return None
@@ -139,6 +144,23 @@ def without_instructions(hit: Hit) -> Hit | None:
     if pre is step.pre and post is step.post and judged is step.diagnosis:
         return hit
     return replace(hit, what=replace(step, pre=pre, post=post, diagnosis=judged))
+
+
+def _texts_of(step: Step) -> list[str]:
+    """Return all texts of a step that are looked through."""
+    judged = step.diagnosis
+    texts = [step.action, judged.evidence, str(judged.diff) if judged.diff else ""]
+    for state in (step.pre, step.post):
+        texts += (state.observation, state.feedback, state.task, state.location, *state.notes)
+        if state.facts:
+            texts.append(str(dict(state.facts)))
+    return texts
+
+
+@lru_cache(maxsize=8192)
+def _is_surely_clean(text: str) -> bool:
+    """Return whether a text has no sign of an instruction in any language or disguise; then no part of it holds one."""
+    return text.isascii() and not (may_be_disguised(text) or signed_forms(text) or may_be_foreign(text))
 
 
 def _clean_state(state: State) -> State:

@@ -5,7 +5,7 @@ bound to the cluster; ranked by nearness and learnt utility; cut to a token budg
 when nothing is near enough. By task: whole episodes chosen once by the task's words, for comparison.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from . import clusters, testimony
@@ -137,7 +137,7 @@ class _Query:
     def steps(self) -> tuple[tuple[Hit, ...], int]:
         """Return the steps to show, by the votes of all of them, and how many of them search filled in."""
         if self.is_question:
-            return _varied(step_hits(self._store, self._found(), self._worlds))[: self._k], 0
+            return _clean(_varied(step_hits(self._store, self._found(), self._worlds))[: self._k]), 0
         ranked = self._derived.ranked
         asked = (self._text, self.known, self._state.task, self._after, self._k, self._worlds)
         if asked not in ranked:
@@ -163,11 +163,10 @@ class _Query:
             for at in chosen
             if done[at].step in read  # another process may have forgotten it just now
         )
-        return hits, sum(at >= len(voters) for at in chosen) if voters else 0
+        return _clean(hits), sum(at >= len(voters) for at in chosen) if voters else 0
 
-    def with_testimony(self, hits: Sequence[Hit]) -> tuple[Hit, ...]:
-        """Return trusted hits without texts that read like instructions; in free places, what untrusted steps say."""
-        clean = tuple(one for one in map(without_instructions, hits) if one is not None)
+    def with_testimony(self, clean: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        """Return trusted hits and, in free places, what untrusted steps say."""
         namespace = self._search.namespace
         if len(clean) >= self._k or not self._others:
             return clean
@@ -278,6 +277,11 @@ def _offered(
     if item.forbids is None:
         return holds(item.condition, situation, "")
     return not actions or any(forbids(item, situation, action, surroundings) for action in actions)
+
+
+def _clean(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Return hits on trusted steps without texts that read like instructions."""
+    return tuple(one for one in map(without_instructions, hits) if one is not None)
 
 
 def step_hits(

@@ -65,6 +65,7 @@ class Store:
         Raises: NotALibrary, NewerSchema, LibraryUnwritable, LibraryReadOnly (see `errors`).
         """
         self.path = str(path)
+        self._at = Path(self.path)
         self.read_only = read_only
         self._owner = os.getpid()
         self._lock = OwnLock(self.path)
@@ -90,7 +91,7 @@ class Store:
                 raise
         self._generation = self.generation()
         if self.path != ":memory:":
-            found = Path(self.path).stat()
+            found = self._at.stat()
             self._inode = found.st_dev, found.st_ino
         self.db = sqlite_utils.Database(self.connection)
 
@@ -294,7 +295,7 @@ class Store:
         if self._inode is None:
             return
         try:
-            found = Path(self.path).stat()
+            found = self._at.stat()
         except OSError:
             found = None
         if found is None or (found.st_dev, found.st_ino) != self._inode:
