@@ -23,7 +23,7 @@ def spelled(text):
 def test_what_a_pattern_matches_has_its_sign(name):
     """For whatever text a pattern matches, as it is or with names of tools cut into words."""
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.from_regex(PATTERNS[name]))
     def holds(found):
         for text in spelled(found):

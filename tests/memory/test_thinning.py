@@ -132,6 +132,16 @@ def test_a_guardrail_that_decides_stays_longer(library, how):
     assert library.get(kept).status == "retired"
 
 
+def test_a_refusal_leaves_the_row_of_its_guardrail_undamaged(library):
+    """The episode after which a guardrail was last of use is a column of its row, which has a checksum."""
+    kept = library.add(rule("put cup in table")).item_id
+    play(library, 3)
+    assert not library.enforce(STATE, "put cup in table").allowed
+    ((fresh,),) = library._store.rows("SELECT fresh FROM items WHERE id = ?", (kept,))
+    assert fresh == 3
+    assert library.verify() == []
+
+
 def test_a_retired_guardrail_comes_back_when_its_call_fails_again(library):
     """With new failures only; what a person retired stays so."""
     old = library.add(rule("put cup in table", provenance=(1, 2))).item_id

@@ -258,3 +258,14 @@ def test_values_are_the_same_however_few_rows_are_read_at_once(path, episode, mo
             rebuilt._sidecar.folder = None
             rebuilt.catch_up()
             assert rebuilt.values.cells == whole
+
+
+def test_keys_that_are_not_stored_are_looked_for_once(monkeypatch):
+    """Most keys of an action are of no step; one that is filed later is found."""
+    looked = []
+    monkeypatch.setattr(StoredCells, "find", lambda self, key: looked.append(key))
+    table = ValueTable(StoredCells(StoredCells.arrays({"a": Cell()})))
+    assert [table.cell("b"), table.cell("b")] == [None, None]
+    assert looked == ["b"]
+    table.add(["b"], 1.0, 1)
+    assert table.cell("b").n == 1

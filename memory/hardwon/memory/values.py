@@ -26,6 +26,8 @@ SPREAD = 0.02
 """Variance that two imagined steps bring to every key, so that two equal returns prove little."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
+ABSENT = 16_384
+"""Keys of which it is remembered that nothing is stored under them: some 3 MB at most."""
 MADE = f"cells 4 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """What the numbers of a cell depend on, for files that hold some."""
 
@@ -185,6 +187,8 @@ class ValueTable:
     def __init__(self, stored: StoredCells | None = None) -> None:
         self._cells: dict[str, Cell] = {}
         self._stored = stored
+        self._absent: set[str] = set()
+        """Keys that were asked for and are not stored: most keys of an action are of no step."""
         self._touched: dict[str, None] | None = None if stored else {}
 
     @property
@@ -205,10 +209,14 @@ class ValueTable:
     def cell(self, key: str) -> Cell | None:
         """The steps filed under a key, if there are any."""
         found = self._cells.get(key)
-        if found is None and self._stored is not None:
+        if found is None and self._stored is not None and key not in self._absent:
             found = self._stored.find(key)
             if found is not None:
                 self._cells[key] = found
+            else:
+                if len(self._absent) >= ABSENT:
+                    self._absent.clear()
+                self._absent.add(key)
         return found
 
     def add(
