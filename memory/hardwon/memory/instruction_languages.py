@@ -124,7 +124,7 @@ _STEMS = {
     "tu+es vous+etes desormais dorenavant a+partir+de+maintenant nouvelle secrete comporte-toi agis message+systeme": (
         _FRENCH, "a new role or prompt"),
     "utilisateur client personne humain sans+": (_FRENCH, "a demand for secrecy"),
-    "passe identifiant jeton cle argent donnees fonds solde": (_FRENCH, "a demand for secrets"),
+    "envo transf vire transm copi": (_FRENCH, "a demand for secrets"),
     "tu+dois vous+devez": (_FRENCH, "an order"),
     "ignor olvid descart desobede esquec desconsider dimentic trascur no+sigas no+hagas": (
         _SPANISH, "an order to forget orders"),
