@@ -99,6 +99,7 @@ def _turn(path: Path, game: str, seed: int) -> tuple[float, float]:
             _played(library, game, "test", range(1), learn=False)  # what is read once is read
             frozen = _played(library, game, "test", range(1, 1 + FROZEN), learn=False)
             _played(library, game, "train", range(seed, seed + 1), learn=True)
+            library.evolve()  # after opening it looks at all keys once
             learning = _played(library, game, "train", range(seed + 1, seed + 1 + LEARNING), learn=True)
     finally:
         for left in path.parent.glob(f"{copy.name}*"):
