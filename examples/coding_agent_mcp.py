@@ -113,7 +113,7 @@ def main() -> None:
     path = Path("runs/coding.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
-    command = ["-c", "from hardwon.apps.cli import main; main()", "mcp", str(path), "--trusted"]
+    command = ["-c", "from hardwon.apps.cli.app import main; main()", "mcp", str(path), "--trusted"]
     # `hardwon mcp runs/coding.db --trusted`: without --trusted, words that this client records are shown to nobody.
     with McpTools(StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))) as memory:
         work("Let the shop listen on port 8080.", memory)

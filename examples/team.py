@@ -17,7 +17,7 @@ from langchain_core.tools import StructuredTool
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime import Agent, ChatPolicy, Policy, RuleAdmission, Team, ToolEnvironment
-from hardwon.runtime.protocols import Context, Decision
+from hardwon.runtime.interfaces.types import Context, Decision
 
 STOCK = {"Arden": 12, "Brink": 7, "Calder": 30, "Dunmore": 4, "Elswick": 19, "Farrow": 8}
 QUESTION = f"How many lamps do the shops have together? The shops: {', '.join(STOCK)}."

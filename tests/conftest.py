@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.errors import PolicyFailure
-from hardwon.runtime.protocols import Decision
+from hardwon.runtime.interfaces.types import Decision
 
 settings.register_profile("hardwon", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("hardwon")

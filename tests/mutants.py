@@ -31,7 +31,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 PORTIONS = ("memory", "runtime")
-TESTS = ("tests/memory", "tests/runtime", "tests/apps/test_http_remote.py")
+TESTS = ("tests/memory", "tests/runtime", "tests/apps/http/test_remote.py")
 """Where the map looks for tests. A remote library has its tests beside the server."""
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 QUICK_TESTS = 60

@@ -12,7 +12,7 @@ import typer
 import hardwon.memory
 import hardwon.runtime
 import hardwon.trainers
-from hardwon.apps.cli import app
+from hardwon.apps.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "examples" / "experiments"

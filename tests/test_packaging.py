@@ -138,8 +138,8 @@ def test_name_that_does_not_exist_is_an_attribute_error():
         "import hardwon.runtime",
         "import hardwon.trainers",
         "import hardwon.memory; hardwon.memory.ExperienceLibrary.open(':memory:').close()",
-        "from typer.testing import CliRunner; from hardwon.apps.cli import app; CliRunner().invoke(app, ['--help'])",
-        "from hardwon.apps import eval, train",
+        "import typer.testing; from hardwon.apps.cli.app import app; typer.testing.CliRunner().invoke(app, ['--help'])",
+        "from hardwon.apps.cli import eval, train",
     ],
 )
 def test_light_imports_stay_light(code):

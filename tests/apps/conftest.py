@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from hardwon.apps.cli import app
+from hardwon.apps.cli.app import app
 from hardwon.memory import ExperienceLibrary, State
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.episodic import EpisodicPolicy
-from hardwon.runtime.protocols import Info
+from hardwon.runtime.interfaces.types import Info
+from hardwon.runtime.policies.episodic import EpisodicPolicy
 
 
 class Pantry:

@@ -17,7 +17,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from hardwon.apps.mcp_server import HEADING, build
 from hardwon.memory import ExperienceLibrary, Item
 
-COMMAND = [sys.executable, "-c", "from hardwon.apps.cli import main; main()", "mcp"]
+COMMAND = [sys.executable, "-c", "from hardwon.apps.cli.app import main; main()", "mcp"]
 STEPS = [
     {"action": 'run(command="pytest")', "result": "no module named attrs", "failed": True},
     {"action": 'run(command="pip install attrs")', "result": "installed"},
@@ -112,7 +112,7 @@ def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(server):
 @pytest.mark.parametrize("pinned", [False, True])
 def test_what_a_task_insists_on_is_let_through_or_over(library, monkeypatch, pinned):
     """`--guardrails block`: after 3 refusals of one action in one task; a pinned guardrail ends the task."""
-    monkeypatch.setattr("hardwon.memory.probation.TRIAL_REFUSALS", 100)
+    monkeypatch.setattr("hardwon.memory.guardrails.probation.TRIAL_REFUSALS", 100)
     ref = library.add(GUARD).item_id
     if pinned:
         library.pin(ref)
@@ -129,7 +129,7 @@ def test_what_a_task_insists_on_is_let_through_or_over(library, monkeypatch, pin
 
 def test_a_task_that_is_over_begins_anew(library, monkeypatch):
     """`record` ends the counts of its task."""
-    monkeypatch.setattr("hardwon.memory.probation.TRIAL_REFUSALS", 100)
+    monkeypatch.setattr("hardwon.memory.guardrails.probation.TRIAL_REFUSALS", 100)
     library.add(GUARD)
     asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
     ending = ("record", {"task": "Publish.", "steps": STEPS, "success": False})

@@ -65,7 +65,15 @@ def serve(tmp_path_factory):
     running = []
 
     def start(path, *options):
-        command = [sys.executable, "-c", "from hardwon.apps.cli import main; main()", "serve", str(path), "--port", "0"]
+        command = [
+            sys.executable,
+            "-c",
+            "from hardwon.apps.cli.app import main; main()",
+            "serve",
+            str(path),
+            "--port",
+            "0",
+        ]
         log = tmp_path_factory.mktemp("log") / "log"
         with log.open("w") as written:
             process = subprocess.Popen([*command, *map(str, options)], stderr=written)

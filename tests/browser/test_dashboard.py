@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hardwon.apps.http.auth import Tokens
+from hardwon.apps.http.access.auth import Tokens
 from hardwon.memory import ExperienceLibrary
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]

@@ -21,7 +21,7 @@ import typer
 import hardwon.memory
 import hardwon.runtime
 import hardwon.trainers
-from hardwon.apps.cli import app
+from hardwon.apps.cli.app import app
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 
 HERE = Path(__file__).parent

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from hardwon.memory.migrations import MIGRATIONS
+from hardwon.memory.storage.migrations import MIGRATIONS
 
 
 def downgrade(path: Path, schema: int) -> None:

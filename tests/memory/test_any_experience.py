@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
-from hardwon.memory.wording import condition_words, key_words
+from hardwon.memory.situations.describe import condition_words, key_words
 
 PARTS = [
     "eat",

@@ -26,8 +26,8 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.errors import EmbedderMismatch, LibraryUnwritable
-from hardwon.memory.ledger import read_states, state_text
 from hardwon.memory.records import Item
+from hardwon.memory.storage.episodes import read_states, state_text
 
 SCRIPT = Path(__file__).with_name("writers.py")
 _spec: Any = importlib.util.spec_from_file_location("writers", SCRIPT)
@@ -60,10 +60,11 @@ def figures(record_property, capsys):
 @pytest.fixture
 def small(monkeypatch):
     """Trained indices and their files for tens of vectors, as in the writers."""
-    from hardwon.memory import index, sidecar
+    from hardwon.memory.retrieval import vector_index
+    from hardwon.memory.storage import cache_files
 
-    monkeypatch.setattr(index.VectorIndex, "LIMIT", 64)
-    monkeypatch.setattr(sidecar, "SAVE_AFTER", 16)
+    monkeypatch.setattr(vector_index.VectorIndex, "LIMIT", 64)
+    monkeypatch.setattr(cache_files, "SAVE_AFTER", 16)
 
 
 # -- kill -9 --------------------------------------------------------------------------------------
@@ -504,7 +505,7 @@ def test_a_changed_item_is_found_whatever_became_of_the_file(path, small, monkey
     """The process ends after the new vector is there and before the file is written anew."""
     fill(path, items=400)
     with monkeypatch.context() as killed, writers.opened(path) as library:
-        killed.setattr("hardwon.memory.sidecar.Sidecar.save", lambda *_: False)
+        killed.setattr("hardwon.memory.storage.cache_files.Sidecar.save", lambda *_: False)
         library.update("x-i3", title="quite another matter, zebras and violins", body="xylophone")
         library.index()
     with writers.opened(path) as library:

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hardwon.memory import ExperienceLibrary, HardwonError, Item, State
-from hardwon.memory.embed import HashingEmbedder
 from hardwon.memory.errors import ConfigError, EmbedderMismatch, LibraryReadOnly, UnknownName
 from hardwon.memory.library import reembed
+from hardwon.memory.retrieval.embedders import HashingEmbedder
 
 
 class Lengths:

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
-from hardwon.memory.curator import says_the_same
 from hardwon.memory.errors import ConfigError, LibraryReadOnly, UnknownName
-from hardwon.memory.evolution import RATE_LIMITS
+from hardwon.memory.learning.curator import says_the_same
+from hardwon.memory.learning.rule_mining import RATE_LIMITS
 
 _spec: Any = importlib.util.spec_from_file_location("writers", Path(__file__).with_name("writers.py"))
 writers: Any = importlib.util.module_from_spec(_spec)
@@ -560,8 +560,8 @@ def run(tmp_path, sequences, length, *, random=False):
 @pytest.fixture
 def small(monkeypatch):
     """Trained indices and files beside the library for a handful of vectors."""
-    monkeypatch.setattr("hardwon.memory.index.VectorIndex.LIMIT", 12)
-    monkeypatch.setattr("hardwon.memory.sidecar.SAVE_AFTER", 6)
+    monkeypatch.setattr("hardwon.memory.retrieval.vector_index.VectorIndex.LIMIT", 12)
+    monkeypatch.setattr("hardwon.memory.storage.cache_files.SAVE_AFTER", 6)
 
 
 def test_the_library_does_what_the_model_does(tmp_path, small, record_property):

@@ -120,8 +120,8 @@ def crew(path, connections, seconds):
 @pytest.fixture
 def small(monkeypatch):
     """Trained indices and their files for tens of vectors."""
-    monkeypatch.setattr("hardwon.memory.index.VectorIndex.LIMIT", 64)
-    monkeypatch.setattr("hardwon.memory.sidecar.SAVE_AFTER", 16)
+    monkeypatch.setattr("hardwon.memory.retrieval.vector_index.VectorIndex.LIMIT", 64)
+    monkeypatch.setattr("hardwon.memory.storage.cache_files.SAVE_AFTER", 16)
 
 
 @pytest.mark.parametrize("connections", [1, 8])

@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory, index, sidecar
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import EmbedderMismatch
 from hardwon.memory.library import reembed
+from hardwon.memory.retrieval import vector_index as index
+from hardwon.memory.storage import cache_files
 
 _PLACES = ("attic", "barn", "cellar", "den", "hall", "loft", "porch")
 _THINGS = ("apple", "bread", "carrot", "lamp", "mirror", "onion", "pear", "radish")
@@ -56,7 +58,7 @@ def small_indices() -> None:
     A file takes its time to reach the disk, so that many a kill comes before it is there.
     """
     index.VectorIndex.LIMIT = 64
-    sidecar.SAVE_AFTER = 16
+    cache_files.SAVE_AFTER = 16
     to_disk = os.fsync
 
     def slowly(fd: Any) -> None:

@@ -8,11 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Failure, Item, recall
+from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
+from hardwon.memory.retrieval import recall
 from hardwon.runtime.agent import Agent, as_policy
-from hardwon.runtime.episodic import EpisodicPolicy, RandomPolicy
-from hardwon.runtime.protocols import Usage
+from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
 
 
 @pytest.fixture

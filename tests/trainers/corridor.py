@@ -1,7 +1,7 @@
 """A corridor of five rooms with the prize at one end: the smallest world that memory helps in."""
 
 from hardwon.memory import State
-from hardwon.runtime.protocols import Info
+from hardwon.runtime.interfaces.types import Info
 
 COLOURS = ("red", "blue", "green", "white", "golden")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hardwon.trainers.tiny import TinyConfig, build_model
+from hardwon.trainers.models.tiny import TinyConfig, build_model
 
 SHAPE = TinyConfig(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=48, context=256)
 MODEL = build_model(200, SHAPE)

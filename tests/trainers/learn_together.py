@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from hardwon.trainers import parallel
-from hardwon.trainers.adapters import add_adapter, parameters_of
-from hardwon.trainers.optim import Learner, LearnerSettings, LossSettings
-from hardwon.trainers.rows import Stream
-from hardwon.trainers.tiny import TinyConfig, build_model
+from hardwon.trainers.algorithms import parallel
+from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
+from hardwon.trainers.algorithms.samples import Stream
+from hardwon.trainers.models.adapters import add_adapter, parameters_of
+from hardwon.trainers.models.tiny import TinyConfig, build_model
 
 SETTINGS = LearnerSettings(lr=1e-2, minibatches=2, budget=24)
 LOSS = LossSettings(entropy=0.01)

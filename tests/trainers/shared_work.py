@@ -10,8 +10,8 @@ the bank, and that another team lacks.
 import random
 from dataclasses import dataclass
 
-from hardwon.runtime.admission import Candidate, LogisticAdmission
-from hardwon.trainers.admission import AdmissionTrainer, Decided, Episode, Sparsity, run_reward
+from hardwon.runtime.teams.sharing_policy import Candidate, LogisticAdmission
+from hardwon.trainers.roles.admission_learning import AdmissionTrainer, Decided, Episode, Sparsity, run_reward
 
 FACTS, TICKS, IN_SIGHT, DISTRACTION = 12, 20, 3, 1 / 30
 TOPICS = ("granite", "cobalt", "saffron", "walnut", "indigo", "marble", "copper", "linen", "amber", "willow")

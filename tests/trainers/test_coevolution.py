@@ -12,12 +12,12 @@ import pytest
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
-from hardwon.trainers.config import of
-from hardwon.trainers.engine_local import LocalEngine
-from hardwon.trainers.extractor import ExtractorRole
-from hardwon.trainers.rows import Rollout
-from hardwon.trainers.stage import Stage
-from hardwon.trainers.writers import KeepOrSkip
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.roles.extractor import ExtractorRole
+from hardwon.trainers.roles.note_generators import KeepOrSkip
+from hardwon.trainers.session import Stage
 
 WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0, "merge_every": 2}, "warmstart": None}
 
@@ -157,9 +157,9 @@ def test_an_extractor_that_fails_costs_its_reading_alone(corridor, monkeypatch):
 
 def test_an_update_passes_the_credit_on_to_who_wrote_the_new_words(corridor, tmp_path):
     """systems.md §5: the reward of an item reaches the generation that produced it."""
-    from hardwon.trainers.worth import Buffer, Use
+    from hardwon.trainers.roles.item_reward import Buffer, Use
 
-    from .test_extractor import row
+    from .roles.test_extractor import row
 
     buffer = Buffer(ready=1, cost=0.0)
     buffer.wrote(row("old"), {"item": 4})
@@ -172,7 +172,7 @@ def test_an_update_passes_the_credit_on_to_who_wrote_the_new_words(corridor, tmp
 def test_the_gate_is_asked_of_every_item_and_logged(corridor, tmp_path, monkeypatch):
     """systems.md §5: gate accept/refine/reject logged; reject: the run counts as control, not consumer."""
     (tmp_path / "never.py").write_text(
-        "from hardwon.trainers.gate import Judgement\n"
+        "from hardwon.trainers.gating.gate import Judgement\n"
         "class Never:\n"
         "    def judge(self, task, text, record):\n"
         "        return Judgement('reject', why='no')\n"
@@ -197,7 +197,7 @@ def test_a_gate_by_record_is_told_what_items_were_worth(corridor):
 
 def test_an_evaluation_recalls_without_diversity(corridor, monkeypatch):
     """What is reported is what would be shown in use; and it changes nothing of what is shown next."""
-    from hardwon.trainers import diversity
+    from hardwon.trainers.gating import diversity
 
     asked: list[bool] = []
     ranked = diversity.Diversity.ranked

@@ -6,14 +6,14 @@ import random
 import pytest
 import torch
 
-from hardwon.trainers.adapters import add_adapter, parameters_of
-from hardwon.trainers.engine import Request
-from hardwon.trainers.engine_local import LocalEngine
-from hardwon.trainers.forward import autocast, logprobs
-from hardwon.trainers.optim import Learner, LearnerSettings
-from hardwon.trainers.rows import Row, streams
-from hardwon.trainers.tiny import TinyConfig, build_model
-from hardwon.trainers.trie import Trie
+from hardwon.trainers.algorithms.learner import Learner, LearnerSettings
+from hardwon.trainers.algorithms.logprobs import autocast, logprobs
+from hardwon.trainers.algorithms.samples import Row, streams
+from hardwon.trainers.engines.base import Request
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.engines.trie import Trie
+from hardwon.trainers.models.adapters import add_adapter, parameters_of
+from hardwon.trainers.models.tiny import TinyConfig, build_model
 
 TRIE = Trie([(10, 11, 2), (10, 12, 13, 2), (14, 2)])
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

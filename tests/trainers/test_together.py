@@ -14,17 +14,17 @@ import torch
 from hardwon.memory import Item
 from hardwon.memory.records import Add
 from hardwon.trainers import metrics, train
+from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.checkpoint import find
-from hardwon.trainers.config import RoleConfig, load
-from hardwon.trainers.engine_local import LocalEngine
-from hardwon.trainers.extractor import ExtractorRole
-from hardwon.trainers.optim import Learner
-from hardwon.trainers.roles import Parts
-from hardwon.trainers.tiny import build_model
-from hardwon.trainers.writers import Written
+from hardwon.trainers.config.schema import RoleConfig, load
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.models.tiny import build_model
+from hardwon.trainers.roles.base import Parts
+from hardwon.trainers.roles.extractor import ExtractorRole
+from hardwon.trainers.roles.note_generators import Written
 
-from .test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, row
-from .test_run import assert_same, lines, start, wait_for
+from .roles.test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, row
+from .test_trainer import assert_same, lines, start, wait_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_together.yaml"
 ROLES = ("policy", "extractor", "guide", "admission")

@@ -1,4 +1,4 @@
-"""Run by tests/trainers/test_engine_vllm.py inside .venv-vllm: tool calls by grammar with vLLM in this process.
+"""Run by tests/trainers/engines/test_vllm.py inside .venv-vllm: tool calls by grammar with vLLM in this process.
 
 python tests/vllm/by_grammar.py ASKED.json TOLD.json
 """
@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hardwon.trainers.engine import Completion, Request
-from hardwon.trainers.engine_vllm import VllmEngine
-from hardwon.trainers.grammar import ToolCalls
+from hardwon.trainers.engines.base import Completion, Request
+from hardwon.trainers.engines.grammar import ToolCalls
+from hardwon.trainers.engines.vllm import VllmEngine
 
 
 def main(asked: dict[str, Any]) -> list[dict[str, Any]]:

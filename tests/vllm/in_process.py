@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import HardwonError
-from hardwon.trainers.engine import Completion, Request
-from hardwon.trainers.engine_vllm import VllmEngine
-from hardwon.trainers.rows import Row, streams
-from hardwon.trainers.trie import Trie
+from hardwon.trainers.algorithms.samples import Row, streams
+from hardwon.trainers.engines.base import Completion, Request
+from hardwon.trainers.engines.trie import Trie
+from hardwon.trainers.engines.vllm import VllmEngine
 
 
 def plain(said: Completion) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .errors import HardwonError as HardwonError
-    from .forgetting import ForgetReceipt as ForgetReceipt
     from .library import ExperienceLibrary as ExperienceLibrary
     from .records import (
         Add as Add,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         Usage as Usage,
         Verdict as Verdict,
     )
+    from .upkeep.forgetting import ForgetReceipt as ForgetReceipt
 
 _HOMES = {
     "Add": "records",
@@ -42,7 +42,7 @@ _HOMES = {
     "EvolutionReport": "records",
     "ExperienceLibrary": "library",
     "Failure": "records",
-    "ForgetReceipt": "forgetting",
+    "ForgetReceipt": "upkeep.forgetting",
     "Hit": "records",
     "Item": "records",
     "Operation": "records",

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from .errors import UnknownName
+from .privacy.redaction import redact
 from .records import Admission, Item
-from .redaction import redact
-from .store import Store
+from .storage.database import Store
 from .validation import check_text, check_whole
 
 

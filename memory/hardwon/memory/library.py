@@ -19,21 +19,16 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import ref
 
-from . import catalogue, extraction, forgetting, inspection, recall, soundness, transfer
+from . import items as catalogue
 from .bank import Bank
-from .curator import Curator, Gate, expire
-from .damage import names_damage
-from .derived import Derived
-from .distilling import Distiller, admit_within_limits
-from .doors import has_keys, received, with_keys
-from .effects import Effect
-from .embed import Embedder
 from .errors import LibraryError, UnknownName
-from .guardrails import holds
-from .inbox import Inbox
-from .opening import agree_on_embedder, namespace_number, reembed as reembed
-from .private import OwnLock
-from .probation import WEAKENED, Probation, Standing
+from .guardrails.conditions import holds
+from .guardrails.probation import WEAKENED, Probation, Standing
+from .learning import extraction
+from .learning.consolidation import Distiller, admit_within_limits
+from .learning.curator import Curator, Gate, expire
+from .privacy.private_files import OwnLock
+from .privacy.redaction import redact, redact_names, redact_state, redact_trajectory
 from .records import (
     Admission,
     EvolutionReport,
@@ -48,12 +43,19 @@ from .records import (
     Trust,
     Verdict,
 )
-from .redaction import redact, redact_names, redact_state, redact_trajectory
-from .rekeying import rekey
-from .search import How, Search
-from .sidecar import SAVE_AFTER
-from .store import Store
-from .tending import TendedLibrary
+from .retrieval import recall
+from .retrieval.cache import Derived
+from .retrieval.embedders import Embedder
+from .retrieval.search import How, Search
+from .storage.cache_files import SAVE_AFTER
+from .storage.database import Store
+from .trust.intake import has_keys, received, with_keys
+from .upkeep import forgetting, integrity, jsonl, queries
+from .upkeep.administration import TendedLibrary
+from .upkeep.damage import names_damage
+from .upkeep.rekeying import rekey
+from .upkeep.setup import agree_on_embedder, namespace_number, reembed as reembed
+from .upkeep.write_buffer import Inbox
 from .validation import (
     check_choice,
     check_count,
@@ -68,6 +70,7 @@ from .validation import (
     check_text,
     check_texts,
 )
+from .values.effects import Effect
 
 KEYS_AFTER = 64
 """Episodes recorded without keys after which the words that keys depend on are read again."""
@@ -114,7 +117,7 @@ class ExperienceLibrary(TendedLibrary):
         check_id("namespace", namespace)
         store = Store(path, read_only=read_only)
         try:
-            soundness.rebuild_tiers(store)
+            integrity.rebuild_tiers(store)
             rekey(store)
             forgetting.finish(store)
             return cls(store, agree_on_embedder(store, embedder), namespace)
@@ -216,7 +219,7 @@ class ExperienceLibrary(TendedLibrary):
         return Curator(connection, self._number, self.episodes, self.gate)
 
     def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
-        """Carry out what an extractor asks for after reading a recorded episode; see `extraction`.
+        """Carry out what an extractor asks for after reading a recorded episode; see `learning.extraction`.
 
         `shown` are the ids of the items that it was shown, in the order that its updates count.
         """
@@ -331,7 +334,7 @@ class ExperienceLibrary(TendedLibrary):
         `Situation.keys`); then the recollection has an estimate for each, and only with k > 0
         items and similar steps as well. `level="task"` retrieves whole episodes by task.
         `after` is the action just taken in this episode, "" at its beginning: steps that were taken
-        after the same kind of action then count for more (see `ranking`).
+        after the same kind of action then count for more (see `retrieval.ranking`).
         """
         check_text("task", task or "")
         check_text("after", after or "")
@@ -474,18 +477,18 @@ class ExperienceLibrary(TendedLibrary):
 
     def stats(self) -> dict[str, Any]:
         """Counts, sizes and ages; `scans` are the index searches of this process: a known situation adds none."""
-        counted = inspection.stats(self._filed(), self._number, self.namespace, self._embedder)
+        counted = queries.stats(self._filed(), self._number, self.namespace, self._embedder)
         return {**counted, "scans": self._search.scans}
 
     def verify(self) -> list[Problem]:
         """Every derived structure checked against the truth; empty when all agree."""
         with self._lock:
-            return soundness.verify(self._filed(), self._number)
+            return integrity.verify(self._filed(), self._number)
 
     def repair(self) -> list[Problem]:
         """Rebuild from the truth what `verify` finds wrong; returns what was repaired."""
         with self._lock:
-            problems = soundness.repair(self._filed(), self._number)
+            problems = integrity.repair(self._filed(), self._number)
             self._forget()
             self._inbox.file()
             if any(problem.where.endswith("vectors") for problem in problems):
@@ -503,7 +506,7 @@ class ExperienceLibrary(TendedLibrary):
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes as lines of JSON, all of one moment; returns how many lines."""
         with self._lock, self._filed().snapshot():
-            return transfer.export_jsonl(self._store, self._number, path)
+            return jsonl.export_jsonl(self._store, self._number, path)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
         """Read what `export_jsonl` wrote, in one transaction; returns how many lines were new.
@@ -515,7 +518,7 @@ class ExperienceLibrary(TendedLibrary):
             def write(trajectory: Trajectory, at: str) -> None:
                 self._inbox.write_alone(connection, redact_trajectory(trajectory), at)
 
-            return transfer.Import(connection, self._store, self._number, self.record, write, trust).read(path)
+            return jsonl.Import(connection, self._store, self._number, self.record, write, trust).read(path)
 
     # -- life -------------------------------------------------------------------------------------
 

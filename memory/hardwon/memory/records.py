@@ -134,7 +134,7 @@ class Step:
     reward: float = 0.0
     t: int = 0
     keys: tuple[str, ...] = ()
-    """Under which the experience is filed, general to special; see `hardwon.memory.situation`."""
+    """Under which the experience is filed, general to special; see `hardwon.memory.situations.keys`."""
     why: Mapping[str, Any] = field(default_factory=dict)
     """Why the policy chose it: estimate, items and steps recalled, actions blocked, tokens."""
     id: int | None = None
@@ -223,7 +223,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One piece of knowledge. A guardrail also has `condition` and `forbids`; see `guardrails`."""
+    """One piece of knowledge. A guardrail also has `condition` and `forbids`; see `guardrails.conditions`."""
 
     kind: Kind
     title: str
@@ -231,7 +231,8 @@ class Item:
     when_to_use: str = ""
     when_not_to_use: str = ""
     condition: Mapping[str, Any] | None = None
-    """Executable predicate on a state: a guardrail's, a skill's preconditions, a remedy's trigger; see `guardrails`."""
+    """Executable predicate on a state: a guardrail's, a skill's preconditions, a remedy's trigger; see
+    `guardrails.conditions`."""
     forbids: str | None = None
     """Action pattern of a guardrail: `eat {1}`, `cook {1} in stove`."""
     granularity: Literal["step", "task"] = "step"
@@ -426,7 +427,7 @@ class Recollection:
     filled: int = 0
     """Of `steps`, how many search found near because the situation itself has fewer than were asked for."""
     masked: tuple[str, ...] = ()
-    """Ids of items that fit but hurt in this world, so that they are not among `items`; see `effects`."""
+    """Ids of items that fit but hurt in this world, so that they are not among `items`; see `values.effects`."""
 
     def __bool__(self) -> bool:
         return bool(self.items or self.steps or self.guardrails or self.estimates)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from .bank import Bank, Entry
-from .effects import Effect
 from .errors import ConfigError, LibraryError, UnknownName
 from .library import ExperienceLibrary
 from .records import (
@@ -37,6 +36,7 @@ from .records import (
     Trust,
     Verdict,
 )
+from .values.effects import Effect
 from .wire import PAGE, Wire, part, plain, read
 
 
@@ -113,7 +113,7 @@ class RemoteLibrary(ExperienceLibrary):
         return self._admissions("items", {"items": plain(list[Item], list(items))})
 
     def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
-        """Carry out what an extractor asks for after reading a recorded episode; see `extraction`."""
+        """Carry out what an extractor asks for after reading a recorded episode; see `learning.extraction`."""
         told = [
             {"item": plain(Item, one.item), **({} if isinstance(one, Add) else {"indices": list(one.indices)})}
             for one in operations

@@ -7,83 +7,88 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .admission import (
-        AdmitAll as AdmitAll,
-        AdmitNone as AdmitNone,
-        LogisticAdmission as LogisticAdmission,
-        RuleAdmission as RuleAdmission,
-    )
     from .agent import Agent as Agent, Event as Event, Result as Result
-    from .chat import ChatPolicy as ChatPolicy
-    from .chat_planner import ChatPlanner as ChatPlanner
     from .environments import open_environment as open_environment
     from .environments.babyai import BabyAI as BabyAI
-    from .environments.mcp_tools import McpEnvironment as McpEnvironment, McpTools as McpTools
     from .environments.textworld import TextWorldExpress as TextWorldExpress
-    from .environments.tools import ToolEnvironment as ToolEnvironment
-    from .episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
-    from .extraction import ChatExtractor as ChatExtractor
-    from .gated import GatedRetrieval as GatedRetrieval
-    from .generated import PromptedGuidance as PromptedGuidance
-    from .guidance import (
+    from .environments.tools.environment import ToolEnvironment as ToolEnvironment
+    from .environments.tools.mcp import McpEnvironment as McpEnvironment, McpTools as McpTools
+    from .guidance.base import (
         AwaitedGuidance as AwaitedGuidance,
         Guidance as Guidance,
         Hint as Hint,
         RetrievalGuidance as RetrievalGuidance,
         WarmUpGuidance as WarmUpGuidance,
     )
-    from .langgraph_store import HardwonStore as HardwonStore
-    from .middleware import ExperienceMiddleware as ExperienceMiddleware
-    from .plan import Plan as Plan, PlannedStep as PlannedStep, Planner as Planner, SkillPlanner as SkillPlanner
-    from .protocols import (
+    from .guidance.gated import GatedRetrieval as GatedRetrieval
+    from .guidance.generated import PromptedGuidance as PromptedGuidance
+    from .integrations.langgraph_store import HardwonStore as HardwonStore
+    from .integrations.middleware import ExperienceMiddleware as ExperienceMiddleware
+    from .interfaces.types import (
         Context as Context,
         Decision as Decision,
         Environment as Environment,
         Info as Info,
         Policy as Policy,
     )
-    from .team import Team as Team, TeamResult as TeamResult
-    from .team_chat import ChatAdmission as ChatAdmission
+    from .llm.extractor import ChatExtractor as ChatExtractor
+    from .planning.chat_planner import ChatPlanner as ChatPlanner
+    from .planning.plans import (
+        Plan as Plan,
+        PlannedStep as PlannedStep,
+        Planner as Planner,
+        SkillPlanner as SkillPlanner,
+    )
+    from .policies.chat import ChatPolicy as ChatPolicy
+    from .policies.episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
+    from .teams.chat_roles import ChatAdmission as ChatAdmission
+    from .teams.sharing_policy import (
+        AdmitAll as AdmitAll,
+        AdmitNone as AdmitNone,
+        LogisticAdmission as LogisticAdmission,
+        RuleAdmission as RuleAdmission,
+    )
+    from .teams.team import Team as Team, TeamResult as TeamResult
 
 _HOMES = {
-    "AdmitAll": "admission",
-    "AdmitNone": "admission",
+    "AdmitAll": "teams.sharing_policy",
+    "AdmitNone": "teams.sharing_policy",
     "Agent": "agent",
-    "AwaitedGuidance": "guidance",
+    "AwaitedGuidance": "guidance.base",
     "BabyAI": "environments.babyai",
-    "ChatAdmission": "team_chat",
-    "ChatExtractor": "extraction",
-    "ChatPlanner": "chat_planner",
-    "ChatPolicy": "chat",
-    "Context": "protocols",
-    "Decision": "protocols",
-    "Environment": "protocols",
-    "EpisodicPolicy": "episodic",
+    "ChatAdmission": "teams.chat_roles",
+    "ChatExtractor": "llm.extractor",
+    "ChatPlanner": "planning.chat_planner",
+    "ChatPolicy": "policies.chat",
+    "Context": "interfaces.types",
+    "Decision": "interfaces.types",
+    "Environment": "interfaces.types",
+    "EpisodicPolicy": "policies.episodic",
     "Event": "agent",
-    "ExperienceMiddleware": "middleware",
-    "GatedRetrieval": "gated",
-    "Guidance": "guidance",
-    "Hint": "guidance",
-    "Info": "protocols",
-    "McpEnvironment": "environments.mcp_tools",
-    "McpTools": "environments.mcp_tools",
-    "LogisticAdmission": "admission",
-    "Plan": "plan",
-    "PlannedStep": "plan",
-    "Planner": "plan",
-    "Policy": "protocols",
-    "PromptedGuidance": "generated",
-    "RandomPolicy": "episodic",
+    "ExperienceMiddleware": "integrations.middleware",
+    "GatedRetrieval": "guidance.gated",
+    "Guidance": "guidance.base",
+    "Hint": "guidance.base",
+    "Info": "interfaces.types",
+    "McpEnvironment": "environments.tools.mcp",
+    "McpTools": "environments.tools.mcp",
+    "LogisticAdmission": "teams.sharing_policy",
+    "Plan": "planning.plans",
+    "PlannedStep": "planning.plans",
+    "Planner": "planning.plans",
+    "Policy": "interfaces.types",
+    "PromptedGuidance": "guidance.generated",
+    "RandomPolicy": "policies.episodic",
     "Result": "agent",
-    "RetrievalGuidance": "guidance",
-    "RuleAdmission": "admission",
-    "SkillPlanner": "plan",
-    "HardwonStore": "langgraph_store",
-    "Team": "team",
-    "TeamResult": "team",
+    "RetrievalGuidance": "guidance.base",
+    "RuleAdmission": "teams.sharing_policy",
+    "SkillPlanner": "planning.plans",
+    "HardwonStore": "integrations.langgraph_store",
+    "Team": "teams.team",
+    "TeamResult": "teams.team",
     "TextWorldExpress": "environments.textworld",
-    "ToolEnvironment": "environments.tools",
-    "WarmUpGuidance": "guidance",
+    "ToolEnvironment": "environments.tools.environment",
+    "WarmUpGuidance": "guidance.base",
     "open_environment": "environments",
 }
 __all__ = list(_HOMES)

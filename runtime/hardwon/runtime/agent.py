@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Step, Trajectory
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
-from hardwon.memory.extraction import Extractor
+from hardwon.memory.learning.extraction import Extractor
 
-from .environments.watch import Watched
-from .episode import EpisodeState, Live, Settings
-from .graph import build_graph
-from .guidance import Guidance, RetrievalGuidance
-from .loop import Nodes
-from .plan import Planner, SkillPlanner
-from .protocols import Environment, Policy, Resumable, Usage
-from .refusals import mode_of
-from .working import WorkingMemory, place
+from .environments.timeout import Watched
+from .guidance.base import Guidance, RetrievalGuidance
+from .interfaces.types import Environment, Policy, Resumable, Usage
+from .interfaces.working_memory import WorkingMemory, place
+from .loop.enforcement import mode_of
+from .loop.graph import build_graph
+from .loop.nodes import Nodes
+from .loop.state import EpisodeState, Live, Settings
+from .planning.plans import Planner, SkillPlanner
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -92,7 +92,7 @@ class Agent:
         planner: "Planner | Literal['skills'] | None" = None,
         extractor: "Extractor | None" = None,
     ) -> None:
-        """`guardrails`: "block" or True refuses what they forbid, "warn" only its repetition; see `refusals`.
+        """`guardrails`: "block" or True refuses what they forbid, "warn" only its repetition; see `loop.enforcement`.
 
         retries: fresh environments tried when one breaks. `seed`: of the agent's own chance.
 
@@ -293,7 +293,7 @@ def _watched(environment: Environment, timeout_s: float) -> Watched:
 
 def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
     """A policy as it is; a chat model or the name of one as a `ChatPolicy`; `episodic` and `random` by name."""
-    from .episodic import EpisodicPolicy, RandomPolicy
+    from .policies.episodic import EpisodicPolicy, RandomPolicy
 
     if isinstance(policy, str) and policy in ("episodic", "random"):
         return EpisodicPolicy() if policy == "episodic" else RandomPolicy()
@@ -301,7 +301,7 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
         raise UnknownName.of("policy", policy, ["episodic", "random", "PROVIDER:MODEL such as openai:gpt-5"])
     if isinstance(policy, Policy):
         return policy
-    from .chat import ChatPolicy
+    from .policies.chat import ChatPolicy
 
     return ChatPolicy(policy)
 

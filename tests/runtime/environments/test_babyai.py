@@ -10,7 +10,7 @@ import pytest
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.environments.babyai import ACTIONS, BabyAI, levels, view
-from hardwon.runtime.protocols import Environment
+from hardwon.runtime.interfaces.types import Environment
 
 pytest.importorskip("minigrid")
 

@@ -13,7 +13,7 @@ from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, MissingEx
 from hardwon.runtime.environments import _java
 from hardwon.runtime.environments._java import JavaObject, shared_process, unescape
 from hardwon.runtime.environments.textworld import TextWorldExpress
-from hardwon.runtime.environments.watch import Watched
+from hardwon.runtime.environments.timeout import Watched
 
 pytest.importorskip("textworld_express")
 

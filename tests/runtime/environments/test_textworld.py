@@ -7,7 +7,7 @@ import pytest
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.environments.textworld import FOLDS, GAMES, TextWorldExpress, games
-from hardwon.runtime.protocols import Environment
+from hardwon.runtime.interfaces.types import Environment
 
 pytest.importorskip("textworld_express")
 

@@ -9,33 +9,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .config import TrainConfig as TrainConfig
-    from .engine import Engine as Engine
-    from .engine_chat import EngineChatModel as EngineChatModel
-    from .engine_local import LocalEngine as LocalEngine
-    from .engine_server import ServerEngine as ServerEngine
-    from .engine_vllm import VllmEngine as VllmEngine
+    from .config.schema import TrainConfig as TrainConfig
+    from .engines.base import Engine as Engine
+    from .engines.chat import EngineChatModel as EngineChatModel
+    from .engines.local import LocalEngine as LocalEngine
+    from .engines.server import ServerEngine as ServerEngine
+    from .engines.vllm import VllmEngine as VllmEngine
     from .evaluate import evaluate_checkpoint as evaluate_checkpoint, evaluate_policy as evaluate_policy
-    from .guide_speech import TrainedGuidance as TrainedGuidance
-    from .roles import PolicyRole as PolicyRole, Role as Role
-    from .rollout import TokenPolicy as TokenPolicy
-    from .run import TrainReport as TrainReport, train as train
+    from .roles.base import PolicyRole as PolicyRole, Role as Role
+    from .roles.guide_speech import TrainedGuidance as TrainedGuidance
+    from .rollouts.rollout import TokenPolicy as TokenPolicy
+    from .trainer import TrainReport as TrainReport, train as train
 
 _HOMES = {
-    "Engine": "engine",
-    "EngineChatModel": "engine_chat",
-    "LocalEngine": "engine_local",
-    "PolicyRole": "roles",
-    "Role": "roles",
-    "ServerEngine": "engine_server",
-    "TokenPolicy": "rollout",
-    "TrainConfig": "config",
-    "TrainReport": "run",
-    "TrainedGuidance": "guide_speech",
-    "VllmEngine": "engine_vllm",
+    "Engine": "engines.base",
+    "EngineChatModel": "engines.chat",
+    "LocalEngine": "engines.local",
+    "PolicyRole": "roles.base",
+    "Role": "roles.base",
+    "ServerEngine": "engines.server",
+    "TokenPolicy": "rollouts.rollout",
+    "TrainConfig": "config.schema",
+    "TrainReport": "trainer",
+    "TrainedGuidance": "roles.guide_speech",
+    "VllmEngine": "engines.vllm",
     "evaluate_checkpoint": "evaluate",
     "evaluate_policy": "evaluate",
-    "train": "run",
+    "train": "trainer",
 }
 __all__ = list(_HOMES)
 

@@ -17,7 +17,7 @@ import typer
 from hardwon.memory.errors import ConfigError, HardwonError, MissingExtra, UnknownName
 
 if TYPE_CHECKING:
-    from .run import TrainReport
+    from .trainer import TrainReport
 
 PIPED_WIDTH = 100
 """Columns of a table that goes to a file or another program: none is cut."""
@@ -41,14 +41,14 @@ def train(
 ) -> None:
     """Train the parts of an agent that uses a library, as CONFIG says; SIGTERM saves and stops."""
     with _extra_named():
-        from .config import as_yaml, load
+        from .config.schema import as_yaml, load
 
     settings = load(config, overrides or [])
     if print_config:
         typer.echo(as_yaml(settings), nl=False)
         return
     with _extra_named():
-        from .run import train as run
+        from .trainer import train as run
 
     try:
         report = run(settings, resume=resume, export=export, quiet=quiet)

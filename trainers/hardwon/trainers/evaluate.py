@@ -21,10 +21,10 @@ from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Agent
 
-from .config import CONTROL, EnvironmentConfig, Worlds
-from .explore import open_world
-from .rows import Rollout
-from .stage import Stage, read_config
+from .algorithms.samples import Rollout
+from .config.schema import CONTROL, EnvironmentConfig, Worlds
+from .rollouts.explore import open_world
+from .session import Stage, read_config
 
 Z = 1.959964
 """Standard deviations of a two-sided 95% interval."""

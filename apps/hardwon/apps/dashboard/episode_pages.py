@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 from nicegui import events, ui
 
-from hardwon.apps import explain, lists
-from hardwon.apps.doors import excerpt
-from hardwon.apps.views import Line, earlier_step, segment_words, step_lines, step_names, won_words
+from hardwon.apps.render.views import Line, earlier_step, segment_words, step_lines, step_names, won_words
+from hardwon.apps.shared import explain, lists
+from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary
-from hardwon.runtime.diagnosis import why_replan
+from hardwon.runtime.interfaces.diagnosis import why_replan
 
 from .frame import Room, framed, html, page
 from .markup import Html, Link, linked, pager, pairs, section, table, tag

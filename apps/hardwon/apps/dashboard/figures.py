@@ -15,7 +15,7 @@ import numpy as np
 
 from hardwon.apps.experiment import interval
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.store import Store
+from hardwon.memory.storage.database import Store
 
 from . import places
 

@@ -16,8 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from nicegui import ui
 
-from hardwon.apps.http.auth import LOCAL, Caller
-from hardwon.apps.http.problems import status_of
+from hardwon.apps.http.access.auth import LOCAL, Caller
+from hardwon.apps.http.access.problems import status_of
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import HardwonError, LibraryForbidden
 

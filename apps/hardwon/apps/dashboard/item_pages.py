@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 from nicegui import ui
 
-from hardwon.apps import editing, explain, lists
-from hardwon.apps.views import (
+from hardwon.apps.render.views import (
     EFFECTS,
     changed_words,
     effect_rows,
@@ -21,6 +20,7 @@ from hardwon.apps.views import (
     unshown_words,
     usefulness_words,
 )
+from hardwon.apps.shared import editing, explain, lists
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES

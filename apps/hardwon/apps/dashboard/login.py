@@ -6,8 +6,8 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from hardwon.apps.http.auth import Tokens
-from hardwon.apps.http.gate import COOKIE
+from hardwon.apps.http.access.auth import Tokens
+from hardwon.apps.http.access.gate import COOKIE
 
 from .frame import plain_page
 from .markup import Html, linked, tag

@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import FastAPI
 from nicegui import ui
 
-from hardwon.apps import explain
-from hardwon.apps.doors import excerpt
+from hardwon.apps.shared import explain
+from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
 
-from hardwon.apps.doors import cell
+from hardwon.apps.shared.common import cell
 
 _MARKED = re.compile(r"`([^`]+)`|\b(?:(step|attempt):(\d+)|((?:st|wa|sk|gu|re|in)-[0-9a-f]{12}))\b")
 """Actions, and what the pages have a page for."""

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from nicegui import ui
 
-from hardwon.apps.views import won_words
+from hardwon.apps.render.views import won_words
 
 from . import charts, figures
 from .frame import Room, framed, html, page

@@ -14,7 +14,7 @@ import faiss
 import numpy as np
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.store import Store
+from hardwon.memory.storage.database import Store
 
 POINTS = 150
 """Points that a map has about, where the signatures alone are fewer than `ENOUGH`."""

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from nicegui import ui
 
-from hardwon.apps.http import runs as run_folder
+from hardwon.apps.http.state import runs as run_folder
 
 from . import charts
 from .frame import Room, framed, html, page

@@ -18,20 +18,21 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from hardwon.apps.feedback import Feedback
-from hardwon.memory.embed import Embedder
+from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory.records import Trust
+from hardwon.memory.retrieval.embedders import Embedder
 
-from . import agent_routes, bank_routes, episode_routes, events, item_routes, problems
-from .auth import Tokens
-from .gate import Gate
-from .headers import SecureHeaders
-from .limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
-from .models import Health
-from .place import Turn
-from .shelf import Shelf
+from .access import problems
+from .access.auth import Tokens
+from .access.gate import Gate
+from .access.headers import SecureHeaders
+from .access.limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
+from .routes import agent, bank, episodes, events, items
+from .routes.models import Health
+from .routes.place import Turn
+from .state.shelf import Shelf
+from .state.watch import Measures, Watch
 from .unknown import Unknown
-from .watch import Measures, Watch
 
 THREADS = 4
 """Calls worked on at once, beside one of an agent's step. A library answers one at a time, so more would only wait."""
@@ -82,7 +83,7 @@ def create_app(
     app.state.tokens.remember()
     app.state.feedback = Feedback()
     app.state.stopping = asyncio.Event()
-    routers = [part.router for part in (agent_routes, item_routes, episode_routes, bank_routes, events)]
+    routers = [part.router for part in (agent, items, episodes, bank, events)]
     for router in routers:
         app.include_router(router)
     _add_own_routes(app)

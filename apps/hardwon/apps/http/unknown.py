@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .problems import problem
+from .access.problems import problem
 
 NEAREST = 3
 """Paths that are named at most."""

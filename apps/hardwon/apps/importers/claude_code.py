@@ -8,7 +8,7 @@ episode, told by the id of its message: a session that was resumed in another fi
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hardwon.runtime.tool_episode import calls_of
+from hardwon.runtime.integrations.tool_episode import calls_of
 
 from .messages import Message, plain_messages
 from .spool import LoggedEpisode, Spool

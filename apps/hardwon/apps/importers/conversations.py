@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hardwon.runtime.tool_episode import calls_of
+from hardwon.runtime.integrations.tool_episode import calls_of
 
 from .messages import Message, conversation, form_of, is_messages, plain_messages
 from .spool import LoggedEpisode, Request, Spool

@@ -11,7 +11,7 @@ from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Trust
 from hardwon.runtime.environments.calls import Call, clipped
-from hardwon.runtime.tool_episode import SHOWN_CHARS, ToolEpisode, text_of
+from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS, ToolEpisode, text_of
 
 from .source import Progress
 from .spool import LoggedEpisode, Spool

@@ -1,7 +1,7 @@
 """Conversations of OpenAI's chat messages, Anthropic's messages and OpenAI's Responses as plain messages.
 
-The plain form is that of `hardwon.runtime.tool_episode`: role, text, calls, answers (the id of a call), error. A
-line of a log is read with its answer, and a file may mix the three forms.
+The plain form is that of `hardwon.runtime.integrations.tool_episode`: role, text, calls, answers (the id of a call),
+error. A line of a log is read with its answer, and a file may mix the three forms.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hardwon.runtime.tool_episode import plain_call, plain_message, text_of
+from hardwon.runtime.integrations.tool_episode import plain_call, plain_message, text_of
 
 Message = dict[str, Any]
 

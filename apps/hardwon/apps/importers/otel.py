@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.tool_episode import plain_call, text_of
+from hardwon.runtime.integrations.tool_episode import plain_call, text_of
 
 from .conversations import Outcome, split_requests
 from .messages import Message, is_error

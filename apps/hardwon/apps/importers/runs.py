@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.tool_episode import plain_message, text_of
+from hardwon.runtime.integrations.tool_episode import plain_message, text_of
 
 from .conversations import outcome_of, split_requests
 from .messages import Message

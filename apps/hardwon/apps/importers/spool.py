@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.tool_episode import text_of
+from hardwon.runtime.integrations.tool_episode import text_of
 
 _SCHEMA = """
 CREATE TABLE raw(seq INTEGER PRIMARY KEY, part TEXT NOT NULL, place TEXT NOT NULL, data TEXT NOT NULL);

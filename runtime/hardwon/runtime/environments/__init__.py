@@ -1,4 +1,4 @@
-"""Worlds behind one protocol; see `hardwon.runtime.protocols.Environment`.
+"""Worlds behind one protocol; see `hardwon.runtime.interfaces.types.Environment`.
 
     environment = open_environment("textworld", game="coin", params="numLocations=5")
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.runtime.interfaces.types import Environment
 
-from ..protocols import Environment
 from .own import open_own
 
 

@@ -17,8 +17,7 @@ from typing import Any
 from hardwon.memory import State
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.memory.signature import signature
-
-from ..protocols import Info
+from hardwon.runtime.interfaces.types import Info
 
 ACTIONS = {"left": 0, "right": 1, "forward": 2, "pickup": 3, "drop": 4, "toggle": 5}
 FOLDS = {"train": 0, "dev": 1_000_000, "test": 2_000_000}

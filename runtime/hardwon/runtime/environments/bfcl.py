@@ -23,8 +23,8 @@ from typing import Any
 
 from hardwon.memory import State
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.runtime.interfaces.types import Info
 
-from ..protocols import Info
 from .calls import parse_call
 
 CATEGORIES = ("base", "long_context", "miss_func", "miss_param")

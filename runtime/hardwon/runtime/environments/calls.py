@@ -16,8 +16,7 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ValidationError
 
 from hardwon.memory import State
-
-from ..prompts import call_text
+from hardwon.runtime.llm.prompts import call_text
 
 MAX_CHARS = 100_000
 """Longer actions are not read."""

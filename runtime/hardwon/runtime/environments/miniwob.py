@@ -19,8 +19,7 @@ from typing import Any
 
 from hardwon.memory import State
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
-
-from ..protocols import Info
+from hardwon.runtime.interfaces.types import Info
 
 FOLDS = {"train": 0, "dev": 1_000_000, "test": 2_000_000}
 """Where the seeds of each fold start."""

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import ConfigError, UnknownName
-
-from ..protocols import Environment
+from hardwon.runtime.interfaces.types import Environment
 
 
 def open_own(name: str, game: str | None, params: str) -> Environment:

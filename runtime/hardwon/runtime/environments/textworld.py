@@ -16,8 +16,8 @@ from typing import Any
 from hardwon.memory import State
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.signature import signature
+from hardwon.runtime.interfaces.types import Info
 
-from ..protocols import Info
 from ._java import JavaObject, JavaProcess, shared_process, unescape
 
 try:

@@ -1,0 +1,1 @@
+"""Measure speed, retrieval, learning and training from a clone; see `hardwon bench`."""

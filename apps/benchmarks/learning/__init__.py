@@ -1,0 +1,1 @@
+"""Measure what agents and teams learn, and what crafted episodes do."""

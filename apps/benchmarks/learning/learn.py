@@ -1,0 +1,191 @@
+"""`hardwon bench learn`: the table of what episodic control learns, game by game, arm by arm.
+
+Every case learns on the train fold from its own random start and is tested, frozen and greedy, on
+seeds it never saw. Nothing was tuned on these seeds: tuning used dev seeds 0 to 49.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hardwon.memory.errors import ConfigError, UnknownName
+
+if TYPE_CHECKING:
+    from hardwon.apps.experiment import Plan
+
+BEGIN, END = "<!-- bench learn: begin -->", "<!-- bench learn: end -->"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    environment: str
+    game: str
+    params: str
+    episodes: int
+    checkpoints: tuple[int, ...]
+    max_steps: int = 50
+    arms: tuple[str, ...] = ("random", "empty", "task", "step")
+    tests: tuple[tuple[str, str], ...] = (("dev", "100-149"),)
+    """(fold, seeds) to test on; the first has the curve."""
+
+
+CASES: dict[str, Case] = {
+    "mapreader": Case(
+        "textworld",
+        "mapreader",
+        "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0",
+        100,
+        (0, 10, 25, 50, 100),
+    ),
+    "coin": Case(
+        "textworld", "coin", "numLocations=6, includeDoors=1, numDistractorItems=0", 200, (0, 25, 50, 100, 200)
+    ),
+    "cookingworld": Case(
+        "textworld",
+        "cookingworld",
+        "numLocations=1, numIngredients=1, numDistractorItems=2, includeDoors=0, limitInventorySize=0",
+        200,
+        (0, 25, 50, 100, 200),
+        arms=("random", "empty", "task", "step", "unguarded"),
+    ),
+    "twc": Case(
+        "textworld",
+        "twc",
+        "numLocations=2, numItemsToPutAway=2, includeDoors=0",
+        200,
+        (0, 25, 50, 100, 200),
+        tests=(("dev", "100-149"), ("train", "500-549")),
+    ),
+    "gotolocal": Case("babyai", "GoToLocal", "", 300, (0, 50, 100, 300), 64),
+    "pickuploc": Case("babyai", "PickupLoc", "", 300, (0, 50, 100, 300), 64),
+    "cookingworld-3-rooms": Case(
+        "textworld",
+        "cookingworld",
+        "numLocations=3, numIngredients=2, numDistractorItems=5, includeDoors=1, limitInventorySize=0",
+        300,
+        (0, 300),
+        arms=("random", "empty", "step"),
+    ),
+}
+
+
+def learn(
+    cases: Annotated[str, typer.Option(help=f"Which of {', '.join(CASES)}; all when left out.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Agent seeds: 0, 1, ... of them.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder for the runs; a run that is there already goes on.")] = Path(
+        "runs/learn"
+    ),
+    write: Annotated[
+        Path | None, typer.Option(help="A Markdown file whose marked part gets the table, with pictures beside it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """What an agent learns from its own experience, beside the same agent without it."""
+    names = [name.strip() for name in cases.split(",") if name.strip()] or list(CASES)
+    for name in names:
+        if name not in CASES:
+            raise UnknownName.of("case", name, CASES)
+    if write is not None and BEGIN not in write.read_text(encoding="utf-8"):
+        raise ConfigError(f"{write} has no line {BEGIN!r}; add it and {END!r} where the table belongs.")
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        rows += run_case(name, CASES[name], seeds, out)
+        if write is not None:
+            write_table(write, rows, out)
+    if as_json:
+        print(json.dumps({"rows": rows}))
+    else:
+        print("\n".join(table(rows)))
+
+
+def run_case(name: str, case: Case, seeds: int, out: Path) -> list[dict[str, Any]]:
+    """One row an arm and test; the second test of a case reads the library that the first made."""
+    from hardwon.apps.cli.run import execute
+
+    rows = []
+    for plan, folder in plans(name, case, seeds, out):
+        result = execute(plan, folder)
+        for arm, figures in result["arms"].items():
+            rows.append(
+                {
+                    "case": name,
+                    "test": f"{plan.eval_fold} {plan.eval_seeds[0]}-{plan.eval_seeds[-1]}",
+                    "episodes": plan.episodes,
+                    "arm": arm,
+                    "of": len(plan.eval_seeds),
+                    "picture": result["curve"] if len(plan.checkpoints) > 1 else None,
+                    **figures,
+                }
+            )
+    return rows
+
+
+def plans(name: str, case: Case, seeds: int, out: Path) -> Iterator[tuple["Plan", Path]]:
+    """The plan of each test of a case."""
+    from hardwon.apps.cli.run import TRAIN_SEEDS, parse_seeds
+    from hardwon.apps.experiment import Plan
+
+    for number, (fold, tested) in enumerate(case.tests):
+        plan = Plan(
+            environment=case.environment,
+            game=case.game,
+            params=case.params,
+            episodes=case.episodes,
+            checkpoints=case.checkpoints,
+            train_seeds=parse_seeds(TRAIN_SEEDS),
+            eval_fold=fold,
+            eval_seeds=parse_seeds(tested),
+            arms=case.arms,
+            policy="episodic",
+            library=str(out / name / "library.db"),
+            seeds=tuple(range(seeds)),
+            max_steps=case.max_steps,
+        )
+        yield (
+            replace(plan, checkpoints=(case.episodes,)) if number else plan,
+            out / name if not number else out / f"{name}-{fold}",
+        )
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Markdown: a line a case and test, a column an arm; mean successes, 95% interval, each seed."""
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    lines = [
+        f"| case (episodes), test | {' | '.join(arms)} |",
+        f"|---|{'---|' * len(arms)}",
+    ]
+    for case, test in dict.fromkeys((row["case"], row["test"]) for row in rows):
+        found = {row["arm"]: row for row in rows if (row["case"], row["test"]) == (case, test)}
+        episodes = next(iter(found.values()))["episodes"]
+        cells = " | ".join(_cell(found[arm]) if arm in found else "" for arm in arms)
+        lines.append(f"| {case} ({episodes}), {test} | {cells} |")
+    return lines
+
+
+def _cell(row: dict[str, Any]) -> str:
+    of = row["of"]
+    low, high = (of * bound for bound in row["ci95"])
+    seeds = ", ".join(f"{of * rate:.0f}" for rate in row["per_seed"])
+    lost = f"; lost {of * row['task_lost']:.1f}" if row["task_lost"] else ""
+    return f"{of * row['success_rate']:.1f} ({low:.0f} to {high:.0f}) [{seeds}]{lost}"
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], out: Path) -> None:
+    """Replace the marked part of a Markdown file; pictures go into `images` beside it."""
+    images = path.parent / "images"
+    images.mkdir(exist_ok=True)
+    lines = [*table(rows), ""]
+    for name in dict.fromkeys(row["case"] for row in rows if row["picture"]):
+        picture = images / f"learn-{name}.png"
+        picture.write_bytes((out / name / "curve.png").read_bytes())
+        lines.append(f"![Success over episodes, {name}](images/{picture.name})")
+    text = path.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    path.write_text(f"{head}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{tail}", encoding="utf-8")

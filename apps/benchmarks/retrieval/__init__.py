@@ -1,0 +1,1 @@
+"""Measure whether recalled steps predict the next action."""

@@ -1,0 +1,1 @@
+"""Measure what recall, storage, the loop and HTTP cost."""

@@ -1,0 +1,1 @@
+"""Measure generating and training."""

@@ -1,0 +1,247 @@
+"""`hardwon run`: episodes in an environment, arms side by side, a table and a learning curve at the end."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hardwon.memory.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hardwon.apps.experiment import Plan, Row
+
+TRAIN_SEEDS = "0-449"
+EVAL_SEEDS = "100-149"
+EVERY_TIMES = 4
+"""How often the agent is tested while it learns, when nothing else is asked for."""
+
+
+def run(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            help="textworld, babyai, bfcl, alfworld, scienceworld, miniwob, or MODULE:CLASS of your own "
+            "(world:Pantry for world.py in this folder)."
+        ),
+    ],
+    game: Annotated[str | None, typer.Option(help="Which of its games: mapreader, coin, GoToLocal, ...")] = None,
+    params: Annotated[str, typer.Option(help="The game's parameters, as NAME=NUMBER, NAME=NUMBER.")] = "",
+    episodes: Annotated[int, typer.Option(help="Episodes to learn from, per agent seed.")] = 100,
+    train_seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds of the train fold to learn on, as A-B.", show_default="0-449, or all that there are"),
+    ] = None,
+    eval_fold: Annotated[str, typer.Option(help="Fold to test on: train, dev or test.")] = "dev",
+    eval_seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds of that fold to test on, as A-B.", show_default="100-149, or the last 50"),
+    ] = None,
+    eval_every: Annotated[
+        str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
+    ] = "",
+    arms: Annotated[str, typer.Option(help="What to compare: random,empty,task,step,unguarded,skills.")] = (
+        "random,empty,task,step"
+    ),
+    policy: Annotated[str, typer.Option(help="episodic, or a chat model such as openai:gpt-5.")] = "episodic",
+    library: Annotated[Path | None, typer.Option(help="The library that learns. Default: OUT/library.db.")] = None,
+    seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for episodes.jsonl, curve.png and result.json.")] = Path("runs/run"),
+    max_steps: Annotated[int, typer.Option(min=1, help="Steps after which an episode ends.")] = 50,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Agent seeds run at once. Default: one a core.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    more_seeds: Annotated[
+        list[int] | None, typer.Argument(help="More agent seeds, after --seed.", show_default=False)
+    ] = None,
+) -> None:
+    """Let an agent learn in ENVIRONMENT and compare it with the same agent without what it learnt."""
+    from hardwon.apps.experiment import Plan
+
+    checkpoints = parse_checkpoints(eval_every, episodes)
+    learned, tested = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds)
+    plan = Plan(
+        environment=environment,
+        game=game,
+        params=params,
+        episodes=episodes,
+        checkpoints=checkpoints,
+        train_seeds=learned,
+        eval_fold=eval_fold,
+        eval_seeds=tested,
+        arms=tuple(part.strip() for part in arms.split(",") if part.strip()),
+        policy=policy,
+        library=str(library or out / "library.db"),
+        seeds=(*(seed or [0]), *(more_seeds or ())),
+        max_steps=max_steps,
+    )
+    result = execute(plan, out, jobs=jobs)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        print_result(result, out)
+
+
+def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, Any]:
+    """Run a plan with a progress bar on stderr; writes result.json and curve.png into `out`."""
+    from hardwon.apps.experiment import run_plan, summarise
+    from hardwon.apps.render.plot import draw_curve
+    from hardwon.runtime.environments import open_environment
+
+    open_environment(plan.environment, game=plan.game, params=plan.params).close()
+    began = time.perf_counter()
+    try:
+        with _Progress(plan) as progress:
+            rows = run_plan(plan, out, jobs=jobs, on_row=progress.advance)
+    except KeyboardInterrupt:
+        print(
+            f"\nstopped. What was learnt is safe in {plan.library}; the same command goes on from there.",
+            file=sys.stderr,
+        )
+        raise
+    result: dict[str, Any] = {
+        "arms": summarise(plan, rows),
+        "library": plan.library,
+        "libraries": [str(plan.library_path(seed)) for seed in plan.seeds] if plan.learns else [],
+        "environment": plan.environment,
+        "game": plan.game,
+        "params": plan.params,
+        "episodes": plan.episodes,
+        "eval": {"fold": plan.eval_fold, "seeds": [plan.eval_seeds[0], plan.eval_seeds[-1]]},
+        "seeds": list(plan.seeds),
+        "policy": plan.policy,
+        "wall_s": round(time.perf_counter() - began, 1),
+        "curve": str(out / "curve.png"),
+        "rows": str(out / "episodes.jsonl"),
+    }
+    draw_curve(result["arms"], out / "curve.png", f"{plan.game or plan.environment}: success on unseen tasks")
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result
+
+
+def choose_seeds(
+    environment: str, game: str | None, params: str, train: str | None, fold: str, test: str | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the seeds to learn and to test on: those asked for, else those that the environment has."""
+    given = [None if text is None else parse_seeds(text) for text in (train, test)]
+    if given[0] is not None and given[1] is not None:
+        return given[0], given[1]
+    from hardwon.runtime.environments import count_seeds, open_environment
+
+    world = open_environment(environment, game=game, params=params)
+    try:
+        there = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
+    finally:
+        world.close()
+    learned, tested = parse_seeds(TRAIN_SEEDS), parse_seeds(EVAL_SEEDS)
+    if isinstance(there[0], int):
+        learned = learned[: there[0]]
+    if isinstance(there[1], int) and there[1] <= tested[-1]:
+        tested = tuple(range(max(0, there[1] - len(tested)), there[1]))
+    return given[0] or learned, given[1] or tested
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`100-149` or `7` as seeds; raises ConfigError."""
+    first, dash, last = text.strip().partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()):
+        raise ConfigError(f"seeds are {text!r}; write them as A-B, for example 100-149.")
+    seeds = tuple(range(int(first), int(last or first) + 1))
+    if not seeds:
+        raise ConfigError(f"seeds {text!r} run backwards; write the smaller number first.")
+    return seeds
+
+
+def parse_checkpoints(text: str, episodes: int) -> tuple[int, ...]:
+    """Episodes after which to test: 0, every N or each of a list, and the last."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if any(not part.isdigit() for part in parts) or parts == ["0"]:
+        raise ConfigError(f"--eval-every is {text!r}; give a number of episodes, or a list such as 10,25,50,100.")
+    if len(parts) > 1:
+        points = {int(part) for part in parts}
+    else:
+        points = set(range(0, episodes + 1, int(parts[0]) if parts else max(1, episodes // EVERY_TIMES)))
+    return tuple(sorted({0, episodes, *(point for point in points if point <= episodes)}))
+
+
+class _Progress:
+    """A bar on stderr: how many episodes are done, and how the last tests went."""
+
+    def __init__(self, plan: "Plan") -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("episodes", total=plan.total(), note="")
+        self._note = ""
+        self._plain = not console.is_terminal
+        self._total, self._done = plan.total(), 0
+        self._tests: dict[tuple[str, int], list[bool]] = {}
+
+    def advance(self, row: "Row") -> None:
+        """One more episode is done."""
+        self._done += 1
+        note = ""
+        if row["phase"] == "test" and row["success"] is not None:
+            tests = self._tests.setdefault((row["arm"], row["trained"]), [])
+            tests.append(row["success"])
+            note = f"{row['arm']} after {row['trained']}: {sum(tests)}/{len(tests)}"
+        self._note = note or self._note
+        self._bar.update(self._task, advance=1, note=self._note)
+        if self._plain and self._done % max(1, self._total // 10) == 0:
+            print(f"{self._done}/{self._total} episodes  {note}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def print_result(result: dict[str, Any], out: Path) -> None:
+    """The table of arms, and where to look next."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    last = result["eval"]["seeds"]
+    table = Table(
+        title=f"{result['game'] or result['environment']}: {result['eval']['fold']} seeds {last[0]}-{last[1]}, "
+        f"agent seeds {', '.join(map(str, result['seeds']))}, after {result['episodes']} episodes",
+        title_justify="left",
+    )
+    for name in ("arm", "success", "95% range", "score", "steps", "blocked", "lost", "harm", "CPU"):
+        table.add_column(name, justify="left" if name == "arm" else "right", no_wrap=True)
+    for name, arm in result["arms"].items():
+        low, high = arm["ci95"]
+        harm = "-" if arm["harm_rate"] is None else f"{arm['harm_rate']:.0%}"
+        table.add_row(
+            name,
+            f"{arm['success_rate']:.1%}",
+            f"{low:.0%} - {high:.0%}",
+            f"{arm['mean_score']:.2f}",
+            f"{arm['steps']:.1f}",
+            f"{arm['blocked']:.1f}",
+            f"{arm['task_lost']:.0%}",
+            harm,
+            f"{arm['cpu_s']:.0f} s",
+        )
+    console.print(table)
+    excluded = sum(arm["excluded"] for arm in result["arms"].values())
+    if excluded:
+        console.print(f"{excluded} episodes were excluded because the environment failed.")
+    print(f"curve    {out / 'curve.png'}\nepisodes {out / 'episodes.jsonl'}")
+    if result["libraries"]:
+        print(f"library  {result['library']}\n\nSee what it learnt:   hardwon memory ls {result['library']}")
+        print(f"See why it did it:    hardwon memory ls {result['library']} --episodes")

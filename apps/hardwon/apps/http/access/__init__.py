@@ -1,0 +1,1 @@
+"""Decide who may call, how often, and how errors are answered."""

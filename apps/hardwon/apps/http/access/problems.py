@@ -1,0 +1,107 @@
+"""What goes wrong, as problem JSON (RFC 9457): the status by the kind of error, the words of the error itself.
+
+`error` names the class, so that `RemoteLibrary` raises the same one.
+"""
+
+import logging
+import re
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from hardwon.apps.shared.argument_errors import SHOWN, sentence
+from hardwon.memory.errors import HardwonError, LibraryReadOnly, LibraryUnwritable, TooMuchFeedback
+
+MEDIA_TYPE = "application/problem+json"
+_STATUS: tuple[tuple[type[BaseException], int], ...] = (
+    (TooMuchFeedback, 429),
+    (PermissionError, 403),
+    (LibraryReadOnly, 403),
+    (LibraryUnwritable, 503),
+    (ConnectionError, 503),
+    (LookupError, 404),
+    (ValueError, 422),
+    (ImportError, 501),
+)
+"""By the first that fits; any other HardwonError is 500."""
+
+
+LONGEST = 1500
+"""Characters of a detail."""
+_LONG = re.compile(rf"\S{{{2 * SHOWN},}}")
+
+logger = logging.getLogger("hardwon.http")
+
+
+class Problem(BaseModel):
+    """Why a request failed."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    error: str = ""
+    """The class of the error in `hardwon.memory.errors`."""
+    request_id: str = ""
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "description": "The request cannot be answered; `detail` says why.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    },
+    "5XX": {
+        "description": "The library cannot do it now.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    },
+}
+"""Of every route, for the OpenAPI description."""
+_TITLES = {
+    400: "Bad request", 401: "Unauthorized", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
+    413: "Too large", 415: "Unsupported media type", 421: "Misdirected request", 422: "Cannot be processed",
+    429: "Too many requests", 500: "Failed", 501: "Not installed", 503: "Unavailable",
+}  # fmt: skip
+
+
+def status_of(error: HardwonError) -> int:
+    """The status of an error by its standard-library parent."""
+    if isinstance(error.__cause__, OverflowError):  # a number of the caller's that SQLite does not hold
+        return 422
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def problem(
+    status: int, detail: str, error: str = "", request_id: str = "", headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """A problem as a response; a very long value in its words is shortened."""
+    words = _LONG.sub(lambda found: f"{found[0][:SHOWN]}...", detail)
+    words = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
+    told = Problem(title=_TITLES.get(status, "Failed"), status=status, detail=words, error=error, request_id=request_id)
+    return JSONResponse(told.model_dump(), status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error with a problem."""
+
+    @app.exception_handler(HardwonError)
+    async def _refused(request: Request, error: HardwonError) -> JSONResponse:
+        status = status_of(error)
+        if status >= 500:
+            logger.error("failed", exc_info=error)
+        return problem(status, str(error), type(error).__name__, _id(request))
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return problem(422, " ".join(map(sentence, error.errors()[:5])), "ConfigError", _id(request))
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        return problem(error.status_code, str(error.detail), "", _id(request), dict(error.headers or {}))
+
+
+def _id(request: Request) -> str:
+    return str(getattr(request.state, "request_id", ""))

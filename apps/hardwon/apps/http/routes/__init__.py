@@ -1,0 +1,1 @@
+"""Answer the requests of the HTTP API."""

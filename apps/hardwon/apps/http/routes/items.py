@@ -1,0 +1,197 @@
+"""Items: listed, read, added, changed by hand, and what became of them."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from hardwon.apps.shared import editing, explain, lists
+from hardwon.memory import Admission, Hit, Item
+from hardwon.memory.records import Kind, Trust
+
+from .bodies import CheckedRoute
+from .models import (
+    Admissions,
+    Count,
+    Effects,
+    FeedbackTold,
+    Hits,
+    Items,
+    ItemsTold,
+    Pinned,
+    Rewriting,
+    Rows,
+    Why,
+    item_of,
+    said,
+    typed,
+)
+from .place import At
+
+router = APIRouter(prefix="/v1", tags=["items"], route_class=CheckedRoute)
+
+Status = Literal["active", "quarantined", "retired", "all"]
+Sort = Literal["score", "confidence", "new", "old", "used"]
+Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
+Kinds = Annotated[list[Kind] | None, Query(alias="kind")]
+
+
+@router.get("/items", response_model=Items)
+def items(
+    at: At,
+    kind: Kinds = None,
+    status: Status = "active",
+    trust: Trust | None = None,
+    source: str | None = None,
+    writer: str | None = None,
+    tag: str | None = None,
+    location: str | None = None,
+    signature: str | None = None,
+    text: str | None = None,
+    min_score: Annotated[float, Query(ge=0, le=1)] = 0.0,
+    sort: Sort = "score",
+    limit: Count = 100,
+    offset: Offset = 0,
+) -> Response:
+    """Items, filtered and sorted; `text` finds those that have all its words."""
+    among = {"writer": writer, "tag": tag, "location": location, "signature": signature, "text": text}
+    with at.reading() as library:
+        found, total = lists.items(
+            library, kind, status=status, trust=trust, source=source, min_score=min_score, sort=sort,
+            limit=limit, offset=offset, **among,
+        )  # fmt: skip
+    return said(Items, Items.model_construct(items=found, total=total))
+
+
+@router.post("/items", response_model=Admissions)
+def add(told: ItemsTold, at: At) -> Response:
+    """Add items in one transaction, or say of each why not. They are quarantined unless they say `trust: "trusted"`."""
+    with at.writing() as library:
+        return admitted(library.add_many([item_of(item, at.caller) for item in told.items]))
+
+
+def admitted(admissions: Sequence[Admission]) -> Response:
+    """What became of each."""
+    return said(Admissions, Admissions.model_construct(admissions=list(admissions)))
+
+
+@router.post("/items/rewrite", response_model=Admission)
+def rewrite(told: Rewriting, at: At) -> Response:
+    """Rewrite items into one: the first stays, the others retire, evidence is united."""
+    with at.changing() as library:
+        return said(Admission, library.rewrite(told.ids, item_of(told.item, at.caller)))
+
+
+@router.get("/items/{item_id}", response_model=Item)
+def get(item_id: str, at: At) -> Response:
+    """An item, by its id or an unambiguous beginning of it."""
+    with at.reading() as library:
+        return said(Item, library.get(item_id))
+
+
+@router.patch("/items/{item_id}", response_model=Item)
+def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
+    """Change fields; the old values stay in the history. A value that cannot be is refused, and nothing changed."""
+    with at.changing() as library:
+        item = library.get(item_id)
+        return said(Item, library.update(item.id, **editing.checked(item, changes)))
+
+
+@router.post("/items/{item_id}/pin", response_model=Item)
+def pin(item_id: str, told: Pinned, at: At) -> Response:
+    """Protect an item from being replaced or evicted, or no longer."""
+    with at.changing() as library:
+        return said(Item, library.pin(item_id, told.pinned))
+
+
+@router.post("/items/{item_id}/retire", response_model=Item)
+def retire(item_id: str, told: Why, at: At) -> Response:
+    """Take an item out of use; it and the reason stay in the history."""
+    with at.changing() as library:
+        library.retire(item_id, told.why)
+        return said(Item, library.get(item_id))
+
+
+@router.post("/items/{item_id}/release", response_model=Item)
+def release(item_id: str, told: Why, at: At) -> Response:
+    """Let an item out of quarantine; it is trusted from then on."""
+    with at.changing() as library:
+        return said(Item, library.release(item_id, told.why))
+
+
+@router.post("/items/{item_id}/undo", response_model=Item)
+def undo(item_id: str, at: At) -> Response:
+    """Take back the last change that was not taken back yet."""
+    with at.changing() as library:
+        return said(Item, library.undo(item_id))
+
+
+@router.post("/items/{item_id}/feedback", response_model=Item)
+def feedback(item_id: str, told: FeedbackTold, at: At) -> Response:
+    """Say whether an item helped in an episode, once; its score moves a tenth of the way to 1 or 0."""
+    with at.recording() as library:
+        episode = library.trajectory(told.episode).id if told.episode else ""
+        trusted = at.trust == "trusted"
+        moved = at.feedback.give(
+            library, item_id, told.helped, client=at.caller.id, episode=episode, trusted=trusted, writer=at.writer
+        )
+    if at.caller.may(at.namespace, "read"):
+        return said(Item, moved)
+    return Response(status_code=204)
+
+
+@router.get("/items/{item_id}/history", response_model=Rows)
+def history(item_id: str, at: At) -> Response:
+    """Every change of an item, oldest first."""
+    with at.reading() as library:
+        return rows(library.history(item_id))
+
+
+@router.get("/items/{item_id}/usages", response_model=Rows)
+def usages(item_id: str, at: At) -> Response:
+    """Who was shown an item, when, in which arm, and how the episode ended."""
+    with at.reading() as library:
+        return rows(library.usages(item_id))
+
+
+@router.get("/items/{item_id}/effects", response_model=Effects)
+def effects(item_id: str, at: At) -> Response:
+    """What an item does in each world: the difference that showing it makes, and whether it is left out there."""
+    with at.reading() as library:
+        return said(Effects, Effects.model_construct(effects=library.effects(item_id)))
+
+
+@router.get("/items/{item_id}/usefulness", response_model=dict[str, Any])
+def usefulness(item_id: str, at: At) -> Response:
+    """What an item is worth by randomised show and withhold, with a 95% interval."""
+    with at.reading() as library:
+        return said(dict[str, Any], library.usefulness(item_id))
+
+
+@router.get("/guardrails", response_model=Rows)
+def guardrails(at: At, status: Status = "active", limit: Count = 100, offset: Offset = 0) -> Response:
+    """What is forbidden, when, on what evidence, how often it was blocked, and whether that was right."""
+    known = lists.known_status(status)
+    with at.reading() as library:
+        found = explain.guardrails(library, known, limit, offset)
+        return rows(found, len(library.items(["guardrail"], status=known)))
+
+
+@router.get("/search", response_model=Hits)
+def search(
+    at: At,
+    text: Annotated[str, Query(min_length=1, max_length=100_000)],
+    how: Literal["hybrid", "dense", "text"] = "hybrid",
+    among: Literal["all", "items", "steps"] = "all",
+    kind: Kinds = None,
+    k: Count = 10,
+) -> Response:
+    """Items and steps that speak of a text, each with the reason it was found."""
+    with at.reading() as library:
+        hits: list[Hit] = lists.search(library, text, k, how=how, among=among, kinds=kind)
+    return said(Hits, Hits.model_construct(hits=list(map(typed, hits))))
+
+
+def rows(found: list[dict[str, Any]], total: int | None = None) -> Response:
+    """Plain rows."""
+    return said(Rows, Rows.model_construct(rows=found, total=len(found) if total is None else total))

@@ -1,0 +1,1 @@
+"""Hold what a server has open: libraries, runs, metrics."""

@@ -1,0 +1,1 @@
+"""Lay out explanations and plots for people."""

@@ -1,0 +1,125 @@
+"""The process that serves: where it listens, when it refuses to, and how it stops.
+
+It does not listen beyond this machine without a token, for then anybody who reaches it could read and write.
+"""
+
+import gc
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Trust
+
+from .http.access.auth import Tokens
+from .http.access.gate import is_loopback
+from .http.access.patience import PatientProtocol
+from .http.app import create_app
+from .http.state.watch import JsonLines
+
+GRACE_S = 5
+"""Seconds that running requests have to end once the server is told to stop."""
+
+
+def serve(
+    path: Path,
+    *,
+    host: str,
+    port: int,
+    runs: Path,
+    read_only: bool,
+    dashboard: bool,
+    max_body_bytes: int,
+    rate: float,
+    trust: Trust,
+    tell: Callable[[str], None],
+) -> None:
+    """Serve until a signal comes. Raises ConfigError where it may not or cannot listen."""
+    tokens = Tokens.beside(path)
+    if not is_loopback(host) and not tokens.has_any():
+        raise ConfigError(
+            f"--host {host} can be reached from other machines, and {path} has no tokens. "
+            f"Make one first: hardwon serve token add {path} --name NAME"
+        )
+    if trust == "trusted" and tokens.closed():
+        raise ConfigError(
+            f"--trust trusted is for programs without a token, and {path} lets none in: it has or had tokens. "
+            f"Leave it out; what a token that may write records is trusted: hardwon serve token add {path} --write"
+        )
+    listening = _listening(host, port)
+    try:
+        app = create_app(
+            path, tokens=tokens, runs=runs, read_only=read_only, local=is_loopback(host),
+            max_body_bytes=max_body_bytes, rate=rate, trust=trust,
+        )  # fmt: skip
+        if dashboard:
+            from hardwon.apps.dashboard import mount
+
+            mount(app)
+        address = f"http://{'[' + host + ']' if ':' in host else host}:{listening.getsockname()[1]}"
+        if tokens.closed() and not app.state.tokens.has_any():
+            tell(
+                f"Nobody may call: {path} had tokens, and none is left. This server takes a new one as soon as it is "
+                f"made: hardwon serve token add {path} --name NAME"
+            )
+        tell(f"{'Dashboard and API' if dashboard else 'API'} of {path}: {address}/   (stop with Ctrl-C)")
+        if trust == "untrusted" and not read_only and not tokens.closed():
+            tell(
+                "Episodes that programs record without a token are not believed like your own. If you alone use this "
+                "machine: --trust trusted"
+            )
+        log_lines()
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False,
+            http=PatientProtocol,
+        )  # fmt: skip
+        Server(config, app).run([listening])
+    finally:
+        listening.close()
+
+
+class Server(uvicorn.Server):
+    """Tells streams to end when it is told to stop: they would go on for ever."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen. What is there by then stays: to look through it for garbage would hold up requests."""
+        gc.collect()
+        gc.freeze()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came. SIGTERM is an ordinary end, and is not raised again."""
+        self._app.state.stopping.set()
+        super().handle_exit(sig, frame)
+        if sig == signal.SIGTERM:
+            self._captured_signals.clear()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"{host}:{port} cannot be listened on ({error.strerror}). Give another --port.") from error
+    return listening
+
+
+def log_lines() -> None:
+    """Lines of JSON on stderr: requests by `hardwon.http`, what goes wrong by anybody."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("hardwon.http").setLevel(logging.INFO)

@@ -1,0 +1,1 @@
+"""Share queries, checks and common parameters among the front ends."""

@@ -1,0 +1,34 @@
+"""Find the clone that hardwon runs from: benchmarks, experiments and sample tasks are there, and in no wheel."""
+
+import sys
+from pathlib import Path
+
+from hardwon.memory.errors import ConfigError
+
+_ROOT = Path(__file__).resolve().parents[4]
+
+
+def find_clone() -> Path | None:
+    """Return the root of the clone, or None where hardwon is installed without one."""
+    return _ROOT if (_ROOT / "apps" / "benchmarks" / "cli.py").is_file() else None
+
+
+def use_clone(wanted: str) -> None:
+    """Make `benchmarks` and `examples` of the clone importable.
+
+    Args:
+        wanted: What needs them, for the message.
+
+    Raises:
+        ConfigError: hardwon is installed without its clone.
+    """
+    root = find_clone()
+    if root is None:
+        raise ConfigError(
+            f"{wanted} needs a clone of the repository, and hardwon is installed without one at {_ROOT}. "
+            "Clone it, run `make install` there, and use its `.venv/bin/hardwon`."
+        )
+    # Last, so that no folder of the clone hides an installed package.
+    for folder in (str(root / "apps"), str(root)):
+        if folder not in sys.path:
+            sys.path.append(folder)

@@ -1,0 +1,1 @@
+"""Run the experiments behind docs/results.md."""

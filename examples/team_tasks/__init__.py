@@ -1,0 +1,1 @@
+"""Provide sample tasks for `hardwon team`."""

@@ -1,0 +1,1 @@
+"""Match guardrails against actions, put them on probation, and drop the useless ones."""

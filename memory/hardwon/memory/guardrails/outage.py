@@ -1,0 +1,155 @@
+"""Outages: failures that say nothing of the call, because the service did not answer for now.
+
+Judged by the type of an exception, by a status code, and by the words of an error. A step that
+failed so is recorded as `Failure.UNAVAILABLE`: it is kept, and never becomes a guardrail or a warning.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from hardwon.memory.records import Failure, Step, Trajectory
+
+HEAD = 2000
+"""Characters at each end of an error that are read: an outage is said at the beginning or at the end."""
+_JUDGED = frozenset({Failure.TOOL_ERROR, Failure.NO_EFFECT, Failure.PRECONDITION, Failure.INVALID_ACTION})
+"""What a step may be called whose words tell of an outage."""
+_CODE = r"(?:408|425|429|5\d\d)"
+_TYPES = (
+    *("Timeout", "TimedOut", "DeadlineExceeded", "RateLimit", "TooManyRequests", "Throttl", "ServiceUnavailable"),
+    *("ServerUnavailable", "Overloaded", "InternalServer", "BadGateway", "GatewayTimeout", "ConnectionError"),
+    *("ConnectError", "ConnectionReset", "ConnectionRefused", "ConnectionAborted", "ConnectionClosed"),
+    *("APIConnection", "NetworkError", "NewConnectionError", "MaxRetryError", "RemoteDisconnected"),
+    *("ServerDisconnected", "IncompleteRead", "BrokenPipe", "ResourceExhausted", "RemoteProtocolError"),
+    *("ClientConnector", "ClientOSError", "ServerSelection", "gaierror", "EndpointConnection"),
+)
+"""Parts of names of exceptions, of the standard library and of the clients in use."""
+_TYPE = re.compile("|".join(_TYPES))
+_TYPE_IN_TEXT = re.compile(rf"\b\w*(?:{'|'.join(_TYPES)})\w*")
+_LINK = r"(?:connection|connect|network|socket|host|server|service|upstream|gateway|backend|peer|endpoint|api|dns)"
+_SURE = re.compile(
+    "|".join(
+        (
+            rf"\b(?:http|https|status|code|error|errno|response|returned|answered|replied|got|failed)\b"
+            rf"[\W_]{{0,4}}(?:(?:status|code|error|http|response|with|of|is|was|/\d(?:\.\d)?)\W{{1,4}}){{0,3}}{_CODE}\b"
+            r"(?!\s*(?:items?|rows?|files?|bytes|lines?|ms|seconds?))",
+            rf"\b{_CODE}\b\W{{1,3}}(?:service|server|internal|bad gateway|gateway|unavailable|too many|request time|"
+            r"origin|client error|error|a timeout|overloaded|network)",
+            rf"^\W*{_CODE}\W*$",
+            r"\btim(?:ed|es|ing)[ -]?out\b",
+            r"\b(?:deadline|time limit)\b.{0,20}\bexceeded\b|\bDEADLINE_EXCEEDED\b",
+            r"\btoo many (?:\w+ )?(?:requests|connections)\b",
+            r"\brate[ -]?limit(?:ed|ing|s)?\b|\bRESOURCE_EXHAUSTED\b",
+            r"\b(?:request|call|query|usage)s?\b.{0,20}\blimit\b.{0,20}\b(?:reached|exceeded|hit)\b",
+            r"\bthrottl(?:ed|ing)\b",
+            r"\bquota\b.{0,40}\b(?:retry|try again|per (?:second|minute|hour|day)|wait)\b",
+            r"\bservice (?:is )?(?:temporarily |currently )?unavailable\b",
+            r"\b(?:internal server error|bad gateway|gateway time-?out)\b",
+            rf"\b{_LINK}\b.{{0,60}}\b(?:refused|reset|aborted|dropped|disconnected|unreachable|broken|"
+            r"closed (?:unexpectedly|without|by)|was closed|lost|terminated|unexpectedly)\b",
+            r"\b(?:end|peer|server|host) closed (?:the )?(?:connection|socket)\b|\bclosed connection\b",
+            r"\b(?:could|can|did|does)(?: ?not|n't) (?:connect\b|resolve host)|\bunable to (?:connect|reach)\b|"
+            rf"\b(?:could|can|did|does)(?: ?not|n't) reach\b.{{0,30}}\b{_LINK}\b|"
+            r"\bfailed to (?:connect|reach|establish)\b|\bno response (?:from|within)\b",
+            r"\bno route to host\b|\bname resolution\b|\bgetaddrinfo\b|\bbroken pipe\b|\bconnection error\b",
+            r"\bE(?:CONN(?:REFUSED|RESET|ABORTED)|TIMEDOUT|AI_AGAIN|NETUNREACH|HOSTUNREACH|PIPE)\b",
+            r"\bno answer within\b|\bdid not (?:answer|respond)\b|\bnot responding\b|\bstopped responding\b",
+            r"\bdatabase is locked\b|\bdeadlock\b|\block wait timeout\b",
+        )
+    ),
+    re.IGNORECASE | re.MULTILINE,
+)
+"""Words that tell of an outage whatever stands beside them."""
+_LIKELY = re.compile(
+    "|".join(
+        (
+            r"\btemporar(?:y|ily)\b|\btransient(?:ly)?\b",
+            r"\b(?:try|retry|back|wait)\b.{0,30}\b(?:later|moments?|minutes?|shortly|soon|in \d+|after \d+)\b",
+            r"\bretry[- ]after\b",
+            r"\bplease (?:retry|try again)\b|\bon our (?:end|side)\b|\btechnical (?:difficult|problem|issue)|"
+            r"\bat this time\b.{0,20}\Z|\bcircuit(?: breaker)?(?: is)? open\b|\bload shedding\b",
+            r"\bno healthy upstream\b",
+            r"\b(?:quota|rate|daily limit|usage cap)\b.{0,20}\b(?:exceeded|reached|hit|exhausted|used up)\b|"
+            r"\b(?:hit|reached|exceeded|used up)\b.{0,25}\b(?:quota|calls|requests|rate)\b|\bpool is exhausted\b",
+            r"\bsocket hang ?up\b|\bERR_(?:CONNECTION|NETWORK|TIMED|NAME)\w*|\bhas gone away\b|"
+            r"\bmax(?:imum)? retries\b|"
+            r"\bDNS (?:lookup|error|failure)|\b(?:SSL|TLS) handshake\b|\bmodel is (?:still )?loading\b",
+            r"\bslow down\b|\boverload(?:ed)?\b|\bat capacity\b|\bover capacity\b|\bbackpressure\b",
+            rf"\b{_LINK}\b.{{0,40}}\b(?:unavailable|down|offline|busy|unhealthy|restarting|starting up)\b",
+            r"\b(?:down|closed|offline) for maintenance\b|\bunder(?:going)? maintenance\b",
+            r"\bmaintenance (?:mode|window)\b",
+            r"\btime-?out\b|(?-i:\bUNAVAILABLE\b)|\boutage\b",
+        )
+    ),
+    re.IGNORECASE,
+)
+"""Words that tell of one unless the error also says what was wrong with the call."""
+_ARGUMENTS = re.compile(r"\bwith (?:kwargs|arguments|args) ?\{.*?\}", re.IGNORECASE | re.DOTALL)
+"""The call itself, as LangChain repeats it in the words of an error: it tells nothing of the service."""
+_LASTING = re.compile(
+    r"\b(?:permission|access) (?:is )?denied\b|\bforbidden\b|\bunauthori[sz]ed\b|"
+    r"\bnot (?:allowed|permitted|authori[sz]ed)\b|"
+    r"\bplease fix\b|\binput should\b|\binvalid\b|\bunknown\b|\bnot found\b|\bno such\b|\bdoes not exist\b|"
+    r"\bunsupported\b|"
+    r"\bmust\b|\bfirst\b|\bunexpected (?:argument|keyword)\b|\bmissing\b|\brequired\b|\bnot a valid\b|"
+    r"\b40[0-5]\b|\b41[0-57]\b|\b422\b|"
+    r"\b(?:Type|Value|Key|Assertion|Attribute|Name|Index|Syntax|Import|ModuleNotFound|Permission|FileNotFound)Error\b",
+    re.IGNORECASE,
+)
+
+
+def tells_of_outage(text: str) -> bool:
+    """Return whether the words of an error say that the service did not answer for now."""
+    if not text:
+        return False
+    shown = text if len(text) <= 2 * HEAD else f"{text[:HEAD]}\n{text[-HEAD:]}"
+    shown = _ARGUMENTS.sub(" ", shown)
+    if _SURE.search(shown) or _TYPE_IN_TEXT.search(shown):
+        return True
+    return _LIKELY.search(shown) is not None and _LASTING.search(shown) is None
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an exception is an outage: by its type, by the status code that it carries, or by its words."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, TimeoutError | ConnectionError):
+            return True
+        code = _status_of(cause)
+        if code is not None:
+            return code in (408, 425, 429) or 500 <= code <= 599 or tells_of_outage(str(cause))
+        if any(_TYPE.search(kind.__name__) for kind in type(cause).__mro__):
+            return True
+        cause = cause.__cause__
+    return tells_of_outage(str(error))
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an exception of a client library carries, if it does."""
+    holders: tuple[Any, ...] = (error, getattr(error, "response", None))
+    for holder in holders:
+        for name in ("status_code", "status", "code", "http_status"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
+                return value
+    return None
+
+
+def mark_outages(episode: Trajectory) -> Trajectory:
+    """Return the episode with the failures that were outages called so, whoever recorded them."""
+    if not any(_was_outage(step) for step in episode.steps):
+        return episode
+    return replace(episode, steps=tuple(map(_marked, episode.steps)))
+
+
+def _was_outage(step: Step) -> bool:
+    judged = step.diagnosis
+    return judged.failure in _JUDGED and tells_of_outage(judged.evidence or step.post.feedback)
+
+
+def _marked(step: Step) -> Step:
+    if not _was_outage(step):
+        return step
+    return replace(step, diagnosis=replace(step.diagnosis, failure=Failure.UNAVAILABLE))

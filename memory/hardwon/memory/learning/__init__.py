@@ -1,0 +1,1 @@
+"""Turn recorded episodes into items, and credit items with outcomes."""

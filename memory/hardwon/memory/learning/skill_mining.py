@@ -1,0 +1,241 @@
+"""Induction: skills and remedies that recorded episodes justify (Steve-Evolving, arXiv:2603.13131).
+
+A skill is a run of steps that worked and ended with a gain; a remedy is what was done between an
+action's failure and its success. Runs of the same shape are one candidate: what they have in common
+stays, what differs becomes a hole (least general generalisation, Plotkin 1970). Preconditions and
+verification are what all the runs had in common before and after. Rules only; no model is asked.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hardwon.memory.records import MIN_SKILL_STEPS, Failure, Item, State, Step, Trajectory
+from hardwon.memory.situations.actions import fill, parse_action
+from hardwon.memory.situations.titles import fill_holes, remedy_title, skill_title
+from hardwon.memory.storage.episodes import dumps
+
+MAX_LENGTH = 8
+"""Steps of a skill; a longer run teaches its end."""
+REPAIR_WITHIN = 4
+"""Steps from a failure to the success of the same action that count as its repair."""
+SUPPORT = 2
+"""Runs of the same shape before it is proposed."""
+PRIOR = 2
+"""Imagined runs without a gain, by which the score of a skill with few runs is shrunk towards 0.5."""
+MAX_RUNS = 16
+"""Runs of one shape that are compared; older ones stay in the evidence of the item."""
+REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
+Shape = tuple[str, ...]
+_HOLE = re.compile(r"\{(\d+)\}")
+
+
+@dataclass(slots=True)
+class Run:
+    """Steps that belong together."""
+
+    actions: tuple[str, ...]
+    before: State
+    after: State
+    ids: tuple[int, ...]
+    gain: float
+
+
+@dataclass(slots=True)
+class Candidate:
+    """Runs of one shape."""
+
+    n: int = 0
+    runs: list[Run] = field(default_factory=list)
+    proposed: int = 0
+    episodes: set[str] = field(default_factory=set)
+    """Some of the episodes that the runs are of: one episode alone justifies nothing."""
+
+    def add(self, run: Run, episode: str) -> None:
+        self.n += 1
+        if len(self.episodes) < MAX_RUNS:
+            self.episodes.add(episode)
+        self.runs.append(run)
+        del self.runs[:-MAX_RUNS]
+
+    @property
+    def due(self) -> bool:
+        """Whether its support doubled since it was proposed."""
+        return self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
+
+
+class Induction:
+    """Collects runs from episodes; proposes an item whenever the support of a shape has doubled."""
+
+    def __init__(self) -> None:
+        self._skills: dict[Shape, Candidate] = {}
+        self._remedies: dict[tuple[str, Shape], Candidate] = {}
+
+    def read(self, trajectory: Trajectory) -> None:
+        """Take in one recorded episode; skills are learnt from successes only."""
+        if trajectory.success is None:
+            return
+        if trajectory.success:
+            for run in gains(trajectory.steps):
+                if len(run.actions) < MIN_SKILL_STEPS:
+                    continue
+                self._skills.setdefault(shape_of(run.actions), Candidate()).add(run, trajectory.id)
+        for failure, run in repairs(trajectory.steps):
+            self._remedies.setdefault((failure, shape_of(run.actions)), Candidate()).add(run, trajectory.id)
+
+    def candidates(self) -> Iterator[tuple[Candidate, Item]]:
+        """What is due, the best supported first. Say `taken` or it is proposed again."""
+        due: list[tuple[Candidate, Item]] = [(c, _skill(shape, c)) for shape, c in self._skills.items() if c.due]
+        due += [(c, _remedy(*key, c)) for key, c in self._remedies.items() if c.due]
+        yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
+
+    @staticmethod
+    def taken(candidate: Candidate) -> None:
+        """The candidate was put before the curator."""
+        candidate.proposed = candidate.n
+
+
+def shape_of(actions: Sequence[str]) -> Shape:
+    """The actions with their arguments left open: what runs of the same kind share."""
+    return tuple(parse_action(action).template for action in actions)
+
+
+def gains(steps: Sequence[Step]) -> Iterator[Run]:
+    """Maximal runs of successful steps that end with a gain, without the circles in them."""
+    run: list[Step] = []
+    for step in steps:
+        if not step.diagnosis.success or not step.action:
+            run.clear()
+            continue
+        run.append(step)
+        if step.reward > 0:
+            kept = without_circles(run)[-MAX_LENGTH:]
+            yield _run(kept, gain=sum(taken.reward for taken in run))
+            run = []
+
+
+def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, Run]]:
+    """(failure, what was done before the same action worked, that action last), soonest repair only."""
+    for t, failed in enumerate(steps):
+        if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
+            continue
+        later = steps[t + 1 : t + 2 + REPAIR_WITHIN]
+        worked = next((n for n, step in enumerate(later) if step.action == failed.action and step.diagnosis.success), 0)
+        between = [step for step in later[:worked] if step.diagnosis.success and step.action != failed.action]
+        if worked and between:
+            yield failed.diagnosis.failure.value, _run([*between, later[worked]], gain=later[worked].reward)
+
+
+def without_circles(run: Sequence[Step]) -> list[Step]:
+    """The run without what led back to a state it had been in: a loop-erased walk."""
+    kept: list[Step] = []
+    for step in run:
+        seen = next((n for n, earlier in enumerate(kept) if _place(earlier.pre) == _place(step.pre)), len(kept))
+        del kept[seen:]
+        kept.append(step)
+    return kept
+
+
+def _place(state: State) -> str:
+    return f"{state.observation}\n{dumps(dict(state.facts))}"
+
+
+def _run(steps: Sequence[Step], gain: float) -> Run:
+    ids = tuple(step.id for step in steps if step.id is not None)
+    return Run(tuple(step.action for step in steps), steps[0].pre, steps[-1].post, ids, gain)
+
+
+def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The least general patterns that match runs of one shape: equal arguments stay, others become holes.
+
+    generalise([["open oven", "take pie"], ["open fridge", "take pie"]]) == ("open {1}", "take pie")
+    Arguments that vary together get the same hole.
+    """
+    holes: dict[tuple[str, ...], str] = {}
+    patterns = []
+    for column in zip(*runs, strict=True):
+        parsed = [parse_action(action) for action in column]
+        arguments = []
+        for values in zip(*(action.slots for action in parsed), strict=True):
+            same = all(value == values[0] for value in values)
+            arguments.append(values[0] if same else holes.setdefault(values, f"{{{len(holes) + 1}}}"))
+        patterns.append(fill(parsed[0].template, arguments))
+    return tuple(patterns)
+
+
+def common(states: Sequence[State], before: Sequence[State] | None = None) -> dict[str, Any]:
+    """A condition that holds in all of the states: their common facts, else their clusters.
+
+    With `before`, only facts that did not hold there: what the run brought about.
+    """
+    shared = _shared_facts(states)
+    if before is not None:
+        shared -= _shared_facts(before)
+    if shared:
+        parts: list[dict[str, Any]] = [{"fact": {name: value}} for name, value in sorted(shared, key=repr)]
+        return parts[0] if len(parts) == 1 else {"all": parts}
+    clusters = [{"signature": signature} for signature in dict.fromkeys(state.signature for state in states)]
+    return clusters[0] if len(clusters) == 1 else {"any": clusters}
+
+
+def _shared_facts(states: Sequence[State]) -> set[tuple[str, Any]]:
+    shared = _facts(states[0])
+    for state in states[1:]:
+        shared &= _facts(state)
+    return shared
+
+
+def _facts(state: State) -> set[tuple[str, Any]]:
+    found: set[tuple[str, Any]] = set()
+    for name, value in state.facts.items():
+        found |= {(name, part) for part in value} if isinstance(value, list | tuple) else {(name, value)}
+    return found
+
+
+def _skill(shape: Shape, candidate: Candidate) -> Item:
+    runs = candidate.runs
+    steps = generalise([run.actions for run in runs])
+    before, after = [run.before for run in runs], [run.after for run in runs]
+    gain = sum(run.gain for run in runs) / len(runs)
+    return Item(
+        "skill",
+        skill_title(steps),
+        f"worked {candidate.n} times, gaining {gain:.2f} on average",
+        condition=common(before),
+        steps=steps,
+        verify=common(after, before),
+        score=round(0.5 + 0.5 * min(1.0, gain) * candidate.n / (candidate.n + PRIOR), 3),
+        **_filed(runs, candidate.n, "skill", shape),
+    )
+
+
+def _remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
+    runs = candidate.runs
+    steps = generalise([run.actions for run in runs])
+    return Item(
+        "remedy",
+        remedy_title(steps, failure),
+        f"it then worked {candidate.n} times",
+        when_to_use=f"after `{fill_holes(shape[-1])}` failed: {failure.replace('_', ' ')}",
+        steps=steps,
+        repairs=failure,
+        scope="step",
+        **_filed(runs, candidate.n, "remedy", (failure, *shape)),
+    )
+
+
+def _filed(runs: Sequence[Run], n: int, kind: str, said: Sequence[str]) -> Mapping[str, Any]:
+    """What the items of both kinds have: evidence, places, an id of their shape, and how sure they are."""
+    digest = hashlib.blake2b(dumps(list(said)).encode(), digest_size=6).hexdigest()
+    places = dict.fromkeys(run.before.location for run in runs if run.before.location)
+    return {
+        "signatures": tuple(dict.fromkeys(run.before.signature for run in runs)),
+        "locations": tuple(places),
+        "provenance": tuple(dict.fromkeys(ref for run in runs for ref in run.ids)),
+        "confidence": round(0.95 - 0.6 / n, 3),
+        "source": "experience",
+        "writer": "rules",
+        "id": f"{kind[:2]}-{digest}",
+    }

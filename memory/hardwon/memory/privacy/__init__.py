@@ -1,0 +1,1 @@
+"""Keep secrets out of a library and strangers out of its files."""

@@ -1,0 +1,1 @@
+"""Find the steps and items that fit a situation, and rank them."""

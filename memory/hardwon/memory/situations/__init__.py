@@ -1,0 +1,1 @@
+"""Describe a state and an action by keys, patterns and conditions."""

@@ -1,0 +1,1 @@
+"""Decide how far to believe episodes and text that other programs sent."""

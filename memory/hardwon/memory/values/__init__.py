@@ -1,0 +1,1 @@
+"""Estimate the value of actions and items from past steps."""

@@ -1,0 +1,1 @@
+"""Run tools, local or of an MCP server, as an environment."""

@@ -1,0 +1,1 @@
+"""Write the hint that a policy sees."""

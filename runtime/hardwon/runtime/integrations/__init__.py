@@ -1,0 +1,1 @@
+"""Plug experience into LangChain and LangGraph applications."""

@@ -1,0 +1,1 @@
+"""Define the types that the loop and its parts share."""

@@ -1,0 +1,1 @@
+"""Call chat models, build their prompts, and read their answers."""

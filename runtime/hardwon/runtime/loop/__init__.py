@@ -1,0 +1,1 @@
+"""Run the nodes of one step: advise, decide, check, act, record."""

@@ -1,0 +1,1 @@
+"""Make plans of actions, and follow them."""

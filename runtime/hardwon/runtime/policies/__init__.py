@@ -1,0 +1,1 @@
+"""Choose an action: from past returns, or with a chat model."""

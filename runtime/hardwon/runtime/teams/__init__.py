@@ -1,0 +1,1 @@
+"""Run several agents on one task, and share what they find."""

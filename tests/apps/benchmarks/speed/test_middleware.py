@@ -1,0 +1,16 @@
+"""What the benchmark of the middleware prints."""
+
+
+def test_middleware_rows(hardwon_json, monkeypatch):
+    monkeypatch.setattr("benchmarks.speed.middleware.CALLS", 4)
+    rows = hardwon_json("bench", "middleware", "--steps", "100", "--episodes", "2")["rows"]
+    assert [row["what"] for row in rows] == [
+        "a bare agent's call",
+        "added, known situations",
+        "its own work, known situations",
+        "added, new situations",
+        "its own work, new situations",
+        "the end of a run",
+    ]
+    assert all(row["p99_ms"] >= row["p50_ms"] for row in rows)
+    assert all(row["p50_ms"] > 0 for row in rows if not row["what"].startswith("added"))  # a difference of noisy times

@@ -1,0 +1,188 @@
+"""`hardwon run` and what is behind it: plans, seeds, intervals, and an experiment on a real game."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hardwon.apps.cli.app import app
+from hardwon.apps.cli.run import parse_checkpoints, parse_seeds
+from hardwon.apps.experiment import Plan, interval, run_plan, summarise, training_order
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, UnknownName
+
+MAPREADER = "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0"
+ARGUMENTS = [
+    *("run", "textworld", "--game", "mapreader", "--params", MAPREADER, "--episodes", "6", "--eval-every", "3"),
+    *("--eval-seeds", "0-3", "--max-steps", "20", "--jobs", "1", "--json"),
+]
+
+
+def plan_in(folder: Path) -> Plan:
+    return Plan(
+        environment="textworld",
+        game="mapreader",
+        params=MAPREADER,
+        episodes=6,
+        checkpoints=(0, 6),
+        train_seeds=tuple(range(20)),
+        eval_fold="dev",
+        eval_seeds=(0, 1, 2),
+        arms=("empty", "step"),
+        policy="episodic",
+        library=str(folder / "library.db"),
+        seeds=(0,),
+        max_steps=20,
+    )
+
+
+def outcomes(rows):
+    return sorted(
+        (row["arm"], row["trained"], row["seed"], row["success"], row["steps"])
+        for row in rows
+        if row["phase"] == "test"
+    )
+
+
+def test_seeds_are_a_range_with_both_ends():
+    assert parse_seeds("100-103") == (100, 101, 102, 103)
+
+
+@pytest.mark.parametrize("text", ["", "a-b", "5-", "9-3", "1,2"])
+def test_seeds_that_are_no_range_are_refused_with_the_form(text):
+    with pytest.raises(ConfigError, match="seeds"):
+        parse_seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [("", (0, 25, 50, 75, 100)), ("40", (0, 40, 80, 100)), ("10,25,50", (0, 10, 25, 50, 100)), ("500", (0, 100))],
+)
+def test_tests_come_at_the_start_on_the_way_and_at_the_end(text, points):
+    assert parse_checkpoints(text, 100) == points
+
+
+def test_every_training_seed_comes_once_before_any_comes_again(tmp_path):
+    plan = replace(plan_in(tmp_path), episodes=45)
+    order = training_order(plan, 0)
+    assert sorted(order[:20]) == sorted(order[20:40]) == list(range(20))
+
+
+def test_agent_seeds_learn_in_different_orders(tmp_path):
+    assert training_order(plan_in(tmp_path), 0) != training_order(plan_in(tmp_path), 1)
+
+
+def test_the_interval_over_seeds_is_students_t():
+    """Rates .4 .5 .6: mean .5, s = .1, t(2) = 4.303: .5 +- 4.303 * .1 / sqrt 3."""
+    assert interval([0.4, 0.5, 0.6], 50) == [0.2516, 0.7484]
+
+
+def test_the_interval_of_one_seed_is_wilsons():
+    """No success in 50 is not certainty: Wilson's upper bound is z^2 / (n + z^2)."""
+    low, high = interval([0.0], 50)
+    assert low == 0.0
+    assert high == pytest.approx(1.96**2 / (50 + 1.96**2), abs=1e-4)
+
+
+def test_equal_seeds_give_an_interval_without_width():
+    assert interval([0.5, 0.5, 0.5], 50) == [0.5, 0.5]
+
+
+def test_an_unknown_arm_lists_the_arms(tmp_path):
+    with pytest.raises(UnknownName, match="step"):
+        replace(plan_in(tmp_path), arms=("stepp",))
+
+
+def test_harm_is_what_memory_lost_of_what_the_control_won(tmp_path):
+    plan = replace(plan_in(tmp_path), eval_seeds=(0, 1))
+    row = {"phase": "test", "agent_seed": 0, "trained": 6, "score": 0, "steps": 1, "ending": "", "blocked": 0}
+    row |= {"tokens": 0, "cpu_s": 0.0}
+    rows = [
+        {**row, "arm": arm, "seed": seed, "success": won}
+        for arm, seed, won in [("empty", 0, True), ("empty", 1, True), ("step", 0, True), ("step", 1, False)]
+    ]
+    assert summarise(plan, rows)["step"]["harm_rate"] == 0.5
+
+
+def test_an_excluded_episode_counts_in_no_mean(tmp_path):
+    plan = replace(plan_in(tmp_path), eval_seeds=(0, 1), arms=("step",))
+    row = {"phase": "test", "arm": "step", "agent_seed": 0, "trained": 6, "steps": 1, "ending": "", "blocked": 0}
+    row |= {"tokens": 0, "cpu_s": 0.0}
+    rows = [{**row, "seed": 0, "success": True, "score": 1.0}, {**row, "seed": 1, "success": None, "score": 0.0}]
+    summary = summarise(plan, rows)["step"]
+    assert (summary["success_rate"], summary["mean_score"], summary["excluded"]) == (1.0, 1.0, 1)
+
+
+def test_a_run_prints_one_json_object_and_leaves_library_rows_and_curve(tmp_path):
+    result = CliRunner().invoke(app, [*ARGUMENTS, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert set(printed["arms"]) == {"random", "empty", "task", "step"}
+    step = printed["arms"]["step"]
+    assert {"success_rate", "mean_score", "per_seed", "ci95", "curve", "steps", "blocked", "cpu_s"} <= set(step)
+    assert [at for at, _ in step["curve"]] == [0, 3, 6]
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert len((tmp_path / "episodes.jsonl").read_text().splitlines()) == 6 + (2 + 2 * 3) * 4
+    with ExperienceLibrary.open(printed["library"], read_only=True) as library:
+        assert library.episodes == 6
+
+
+def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path):
+    """Cut in the middle of a row, with the library ahead of the rows, as a kill leaves them."""
+    whole = run_plan(plan_in(tmp_path / "a"), tmp_path / "a")
+    cut = plan_in(tmp_path / "b")
+    run_plan(cut, tmp_path / "b")
+    rows = tmp_path / "b" / "episodes.jsonl"
+    rows.write_bytes(rows.read_bytes()[:-130])
+    again = run_plan(cut, tmp_path / "b")
+    assert outcomes(again) == outcomes(whole)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    plan = plan_in(tmp_path)
+    first = run_plan(plan, tmp_path)
+    before = (tmp_path / "episodes.jsonl").read_bytes()
+    assert run_plan(plan, tmp_path) == first
+    assert (tmp_path / "episodes.jsonl").read_bytes() == before
+
+
+def test_another_plan_in_the_same_folder_is_refused(tmp_path):
+    plan = replace(plan_in(tmp_path), episodes=0, checkpoints=(0,), arms=("empty",))
+    run_plan(plan, tmp_path)
+    with pytest.raises(ConfigError, match="another plan"):
+        run_plan(replace(plan, max_steps=10), tmp_path)
+
+
+def test_the_same_seed_gives_the_same_numbers_in_any_process(tmp_path):
+    """Whatever the hash seed of the process, and whether seeds run in one process or in two."""
+    found = []
+    for hash_seed, jobs in (("1", "1"), ("2", "2")):
+        out = tmp_path / hash_seed
+        command = [*ARGUMENTS[:-3], "--jobs", jobs, "--json", "--seed", "0", "1", "--arms", "empty,step"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        call = [sys.executable, "-c", "from hardwon.apps.cli.app import main; main()", *command, "--out", str(out)]
+        subprocess.run(call, env=environment, check=True, capture_output=True)
+        found.append(outcomes(map(json.loads, (out / "episodes.jsonl").read_text().splitlines())))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "textworld"),
+        (["textworld", "--game", "coinn"], "Did you mean 'coin'"),
+        (["textworld", "--policy", "gpt"], "episodic"),
+        (["textworld", "--arms", "stepp"], "unguarded"),
+        (["textworld", "--eval-seeds", "9-1"], "backwards"),
+        (["textworld", "--eval-every", "x"], "--eval-every"),
+    ],
+)
+def test_a_wrong_call_says_what_there_is_and_exits_with_2(tmp_path, arguments, words):
+    result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert words in result.output

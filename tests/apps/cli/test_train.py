@@ -1,0 +1,141 @@
+"""`hardwon train` and `hardwon eval`: doors to the trainer, and the settings that the examples bring."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from hardwon.apps.cli.app import app
+from hardwon.trainers.__main__ import print_arms
+from hardwon.trainers.config.schema import load
+
+ROOT = Path(__file__).parents[3]
+CORRIDOR = ROOT / "tests" / "trainers"
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A file with settings that train in the corridor in a second."""
+    monkeypatch.syspath_prepend(str(CORRIDOR))
+    settings = {
+        "environment": {"name": "corridor:Corridor", "max_steps": 4},
+        "tasks": {"train": {"seeds": "0-5"}, "eval": {"seeds": "100-102"}},
+        "explore": {"worlds": {"seeds": "0-2"}, "steps": 10, "tries": 1},
+        "model": {"tiny": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16}},
+        "arms": {"control": 2, "experience": 2},
+        "eval": {"every": 1, "copies": 1},
+        "run": {"iterations": 1, "groups": 2, "threads": 1, "out": str(tmp_path / "run")},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def test_train_plays_an_environment_of_the_current_folder(config, tmp_path, monkeypatch):
+    """`MODULE:CLASS` of a file in the folder that one is in, which is on no search path."""
+    (tmp_path / "own_corridor.py").write_text((CORRIDOR / "corridor.py").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(CORRIDOR))])
+    monkeypatch.delitem(sys.modules, "own_corridor", raising=False)
+    settings = yaml.safe_load(config.read_text())
+    settings["environment"]["name"] = "own_corridor:Corridor"
+    config.write_text(yaml.safe_dump(settings))
+    assert json.loads(hardwon("train", config, "--json", "-q").stdout)["iterations"] == 1
+    assert (
+        "own_corridor:Gate"
+        in hardwon("train", config, "environment.name=own_corridor:Gate", f"run.out={tmp_path}/no", code=2).stderr
+    )
+
+
+def hardwon(*arguments, code=0):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_a_run_is_trained_evaluated_and_exported(config, tmp_path):
+    """Its report and its evaluation are JSON on stdout, with nothing else there."""
+    report = json.loads(hardwon("train", config, "--json", "--export", tmp_path / "export").stdout)
+    assert report["iterations"] == 1
+    assert (tmp_path / "export" / "policy" / "model.safetensors").exists()
+    arms = json.loads(hardwon("eval", tmp_path / "run", "--json").stdout)
+    assert {arm: part["success"] for arm, part in arms.items()} == {
+        arm: part["success"] for arm, part in report["final"].items()
+    }
+    only = json.loads(
+        hardwon("eval", tmp_path / "run", "--arm", "control", "--seeds", "200-204", "--copies", 2, "--json").stdout
+    )
+    assert {arm: part["episodes"] for arm, part in only.items()} == {"control": 10}
+    assert "holds a run already" in hardwon("train", config, code=2).stderr
+    assert "1 iterations" in hardwon("train", config, "--resume", "-q").stdout
+    assert "unknown arm 'experiense'" in hardwon("eval", tmp_path / "run", "--arm", "experiense", code=2).stderr
+    assert "--game is for a policy" in hardwon("eval", tmp_path / "run", "--game", "coin", code=2).stderr
+
+
+def test_any_policy_is_evaluated_with_and_without_a_library(learnt, monkeypatch):
+    monkeypatch.syspath_prepend(str(CORRIDOR))
+    said = ("eval", "random", "--environment", "corridor:Corridor", "--seeds", "0-3", "--max-steps", 5)
+    arms = json.loads(hardwon(*said, "--library", learnt, "--json").stdout)
+    assert {arm: part["episodes"] for arm, part in arms.items()} == {"control": 4, "library": 4}
+    assert "minus control" in hardwon(*said).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("eval", "episodic"), "there is no folder episodic"),
+        (("eval", "episodick", "--environment", "textworld"), "Did you mean 'episodic'?"),
+        (("eval", ".", "--seeds", "0-3"), "there is no checkpoint in"),
+        (("train", "nowhere.yaml"), "cannot be read"),
+    ],
+)
+def test_a_wrong_call_says_what_to_do(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in hardwon(*arguments, code=2).stderr
+
+
+def test_a_setting_that_does_not_exist_is_named(config):
+    assert "run.iteration: did you mean iterations?" in hardwon("train", config, "run.iteration=3", code=2).stderr
+
+
+def test_printed_settings_are_settings(config, tmp_path):
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(hardwon("train", config, "run.iterations=7", "--print-config").stdout)
+    assert load(printed) == load(config, ["run.iterations=7"])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_settings_of_the_examples_are_valid(example):
+    """And their worlds disjoint, which is checked when they are read."""
+    assert load(example).run.out.startswith("runs/")
+
+
+def test_the_smallest_example_trains(tmp_path):
+    """A few of its episodes in the real game: it reads, plays, learns and saves."""
+    few = ["explore.worlds.seeds=0-3", "warmstart.learning.updates=3", "eval.every=0", "run.iterations=1"]
+    few += ["run.groups=2", "arms.control=2", "arms.experience=2", f"run.out={tmp_path / 'run'}"]
+    few += ["model.tiny.hidden=16", "model.tiny.intermediate=16"]
+    report = json.loads(hardwon("train", ROOT / "examples" / "train_coin.yaml", *few, "--json", "-q").stdout)
+    assert Path(report["checkpoint"]).name == "000001"
+
+
+def test_a_table_in_a_pipe_is_cut_nowhere(capsys):
+    numbers = {"episodes": 90, "success": 0.8, "low": 0.7, "high": 0.89, "difference": 0.044, "error": 0.047}
+    print_arms({"retrieved-frozen": {**numbers, "harm": 0.08, "steps": 5.0, "tokens": 1158.0, "excluded": 0}})
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split("  ")[0] == "retrieved-frozen"
+    assert "+0.044 ± 0.047" in row
+
+
+def test_an_interrupted_run_says_how_to_go_on(config, monkeypatch):
+    import hardwon.trainers.trainer as trainer
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "train", stop)
+    assert "add --resume" in hardwon("train", config, code=130).stderr

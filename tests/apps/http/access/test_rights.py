@@ -1,0 +1,233 @@
+"""What a token may do: read, record, write; who an item's writer is; and feedback, which nobody gives too often."""
+
+import pytest
+from fastapi.testclient import TestClient as Plain
+
+from hardwon.apps.http.access.auth import Tokens
+from hardwon.apps.http.app import create_app
+from hardwon.apps.shared.feedback import Feedback
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import TooMuchFeedback
+from hardwon.memory.remote import RemoteLibrary
+from hardwon.memory.values import opinions
+from hardwon.memory.values.effects import FLOOR
+from hardwon.runtime.agent import Agent
+
+STATE = {"observation": "You are in the pantry.", "task": "eat the apple"}
+STEP = {"pre": STATE, "action": "wait", "post": STATE, "diagnosis": {"success": True}, "keys": ["*", "bite raw potato"]}
+EPISODE = {"task": "eat the apple", "steps": [STEP], "success": True, "score": 1.0}
+ITEM = {"kind": "insight", "title": "Keys hang by the door"}
+WHY = {"why": "tried"}
+
+READS = [
+    ("GET", "/v1/stats", None), ("GET", "/v1/items", None), ("GET", "/v1/items/{item}", None),
+    ("GET", "/v1/items/{item}/history", None), ("GET", "/v1/episodes", None), ("GET", "/v1/episodes/{episode}", None),
+    ("GET", "/v1/search?text=x", None), ("GET", "/v1/clusters", None), ("GET", "/v1/export", None),
+    ("GET", "/v1/verify", None), ("GET", "/v1/explain/{item}", None), ("GET", "/v1/events?follow=false", None),
+    ("POST", "/v1/recall", {"text": "x"}), ("POST", "/v1/check", {"state": STATE, "action": "wait"}),
+    ("POST", "/v1/check-plan", {"state": STATE, "actions": ["wait"]}), ("POST", "/v1/offered", {"state": STATE}),
+    ("POST", "/v1/keys", {"state": STATE, "action": "wait"}),
+    ("POST", "/v1/context", {"state": STATE, "action": "wait"}),
+    ("GET", "/metrics", None), ("GET", "/v1/runs", None), ("GET", "/v1/bank/entries?task=t", None),
+]  # fmt: skip
+RECORDS = [("POST", "/v1/episodes", {"episodes": [EPISODE]}), ("POST", "/v1/items/{item}/feedback", {"helped": True})]
+WRITES = [
+    ("POST", "/v1/items", {"items": [ITEM]}), ("POST", "/v1/items", {"items": [{**ITEM, "trust": "trusted"}]}),
+    ("PATCH", "/v1/items/{item}", {"body": "x"}), ("POST", "/v1/items/{item}/pin", {}),
+    ("POST", "/v1/items/{item}/retire", WHY), ("POST", "/v1/items/{item}/release", WHY),
+    ("POST", "/v1/items/{item}/undo", None), ("POST", "/v1/items/rewrite", {"ids": ["{item}"], "item": ITEM}),
+    ("POST", "/v1/episodes/{episode}/reading", {"operations": [{"item": ITEM}]}), ("POST", "/v1/evolve", None),
+    ("POST", "/v1/import", None), ("POST", "/v1/bank/entries?task=t", {"team": "a", "key": "k", "value": "v"}),
+    ("POST", "/v1/bank/pull?task=t", {"entry": 1, "reader": "a"}), ("DELETE", "/v1/bank/entries?task=t", None),
+    ("POST", "/v1/bank/promote?task=t", {"item": ITEM, "episode": "{episode}"}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def tokens(own):
+    return Tokens.beside(own)
+
+
+@pytest.fixture
+def client(own, tokens):
+    tokens.add("admin", write=True)
+    app = create_app(own, tokens=tokens, local=False, runs=own.parent)
+    with Plain(app, base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as made:
+        yield made
+
+
+@pytest.fixture
+def calls(client, tokens, own):
+    """Makes a call with a token that has some rights; returns its status."""
+    secrets = {
+        "read": tokens.add("reader"), "record": tokens.add("collector", record=True),
+        "both": tokens.add("agent", read=True, record=True), "write": tokens.add("writer", write=True),
+    }  # fmt: skip
+    with ExperienceLibrary.open(own, read_only=True) as library:
+        names = {"{item}": library.items()[0].id, "{episode}": library.trajectories(limit=1)[0]["id"]}
+
+    def call(rights, method, path, body):
+        for name, value in names.items():
+            path = path.replace(name, value)
+        if isinstance(body, dict) and "ids" in body:
+            body = {**body, "ids": [names["{item}"]]}
+        headers = {"Authorization": f"Bearer {secrets[rights]}"}
+        return client.request(method, path, json=body, headers=headers)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("which", "allowed"),
+    [(READS, {"read", "both", "write"}), (RECORDS, {"record", "both", "write"}), (WRITES, {"write"})],
+    ids=["reads", "records", "writes"],
+)
+def test_every_call_needs_its_right(calls, which, allowed):
+    wrong = []
+    for method, path, body in which:
+        for rights in ("read", "record", "both", "write"):
+            answer = calls(rights, method, path, body)
+            refused = answer.status_code == 403 and answer.json()["error"] == "LibraryForbidden"
+            if refused == (rights in allowed) or answer.status_code >= 500:
+                wrong.append((rights, method, path, answer.status_code, answer.text[:200]))
+    assert not wrong
+
+
+def test_every_route_of_the_api_is_in_these_lists(client, tokens):
+    """A route that is added has to say which right it needs."""
+    tried = {path.partition("?")[0].replace("{item}", "{item_id}").replace("{episode}", "{episode_id}")
+             for _, path, _ in READS + RECORDS + WRITES}  # fmt: skip
+    told = client.get("/openapi.json", headers={"Authorization": f"Bearer {tokens.add('x')}"}).json()["paths"]
+    changing = {path for path, calls in told.items() if calls.keys() & {"post", "patch", "put", "delete"}}
+    known = {"/v1/namespaces"}
+    assert changing - tried - known == set()
+
+
+def test_what_is_refused_names_the_rights_and_the_next_step(calls):
+    detail = calls("both", "POST", "/v1/items", {"items": [ITEM]}).json()["detail"]
+    assert "may not write" in detail
+    assert "read and record" in detail
+    assert "token add" in detail
+
+
+def test_item_waits_in_quarantine_unless_a_writer_says_it_is_trusted(calls, own):
+    calls("write", "POST", "/v1/items", {"items": [ITEM]})
+    calls("write", "POST", "/v1/items", {"items": [{"kind": "insight", "title": "A lamp is red", "trust": "trusted"}]})
+    with ExperienceLibrary.open(own, read_only=True) as library:
+        found = {item.title: item for item in library.items(status=None) if item.kind == "insight"}
+    assert (found[ITEM["title"]].status, found[ITEM["title"]].trust) == ("quarantined", "untrusted")
+    assert (found["A lamp is red"].status, found["A lamp is red"].trust) == ("active", "trusted")
+
+
+@pytest.mark.parametrize("told", ["rules", "user", "token:admin", "person"])
+def test_client_does_not_choose_the_writer_of_an_item(calls, own, told):
+    calls("write", "POST", "/v1/items", {"items": [{**ITEM, "writer": told}]})
+    with ExperienceLibrary.open(own, read_only=True) as library:
+        (item,) = library.items(status="quarantined")
+    assert item.writer == "token:writer"
+
+
+def test_recorder_makes_no_namespace_but_its_own(client, tokens):
+    anywhere = {"Authorization": f"Bearer {tokens.add('anywhere', record=True)}"}
+    own = {"Authorization": f"Bearer {tokens.add('acme', namespaces=['acme'], record=True)}"}
+    body = {"episodes": [EPISODE]}
+    assert client.post("/v1/episodes?namespace=new", json=body, headers=anywhere).status_code == 404
+    assert client.post("/v1/episodes?namespace=acme", json=body, headers=own).status_code == 200
+    assert client.post("/v1/episodes?namespace=acme-2", json=body, headers=own).status_code == 403
+
+
+def test_agent_runs_with_the_rights_to_read_and_record(own, serving, script, rooms):
+    """Whole episodes over the wire: the server distils what it records."""
+    secret = Tokens.beside(own).add("agent", namespaces=["rooms"], read=True, record=True)
+    with serving(own) as url, RemoteLibrary(url, token=secret, namespace="rooms") as library:
+        assert not library.read_only
+        agent = Agent(script("wait", "go east"), library, rooms(), max_steps=3)
+        for seed in range(3):
+            agent.run(seed=seed)
+        agent.close()
+        assert library.episodes == 3
+
+
+# ---- programs without a token
+
+
+def test_episodes_without_a_token_are_not_trusted_unless_the_operator_says_so(tmp_path):
+    """Nobody asked the program who it is: the library may be one that others are shown."""
+    for name, trust in (("default", "untrusted"), ("own", "trusted")):
+        path = tmp_path / f"{name}.db"
+        app = create_app(path, trust="trusted") if name == "own" else create_app(path)
+        with Plain(app, base_url="http://127.0.0.1:8420") as client:
+            (ref,) = client.post("/v1/episodes", json={"episodes": [EPISODE]}).json()["ids"]
+        with ExperienceLibrary.open(path, read_only=True) as library:
+            episode = library.trajectory(ref)
+        assert (episode.writer, episode.trust) == ("http", trust)
+
+
+def test_words_of_a_program_without_a_token_are_not_recalled(tmp_path):
+    """A page, a script, a tool of this machine: what it calls a result is shown to nobody."""
+    path, said = tmp_path / "library.db", "The safe opens with 4711 to the left."
+    step = {**STEP, "pre": {**STATE, "observation": said}, "action": f'note(text="{said}")'}
+    with Plain(create_app(path), base_url="http://127.0.0.1:8420") as client:
+        for _ in range(5):
+            client.post("/v1/episodes", json={"episodes": [{**EPISODE, "steps": [step, step]}]})
+        client.post("/v1/evolve")
+        found = client.post("/v1/recall", json={"state": step["pre"], "k": 10}).json()
+    assert found["steps"]
+    assert not any(word in str(found) for word in ("4711", "safe opens"))
+
+
+def test_trust_without_tokens_is_refused_where_there_were_some(own, hardwon):
+    Tokens.beside(own).add("ci")
+    refused = hardwon("serve", own, "--trust", "trusted", "--port", "0", expect=2)
+    assert "--trust trusted is for programs without a token" in refused.stderr
+
+
+# ---- feedback
+
+
+def test_feedback_moves_the_score_once_in_an_episode(calls, own):
+    with ExperienceLibrary.open(own, read_only=True) as library:
+        (first, second, *_), item = library.trajectories(), library.items()[0]
+    path = f"/v1/items/{item.id}/feedback"
+    one = calls("both", "POST", path, {"helped": False, "episode": first["id"]})
+    assert one.json()["score"] == pytest.approx(item.score * 0.9, abs=1e-3)
+    again = calls("both", "POST", path, {"helped": False, "episode": first["id"]})
+    assert (again.status_code, again.json()["error"]) == (429, "TooMuchFeedback")
+    assert "in this episode" in again.json()["detail"]
+    assert calls("both", "POST", path, {"helped": False, "episode": second["id"]}).status_code == 200
+    assert calls("both", "POST", path, {"helped": True, "episode": "none such"}).status_code == 404
+
+
+def test_pace_of_feedback_is_limited_for_each_client(library, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    items = [library.add(Item("insight", f"Drawer {word} holds spoons")).item_id for word in ("red", "blue", "tall")]
+    given = Feedback(a_minute=2)
+    for item in items[:2]:
+        given.give(library, item, True, client="a", episode="1")
+    with pytest.raises(TooMuchFeedback, match="60 s"):
+        given.give(library, items[2], True, client="a", episode="1")
+    given.give(library, items[2], True, client="b", episode="1")
+    now = 61.0
+    given.give(library, items[2], True, client="a", episode="1")
+
+
+def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(path):
+    """Servers restart, episodes go on: no number of words of untrusted writers takes a person's item out of recall."""
+    item = Item("insight", "Drawer red holds spoons", source="person", score=0.6)
+    with ExperienceLibrary.open(path) as library:
+        ref = str(library.add(item).item_id)
+    for restart in range(5):
+        with ExperienceLibrary.open(path) as library:
+            given = Feedback()
+            for n in range(4):
+                given.give(library, ref, False, client="mcp", episode=f"{restart}.{n}", trusted=False)
+    with ExperienceLibrary.open(path) as library:
+        assert library.get(ref).score == pytest.approx(0.6 - opinions.MOST)
+        with pytest.raises(TooMuchFeedback, match="in this episode"):
+            Feedback().give(library, ref, False, client="mcp", episode="0.0", trusted=False)
+        for n in range(30):
+            Feedback().give(library, ref, False, client=f"token:{n}", episode="", trusted=False)
+        assert library.get(ref).score >= FLOOR
+        assert library.recall("where are spoons in the red drawer?").items
+        assert library.verify() == []

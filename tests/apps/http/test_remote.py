@@ -1,0 +1,305 @@
+"""A library behind a port is a library: the same records, the same errors, whole episodes of an agent."""
+
+import ast
+import inspect
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from hypothesis import given, settings, strategies as st
+
+import hardwon.runtime
+from hardwon.apps.http.access.auth import Tokens
+from hardwon.apps.http.app import create_app
+from hardwon.memory import Add, Diagnosis, ExperienceLibrary, Failure, Item, Return, State, Step, Trajectory, Update
+from hardwon.memory.errors import (
+    ConfigError,
+    LibraryError,
+    LibraryForbidden,
+    LibraryReadOnly,
+    LibraryUnreachable,
+    UnknownName,
+)
+from hardwon.memory.guardrails.probation import TRIAL_REFUSALS
+from hardwon.memory.remote import RemoteLibrary
+from hardwon.runtime.agent import Agent
+from hardwon.runtime.policies.episodic import EpisodicPolicy
+
+SERVED_BY_HAND_ONLY = {"gate", "index", "repair", "restore"}
+"""What is done beside the file."""
+
+
+@contextmanager
+def served(path, **options):
+    """The API of a library on a port of its own; gives the address."""
+    server = uvicorn.Server(uvicorn.Config(create_app(path, **options), port=0, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.005)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("served") / "library.db", trust="trusted") as url:
+        yield url
+
+
+@pytest.fixture
+def remote(address, request):
+    """A namespace of its own for every test."""
+    with RemoteLibrary(address, namespace=request.node.name) as library:
+        yield library
+
+
+# ---- the same library
+
+
+def test_agent_runs_on_it_as_on_a_file(remote, rooms, script, library):
+    """The same actions leave the same library, by every count."""
+    for one in (remote, library):
+        agent = Agent(script("wait", "go east", "go west", "go east"), one, rooms(), max_steps=12)
+        for seed in range(6):
+            agent.run(seed=seed)
+        agent.close()
+    told = ("episodes", "successes", "steps", "clusters", "items", "failures")
+    assert {name: remote.stats()[name] for name in told} == {name: library.stats()[name] for name in told}
+    assert [item.id for item in remote.items(sort="old")] == [item.id for item in library.items(sort="old")]
+
+
+def test_agent_learns_by_it(remote, rooms):
+    agent = Agent(EpisodicPolicy(), remote, rooms(), max_steps=30)
+    steps = [len(agent.run(seed=seed).trajectory.steps) for seed in range(25)]
+    agent.close()
+    assert remote.episodes == 25
+    assert sum(steps[-5:]) < sum(steps[:5])
+
+
+def test_every_answer_is_equal_to_the_file_s(learnt):
+    with served(learnt, read_only=True) as url, RemoteLibrary(url) as far, ExperienceLibrary.open(learnt) as near:
+        (row, *_) = near.trajectories(limit=1)
+        step = near.trajectory(row["id"]).steps[0]
+        item = near.items(status=None)[0]
+        summary = near.summaries()[0]
+        calls = [
+            lambda one: one.recall(step.pre, actions={"wait": "", "open box": "1"}, after="wait"),
+            lambda one: one.recall(step.pre, level="task"),
+            lambda one: one.recall("a raw potato", k=3, kinds=["guardrail"], budget_tokens=100),
+            lambda one: one.check(step.pre, "bite raw potato"),
+            lambda one: one.check_plan(step.pre, ["wait", "bite raw potato"]),
+            lambda one: one.offered(step.pre),
+            lambda one: one.keys(step.pre, "open box", "0"),
+            lambda one: one.context(step.pre, "open box"),
+            lambda one: one.search("apple"),
+            lambda one: one.items(status=None, sort="old"),
+            lambda one: one.items(["guardrail"], tag="bite", limit=3),
+            lambda one: one.items([]),
+            lambda one: one.get(item.id[:6]),
+            lambda one: one.history(item.id),
+            lambda one: one.usages(item.id),
+            lambda one: one.usefulness(item.id),
+            lambda one: one.trajectory(row["id"]),
+            lambda one: one.steps([step.id, 10**9]),
+            lambda one: one.summaries(step.pre.signature),
+            lambda one: one.evidence(summary.id),
+            lambda one: one.segments(row["id"]),
+            lambda one: one.clusters(3, 1),
+            lambda one: one.verify(),
+            lambda one: one.episodes,
+            lambda one: [entry["id"] for entry in one.trajectories(limit=7, offset=2)],
+            lambda one: len(one.trajectories()),
+            list,
+        ]
+        for call in calls:
+            assert call(far) == call(near)
+
+
+texts = st.text(max_size=20)
+plain = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), texts)
+
+
+@settings(max_examples=25)
+@given(
+    state=st.builds(
+        State, texts, facts=st.dictionaries(texts, st.one_of(plain, st.lists(texts, max_size=3)), max_size=3),
+        location=texts, task=texts, feedback=texts, notes=st.lists(texts, max_size=2).map(tuple),
+    ),
+    action=texts,
+)  # fmt: skip
+def test_any_state_and_action_may_be_asked_about(address, state, action):
+    with RemoteLibrary(address, namespace="any") as remote, ExperienceLibrary.open(":memory:") as near:
+        assert remote.keys(state, action) == near.keys(state, action)
+        assert remote.context(state, action) == near.context(state, action)
+
+
+def test_operations_of_an_extractor_are_carried_out(remote, episode):
+    recorded = remote.trajectory(remote.record(episode("open drawer", "take spoon")))
+    evidence = (recorded.steps[0].id,)
+    first = Item("insight", "Spoons lie in drawers", provenance=evidence)
+    (added,) = remote.apply([Add(first), Return("nothing else")], recorded, [])
+    assert added.status == "added"
+    rewritten = Item("insight", "Spoons and forks lie in drawers", provenance=evidence)
+    remote.apply([Update((0,), rewritten)], recorded, [added.item_id])
+    assert remote.get(added.item_id).title == rewritten.title
+    remote.retire(added.item_id, "enough")
+    assert remote.undo(added.item_id).status == "active"
+    assert remote.pin(added.item_id).pinned
+
+
+def test_recording_twice_is_recording_once(remote, episode):
+    told = episode("open drawer", id="the-same")
+    assert [remote.record(told), remote.record(told)] == ["the-same", "the-same"]
+    assert remote.episodes == 1
+
+
+def test_export_goes_from_one_server_to_another(remote, learnt, tmp_path):
+    with ExperienceLibrary.open(learnt, read_only=True) as near:
+        lines = near.export_jsonl(tmp_path / "near.jsonl")
+    assert remote.import_jsonl(tmp_path / "near.jsonl") == lines
+    assert remote.export_jsonl(tmp_path / "far.jsonl") == lines
+
+
+def test_bank_is_shared_between_clients(remote, address, episode, request):
+    """Readers see keys and pull values; an episode that succeeded vouches for what stays."""
+    with RemoteLibrary(address, namespace=request.node.name) as other, remote.bank("find the spoon") as bank:
+        entry = bank.put("red", "spoon", "in the drawer")
+        seen = other.bank("find the spoon")
+        assert [(one.id, one.team, one.key) for one in seen.entries()] == [(entry, "red", "spoon")]
+        assert seen.entries(entry) == []
+        assert seen.pull(entry, "blue") == "in the drawer"
+        bank.pull(entry, "red")
+        assert (bank.pulls(), bank.pulls(own=True)) == ([(entry, "blue")], [(entry, "red")])
+        with pytest.raises(UnknownName, match="12345"):
+            seen.pull(12345, "blue")
+        vouching = remote.record(episode("open drawer"))
+        assert seen.promote(Item("insight", "Spoons lie in drawers"), "nobody").status == "rejected"
+        assert seen.promote(Item("insight", "Spoons lie in drawers"), vouching).status == "added"
+    assert remote.bank("find the spoon").keys() == {}
+
+
+# ---- what is served
+
+
+def test_all_that_the_runtime_calls_is_served():
+    """Every method of a library that a module of the runtime names."""
+    called = set()
+    for file in Path(inspect.getfile(hardwon.runtime)).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).removeprefix("self.") in (
+                "library",
+                "_library",
+            ):
+                called.add(node.attr)
+    assert called >= {"recall", "check", "record", "evolve"}
+    inherited = {"record", "add", "items"}  # by record_many, add_many and _listed
+    assert called - inherited - SERVED_BY_HAND_ONLY - {"namespace"} <= vars(RemoteLibrary).keys()
+
+
+def test_what_needs_the_file_is_refused(remote):
+    with pytest.raises(LibraryError, match="beside the library's file"):
+        remote.repair()
+
+
+# ---- errors
+
+
+def test_errors_are_the_library_s_own(remote):
+    with pytest.raises(UnknownName, match="in-none"):
+        remote.get("in-none")
+    with pytest.raises(ConfigError, match=r"negative|greater"):
+        remote.items(offset=-1)
+    with pytest.raises(ConfigError, match="title"):
+        remote.update(remote.add(Item("insight", "A lamp")).item_id, title=7)
+
+
+@pytest.fixture
+def in_haste(monkeypatch):
+    """No wait between tries."""
+    monkeypatch.setattr("hardwon.memory.wire.WAIT_S", 0.0)
+
+
+def test_server_that_is_not_there(in_haste):
+    with pytest.raises(LibraryUnreachable, match="hardwon serve"):
+        RemoteLibrary("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("url", ["", "nowhere", "ftp://127.0.0.1"])
+def test_address_that_is_none(url, in_haste):
+    with pytest.raises((ConfigError, LibraryUnreachable), match=r"http|answer"):
+        RemoteLibrary(url)
+
+
+def test_token_decides_what_it_may(path):
+    with ExperienceLibrary.open(path):
+        pass
+    tokens = Tokens.beside(path)
+    reader, writer = tokens.add("reader"), tokens.add("writer", namespaces=["acme"], write=True)
+    with served(path, tokens=tokens, local=False) as url:
+        with RemoteLibrary(url, writer, "acme") as acme, RemoteLibrary(url, reader, "acme") as seen:
+            acme.add(Item("insight", "A lamp"))
+            assert (acme.read_only, seen.read_only) == (False, True)
+            assert [item.title for item in seen.items()] == ["A lamp"]
+            with pytest.raises(LibraryForbidden, match="reader"):
+                seen.add(Item("insight", "A box"))
+        with pytest.raises(LibraryForbidden):
+            RemoteLibrary(url, writer, "default")
+        with pytest.raises(LibraryForbidden, match="token"):
+            RemoteLibrary(url)
+
+
+def test_read_only_library_says_so(learnt):
+    with served(learnt, read_only=True) as url, RemoteLibrary(url) as library:
+        assert library.read_only
+        with pytest.raises(LibraryReadOnly):
+            library.add(Item("insight", "A lamp"))
+
+
+def test_many_threads_may_use_one(remote, episode):
+    told = [[episode("open drawer", id=f"{worker}-{n}") for n in range(5)] for worker in range(4)]
+    threads = [threading.Thread(target=lambda mine: [remote.record(one) for one in mine], args=(t,)) for t in told]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert remote.episodes == 20
+    assert all(isinstance(step, Step) for step in remote.trajectory("0-0").steps)
+
+
+# ---- guardrails on probation
+
+
+BROKEN, WORKED = Diagnosis(False, Failure.TOOL_ERROR, evidence="the bulb is broken"), Diagnosis(True)
+DARK = State("a dark room", task="light the room")
+
+
+def lamps(number):
+    """A lamp for every number, by name."""
+    return f"light(lamp='{'abcdefghijklmnopqrstuvwxyz'[number]}')"
+
+
+def test_probation_is_that_of_the_file(remote):
+    """Five are refused, and looking counts nothing; the trial that is due names what its outcome decides."""
+    for number in range(12):
+        made = [(lamps(number), BROKEN)] * 2 + [("change(part='bulb')", WORKED), (lamps(number), WORKED)]
+        steps = [Step(DARK, action, DARK, judged, t=t) for t, (action, judged) in enumerate(made)]
+        remote.record(Trajectory("light the room", tuple(steps), False))
+    remote.evolve()
+    state, action = DARK, lamps(20)
+    assert remote.check(state, action).allowed
+    assert remote.check(state, action, again=True).items
+    assert not remote.enforce(state, action, again=True).allowed
+    (guard, *_) = remote.check(state, action, again=True).items
+    for _ in range(TRIAL_REFUSALS - 1):
+        assert not remote.enforce(state, action, again=True).allowed
+    verdict = remote.enforce(state, action, again=True)
+    assert (verdict.allowed, verdict.trial) == (True, True)
+    assert guard in verdict.items
+    assert not remote.enforce(state, action, again=True).allowed

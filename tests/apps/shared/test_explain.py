@@ -1,0 +1,163 @@
+from dataclasses import replace
+
+import pytest
+
+from hardwon.apps.render.views import failures_words, probation_words
+from hardwon.apps.shared.explain import explain, guarded, happened, outcome, resolve
+from hardwon.memory import ExperienceLibrary, Failure, Item, State
+from hardwon.memory.errors import UnknownName
+
+
+@pytest.fixture
+def library(learnt):
+    with ExperienceLibrary.open(learnt, read_only=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reasoned(library):
+    """The newest step that was chosen by its value, as the episode explains it."""
+    for row in library.trajectories():
+        for step in explain(library, row["id"])["episode"]["steps"]:
+            if step["why"]["rests_on"]:
+                return step
+    raise AssertionError("no step was chosen by its value")
+
+
+def test_an_episode_says_what_each_step_rests_on(library, reasoned):
+    """From the value of an action to the steps it is made of, and what happened in them."""
+    why = reasoned["why"]
+    assert why["value"] is not None
+    assert why["n"] >= len(why["rests_on"])
+    assert why["key_words"][0].startswith("`")
+    assert all(past["happened"] and past["episode"] for past in why["rests_on"])
+    assert {past["id"] for past in why["rests_on"]} == {
+        step.id for step in library.steps([p["id"] for p in why["rests_on"]])
+    }
+
+
+def test_a_step_rests_on_earlier_steps_only(reasoned):
+    assert all(past["id"] < reasoned["id"] for past in reasoned["why"]["rests_on"])
+
+
+def test_what_was_blocked_names_the_guardrail_and_its_words(library):
+    episodes = (explain(library, row["id"])["episode"] for row in library.trajectories())
+    blocked = next(item for e in episodes for step in e["steps"] for item in step["why"]["blocked"])
+    assert library.get(blocked["id"]).kind == "guardrail"
+    assert blocked["says"].startswith("do not `")
+
+
+def test_an_item_says_why_it_exists_and_how_it_fared(library):
+    rule = next(item for item in library.items(["guardrail"]) if library.usages(item.id))
+    assert (rule.forbids or "").startswith("bite ")
+    told = explain(library, rule.id)["item"]
+    assert [step["id"] for step in told["evidence"]] == list(rule.provenance)
+    assert all(step["failure"] == "task_lost" for step in told["evidence"])
+    assert told["fared"][0]["mode"] == "blocked"
+    assert told["fared"][0]["arm"] == "retrieved"
+    assert told["history"][0]["op"] == "added"
+
+
+def test_a_step_is_found_by_its_number(library, reasoned):
+    assert explain(library, f"step:{reasoned['id']}")["step"] == reasoned
+
+
+def test_a_beginning_of_an_id_is_enough(library):
+    newest = library.trajectories(limit=1)[0]["id"]
+    assert resolve(library, newest[:12]) == ("episode", newest)
+
+
+def test_a_beginning_of_several_ids_asks_for_more(learnt):
+    with ExperienceLibrary.open(learnt, read_only=True) as library:
+        start = library.items()[0].id[:1]
+        with pytest.raises(UnknownName, match=r"is the beginning of .* Give more of it"):
+            resolve(library, start)
+
+
+def test_a_retired_item_is_still_explained(own):
+    with ExperienceLibrary.open(own) as library:
+        item = library.items()[0]
+        library.retire(item.id, "for the test")
+        assert explain(library, item.id)["item"]["status"] == "retired"
+
+
+def test_an_item_written_by_hand_has_no_evidence(own):
+    with ExperienceLibrary.open(own) as library:
+        admitted = library.add(Item("insight", "boxes hold apples"))
+        assert explain(library, admitted.item_id or "")["item"]["evidence"] == []
+
+
+def test_what_happened_is_the_answer_else_the_difference():
+    here = State("a hall", location="hall")
+    assert happened(here, State("a hall", location="hall", feedback="You wait.")) == "You wait."
+    assert happened(here, State("a cellar", location="cellar")) == "now in the cellar"
+    assert happened(State("a hall"), State("a dark hall")) == "a dark hall"
+    assert happened(here, here) == "nothing changed"
+
+
+def test_every_count_of_an_attempt_names_its_steps(library):
+    """systems.md §3: every claim resolves to ids."""
+    for summary in library.summaries():
+        told = explain(library, f"attempt:{summary.id}")["attempt"]
+        counts = {name: len(steps) for name, steps in told["evidence"].items()}
+        assert counts == {"worked": summary.n - sum(summary.failures.values()), **summary.failures}
+        assert told["best_step"]["id"] == summary.best
+
+
+@pytest.mark.parametrize("ref", ["step:x", "step:-1", f"step:{10**30}", "attempt:0", "attempt:x", "", "%"])
+def test_what_does_not_exist_is_an_unknown_name(library, ref):
+    with pytest.raises(UnknownName):
+        explain(library, ref)
+
+
+def test_a_guardrail_is_as_precise_as_its_overrides_say():
+    """What was overridden and failed, it was right to block; of what was only blocked, nobody knows."""
+    usage = {"trajectory_id": "a", "arm": "retrieved", "control_outcome": None}
+    blocked = {**usage, "mode": "blocked", "outcome": 1.0}
+    failed, worked = ({**usage, "mode": "overridden", "outcome": outcome} for outcome in (0.0, 1.0))
+    told = guarded([blocked, blocked, failed, failed, failed, worked])
+    assert (told["blocked"], told["overridden"], told["worked"], told["precision"]) == (2, 4, 1, 0.75)
+    assert guarded([blocked])["precision"] is None
+
+
+def test_an_item_says_what_it_is_worth(library):
+    told = explain(library, library.items()[0].id)["item"]
+    assert set(told["usefulness"]) == {"shown", "withheld", "difference", "low", "high"}
+    assert told["source"] == "experience"
+
+
+def test_an_episode_has_its_segments(library):
+    for row in library.trajectories(limit=5):
+        told = explain(library, row["id"])["episode"]
+        steps = [step for segment in told["segments"] for step in segment["steps"]]
+        assert steps == [step["id"] for step in told["steps"]]
+
+
+def test_a_guardrail_says_why_its_evidence_failed_and_when_it_is_tried_next(own, episode):
+    """Causes with counts and words, refusals, and the next trial."""
+    with ExperienceLibrary.open(own) as library:
+        for _ in range(5):
+            told = episode("shake drawer", library=library, failure=Failure.TOOL_ERROR, success=False)
+            step = told.steps[0]
+            step = replace(step, diagnosis=replace(step.diagnosis, evidence="permission denied"))
+            library.record(replace(told, steps=(step,)))
+        library.evolve()
+        guard = next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
+        library.enforce(episode().steps[0].pre, "shake drawer")
+        item = explain(library, guard.id)["item"]
+    times = len(item["provenance"])  # it may be made before the last of them
+    assert times >= 4
+    assert item["failures"] == [{"cause": "tool_error", "times": times, "words": "permission denied"}]
+    standing = item["probation"]
+    assert (standing["in_force"], standing["refused"], standing["next_trial_after_refusals"]) == (True, 1, 4)
+    assert failures_words(item["failures"]) == (
+        f'Why its evidence failed: tool_error {times} times ("permission denied").'
+    )
+    assert probation_words(standing).startswith("In force. Refused once; tried 0 times. Next trial after 4 more")
+
+
+def test_a_step_that_was_not_run_does_not_read_as_happened(episode):
+    (step,) = episode("shake drawer", failure=Failure.BLOCKED).steps
+    assert outcome(step) == "not run: a guardrail refused it (no reason is told)"
+    (step,) = episode("shake drawer", failure=Failure.REJECTED).steps
+    assert outcome(step) == "not run: a person refused it (no reason is told)"

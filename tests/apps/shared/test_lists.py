@@ -1,0 +1,44 @@
+from dataclasses import replace
+
+from hardwon.apps.render.views import estimated_words
+from hardwon.apps.shared import explain, lists
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.learning.rule_mining import strategy_id
+
+GENERAL = "take {1} | tried 0 to unknown | 1:T"
+SPECIAL = "take {1} | tried 0 to unknown | 1:T | inventory -"
+
+
+def test_a_strategy_that_is_part_of_an_estimate_which_chose_an_action_was_used(tmp_path, episode):
+    """Once an episode, whatever key the estimate names; a random action, and a key of another action, do not count."""
+
+    def record(library, why):
+        run = episode()
+        steps = tuple(replace(s, keys=("*", "take {1}", GENERAL, SPECIAL), why=why) for s in run.steps)
+        library.record(replace(run, steps=steps))
+        return library.trajectories(limit=1)[0]["id"]
+
+    with ExperienceLibrary.open(tmp_path / "own.db") as library:
+        chosen = [record(library, {"key": SPECIAL, "value": 0.5}) for _ in range(3)]
+        for why in ({"explored": True}, {"key": "", "value": 0.0}, {}):
+            record(library, why)
+        steps = tuple(step.id for step in library.trajectory(chosen[0]).steps if step.id is not None)
+        for key in (GENERAL, SPECIAL, "put {1} in {2} | tried 0 to unknown | 1:T"):
+            library.add(
+                Item(
+                    "strategy",
+                    f"Prefer {key}",
+                    id=strategy_id(key),
+                    provenance=steps,
+                    source="experience",
+                    writer="rules",
+                )
+            )
+        library.add(Item("strategy", "Prefer `open X` when you can", id="st-other", source="experience"))
+        found, _ = lists.items(library, ["strategy"], sort="used", limit=9)
+        used = dict(zip([item.id for item in found], lists.uses(library, found), strict=True))
+        assert explain.explain_item(library, strategy_id(GENERAL))["estimated"] == 3
+    assert used[strategy_id(GENERAL)] == used[strategy_id(SPECIAL)] == 3
+    assert sum(used.values()) == 6
+    assert {item.id for item in found[:2]} == {strategy_id(GENERAL), strategy_id(SPECIAL)}
+    assert estimated_words(3) == "Part of the estimate that chose an action in 3 episodes."

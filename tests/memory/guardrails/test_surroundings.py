@@ -1,0 +1,149 @@
+"""Guardrails whose structural words changed: what was learned early is still refused, and nothing else is."""
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, Guard
+from hardwon.memory.guardrails.surroundings import Context, Hull
+from hardwon.memory.retrieval.cache import STRUCTURAL_AFTER
+from hardwon.memory.situations.keys import Situation
+
+ROOMS = ("kitchen", "cellar", "attic", "garden", "bathroom", "study", "garage")
+TASK = "find the coin"
+OPEN = "open chest"
+
+
+def state(number, lock="locked"):
+    """A chest in one of the rooms, locked or not."""
+    room = ROOMS[number % len(ROOMS)]
+    return State(f"You are in the {room}. A {lock} chest stands here. There is a lamp {number % 5}.", task=TASK)
+
+
+def play(library, number, lock="locked", *, tried=True):
+    """Record an episode in which somebody opens the chest, or looks at the lamp alone."""
+    here = state(number, lock)
+    steps = [Step(here, "look at lamp", here, Diagnosis(True), 0.0, 0, library.keys(here, "look at lamp"))]
+    if tried:
+        failed = lock == "locked"
+        judged = Diagnosis(not failed, Failure.PENALTY if failed else Failure.NONE)
+        steps.append(Step(here, OPEN, here, judged, 0.0, 1, library.keys(here, OPEN)))
+    library.record(Trajectory(TASK, tuple(steps), False, seed=number))
+
+
+def learn(library, episodes, **kinds):
+    """Record episodes from number 0 on, and learn from each."""
+    for number in range(episodes):
+        play(library, number, **kinds)
+        library.evolve()
+
+
+def test_what_was_learned_before_any_word_was_structural_stays_refused(library):
+    """The failure: from episode 15 on `locked` belongs to the context, and the condition of before did not match."""
+    learn(library, 6)
+    assert not library.check(state(3), OPEN).allowed
+    for number in range(100, 140):
+        play(library, number, tried=False)
+        assert not library.check(state(number), OPEN).allowed, f"after {library.episodes} episodes"
+    assert library.episodes > 2 * STRUCTURAL_AFTER
+    assert "locked" in library.context(state(3), OPEN)
+    assert library.verify() == []
+
+
+def test_it_does_not_forbid_what_no_step_speaks_against(library):
+    """Of chests that are not locked, which look the same without structural words, nothing was learned."""
+    learn(library, 6)
+    for number in range(100, 140):
+        play(library, number, "wooden" if number % 2 else "locked", tried=number % 2 == 1)
+    assert not library.check(state(4), OPEN).allowed
+    assert library.check(state(4, "wooden"), OPEN).allowed
+
+
+def test_words_that_are_structural_no_more_take_nothing_away(library):
+    """Another game fills the library, and `locked` falls below the share; what was learned of chests stays."""
+    learn(library, STRUCTURAL_AFTER, tried=False)
+    learn(library, 10)
+    assert any("locked" in item.condition.get("around", "") for item in library.items(["guardrail"]))
+    assert "locked" in library.context(state(1), OPEN)
+    for number in range(300):
+        here = State(f"A row of {number % 3} pegs. The left peg is bent.", task="sort the pegs")
+        steps = (Step(here, "move peg", here, Diagnosis(True), 0.0, 0, library.keys(here, "move peg")),)
+        library.record(Trajectory("sort the pegs", steps, True, seed=1000 + number))
+    assert "locked" not in library.context(state(1), OPEN)
+    assert not library.check(state(1), OPEN).allowed
+
+
+def test_another_process_reads_the_same(path, library):
+    """What a guardrail means follows from the file alone."""
+    learn(library, 6)
+    for number in range(100, 140):
+        play(library, number, tried=False)
+    library.close()
+    with ExperienceLibrary.open(path, read_only=True) as again:
+        assert not again.check(state(2), OPEN).allowed
+        assert again.check(state(2, "mossy"), "open cupboard").allowed
+
+
+def test_a_success_speaks_against_it_whatever_the_words_are(library):
+    """The call that it forbids begins to work: its outcomes count under the condition of before, too."""
+    learn(library, 6)
+    (before,) = {item.id for item in library.items(["guardrail"])}
+    for number in range(100, 120):
+        play(library, number, tried=False)
+    here = state(3)
+    for number in range(30):
+        step = Step(here, OPEN, here, Diagnosis(True), 0.0, 0, library.keys(here, OPEN))
+        library.record(Trajectory(TASK, (step,), False, seed=2000 + number))
+        library.evolve()
+    assert library.check(here, OPEN).allowed
+    assert library.get(before).confidence < MIN_CONFIDENCE
+
+
+def contexts(*observations, action="put cup in sink"):
+    whole = [Situation(State(one), frozenset()).whole for one in observations]
+    return [Context.of(one, action) for one in whole]
+
+
+@pytest.mark.parametrize(
+    ("structural", "observation", "within"),
+    [
+        ({"full"}, "The full sink is near. A cup.", True),
+        ({"full"}, "The sink is near. A cup.", False),
+        ({"full", "near", "old"}, "The full sink is near. A cup.", True),
+        ({"full", "near", "old"}, "The full old sink is near. A cup.", True),
+        ({"full", "near", "new"}, "The full new sink is near. A cup.", False),
+        (set(), "The new sink. A cup.", True),
+        ({"full"}, "The full sink is near.", False),
+    ],
+)
+def test_the_hull_of_steps(structural, observation, within):
+    """What all have is needed, what none has is not there; an argument that is not shown is one that is not shown."""
+    words = frozenset(structural)
+    hull = Hull.of(contexts("The full old sink is near. A cup.", "The full sink is near. A cup."))
+    here = Context.of(Situation(State(observation), words), "put cup in sink")
+    assert hull.has(here, words) is within
+
+
+def test_one_context_is_equality():
+    """While the words stay the same the hull is the condition's own text."""
+    words = frozenset({"full", "near"})
+    situation = Situation(State("The full sink is near. A cup.", {"hands": "empty"}), words)
+    hull = Hull.of([Context.of(situation.whole, "put cup in sink")])
+    assert hull.context(words) == situation.context("put cup in sink")
+    assert hull.context(frozenset({"full"})) == "1: ; 2: full; hands empty"
+
+
+def test_a_condition_without_steps_means_what_it_says():
+    """People and models write conditions; imported ones may have lost their steps."""
+    here = Situation(State("The full sink is near. A cup."), frozenset({"full"}))
+    item = Item(
+        "guardrail",
+        "no",
+        condition={"around": "1: ; 2: full"},
+        forbids="put cup in sink",
+        confidence=0.9,
+        id="gu",
+        source="experience",
+        writer="rules",
+    )
+    assert not Guard([item]).check(here, "put cup in sink").allowed
+    assert Guard([item]).check(Situation(here.state, frozenset({"near"})), "put cup in sink").allowed

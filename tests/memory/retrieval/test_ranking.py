@@ -1,0 +1,139 @@
+from dataclasses import replace
+
+import pytest
+
+from hardwon.memory import Diagnosis, State, Step, Trajectory
+from hardwon.memory.retrieval.ranking import Known, by_support, kind_of
+
+WALL = "A brick wall with a painted %s on it, and moss."
+HERE = State(WALL % "boat")
+
+
+def did(*pairs, reward=1.0, name=""):
+    """An episode of (word in the state, action) pairs; the reward comes at the end."""
+    states = [State(WALL % word) for word, _ in pairs]
+    steps = [
+        Step(state, action, state, Diagnosis(True), reward * (t == len(pairs) - 1), t)
+        for t, (state, (_, action)) in enumerate(zip(states, pairs, strict=True))
+    ]
+    return Trajectory("walls", tuple(steps), reward > 0, id=name)
+
+
+def actions(library, **options):
+    """What was done in the states recalled."""
+    return [hit.what.action for hit in library.recall(HERE, **options).steps]
+
+
+@pytest.fixture
+def found():
+    """Three states as search gives them, all equally near."""
+    return [(ref, 0.5, "words") for ref in (1, 2, 3)]
+
+
+@pytest.fixture
+def store(library):
+    """States 1 to 3: one climbed, two dug at, the second of them without reward."""
+    library.record(did(("ship", "climb up")))
+    library.record(did(("house", "dig here")))
+    library.record(did(("tree", "dig there"), reward=0.0))
+    return library._store
+
+
+def refs(store, found, after=None):
+    """The states in their new order."""
+    return [ref for ref, _, _ in by_support(store, found, "1", after)]
+
+
+def test_the_kind_of_action_that_most_took_comes_first(library):
+    """Two that are near outvote one that is a little nearer, but not one that is much nearer."""
+    for word, action in (("ship", "climb up"), ("house", "dig left"), ("tree", "dig right")):
+        library.record(did((word, action)))
+    near = [(1, 0.55, ""), (2, 0.5, ""), (3, 0.5, "")]
+    assert refs(library._store, near) == [2, 3, 1]
+    assert refs(library._store, [(1, 0.6, ""), *near[1:]]) == [1, 2, 3]
+
+
+def test_the_nearest_of_a_kind_comes_first(store):
+    found = [(1, 0.2, ""), (2, 0.5, ""), (3, 0.9, "")]
+    assert refs(store, found) == [3, 2, 1]
+
+
+def test_what_brought_nothing_counts_for_less(store, found):
+    """A dig with and one without reward weigh more than a climb; without the first, the climb wins."""
+    assert refs(store, found) == [2, 3, 1]
+    assert refs(store, [one for one in found if one[0] != 2]) == [1, 3]
+
+
+def test_states_after_the_same_kind_of_action_count_for_more(library):
+    library.record(did(("cat", "knock once"), ("hall", "enter")))
+    library.record(did(("dog", "wait"), ("ball", "leave")))
+    assert actions(library, after="knock twice")[0] == "enter"
+    assert actions(library, after="wait")[0] == "leave"
+
+
+def test_a_beginning_is_told_from_not_knowing(library):
+    """Only "" says that the episode begins."""
+    library.record(did(("cat", "knock"), ("dog", "enter"), ("cow", "leave")))
+    assert actions(library, after="")[0] == "knock"
+
+
+def test_a_state_in_which_nothing_counts_is_left_out(store, found):
+    assert [ref for ref, _, _ in by_support(store, [*found, (99, 0.9, "")], "action != 'climb up'", None)] == [2, 3]
+
+
+def test_what_was_found_stays_as_it_was(store, found):
+    assert sorted(by_support(store, found, "1", None)) == found
+
+
+def test_nothing_found_is_nothing_ranked(store):
+    assert by_support(store, [], "1", "dig") == []
+
+
+def test_what_was_done_is_read_once_while_nothing_is_written(store, found):
+    known: Known = {}
+    first = by_support(store, found, "1", None, known)
+    assert by_support(store, found, "0", None, known) == first
+
+
+def test_whether_what_came_before_counts_is_remembered_apart(store, found):
+    known: Known = {}
+    by_support(store, found, "1", None, known)
+    assert by_support(store, found, "0", "dig", known) == []
+
+
+def test_what_is_done_later_counts_at_once(library):
+    """What is remembered of a state goes with the next write."""
+    library.record(did(("ship", "climb up"), reward=0.5))
+    assert actions(library) == ["climb up"]
+    library.record(did(("ship", "dig here")))
+    assert actions(library) == ["dig here"]
+
+
+def test_states_remembered_are_bounded(store, found, monkeypatch):
+    monkeypatch.setattr("hardwon.memory.retrieval.ranking.KNOWN", 2)
+    known: Known = {}
+    for after in (None, "dig", None):
+        assert [ref for ref, _, _ in by_support(store, found, "1", after, known)] == refs(store, found, after)
+        assert len(known) == len(found)
+
+
+def test_ties_go_by_id(library):
+    for word, action in (("cat", "climb"), ("dog", "dig"), ("cow", "eat")):
+        library.record(did((word, action)))
+    found = [(ref, 0.5, "") for ref in (3, 1, 2)]
+    assert refs(library._store, found) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [('search(city="Rome")', "search"), ("open drawer 3", "open"), ("look", "look"), ("", "")],
+)
+def test_the_kind_of_an_action(action, kind):
+    """The tool of a call, the verb of a sentence."""
+    assert kind_of(action) == kind
+
+
+def test_a_library_recalls_at_most_k(library):
+    for number in range(9):
+        library.record(replace(did((f"cat {chr(97 + number)}", "climb up")), id=f"e{number}"))
+    assert len(actions(library, k=3)) == 3

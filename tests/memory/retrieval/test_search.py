@@ -1,0 +1,193 @@
+import threading
+
+import pytest
+from hypothesis import given, strategies as st
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
+from hardwon.memory.retrieval.search import RRF, fuse
+
+
+@pytest.fixture
+def taught(library):
+    """A library with three items."""
+    for title in ("a stove burns potatoes", "an oven roasts potatoes", "keys open doors"):
+        library.add(Item("insight", title))
+    return library
+
+
+def titles(hits):
+    """What was found."""
+    return [hit.what.title for hit in hits]
+
+
+def test_fusing_follows_the_formula():
+    """score(d) = sum 1 / (RRF + rank), by hand; 2 is second and first, 1 first, 3 second."""
+    assert fuse([1, 2], [2, 3]) == [2, 1, 3]
+    assert 1 / (RRF + 2) + 1 / (RRF + 1) > 1 / (RRF + 1) > 1 / (RRF + 2)
+
+
+def test_fusing_breaks_ties_by_id():
+    """Any process gives the same order."""
+    assert fuse([5], [3]) == [3, 5]
+    assert fuse([], []) == []
+
+
+@given(st.lists(st.integers(0, 9), unique=True), st.lists(st.integers(0, 9), unique=True))
+def test_fusing_loses_and_invents_nothing(one, other):
+    """All that was found in any ranking is in the fused one, once."""
+    assert sorted(fuse(one, other)) == sorted({*one, *other})
+
+
+@given(st.lists(st.integers(0, 9), unique=True))
+def test_fusing_a_ranking_with_itself_keeps_it(ranking):
+    """Agreement changes nothing."""
+    assert fuse(ranking, ranking) == ranking
+
+
+def test_words_find_what_has_them(taught):
+    """Full-text search ranks what shares the rare words first."""
+    assert titles(taught.search("oven", how="text")) == ["an oven roasts potatoes"]
+
+
+def test_words_are_stemmed(taught):
+    """`door` finds `doors`."""
+    assert titles(taught.search("the door", how="text")) == ["keys open doors"]
+
+
+def test_meaning_finds_what_is_near(taught):
+    """Dense search ranks by cosine."""
+    hits = taught.search("an oven roasts", how="dense")
+    assert titles(hits)[0] == "an oven roasts potatoes"
+    assert [hit.similarity for hit in hits] == sorted((hit.similarity for hit in hits), reverse=True)
+
+
+def test_hybrid_says_what_found_a_hit(taught):
+    """By words, by meaning, or by both."""
+    why = {hit.what.title: hit.why for hit in taught.search("oven keyring")}
+    assert why["an oven roasts potatoes"] == "words and meaning"
+    assert why["keys open doors"] == "meaning"
+
+
+def test_what_only_words_find_is_found(library):
+    """A hit beyond the depth of the dense search comes in by its words."""
+    for number in range(60):
+        library.add(Item("insight", f"copper copper copper kettle {'abcdefgh'[number % 8]}{number}"))
+    library.add(Item("insight", "copper " + " ".join(f"filler{n}" for n in range(40)) + " zinc"))
+    hits = {hit.why for hit in library.search("copper kettle zinc", k=40) if "zinc" in hit.what.title}
+    assert hits == {"words"}
+
+
+def test_a_search_says_which_step(library, episode):
+    """Steps are found by the state they were taken in."""
+    library.record(episode("open drawer"))
+    (hit,) = library.search("wooden drawer closed")
+    assert hit.what.action == "open drawer"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "the of", '"', "'", 'a" OR b*', "NEAR(x y)", "(((", "col:x", "-", "日本語"])
+def test_any_text_may_be_searched_for(taught, text):
+    """No text is a syntax error of the index."""
+    for how in ("hybrid", "dense", "text"):
+        taught.search(text, how=how)
+
+
+def test_words_of_any_script_are_found(library):
+    """Not only English ones."""
+    library.add(Item("insight", "die Tür öffnet nach innen"))
+    assert titles(library.search("Tür", how="text")) == ["die Tür öffnet nach innen"]
+
+
+def test_an_items_own_words_find_it(library, episode):
+    """Also when no episode ever showed them."""
+    library.record(episode())
+    library.add(Item("insight", "zebras like a drawer"))
+    assert library.search("zebras drawer", how="text")[0].what.title == "zebras like a drawer"
+
+
+def test_a_changed_item_is_found_by_its_new_words(taught):
+    """By meaning as well as by words, though newer items have vectors already."""
+    first = taught.search("stove burns", how="dense")[0].what
+    taught.update(first.id, title="a fridge cools milk")
+    for how in ("dense", "text"):
+        assert titles(taught.search("fridge cools milk", how=how))[0] == "a fridge cools milk"
+        assert "a stove burns potatoes" not in titles(taught.search("stove burns", how=how))
+
+
+def test_lost_vectors_are_made_again(path, taught):
+    """All of them or some: the truth is the text."""
+    taught.search("anything")
+    for condition in ("ref = 1", "1"):
+        taught._store.connection.execute(f"DELETE FROM vectors WHERE {condition}")
+        with ExperienceLibrary.open(path) as again:
+            assert len(again.search("stove oven keys potatoes doors", how="dense")) == 3
+            assert again._store.rows("SELECT count(*) FROM vectors") == [(3,)]
+
+
+def test_a_torn_vector_is_made_again(path, taught):
+    """A vector of another length is none."""
+    taught.search("anything")
+    taught._store.connection.execute("UPDATE vectors SET vector = x'00' WHERE ref = 2")
+    with ExperienceLibrary.open(path) as again:
+        assert titles(again.search("an oven roasts potatoes", how="dense"))[0] == "an oven roasts potatoes"
+
+
+def test_vectors_are_made_once(path, taught):
+    """What one process embedded, another one reads."""
+    taught.search("anything")
+    with ExperienceLibrary.open(path) as again:
+        again.embedder.embed = None  # type: ignore[method-assign, assignment]
+        assert len(again._search.index("items")) == 3
+
+
+def test_vectors_of_another_process_are_taken_over(path, library, episode):
+    """A reader that searched before learns what another process embedded since."""
+    library.search("anything")
+    with ExperienceLibrary.open(path) as other:
+        other.record(episode(see="A zebra grazes."))
+        other.search("anything")
+    library.search("anything")
+    assert len(library._search.index("states")) == 2
+
+
+def test_threads_may_search_while_others_write(library, episode):
+    """No crash, no lost episode, and everything is found at the end."""
+    errors = []
+
+    def write(who):
+        for number in range(10):
+            library.record(episode(see=f"{who} sees a box {number}."))
+            library.add(Item("insight", f"{who} learnt {number}"))
+
+    def look():
+        try:
+            for _ in range(15):
+                library.search("sees a box")
+                library.recall(State("ann sees a box", task="x"))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(who,)) for who in ("ann", "bob")]
+    threads += [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert library.episodes == 20
+    assert len(library._search.index("states")) == 21
+    assert library.verify() == []
+
+
+def test_of_texts_with_all_the_words_the_one_that_says_little_else_comes_first():
+    """BM25 weighs the length of a text, the share of words that it has does not."""
+    with ExperienceLibrary.open(":memory:") as library:
+        long = "The kettle and the spoon " + " ".join(f"thing{number} lies{number}" for number in range(60))
+        for number, seen in enumerate((long, "A kettle, a spoon.", *(f"Door {n} of hall {n}." for n in range(9)))):
+            step = Step(State(seen), "look", State("Nothing."), Diagnosis(success=True), reward=1.0)
+            library.record(Trajectory(f"task {number}", (step,), success=True, score=1.0))
+        words = library._search.by_words("states", "kettles and spoons", 5, {}, 24)
+        assert [round(one.share, 3) for one in words] == [1.0, 1.0]
+        assert words[0].score == 1.0 > words[1].score
+        found = library.search("kettles and spoons", 1)[0].what
+        assert isinstance(found, Step)
+        assert found.pre.observation == "A kettle, a spoon."

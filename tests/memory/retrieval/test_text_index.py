@@ -1,0 +1,161 @@
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.retrieval.text_index import CONSIDERED, FEW, MORE_TERMS, QUERY_TERMS, RANKED, WINDOW, TextIndex
+
+
+@pytest.fixture
+def shown(library):
+    """Makes a text index over items that say these things."""
+
+    def make(*texts):
+        with library._store.transaction() as connection:
+            connection.executemany("INSERT INTO items_text_1(text) VALUES (?)", [(text,) for text in texts])
+        return TextIndex(library._store.rows, "items", 1)
+
+    return make
+
+
+def test_the_words_that_the_fewest_rows_have_are_looked_up(shown):
+    """Not those that the fewest episodes showed: one long episode may be half of all rows."""
+    index = shown(*["fridge oven"] * 20, "kettle", "kettle", "oven")
+    chosen = index.choose("a fridge, an oven, a kettle", {"fridge": 1, "oven": 1, "kettle": 9})
+    assert chosen.words == ("kettle", "fridge", "oven")
+    assert chosen.since == 0
+
+
+def test_words_that_no_row_has_are_not_looked_up(shown):
+    """They would take the place of those that find something."""
+    assert shown("a kettle").choose("the zebra and the kettle", {}).words == ("kettle",)
+    assert shown().choose("zebra", {}).words == ()
+
+
+def test_a_long_text_has_few_terms(shown):
+    """A long observation must not make the text index slow."""
+    words = [f"word{n}" for n in range(3000)]
+    index = shown(*words[:300])
+    asked = []
+    rows = index._rows
+
+    def count(*query):
+        asked.append(query)
+        return rows(*query)
+
+    index._rows = count
+    assert len(" ".join(words)) > 20_000
+    assert len(index.choose(" ".join(words), {}).words) == QUERY_TERMS
+    assert len(asked) <= CONSIDERED + 1
+
+
+def test_of_a_long_text_the_words_of_few_episodes_are_considered(shown):
+    """Which rows have them is counted for these alone."""
+    index = shown("rare", *["common"] * 5)
+    text = " ".join(f"word{n}" for n in range(3000)) + " rare"
+    assert index.choose(text, {f"word{n}": 7 for n in range(3000)} | {"rare": 1}).words == ("rare",)
+
+
+def test_common_words_are_left_out_where_rare_ones_serve(shown):
+    """Ranking costs by the row; a word in nearly all of them tells nothing."""
+    index = shown(*["door"] * RANKED, "door kettle")
+    assert index.choose("door kettle", {}).words == ("kettle",)
+
+
+def test_where_all_words_are_common_the_newest_rows_are_ranked(shown):
+    """By the words that they have: the newest with both come first, and none is older than the window."""
+    index = shown(*["door", "window", "door"] * WINDOW, *["door window"] * 2)
+    query = index.choose("door window", {})
+    assert query.words == ("window", "door")
+    assert query.since == 3 * 2 + 2
+    both = [3 * WINDOW + 2, 3 * WINDOW + 1]
+    assert index.search("door window", 2, {}) == both
+    assert index.search("door window", 3 * WINDOW, {})[2:5] == [3 * WINDOW - n for n in (1, 4, 7)]
+    assert min(index.search("door window", 3 * WINDOW, {})) == query.since
+
+
+def test_many_rows_are_ranked_by_the_words_that_they_have(shown):
+    """A word that few rows have weighs more than one that many have; the newer of two alike comes first."""
+    index = shown(*["door"] * (WINDOW - 1), "window", *["kettle"] * 200, "door window")
+    query = index.choose("door window kettle", {})
+    assert (query.since, set(query.words)) == (0, {"door", "window", "kettle"})
+    assert query.rows > FEW
+    last = WINDOW + 201
+    assert index.search("door window kettle", 4, {}) == [last, WINDOW, last - 1, last - 2]
+
+
+def test_a_row_written_since_is_among_the_newest(shown):
+    """Which rows have a word is remembered until something is written."""
+    index = shown(*["door window"] * WINDOW)
+    before = index.search("door window", 1, {})
+    shown("door window")
+    assert (before, index.search("door window", 1, {})) == ([WINDOW], [WINDOW + 1])
+
+
+def test_rows_further_back_are_looked_up_where_a_rarer_word_asks_for_them(shown):
+    """What is remembered of a word may begin later than what the next query needs."""
+    index = shown(*["lamp"] * WINDOW, *["door lamp"] * WINDOW, *["door"] * WINDOW)
+    assert min(index.search("door", 3 * WINDOW, {})) == 2 * WINDOW + 1
+    assert min(index.search("lamp door", 3 * WINDOW, {})) == WINDOW + 1
+
+
+def test_a_row_taken_away_is_not_found_once_it_is_told(shown, library):
+    """An item that was retired, or changed its words, is no newer row."""
+    index = shown(*["door window"] * (WINDOW + 1))
+    assert index.search("door window", 1, {}) == [WINDOW + 1]
+    with library._store.transaction() as connection:
+        connection.execute("DELETE FROM items_text_1 WHERE rowid = ?", (WINDOW + 1,))
+        connection.execute("INSERT INTO items_text_1(rowid, text) VALUES (?, 'lamp')", (WINDOW + 1,))
+    index.forget()
+    assert index.search("door window", 1, {}) == [WINDOW]
+
+
+def test_the_rows_of_few_words_are_remembered(shown, monkeypatch):
+    """Memory stays bounded however many words are asked for."""
+    monkeypatch.setattr("hardwon.memory.retrieval.text_index.LISTED", 2)
+    words = ("door", "lamp", "oven", "sink")
+    index = shown(*[" ".join(words)] * WINDOW)
+    for word in words:
+        assert index.search(word, 1, {}) == [WINDOW]
+        assert len(index._listed) <= 2
+
+
+def test_what_was_written_since_is_counted(shown):
+    """A word that no row had is looked up once one has it."""
+    index = shown("a kettle")
+    assert index.search("zebra", 5, {}) == []
+    shown("a zebra")
+    assert index.search("zebra", 5, {}) == [2]
+
+
+def test_words_are_counted_as_the_index_stems_them(shown):
+    """`doors` finds `door`."""
+    assert shown("a door").choose("doors", {}).words == ("doors",)
+
+
+def test_two_processes_choose_the_same_words(path, library, episode):
+    """What is chosen follows from what the library holds, not from what was asked before."""
+    for number in range(5):
+        library.record(episode(see=f"You see a kettle and box {number}."))
+        library.search("a kettle and a mirror", how="text")
+        library.add(Item("insight", f"boxes {number}"))
+    with ExperienceLibrary.open(path) as again:
+        for text in ("a kettle and box 3", "boxes"):
+            mine, other = (one.search(text, how="text") for one in (library, again))
+            assert [hit.what.id for hit in mine] == [hit.what.id for hit in other]
+
+
+def test_all_words_are_looked_up_where_few_rows_have_them(shown):
+    """Of a small library BM25 over the whole query costs nothing, and finds more than four words do."""
+    words = [f"word{n}" for n in range(12)]
+    index = shown(" ".join(words), *words)
+    assert len(index.choose(" ".join(words), {}, MORE_TERMS).words) == len(words)
+    assert index.search(" ".join(words), 1, {}, MORE_TERMS) == [1]
+
+
+def test_coverage_is_the_share_of_the_words_that_a_row_has(shown):
+    """A word that no row has counts as well: what it asks for is not there."""
+    index = shown("a kettle and a spoon", "a kettle", "a door")
+    assert [one.ref for one in index.scored("kettle spoon", 9, {})] == [1, 2]
+    both, one = (one.share for one in index.scored("kettle spoon", 9, {}))
+    assert both == 1.0 > one > 0.0
+    ((_, door, _),) = index.scored("door zebra giraffe", 9, {})
+    assert door < 0.5

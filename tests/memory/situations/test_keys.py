@@ -1,0 +1,208 @@
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from hardwon.memory import State
+from hardwon.memory.situations.keys import (
+    ANY_SAID,
+    CONTEXT_KEY,
+    Situation,
+    content_words,
+    guard_keys,
+    parse_action,
+    pattern_of,
+    words,
+)
+
+KITCHEN = State(
+    "You see a stove. The stove is hot. A raw potato lies beside an oven.",
+    task="cook the potato",
+    notes=("To roast a potato cook it in the oven.", "Slice the carrot."),
+    facts={"front": "stove", "inventory": ["a raw potato", "a knife"]},
+)
+STRUCTURAL = frozenset({"raw", "hot", "cook", "slice", "see"})
+
+
+@pytest.mark.parametrize(
+    ("action", "verb", "template", "slots"),
+    [
+        ("look around", "look", "look {1}", ("around",)),
+        ("open red door", "open", "open {1}", ("red door",)),
+        ("put dirty dress in laundry basket", "put", "put {1} in {2}", ("dirty dress", "laundry basket")),
+        ("Take Key From Box", "take", "take {1} from {2}", ("key", "box")),
+        ("go to kitchen", "go", "go to {1}", ("kitchen",)),
+        ("forward", "forward", "forward", ()),
+        ("", "", "", ()),
+        ("   ", "", "", ()),
+        ('search(query="red shoes", limit=3)', "search", "search(query={1}, limit={2})", ("red shoes", "3")),
+        ("fs.read(path='/a/b, c.txt')", "fs.read", "fs.read(path={1})", ("/a/b, c.txt",)),
+        ("ping()", "ping", "ping()", ()),
+    ],
+)
+def test_an_action_is_taken_apart(action, verb, template, slots):
+    """Commands are split at prepositions, calls at their named arguments."""
+    parsed = parse_action(action)
+    assert (parsed.verb, parsed.template, parsed.slots) == (verb, template, slots)
+
+
+def test_a_pattern_keeps_the_last_word_of_each_argument():
+    """`put dirty dress in basket` and `put dress in basket` are one pattern."""
+    assert pattern_of("put dirty dress in laundry basket") == "put dress in basket"
+    assert pattern_of("put dirty dress in laundry basket", keep_first=True) == "put {1} in basket"
+
+
+def test_words_are_lower_case_and_in_order():
+    """Punctuation separates words, hyphens and apostrophes do not."""
+    assert words("The well-lit Room's 2nd door!") == ("the", "well-lit", "room's", "2nd", "door")
+
+
+def test_words_may_be_of_any_script():
+    """A library in another language has words too."""
+    assert words("Öffne die Tür, 日本語!") == ("öffne", "die", "tür", "日本語")
+
+
+def test_function_words_name_nothing():
+    """What remains of a task is what it is about."""
+    assert content_words("put the spoon in the drawer") == {"put", "spoon", "drawer"}
+
+
+def test_keys_go_from_general_to_special():
+    """From any step, over the action's template, to its words in this context."""
+    keys = Situation(KITCHEN, STRUCTURAL).keys("cook raw potato in oven", "tried 0 to unknown")
+    assert keys[0] == "*"
+    assert keys[1] == "cook {1} in {2}"
+    assert keys[2] == "cook {1} in {2} | tried 0 to unknown"
+    assert keys[CONTEXT_KEY].startswith("cook {1} in {2} | tried 0 to unknown | ")
+    assert keys[-1].startswith("cook potato in oven | tried 0 to unknown | ")
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_context_of_an_argument_is_near_it():
+    """Structural and task words beside the argument count; what is far away or unknown does not."""
+    assert Situation(KITCHEN, STRUCTURAL).context("open stove") == "1: hot see; front stove"
+
+
+def test_words_of_the_task_become_one_mark():
+    """Which thing the task names differs from episode to episode; that it is named does not."""
+    assert "[T]" in Situation(KITCHEN, STRUCTURAL).context("examine raw")
+
+
+def test_what_is_not_shown_has_no_context():
+    """An argument the text does not name is marked so."""
+    assert Situation(KITCHEN, STRUCTURAL).context("open fridge") == "1: -; front stove"
+
+
+def test_without_structural_words_only_the_task_counts():
+    """Before enough episodes were seen, no word belongs to the structure."""
+    assert Situation(KITCHEN).context("open stove") == "1: ; front stove"
+
+
+def test_what_was_told_of_an_argument_is_found():
+    """The notes are read around the argument as the observation is."""
+    assert Situation(KITCHEN, STRUCTURAL).told_words("eat carrot") == ("1 slice",)
+
+
+def test_nothing_is_told_without_notes():
+    """No notes: no words, no marks."""
+    silent = Situation(State("You see a carrot."))
+    assert silent.told_words("eat carrot") == silent.marks("eat carrot") == ()
+
+
+def test_marks_say_how_the_notes_speak_of_an_argument():
+    """With this verb, with another one, or not at all."""
+    situation = Situation(KITCHEN)
+    assert situation.marks("slice carrot") == ("1 told",)
+    assert situation.marks("eat carrot") == ("1 other",)
+    assert situation.marks("eat fork") == ("1 unnamed",)
+
+
+def test_flags_say_what_speaks_of_an_argument():
+    """Named by the task, listed by a fact, told of by a note."""
+    situation = Situation(State("x", task="take the knife", facts={"inventory": ["a knife", "a map"]}))
+    assert situation.flags(parse_action("give knife to fork")) == "1:T,inventory 2:"
+
+
+def test_facts_are_part_of_the_keys():
+    """Where the environment gives facts, another fact is another key."""
+    one = Situation(State("x", facts={"front": "wall"})).keys("go forward")
+    other = Situation(State("x", facts={"front": "clear"})).keys("go forward")
+    assert one[1] == other[1]
+    assert one[-1] != other[-1]
+
+
+def test_a_listing_is_reduced_to_what_the_task_names():
+    """`seen` says where the thing of the task is, whatever else is seen."""
+    state = State("x", task="go to the red ball", facts={"seen": ["grey box: 1 left", "red ball: 2 ahead"]})
+    assert any("seen TT 2 ahead" in key for key in Situation(state).keys("forward"))
+
+
+def test_guard_keys_go_from_wide_to_narrow():
+    """Failures are counted for the template and for the very arguments, where this is shown."""
+    keys = guard_keys(Situation(State("A lamp is lit.", task="x"), frozenset({"lit"})), "open old lamp")
+    assert keys[0].startswith("! open {1} @ around ")
+    assert keys[1].startswith("! open lamp @ around ")
+
+
+def test_another_process_gives_the_same_keys():
+    """Experience is filed alike whatever seed a process hashes with."""
+    code = textwrap.dedent(
+        """
+        from hardwon.memory import State
+        from hardwon.memory.situations.keys import Situation, guard_keys
+        state = State("A red, hot and big lamp is lit near a door.", task="lit red lamp", notes=("A lamp is hot.",),
+                      facts={"has": ["b lamp", "a"], "n": 3, "front": "wall"})
+        situation = Situation(state, frozenset("hot big lit near a red".split()))
+        print(situation.keys("put red lamp in door"), guard_keys(situation, "put red lamp in door"))
+        """
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        for seed in ("1", "2")
+    ]
+    assert runs[0].stdout == runs[1].stdout != b""
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", [" " * 20_000, "word " * 4_000, "\n" * 20_000, "lamp. " * 3_000])
+def test_a_long_text_takes_no_time(text):
+    """An observation of 20,000 characters is read in one pass."""
+    assert Situation(State(text, task="lamp", signature="-")).keys("open lamp")
+
+
+def test_a_listing_that_the_text_does_not_show_is_part_of_the_context():
+    """What an agent holds decides what it can make, and only the facts tell it."""
+    bare = Situation(State("You are in a workshop.", {"has": []}))
+    with_wood = Situation(State("You are in a workshop.", {"has": ["wood"]}))
+    assert (bare.context("craft table"), with_wood.context("craft table")) == ("1: -", "1: -; has wood")
+
+
+@pytest.mark.parametrize("facts", [{"has": ["wood"]}, {"seen": ["tree: 2 ahead"]}])
+def test_a_listing_that_the_text_shows_or_that_has_values_is_not(facts):
+    """The text around the argument says it better; a view changes with every step."""
+    state = State("You are in a workshop. You carry some wood.", facts)
+    assert Situation(state).context("craft table") == "1: -"
+
+
+def test_an_argument_without_a_word_is_nowhere_shown():
+    assert Situation(State("You are in ..", task="go up")).context("cd(folder='..')") == "1: -"
+
+
+@pytest.mark.parametrize(
+    ("observation", "notes", "said"),
+    [
+        ("Simon says, 'touch your nose'.", (), True),
+        ("Simon says, “Touch your nose”!", (), True),
+        ("It is dark.", ("Now touch your nose twice.",), True),
+        ("Simon says, 'touch your ear'.", (), False),
+        ("Touch it. Your nose itches.", (), False),
+        ("Your nose: touch nothing.", (), False),
+    ],
+)
+def test_an_action_that_the_text_names_is_marked(observation, notes, said):
+    """The returns of such actions say what following the text is worth, also for actions that were never made."""
+    keys = Situation(State(observation, notes=notes)).keys("touch your nose", "tried 0 to unknown")
+    assert keys[0] == (ANY_SAID if said else "*")
+    assert ("said" in keys[3]) is said
+    assert Situation(State("wait")).keys("wait")[0] == "*"

@@ -1,0 +1,81 @@
+import re
+
+import pytest
+
+from hardwon.memory import State
+from hardwon.memory.learning.rule_mining import strategy_id
+from hardwon.memory.situations.keys import GUARD_MARK, Situation, guard_keys
+from hardwon.memory.situations.titles import guardrail_title, remedy_title, skill_title, strategy_title, warning_title
+
+
+@pytest.mark.parametrize(
+    ("key", "title"),
+    [
+        (
+            "take {1} | tried 0 to unknown | 1:T | inventory -",
+            "Prefer `take X` when you have not tried it here and X is named by the task",
+        ),
+        (
+            "put {1} in {2} | tried 1 to new | 1:T,inventory 2: | inventory T | 1: ; 2: empty | 1: reads; 2: -",
+            "Prefer `put X in Y` when you tried it once here and it led somewhere new, X is named by the task and in "
+            'the inventory, the inventory has something that the task names, the text about Y has "empty" and your '
+            'notes about X have "reads"',
+        ),
+        ("cook {1} in stove | 1 grill", 'Prefer `cook X in stove` when your notes about X have "grill"'),
+        ("wait | tried 2 to stale", "Prefer `wait` when you tried it several times here and it led to a state that "
+         "you have seen many times"),
+        ("go {1} |  | ", "Prefer `go X` when you can"),
+    ],
+)  # fmt: skip
+def test_a_strategy_is_a_sentence(key, title):
+    assert strategy_title(key) == title
+
+
+@pytest.mark.parametrize(
+    ("condition", "title"),
+    [
+        ({"around": "1: raw; front wall"}, 'the text about X has "raw" and the situation says "front wall"'),
+        ({"around": "1: -"}, "X is not in sight"),
+        ({"told": "1 grill"}, 'your notes about X have "grill"'),
+        ({"mark": "2 unnamed"}, "Y is not mentioned in your notes"),
+        ({"text": "is locked"}, 'the text says "is locked"'),
+    ],
+)
+def test_what_is_forbidden_and_what_fails_are_sentences(condition, title):
+    assert guardrail_title("cook {1} in {2}", condition) == f"Do not `cook X in Y` when {title}"
+    assert warning_title("cook {1} in {2}", condition) == f"`cook X in Y` mostly fails when {title}"
+
+
+def test_without_a_condition_nothing_follows():
+    assert guardrail_title("shake drawer", {"around": ""}) == "Do not `shake drawer`"
+
+
+def test_skills_and_remedies_are_sentences():
+    assert skill_title(["open {1}", "take {2} from {1}"]) == "To earn a reward, `open X`, then `take Y from X`"
+    assert (
+        remedy_title(["take key", "open {4}"], "no_effect")
+        == "If `open X4` fails (no effect), first `take key`, then try it again"
+    )
+
+
+def test_no_form_of_key_shows_in_a_title():
+    """No number in braces, no bar, no count: whatever key the library makes."""
+    state = State(
+        "A map reads north. The box is empty.",
+        {"inventory": ["a map"], "front": "box"},
+        task="put the map in the box",
+        notes=("Put no coin there.",),
+    )
+    here = Situation(state, frozenset({"reads", "empty"}))
+    titles = [strategy_title(key) for key in here.keys("put map in box", "tried 0 to unknown") if " | " in key]
+    for key in guard_keys(here, "put map in box"):
+        pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
+        operator, _, operand = condition.partition(" ")
+        titles.append(guardrail_title(pattern, {operator: operand}))
+    assert len(titles) > 10
+    assert not [title for title in titles if re.search(r"\{\d|\||tried \d|\[T\]|\d:", title)]
+
+
+def test_an_id_does_not_depend_on_the_title():
+    """A strategy of an older library is met again under its id."""
+    assert strategy_id("take {1} | tried 0 to unknown | 1:T | inventory -") == "st-ddbf57d14047"

@@ -1,0 +1,214 @@
+"""Checksums of rows: a byte changed in any column of the truth is found, named, and held up nothing else."""
+
+import sqlite3
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from tests.memory.older import downgrade
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.errors import LibraryError
+from hardwon.memory.storage.checksums import SUMMED
+
+SEE = State("a room with a drawer", {"door": "shut"}, "room", "find the map", "you wait", ("a note",))
+THEN = State("an open drawer", {"drawer": "open"}, "room", "find the map")
+
+
+def _episode(name: str, **changes) -> Trajectory:
+    steps = (
+        Step(SEE, "open drawer", THEN, Diagnosis(True), -0.0, admissible=("open drawer", "wait")),
+        Step(THEN, "eat drawer", SEE, Diagnosis(False, Failure.NO_EFFECT), 1, admissible=("eat drawer",)),
+    )
+    return Trajectory("find the map", steps, True, 1, "off", 7, "done", {"environment": "rooms"}, name, **changes)
+
+
+def _populate(path) -> None:
+    """Write every kind of row, and change what is changed later: scores, uses, history."""
+    with ExperienceLibrary.open(path) as library:
+        added = library.add(Item("insight", "drawers jam", "pull them hard"))
+        assert added.item_id
+        library.record(_episode("first"))
+        shown = replace(_episode("second"), steps=tuple(replace(s, why={"recalled": [added.item_id]}) for s in SEEN))
+        library.record(shown)
+        library.update(added.item_id, title="drawers often jam")
+        library.retire(library.add(Item("insight", "tables do not jam")).item_id or "", "not so")
+        library.evolve()
+        library.recall(SEE, k=3)
+        library.record(_episode("", writer="mcp:x", trust="untrusted"))
+        library.items()
+
+
+SEEN = _episode("x").steps
+
+
+def _flipped(value):
+    """The value with one byte changed, as a disk may change it."""
+    if isinstance(value, bytes):
+        return bytes([value[0] ^ 1]) + value[1:] if value else b"\x01"
+    if isinstance(value, float):
+        return value + 1e-9 if value else 1e-300
+    return 1 if value is None else value ^ 2**30  # no other row has the number
+
+
+def _columns(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Every column of every table of the truth, apart from the counts that are made of other rows."""
+    made = {("steps", "attempt"), ("steps", "folded"), ("inbox", "failed")}
+    named = [(table, row[1]) for table in SUMMED for row in connection.execute(f"PRAGMA table_info({table})")]
+    return [one for one in named if one not in made]
+
+
+def _change(path, table: str, column: str, invalid: bool) -> int:
+    """Change one byte of the first row that has one there, and return the row's number (0 for none)."""
+    key = SUMMED[table].key
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        text = f"CASE typeof({column}) WHEN 'text' THEN CAST({column} AS BLOB) ELSE {column} END"
+        ref, value, kind = connection.execute(
+            f"SELECT {key}, {text}, typeof({column}) FROM {table} ORDER BY length({column}) DESC LIMIT 1"
+        ).fetchone()
+        changed = b"\xff" + value[1:] if invalid and kind == "text" and value else _flipped(value)
+        mark = "CAST(? AS TEXT)" if kind == "text" else "?"
+        connection.execute(f"UPDATE {table} SET {column} = {mark} WHERE {key} = ?", (changed, ref))
+        return int(changed if column == key or (table == "items" and column == "number") else ref)
+
+
+def _library_with_inbox(tmp_path):
+    """A library that has a row in every table, one of them an episode that a killed process left in the inbox."""
+    path = tmp_path / "experience.db"
+    _populate(path)
+    library = ExperienceLibrary.open(path)
+    library.record(_episode("waiting"))
+    library._store.close()
+    return path
+
+
+@pytest.mark.parametrize("invalid", [False, True], ids=["another letter", "no UTF-8"])
+def test_one_byte_changed_in_any_column_is_found(tmp_path, invalid):
+    """With its table and the number of its row; the library it was copied from is sound."""
+    path = _library_with_inbox(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        columns = _columns(connection)
+        empty = [table for table in SUMMED if not connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]]
+    assert empty == []
+    assert len(columns) > 80
+    content, copy = path.read_bytes(), tmp_path / "copy.db"
+    missed = []
+    for table, column in columns:
+        copy.write_bytes(content)
+        ref = _change(copy, table, column, invalid)
+        with ExperienceLibrary.open(copy) as library:
+            problems = library.verify()
+        if not any(table in one.where and (str(ref) in one.what or table == "inbox") for one in problems):
+            missed.append((table, column, ref, problems))
+        for suffix in ("-wal", "-shm"):
+            (tmp_path / f"copy.db{suffix}").unlink(missing_ok=True)
+    assert missed == []
+    with ExperienceLibrary.open(path) as library:
+        assert library.verify() == []
+
+
+NO_JSON = ("[1, 2", "null", "[]", '"text"', "7", '{"a": 1}', b"\xff{")
+JSON_COLUMNS = (
+    *(("trajectories", "meta"), ("states", "facts"), ("states", "notes"), ("steps", "diagnosis"), ("steps", "keys")),
+    *(("steps", "why"), ("items", "record"), ("changes", "detail"), ("offers", "actions"), ("inbox", "episode")),
+    *(("worlds", "record"), ("attempts", "failures")),
+)
+
+
+@pytest.mark.parametrize(("table", "column"), JSON_COLUMNS, ids=".".join)
+def test_damaged_json_is_named_or_left_out(tmp_path, table, column):
+    """Whatever is asked of the library: an answer, or an error of ours that names the table and the next step."""
+    path = _library_with_inbox(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content, copy = path.read_bytes(), tmp_path / "copy.db"
+    refused = 0
+    for text in NO_JSON[: -1 if table in ("attempts", "worlds") else None]:
+        copy.write_bytes(content)
+        with closing(sqlite3.connect(copy)) as connection, connection:
+            connection.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (text,))
+        refused += _ask_everything(copy, table)
+        for suffix in ("-wal", "-shm"):
+            (tmp_path / f"copy.db{suffix}").unlink(missing_ok=True)
+    if table in ("trajectories", "states", "items"):
+        assert refused
+
+
+@contextmanager
+def _named(table: str, number: int):
+    try:
+        yield
+    except LibraryError as error:
+        words = str(error)
+        if table not in words or "hardwon memory" not in words:
+            raise AssertionError(f"call {number} raised {error!r}") from error
+        raise
+
+
+def _ask_everything(path, table: str) -> int:
+    """Ask for everything, and count the errors: each must be ours, and say what to do."""
+    with ExperienceLibrary.open(path) as library:
+        ids = [row[0] for row in library._store.rows("SELECT id FROM items")]
+        asked = [
+            lambda: library.recall(SEE, k=3, actions={"open drawer": "", "eat drawer": ""}),
+            lambda: library.recall("a drawer", k=3),
+            lambda: library.recall(SEE, level="task"),
+            lambda: library.search("drawer"),
+            lambda: library.check(SEE, "eat drawer"),
+            lambda: library.items(status=None),
+            lambda: library.items(text="drawers"),
+            *(lambda ref=ref: library.get(ref) for ref in ids),
+            *(lambda ref=ref: library.history(ref) for ref in ids),
+            *(lambda ref=ref: library.update(ref, title="drawers jam at times") for ref in ids),
+            library.trajectories,
+            lambda: library.trajectory("first"),
+            lambda: library.steps([1, 2, 3]),
+            library.summaries,
+            library.clusters,
+            library.evolve,
+            library.stats,
+            lambda: library.record(_episode("one more")),
+            lambda: library.export_jsonl(path.parent / "out.jsonl"),
+            library.index,
+            library.repair,
+        ]
+        refused = 0
+        assert library.verify() or table in ("attempts", "worlds")
+        for number, ask in enumerate(asked):
+            with suppress(LibraryError), _named(table, number):
+                ask()
+                refused -= 1
+            refused += 1
+        return refused
+
+
+def test_a_damaged_row_holds_up_no_other(tmp_path, caplog):
+    """The other items are recalled and learned from; the damaged one is logged."""
+    path = _library_with_inbox(tmp_path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE items SET record = substr(record, 1, 40) WHERE number = 1")
+        connection.execute("UPDATE states SET observation = CAST(x'ff41' AS TEXT) WHERE id = 1")
+    with ExperienceLibrary.open(path) as library:
+        assert library.add(Item("insight", "doors creak", "oil them")).status == "added"
+        assert library.recall("doors creak", k=5).items
+        assert "is left out" in caplog.text
+        assert {one.where for one in library.verify()} == {"rows of items", "rows of states"}
+        assert {one.where for one in library.repair()} == {"rows of items", "rows of states"}
+
+
+def test_rows_of_an_older_library_get_checksums(tmp_path):
+    """When it is opened: all of them, whatever its schema; and a row without one is told, and given one by repair."""
+    path = tmp_path / "experience.db"
+    _populate(path)
+    for schema in (8, 10):
+        downgrade(path, schema)
+        with ExperienceLibrary.open(path) as library:
+            assert library.verify() == []
+            for table in SUMMED:
+                assert not library._store.rows(f"SELECT 1 FROM {table} WHERE checksum IS NULL")
+            library._store.connection.execute("UPDATE items SET checksum = NULL")
+            assert [one.where for one in library.verify()] == ["checksums"]
+            library.repair()
+            assert library.verify() == []

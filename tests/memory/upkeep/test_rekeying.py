@@ -1,0 +1,91 @@
+"""A library written under older keys keeps what it learnt."""
+
+import sqlite3
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory.situations.keys import KEYS_VERSION
+from hardwon.memory.upkeep import rekeying
+
+HERE = State("You see a sinkbasin 1 and a bed 1. Simon says, 'go to bed'.", task="go to bed")
+COUNTS = "tried 0 to unknown"
+ACTIONS = {"go to sinkbasin 1": 0.0, "go to bed 1": 1.0}
+
+
+def old_keys(action):
+    """The keys that version 1 made: an argument by its last word."""
+    last = action.rsplit(" ", 1)[-1]
+    form = "go to {1}"
+    return (
+        *("*", form, f"{form} | {COUNTS}", f"{form} | {COUNTS} | 1: | ", f"{form} | {COUNTS} | 1: |  | 1: | "),
+        *(f"go to {last} | {COUNTS} | 1: | ", f"! {form} @ around 1: ", f"! go to {last} @ around 1: "),
+    )
+
+
+@pytest.fixture
+def old(tmp_path):
+    """The path of a library as version 1 wrote it, with an episode that waits in the inbox."""
+    path = tmp_path / "old.db"
+    with ExperienceLibrary.open(path, "hashing") as library:
+        for seed in range(16):
+            steps = tuple(
+                Step(HERE, action, HERE, Diagnosis(True), reward, t, old_keys(action))
+                for t, (action, reward) in enumerate(ACTIONS.items())
+            )
+            library.record(Trajectory("go to bed", steps, success=True, score=1.0, seed=seed))
+            if seed == 14:
+                assert library.stats()["episodes"] == 15  # files what waits; the last one waits
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM meta WHERE name = 'keys'")
+        connection.execute("UPDATE words SET word = 'bed''' WHERE word = 'bed'")
+    connection.close()
+    return path
+
+
+def estimates(library):
+    found = library.recall(HERE, actions=dict.fromkeys(ACTIONS, COUNTS)).estimates
+    return {action: (estimate.n, estimate.key.partition(" | ")[0]) for action, estimate in found.items()}
+
+
+def test_steps_are_filed_under_todays_keys(old):
+    """What was learnt of the bed is found again, and apart from the sink."""
+    with ExperienceLibrary.open(old) as library:
+        assert estimates(library) == {
+            "go to sinkbasin 1": (16, "go to sinkbasin"),
+            "go to bed 1": (16, "go to bed"),
+        }
+        assert library.verify() == []
+        newest = library.trajectory(library.trajectories()[0]["id"])
+        assert newest.steps[0].keys == library.keys(HERE, newest.steps[0].action, COUNTS)
+
+
+def test_it_is_done_once(old):
+    """The version is written down; a library that is up to date is only asked for it."""
+    ExperienceLibrary.open(old).close()
+    with ExperienceLibrary.open(old) as library:
+        assert rekeying.rekey(library._store) == 0
+        assert library._store.rows("SELECT value FROM meta WHERE name = 'keys'") == [(str(KEYS_VERSION),)]
+
+
+def test_a_failure_amid_it_leaves_the_file_as_it_was(old, monkeypatch):
+    """All or nothing: the next opening begins again."""
+    monkeypatch.setattr(rekeying, "_keyed", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ExperienceLibrary.open(old)
+    monkeypatch.undo()
+    with sqlite3.connect(old) as connection:
+        assert connection.execute("SELECT 1 FROM words WHERE word = 'bed'''").fetchone()
+        assert not connection.execute("SELECT 1 FROM meta WHERE name = 'keys'").fetchone()
+    connection.close()
+    with ExperienceLibrary.open(old) as library:
+        assert estimates(library)["go to bed 1"] == (16, "go to bed")
+
+
+def test_readers_leave_it_to_a_writer(old):
+    """A library opened to be read is read as it is."""
+    with ExperienceLibrary.open(old, read_only=True) as library:
+        assert library.episodes == 16
+    with sqlite3.connect(old) as connection:
+        assert not connection.execute("SELECT 1 FROM meta WHERE name = 'keys'").fetchone()
+    connection.close()

@@ -1,0 +1,132 @@
+"""Learning from successes alone: what was done beside what could have been done."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory.upkeep.write_buffer import packed, unpacked
+from hardwon.memory.values.choices import PRIOR, Choices, weight_of
+
+HALL = State("You see a shelf and a sink. A dirty cup is on the shelf.", task="put a clean cup on the shelf")
+OFFER = ("go to shelf", "go to sink", "smash cup", "take cup from shelf", "wait")
+
+
+def walk(*actions, success=True, offer=OFFER, reward=1.0):
+    """An episode of these actions, each chosen among all that is offered, paid at its end."""
+    steps = [
+        Step(HALL, action, HALL, Diagnosis(True), reward * (t == len(actions) - 1), t, admissible=offer)
+        for t, action in enumerate(actions)
+    ]
+    return Trajectory(HALL.task, tuple(steps), success)
+
+
+def values(library):
+    """The estimates of all that is offered."""
+    found = library.recall(HALL, k=0, actions=dict.fromkeys(OFFER, "")).estimates
+    return {action: estimate.value for action, estimate in found.items()}
+
+
+def keyed(library, episode):
+    """The episode with the keys of its steps, as the runtime records it."""
+    return replace(
+        episode,
+        steps=tuple(replace(step, keys=library.keys(step.pre, step.action)) for step in episode.steps),
+    )
+
+
+def test_after_successes_alone_what_was_done_is_worth_more_than_what_was_not(library):
+    """The failure: every action was worth 0.87, the smashing of the cup as much as taking it."""
+    for _ in range(10):
+        library.record(keyed(library, walk("take cup from shelf", "go to sink")))
+    found = values(library)
+    assert min(found["take cup from shelf"], found["go to sink"]) > 2 * max(found["smash cup"], found["wait"])
+
+
+def test_without_what_was_admissible_all_is_as_before(library):
+    """Older episodes do not say what could have been done: values alone."""
+    for _ in range(10):
+        library.record(keyed(library, walk("take cup from shelf", "go to sink", offer=())))
+    assert values(library)["smash cup"] > 0.5
+
+
+def test_failures_take_the_weight_from_choices():
+    """None is left where a fifth of the episodes failed: then the returns tell."""
+    assert weight_of(74, 74) == 1.0
+    assert weight_of(90, 100) == pytest.approx(0.5)
+    assert weight_of(80, 100) == weight_of(0, 10) == weight_of(0, 0) == 0.0
+
+
+def test_shares_by_hand():
+    """`go to {1}`: 2 chances a step, taken once of 4 in general; the words themselves once of 2."""
+    choices = Choices()
+    choices.read(walk("go to sink", "wait", offer=("go to shelf", "go to sink", "wait")).steps, frozenset())
+    general = (2 + PRIOR * 0.0) / (6 + PRIOR)
+    form = (1 + PRIOR * general) / (4 + PRIOR)
+    assert choices.share(["*"]) == pytest.approx(general)
+    assert choices.share(["*", "go to {1}"]) == pytest.approx(form)
+    assert choices.share(["*", "never seen"]) == pytest.approx(general)
+
+
+def test_what_was_tried_here_is_tried_less(library):
+    """No demonstrator repeats in one state what led nowhere; nor does who learns from it."""
+    for _ in range(10):
+        library.record(keyed(library, walk("take cup from shelf", "go to sink", "wait")))
+    fresh = library.recall(HALL, k=0, actions=dict.fromkeys(OFFER, "tried 0 to unknown")).estimates
+    tried = {**dict.fromkeys(OFFER, "tried 0 to unknown"), "go to sink": "tried 2 to seen"}
+    again = library.recall(HALL, k=0, actions=tried).estimates
+    assert again["go to sink"].value < 0.7 * fresh["go to sink"].value
+
+
+def test_a_failed_step_and_one_without_a_choice_tell_nothing():
+    """Nor does an action that was not on the list."""
+    choices = Choices()
+    only, failed, outside = (
+        walk("wait", offer=("wait",)).steps[0],
+        replace(walk("wait").steps[0], diagnosis=Diagnosis(False)),
+        walk("fly").steps[0],
+    )
+    choices.read((only, failed, outside), frozenset())
+    assert choices.steps == 0
+
+
+def test_failed_episodes_are_not_imitated(library):
+    """Their choices are not counted, whatever they were."""
+    for _ in range(40):
+        library.record(keyed(library, walk("take cup from shelf")))
+    library.record(keyed(library, walk("smash cup", success=False, reward=0.0)))
+    assert values(library)["take cup from shelf"] > 3 * values(library)["smash cup"]
+
+
+def test_what_was_admissible_is_kept(library, path, tmp_path):
+    """In the inbox, in the file, in an export, without what looks like a secret; a list is stored once."""
+    secret = "run(password='hunter2hunter2')"
+    episode = walk("wait", "go to sink", offer=(*OFFER, secret))
+    assert unpacked(packed(episode), "").steps[0].admissible == (*OFFER, secret)
+    ref = library.record(episode)
+    steps = library.trajectory(ref).steps
+    assert steps[0].admissible[: len(OFFER)] == OFFER
+    assert "hunter2" not in repr(steps)
+    assert library._filed().rows("SELECT count(*) FROM offers") == [(1,)]
+    library.export_jsonl(tmp_path / "all.jsonl")
+    with ExperienceLibrary.open(tmp_path / "other.db") as other:
+        other.import_jsonl(tmp_path / "all.jsonl")
+        assert other.trajectory(ref).steps[1].admissible == steps[1].admissible
+
+
+def test_what_an_older_version_packed_is_read():
+    """An inbox that was written before an update has seven parts a step and no list of offers."""
+    told = json.loads(packed(walk("wait")))
+    old = json.dumps([*told[:8], [step[:7] for step in told[8]]])
+    assert unpacked(old, "").steps[0].admissible == ()
+
+
+def test_what_was_admissible_is_forgotten_with_its_episode(library):
+    """A text that stood in nothing but a list of actions selects the episode, and leaves the file."""
+    library.record(walk("wait", offer=(*OFFER, "call agent zebra")))
+    library.record(walk("wait"))
+    library.forget(text="agent zebra")
+    assert library._filed().rows("SELECT count(*), min(actions) FROM offers")[0][0] == 1
+    assert "zebra" not in repr(library._filed().rows("SELECT * FROM offers"))
+    assert len(library.trajectories()) == 1

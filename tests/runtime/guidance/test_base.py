@@ -1,0 +1,141 @@
+import pytest
+
+from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step
+from hardwon.memory.records import Hit
+from hardwon.runtime.guidance.base import RetrievalGuidance, WarmUpGuidance
+from hardwon.runtime.guidance.rendering import Visible, tell_failure
+from hardwon.runtime.interfaces.types import Context
+
+HALL = State("You are in the hall. There is a door.")
+
+
+def item(title, kind="insight", **fields):
+    """A hit on an item."""
+    return Hit(Item(kind, title, **{"id": title, **fields}), 0.5, "words")
+
+
+def step(action, failure=Failure.NONE, evidence=""):
+    """A hit on a step that led to a return of 0.5."""
+    judged = Diagnosis(failure is Failure.NONE, failure, evidence=evidence)
+    return Hit(Step(HALL, action, HALL, judged, return_to_go=0.5), 0.5, "words")
+
+
+def asked(items=(), steps=(), guardrails=(), **fields):
+    """What guidance looks at in the hall."""
+    return Context(HALL, recollection=Recollection(tuple(items), tuple(steps), tuple(guardrails)), **fields)
+
+
+def hint(items=(), steps=(), guardrails=()):
+    """What is said of a recollection."""
+    return RetrievalGuidance().propose(asked(items, steps, guardrails))
+
+
+NO_EATING = Item("guardrail", "do not eat", "it is poison", condition={"text": "x"}, forbids="eat {1}", id="gu")
+
+
+def test_nothing_recalled_says_nothing():
+    """Abstaining is a valid answer and costs no token."""
+    assert hint() is None
+
+
+def test_what_was_recalled_is_said():
+    """A line each: items, guardrails, then steps."""
+    said = hint([item("doors stick", body="push hard")], [step("open door")], [NO_EATING])
+    assert said.text.splitlines() == [
+        "- insight: doors stick. push hard",
+        "- guardrail: do not eat. it is poison",
+        "- in a similar situation, `open door` led to a return of 0.50",
+    ]
+
+
+def test_it_says_whom_to_credit():
+    """Items and guardrails, each once; steps are nobody's."""
+    assert hint([item("a"), item("b"), item("a")], [step("open")], [NO_EATING]).item_ids == ("a", "b", "gu")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "line"),
+    [
+        ("It is locked.", "- in a similar situation, `open` failed (precondition): It is locked."),
+        ("", "- in a similar situation, `open` failed (precondition)"),
+    ],
+)
+def test_a_failed_step_warns(evidence, line):
+    """With the words of the environment, where there were any."""
+    assert hint(steps=[step("open", Failure.PRECONDITION, evidence)]).text == line
+
+
+def test_what_a_guardrail_forbids_is_not_recommended():
+    """However well it went elsewhere."""
+    assert "eat cake" not in hint(steps=[step("eat cake"), step("drink tea")], guardrails=[NO_EATING]).text
+
+
+def test_what_is_said_twice_is_said_once():
+    """Two steps alike make one line."""
+    assert hint(steps=[step("open"), step("open")]).text.count("\n") == 0
+
+
+def test_a_hint_names_the_steps_it_speaks_of():
+    """So that a person can ask later on what experience a choice rested."""
+    state = State("a hall")
+    step = Step(state, "open door", state, Diagnosis(True), id=7, return_to_go=0.5)
+    hint = RetrievalGuidance().propose(asked(steps=[Hit(step, 1.0, "near")]))
+    assert hint is not None
+    assert hint.step_ids == (7,)
+
+
+def test_a_skill_that_begins_with_what_is_forbidden_is_not_recommended():
+    """systems.md §7.8: guidance that recommends a forbidden action is dropped; nobody is credited for it."""
+    said = hint([item("dine", "skill", steps=("eat cake", "rest"))], guardrails=[NO_EATING])
+    assert said.item_ids == ("gu",)
+    assert "dine" not in said.text
+
+
+def test_when_not_to_use_an_item_is_said():
+    """With the item itself."""
+    assert hint([item("push doors", when_not_to_use="they are locked")]).text.endswith("Not when: they are locked.")
+
+
+def warm(library, items, iteration):
+    """Whether guidance speaks with so many items, after so many iterations."""
+    for n in range(len(library.items()), items):
+        library.add(Item("insight", f"fact number {'abcdefghijkl'[n]}"))
+    guidance = WarmUpGuidance(RetrievalGuidance(), library)
+    guidance.iteration = iteration
+    return guidance.propose(asked([item("doors stick")])) is not None
+
+
+def test_guidance_waits_until_it_is_warm(library):
+    """systems.md §1: warm-up gates: no injection at iteration < 5 or size < 10."""
+    assert [warm(library, 9, iteration) for iteration in (4, 5, 50)] == [False] * 3
+    assert [warm(library, 10, iteration) for iteration in (0, 4, 5)] == [False, False, True]
+
+
+def test_items_that_were_retired_do_not_count(library):
+    """Only active ones do."""
+    assert warm(library, 10, 5)
+    library.retire(library.items()[0].id, "wrong")
+    assert WarmUpGuidance(RetrievalGuidance(), library).is_warm is False
+
+
+def test_without_a_trainer_episodes_are_counted(library, episode):
+    """An agent that learns evolves the library after each."""
+    warm(library, 10, 0)
+    guidance = WarmUpGuidance(RetrievalGuidance(), library, iterations=2)
+    seen = []
+    for _ in range(3):
+        seen.append(guidance.is_warm)
+        library.record(episode())
+    assert seen == [False, False, True]
+
+
+def test_the_answer_to_a_failure_is_told_without_the_values_of_its_request():
+    """The environment's own words stay; names, numbers, addresses and what the request said become holes."""
+    seen = State("Please refund the peanut order of Grace Hopper.", task="refund peanut order")
+    answer = "ToolException: 'peanut' of Grace is no order, see grace@example.org; write it as 2027-05-31"
+    step = Step(seen, "refund(order=peanut)", seen, Diagnosis(False, Failure.TOOL_ERROR, evidence=answer))
+    told = tell_failure(answer, step, Visible(State("An order.")))
+    assert told == "ToolException: {value} of {value} is no order, see {value}; write it as ####-##-##"
+    assert "peanut" in tell_failure(answer, step, Visible(State("A peanut order.")))
+    assert tell_failure(answer, step, Visible(None, everything=True)) == answer
+    assert tell_failure("Grace Hopper, Elm Road 7", step, Visible(None)) == ""

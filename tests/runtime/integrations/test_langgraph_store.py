@@ -1,0 +1,518 @@
+"""The store beside LangGraph's own in memory, operation by operation; then what that has not: time and tenants."""
+
+import asyncio
+import threading
+from typing import Any, TypedDict
+
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, LibraryReadOnly
+from hardwon.runtime import HardwonStore
+from hardwon.runtime.integrations import langgraph_store as module
+
+LABELS = st.sampled_from(["acme", "acme-corp", "acme corp", "a", "users", "ada", "ü", "*x"])
+NAMESPACES = st.lists(LABELS, min_size=1, max_size=3).map(tuple)
+PREFIXES = st.lists(LABELS, max_size=2).map(tuple)
+PATTERNS = st.lists(st.one_of(LABELS, st.just("*")), min_size=1, max_size=2).map(tuple)
+KEYS = st.sampled_from(["one", "two", "three", "a.b", "", "zero\x00byte"])
+WORDS = st.sampled_from(["green tea", "black tea with milk", "a bus to Rome", "the train to Rome", "", "two words"])
+SCALARS = st.one_of(WORDS, st.integers(-5, 5), st.booleans(), st.none(), st.floats(-2, 2))
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": WORDS,
+        "n": st.integers(-5, 5),
+        "tags": st.lists(st.sampled_from(["warm", "cold drink", "by the window"]), max_size=3, unique=True),
+        "deep": st.fixed_dictionaries({"text": st.sampled_from(["a cup", "a fast train"]), "n": st.integers(-5, 5)}),
+        "any": SCALARS,
+    },
+)
+INDEX = st.sampled_from([None, False, ["text"], ["tags[*]"], ["deep.text", "text"]])
+EQUAL = st.one_of(
+    st.fixed_dictionaries({}, optional={"text": WORDS, "n": st.integers(-5, 5), "any": SCALARS}),
+    st.fixed_dictionaries({"deep": st.fixed_dictionaries({"n": st.integers(-5, 5)})}),
+    st.fixed_dictionaries({"tags": st.lists(WORDS, max_size=2)}),
+    st.fixed_dictionaries({"text": st.fixed_dictionaries({"$ne": WORDS})}),
+    st.fixed_dictionaries({"any": st.fixed_dictionaries({"$eq": SCALARS})}),
+)
+ORDERED = st.dictionaries(st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), st.integers(-5, 5), min_size=1, max_size=2)
+FIELDS = ["text", "deep.text", "tags[*]"]
+
+
+def plain(item):
+    return None if item is None else (item.namespace, item.key, item.value)
+
+
+def everything(items):
+    return sorted(repr(plain(item)) for item in items)
+
+
+class Beside(RuleBasedStateMachine):
+    """Each operation is carried out by both stores; what they answer is the same, the order of equals apart.
+
+    The oracle keeps the old vectors of a value that is put again, and names that were only asked for, and takes
+    no text twice in one batch: so it is told to delete first, and neither of the others is put to it.
+    """
+
+    @initialize()
+    def open(self):
+        self.library = ExperienceLibrary.open(":memory:")
+        embed = lambda texts: [vector.tolist() for vector in self.library.embedder.embed(texts)]  # noqa: E731
+        self.ours = HardwonStore(self.library, index={"fields": FIELDS})
+        self.oracle = InMemoryStore(index={"dims": self.library.embedder.dim, "embed": embed, "fields": FIELDS})
+        self.there: set[tuple[str, ...]] = set()
+
+    def teardown(self):
+        if hasattr(self, "ours"):
+            self.ours.close()
+            self.library.close()
+
+    @rule(namespace=NAMESPACES, key=KEYS, value=VALUES, index=INDEX)
+    def put(self, namespace, key, value, index):
+        """With what is embedded of it."""
+        self.oracle.delete(namespace, key)
+        for store in (self.ours, self.oracle):
+            store.put(namespace, key, value, index=index)
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def delete(self, namespace, key):
+        for store in (self.ours, self.oracle):
+            store.delete(namespace, key)
+
+    @rule(namespace=NAMESPACES, key=KEYS)
+    def get(self, namespace, key):
+        assert plain(self.ours.get(namespace, key)) == plain(self.oracle.get(namespace, key))
+
+    @rule(prefix=PREFIXES, wanted=st.one_of(st.none(), EQUAL))
+    def search(self, prefix, wanted):
+        ours = self.ours.search(prefix, filter=wanted, limit=1000)
+        assert everything(ours) == everything(self.oracle.search(prefix, filter=wanted, limit=1000))
+
+    @rule(prefix=PREFIXES, wanted=ORDERED)
+    def search_by_order(self, prefix, wanted):
+        """The oracle cannot compare what is missing; so all have a number here."""
+        having = [item for item in self.oracle.search(prefix, limit=1000) if "n" in item.value]
+        numbered = InMemoryStore()
+        for item in having:
+            numbered.put(item.namespace, item.key, item.value)
+        ours = self.ours.search(prefix, filter={"n": wanted}, limit=1000)
+        assert everything(ours) == everything(numbered.search(prefix, filter={"n": wanted}, limit=1000))
+
+    @rule(prefix=PREFIXES, wanted=st.one_of(st.none(), EQUAL), limit=st.integers(0, 4), offset=st.integers(0, 4))
+    def page(self, prefix, wanted, limit, offset):
+        """A part of what there is, the newest first."""
+        whole = self.ours.search(prefix, filter=wanted, limit=1000)
+        part = self.ours.search(prefix, filter=wanted, limit=limit, offset=offset)
+        assert list(map(plain, part)) == list(map(plain, whole[offset : offset + limit]))
+        assert len(part) == len(self.oracle.search(prefix, filter=wanted, limit=limit, offset=offset))
+        times = [item.updated_at for item in whole]
+        assert times == sorted(times, reverse=True)
+
+    @rule(prefix=PREFIXES, query=WORDS.filter(bool), wanted=st.one_of(st.none(), EQUAL), limit=st.integers(1, 4))
+    def search_by_meaning(self, prefix, query, wanted, limit):
+        """The same scores in the same order, and the same score for the same value."""
+        asked: dict[str, Any] = {"query": query, "filter": wanted}
+        whole = {(item.namespace, item.key): item.score for item in self.oracle.search(prefix, **asked, limit=1000)}
+        ours, theirs = (store.search(prefix, **asked, limit=limit) for store in (self.ours, self.oracle))
+        assert [item.score for item in ours] == pytest.approx([item.score for item in theirs], abs=1e-5)
+        for item in ours:
+            assert item.score == pytest.approx(whole[item.namespace, item.key], abs=1e-5)
+        following = self.ours.search(prefix, **asked, limit=limit, offset=1)
+        assert list(map(plain, following[: limit - 1])) == list(map(plain, ours[1:]))
+
+    @rule(
+        prefix=st.one_of(st.none(), PATTERNS),
+        suffix=st.one_of(st.none(), PATTERNS),
+        depth=st.one_of(st.none(), st.integers(1, 3)),
+        limit=st.integers(0, 3),
+        offset=st.integers(0, 3),
+    )
+    def list_namespaces(self, prefix, suffix, depth, limit, offset):
+        named: dict[str, Any] = {"prefix": prefix, "suffix": suffix}
+        theirs = [labels for labels in self.oracle.list_namespaces(**named, limit=1000) if self.oracle._data[labels]]
+        wanted = sorted({labels[:depth] for labels in theirs})
+        ours = self.ours.list_namespaces(**named, max_depth=depth, limit=limit, offset=offset)
+        assert ours == wanted[offset : offset + limit]
+
+    @rule(
+        puts=st.lists(st.tuples(NAMESPACES, KEYS, st.one_of(st.none(), VALUES)), max_size=4),
+        reads=st.lists(st.tuples(NAMESPACES, KEYS), max_size=3),
+    )
+    def batch(self, puts, reads):
+        """Reads see what was there before; of two writes to one key the last counts."""
+        for namespace, key, _ in puts:
+            if value := self.oracle.get(namespace, key):
+                self.put(namespace, key, value.value, False)
+        ops: list[Any] = [PutOp(namespace, key, value, index=False) for namespace, key, value in puts]
+        ops += [*(GetOp(*read) for read in reads), SearchOp(("acme",), limit=100)]
+        ours, theirs = self.ours.batch(ops), self.oracle.batch(ops)
+        assert ours[: len(puts)] == theirs[: len(puts)]
+        assert [plain(item) for item in ours[len(puts) : -1]] == [plain(item) for item in theirs[len(puts) : -1]]
+        assert everything(ours[-1]) == everything(theirs[-1])
+
+    @invariant()
+    def nobody_sees_a_neighbour(self):
+        if hasattr(self, "ours"):
+            assert all(item.namespace[0] == "acme" for item in self.ours.search(("acme",), limit=1000))
+
+
+TestBesideInMemoryStore = Beside.TestCase
+TestBesideInMemoryStore.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+@pytest.fixture
+def store(library):
+    """An empty store in the test's library."""
+    with HardwonStore(library) as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands until it is moved: minutes."""
+
+    class Clock:
+        now = 1_000_000.0
+
+        def time(self):
+            return self.now
+
+        def forward(self, minutes):
+            self.now += 60 * minutes
+
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+# ---- lasting, and apart
+
+
+def test_what_was_put_is_there_when_the_library_is_opened_again(path):
+    for _ in range(2):
+        with ExperienceLibrary.open(path) as library, HardwonStore(library) as store:
+            known = store.get(("users", "ada"), "likes")
+            store.put(("users", "ada"), "likes", {"drink": "tea"})
+    assert known is not None
+    assert known.value == {"drink": "tea"}
+    assert known.created_at <= known.updated_at
+
+
+def test_a_prefix_never_finds_a_neighbour(store):
+    """`acme` is not the beginning of `acme-corp`."""
+    for name in ("acme", "acme-corp", "acme corp", "acm", "acme!", "acmf"):
+        store.put((name, "memories"), "secret", {"of": name})
+    assert [item.value for item in store.search(("acme",))] == [{"of": "acme"}]
+    assert store.list_namespaces(prefix=("acme",)) == [("acme", "memories")]
+
+
+def test_namespaces_of_the_library_are_apart(path):
+    with (
+        ExperienceLibrary.open(path, namespace="one") as one,
+        ExperienceLibrary.open(path, namespace="two") as two,
+        HardwonStore(one) as of_one,
+        HardwonStore(two) as of_two,
+    ):
+        of_one.put(("users",), "ada", {"n": 1})
+        assert of_two.get(("users",), "ada") is None
+        assert of_two.search((), query="ada") == []
+        assert of_two.list_namespaces() == []
+
+
+def test_a_value_put_again_keeps_its_first_time_and_comes_first(store):
+    for key in ("old", "new"):
+        store.put(("a",), key, {"n": 0})
+    first = store.get(("a",), "old")
+    store.put(("a",), "old", {"n": 1})
+    again = store.get(("a",), "old")
+    assert (again.created_at, again.value) == (first.created_at, {"n": 1})
+    assert again.updated_at > first.updated_at
+    assert [item.key for item in store.search(("a",))] == ["old", "new"]
+
+
+def test_two_stores_share_one_file(library, store):
+    with HardwonStore(library) as other:
+        store.put(("a",), "k", {"n": 1})
+        assert [item.value for item in other.search(("a",))] == [{"n": 1}]
+
+
+def test_many_threads_write_at_once(store):
+    def write(who):
+        for n in range(20):
+            store.put(("a", str(who)), str(n), {"n": n})
+
+    threads = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.search(("a",), limit=1000)) == 80
+
+
+def test_the_library_is_as_sound_as_before(library, store, episode, tmp_path):
+    """Its own checks, exports and imports know nothing of the store's tables."""
+    library.record(episode())
+    store.put(("a",), "k", {"n": 1})
+    assert library.verify() == []
+    assert library.repair() == []
+    assert library.export_jsonl(tmp_path / "out.jsonl") == 1
+    assert "langgraph" not in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+    assert store.get(("a",), "k").value == {"n": 1}
+
+
+def test_a_library_that_is_read_has_a_store_that_is_read(path, store):
+    with ExperienceLibrary.open(path, read_only=True) as reader, HardwonStore(reader) as read:
+        assert read.search(("a",)) == []
+        assert read.get(("a",), "k") is None
+        store.put(("a",), "k", {"n": 1}, ttl=5)
+        assert [item.value for item in read.search(("a",))] == [{"n": 1}]
+        with pytest.raises(LibraryReadOnly):
+            read.put(("a",), "k", {"n": 2})
+
+
+# ---- meaning
+
+
+def test_only_the_fields_of_the_index_are_embedded(library):
+    with HardwonStore(library, index={"fields": ["text"]}) as store:
+        store.put(("a",), "told", {"text": "green tea", "note": "a bus to Rome"})
+        store.put(("a",), "kept apart", {"text": "green tea"}, index=False)
+        store.put(("a",), "by its note", {"text": "green tea", "note": "a bus to Rome"}, index=["note"])
+        found = store.search(("a",), query="a bus to Rome")
+    assert [(item.key, item.score) for item in found] == [
+        ("by its note", pytest.approx(1.0, abs=1e-5)),
+        ("told", pytest.approx(0.0, abs=1e-5)),
+        ("kept apart", None),
+    ]
+
+
+def test_without_an_index_a_query_is_ignored(library):
+    with HardwonStore(library, index=None) as store:
+        store.put(("a",), "k", {"text": "tea"}, index=["text"])
+        assert [item.score for item in store.search(("a",), query="tea")] == [None]
+
+
+def test_vectors_of_another_embedder_are_made_again(path):
+    """The library was embedded anew meanwhile; what the old vectors say counts no more."""
+    from hardwon.memory.library import reembed
+
+    with ExperienceLibrary.open(path) as library, HardwonStore(library) as store:
+        store.put(("a",), "tea", {"text": "green tea"})
+    reembed(path, "hashing:64")
+    with ExperienceLibrary.open(path) as library, HardwonStore(library) as store:
+        assert store.search(("a",), query='{"text": "green tea"}')[0].score == pytest.approx(1.0, abs=1e-5)
+
+
+def counted(texts):
+    """How often each of three letters occurs: not of length 1."""
+    return [[float(text.count(letter)) for letter in "abc"] for text in texts]
+
+
+async def counted_later(texts):
+    """The same, later."""
+    return counted(texts)
+
+
+@pytest.mark.parametrize("embed", [counted, counted_later])
+def test_an_index_brings_its_own_embedder(library, embed):
+    """As LangGraph has it: dimensions and a function, whose vectors are compared by their cosine."""
+    with HardwonStore(library, index={"dims": 3, "embed": embed, "fields": ["text"]}) as store:
+        store.put(("x",), "a", {"text": "aaaa"})
+        store.put(("x",), "b", {"text": "bb"})
+        store.put(("x",), "none", {"text": "zzz"})
+        found = store.search(("x",), query="aaab")
+        assert [item.key for item in found] == ["a", "b", "none"]
+        assert found[0].score == pytest.approx(3 / 10**0.5, abs=1e-5)
+        assert asyncio.run(store.asearch(("x",), query="b"))[0].key == "b"
+    with HardwonStore(library) as store:  # the library's own embedder makes the vectors anew
+        assert store.search(("x",), query='{"text": "bb"}')[0].key == "b"
+
+
+@pytest.mark.parametrize(
+    "index",
+    [{"dims": 3}, {"embed": len}, {"dims": 0, "embed": len}, {"dims": "3", "embed": len}, {"dims": 3, "embed": 5}],
+)
+def test_an_index_that_cannot_embed_is_refused(library, index):
+    with pytest.raises(ConfigError, match="index"):
+        HardwonStore(library, index=index)
+
+
+def test_vectors_of_other_dimensions_are_refused(library):
+    with (
+        HardwonStore(library, index={"dims": 4, "embed": counted}) as store,
+        pytest.raises(ConfigError, match="dims 4"),
+    ):
+        store.put(("x",), "a", {"text": "aaaa"})
+
+
+def test_a_filter_takes_dotted_paths(library):
+    """Into objects; a key that has a dot itself comes first."""
+    with HardwonStore(library, index=None) as store:
+        store.put(("x",), "ada", {"user": {"plan": {"name": "pro", "seats": 5}}})
+        store.put(("x",), "bob", {"user": {"plan": {"name": "free", "seats": 1}}})
+        store.put(("x",), "dot", {"user.plan.name": "pro", "user": "none"})
+        assert [item.key for item in store.search(("x",), filter={"user.plan.name": "pro"})] == ["dot", "ada"]
+        assert [item.key for item in store.search(("x",), filter={"user.plan.seats": {"$gt": 2}})] == ["ada"]
+        assert store.search(("x",), filter={"user.plan.nothing.more": "pro"}) == []
+
+
+# ---- filters
+
+
+@pytest.mark.parametrize(
+    ("wanted", "keys"),
+    [
+        ({"n": {"$gt": 1}}, ["two"]),
+        ({"n": {"$gte": 1, "$lt": 2}}, ["one"]),
+        ({"n": {"$lte": "1"}}, ["one"]),
+        ({"day": {"$gte": "2026-02-01"}}, ["two"]),
+        ({"n": {"$gt": None}}, []),
+        ({"day": {"$lt": 5}}, []),
+        ({"missing": {"$gt": 0}}, []),
+        ({"missing": {"$ne": 0}}, ["two", "one"]),
+        ({"deep": {"n": {"$eq": 1}}}, ["one"]),
+        ({"n": 2, "day": {"$ne": "x"}}, ["two"]),
+    ],
+)
+def test_filters_compare_what_can_be_compared(store, wanted, keys):
+    """What is missing, or of another kind, is neither more nor less."""
+    store.put(("a",), "one", {"n": 1, "day": "2026-01-31", "deep": {"n": 1}})
+    store.put(("a",), "two", {"n": 2, "day": "2026-02-01", "deep": {"n": 2}})
+    assert [item.key for item in store.search(("a",), filter=wanted)] == keys
+
+
+def test_an_unknown_operator_is_refused(store):
+    store.put(("a",), "k", {"n": 1})
+    with pytest.raises(ConfigError, match=r"filter has '\$in'; use one of \$eq, \$ne"):
+        store.search(("a",), filter={"n": {"$in": [1]}})
+
+
+def test_a_filter_comes_before_limit_and_offset(store):
+    store.batch([PutOp(("a",), str(n), {"even": n % 2 == 0}) for n in range(20)])
+    found = store.search(("a",), filter={"even": True}, limit=4, offset=5)
+    assert [item.key for item in found] == ["8", "6", "4", "2"]
+
+
+# ---- expiry
+
+
+def test_a_value_expires_and_is_gone(store, clock):
+    store.put(("a",), "k", {"text": "tea"}, ttl=5)
+    clock.forward(6)
+    assert store.get(("a",), "k") is None
+    assert store.search(("a",), query="tea") == []
+    assert store.list_namespaces() == []
+
+
+def test_reading_a_value_puts_its_end_off(store, clock):
+    for key in ("read", "listed", "glanced at"):
+        store.put(("a", key), key, {"n": 1}, ttl=5)
+    clock.forward(4)
+    store.get(("a", "read"), "read")
+    store.search(("a", "listed"))
+    store.get(("a", "glanced at"), "glanced at", refresh_ttl=False)
+    clock.forward(4)
+    assert [item.key for item in store.search(("a",))] == ["listed", "read"]
+
+
+def test_the_configuration_says_how_long_and_whether_reading_counts(library, clock):
+    with HardwonStore(library, ttl={"default_ttl": 5, "refresh_on_read": False}) as store:
+        store.put(("a",), "k", {"n": 1})
+        store.put(("a",), "for ever", {"n": 1}, ttl=None)
+        clock.forward(4)
+        assert store.get(("a",), "k") is not None
+        clock.forward(2)
+        assert [item.key for item in store.search(("a",))] == ["for ever"]
+
+
+def test_expired_values_are_kept_to_be_swept_where_that_is_wanted(library, clock):
+    with HardwonStore(library, ttl={"omit_expired": False}) as store:
+        store.put(("a",), "k", {"n": 1}, ttl=5)
+        clock.forward(6)
+        store.put(("a",), "other", {"n": 1})
+        assert store.get(("a",), "k", refresh_ttl=False) is not None
+        assert store.sweep_ttl() == 1
+        assert store.get(("a",), "k") is None
+
+
+def test_what_expired_is_deleted_by_the_next_write(library, store, clock):
+    store.put(("a",), "k", {"n": 1}, ttl=5)
+    clock.forward(6)
+    store.put(("a",), "other", {"n": 1})
+    assert store.sweep_ttl() == 0
+
+
+def test_a_thread_sweeps_until_it_is_stopped(store):
+    store.put(("a",), "k", {"n": 1}, ttl=0.0001)
+    swept = threading.Event()
+    sweep, count = store.sweep_ttl, []
+
+    def sweep_and_tell():
+        count.append(sweep())
+        if sum(count):
+            swept.set()
+
+    store.sweep_ttl = sweep_and_tell
+    store.start_ttl_sweeper(0.0001)
+    assert swept.wait(10)
+    assert store.stop_ttl_sweeper(10)
+
+
+# ---- what cannot be
+
+
+def test_labels_that_cannot_be_are_refused_in_a_batch_too(store):
+    """Else `a.b` would be a way into `a`, `b`."""
+    for op in (GetOp(("a.b",), "k"), SearchOp(("a.b",)), PutOp(("",), "k", {})):
+        with pytest.raises(InvalidNamespaceError):
+            store.batch([op])
+
+
+def test_a_value_that_is_no_json_is_refused_and_nothing_of_its_batch_is_written(store):
+    with pytest.raises(ConfigError, match="the value of 'bad' in \\('a',\\) cannot be kept"):
+        store.batch([PutOp(("a",), "good", {"n": 1}), PutOp(("a",), "bad", {"n": object()})])
+    assert store.search(()) == []
+
+
+def test_what_is_no_operation_is_refused(store):
+    with pytest.raises(ConfigError, match="is no operation"):
+        store.batch(["get"])
+
+
+# ---- in LangGraph
+
+
+class Talk(TypedDict):
+    """The state of the graph below."""
+
+    said: str
+
+
+def greet(state: Talk, runtime: Runtime[None]) -> dict[str, str]:
+    assert runtime.store is not None
+    known = runtime.store.get(("users",), "ada")
+    runtime.store.put(("users",), "ada", {"visits": known.value["visits"] + 1 if known else 1})
+    return {"said": f"visit {known.value['visits'] + 1 if known else 1}"}
+
+
+def test_a_graph_is_compiled_with_it(store):
+    graph = StateGraph(Talk).add_node("greet", greet).add_edge(START, "greet").compile(store=store)
+    assert [graph.invoke({"said": ""})["said"] for _ in range(2)] == ["visit 1", "visit 2"]
+
+
+def test_asynchronous_calls_are_the_same(store):
+    async def talk():
+        await store.aput(("a",), "k", {"text": "tea"})
+        found = await store.asearch(("a",), query="tea")
+        named = await store.abatch([ListNamespacesOp()])
+        await store.adelete(("a",), "k")
+        return found[0].value, named, await store.aget(("a",), "k")
+
+    assert asyncio.run(talk()) == ({"text": "tea"}, [[("a",)]], None)

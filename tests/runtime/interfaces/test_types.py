@@ -1,0 +1,32 @@
+from hardwon.runtime.environments.babyai import BabyAI
+from hardwon.runtime.environments.textworld import TextWorldExpress
+from hardwon.runtime.environments.timeout import Watched
+from hardwon.runtime.interfaces.types import Environment, Policy, Resumable, Usage
+from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
+
+
+def test_costs_add_up():
+    """Tokens, money and calls of an episode's decisions."""
+    assert Usage(1, 2, 0.5, 1) + Usage(10, 20, 0.25, 1) == Usage(11, 22, 0.75, 2)
+    assert Usage() + Usage() == Usage()
+
+
+def test_worlds_are_environments(rooms):
+    """Built in or of ten lines, watched or not; none is taken for resumable by mistake."""
+    for environment in (rooms(), Watched(rooms())):
+        assert isinstance(environment, Environment)
+        assert not isinstance(environment, Resumable)
+    for kind in (TextWorldExpress, BabyAI):
+        assert all(hasattr(kind, name) for name in ("reset", "step", "admissible", "clone", "close"))
+
+
+def test_policies_are_policies(script):
+    """Built in or of ten lines."""
+    for policy in (EpisodicPolicy(), RandomPolicy(), script("wait")):
+        assert isinstance(policy, Policy)
+
+
+def test_what_is_none_is_none():
+    """An object without the methods is neither."""
+    assert not isinstance(object(), Environment)
+    assert not isinstance(object(), Policy)

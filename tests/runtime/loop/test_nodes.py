@@ -1,0 +1,360 @@
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hardwon.memory import Diagnosis, Failure, Item, State, Step
+from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
+from hardwon.runtime.guidance.base import Hint, RetrievalGuidance
+from hardwon.runtime.interfaces.types import Decision, Usage
+from hardwon.runtime.interfaces.working_memory import WorkingMemory
+from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Nodes
+from hardwon.runtime.loop.state import Live, Settings
+
+RED = State("You are in the red room.", task="go to the golden room")
+
+
+@pytest.fixture
+def nodes(library, rooms, script):
+    """The nodes of one episode under thread `t`, in the red room."""
+    world = rooms()
+    world.reset()
+    return Nodes(script("go east"), library, RetrievalGuidance(), Settings(), {"t": Live(world, WorkingMemory())})
+
+
+def episode(**fields) -> Any:
+    """An episode's state after `observe`, before anything was decided."""
+    state = {
+        "thread": "t",
+        "task": "",
+        "seed": 0,
+        "episode": 0,
+        "attempt": 0,
+        "state": RED,
+        "steps": (),
+        "actions": ("go east", "go west", "wait"),
+        "forbidden": {},
+        "blocked": (),
+        "replans": 0,
+        "decision": None,
+        "outcome": None,
+        "usage": Usage(),
+        "hint": None,
+        "hints": {},
+        "withheld": {},
+        "plan": None,
+        "skills": {},
+        "new_situation": True,
+    }
+    return {**state, **fields}
+
+
+def settings(nodes, **fields):
+    """The same nodes with other settings."""
+    return replace(nodes, settings=replace(nodes.settings, **fields))
+
+
+def forbid(library, *actions):
+    """Guardrails against these actions in the red room."""
+    for action in actions:
+        library.add(Item("guardrail", f"no {action}", condition={"text": "red"}, forbids=action, confidence=0.9))
+
+
+def test_every_route_is_drawn():
+    """What follows a node is among what the drawing says."""
+    states = [episode(), episode(failed="x"), episode(ending="x"), episode(decision=Decision("a"), forbidden={"a": ""})]
+    for stage, route in ROUTES.items():
+        assert {route(state) for state in states} <= set(TARGETS[stage])
+
+
+def test_an_episode_begins_afresh(nodes):
+    """Whatever an earlier one under the same thread left."""
+    update = nodes.begin(episode(failed="x", ending="y", steps=(1, 2), score=1.0, success=True))
+    assert (update["steps"], update["failed"], update["ending"]) == ((), "", "")
+    assert (update["score"], update["success"]) == (0.0, False)
+    assert update["first"] is update["state"]
+    assert update["state"] == RED
+
+
+def test_a_situation_is_new_the_first_time(nodes):
+    """By its signature."""
+    step = Step(RED, "wait", RED, Diagnosis(True))
+    assert nodes.signature(episode())["new_situation"]
+    assert not nodes.signature(episode(steps=(step,)))["new_situation"]
+    assert nodes.signature(episode(steps=(step,), state=State("Elsewhere.")))["new_situation"]
+
+
+def test_a_value_policy_gets_estimates_only(nodes, library, monkeypatch):
+    """No text is searched for."""
+    recollection = nodes.recall(episode())["recollection"]
+    assert set(recollection.estimates) == {"go east", "go west", "wait"}
+    assert library._search.scans == 0
+
+
+def test_a_reading_policy_gets_items_and_guardrails(nodes, library, script):
+    """And what is forbidden here is known to the guidance."""
+    library.add(Item("insight", "the red room is a room"))
+    forbid(library, "go west")
+    reading = replace(nodes, policy=script("wait", reads="text"))
+    recollection = reading.recall(episode())["recollection"]
+    assert recollection.items
+    assert [item.forbids for item in recollection.guardrails] == ["go west"]
+
+
+def test_without_memory_there_is_no_hint(nodes, library, script):
+    """The control arm reads nothing; the others what was recalled."""
+    library.add(Item("insight", "the red room is a room"))
+    reading = replace(nodes, policy=script("wait", reads="text"))
+    recalled = episode(**reading.recall(episode()))
+    assert "the red room is a room" in reading.guide(recalled)["hint"].text
+    assert settings(reading, arm="control").guide(recalled)["hint"] is None
+    assert nodes.guide(recalled)["hint"] is None
+
+
+def test_chance_is_the_episodes_own(nodes):
+    """Drawn from task, seed, episode, step and replan; the same again, another elsewhere."""
+
+    def draw(**fields):
+        return nodes.context(episode(recollection=None, **fields)).rng.random()
+
+    assert draw() == draw()
+    stepped = {"steps": (Step(RED, "a", RED, Diagnosis(True)),)}
+    others: list[dict[str, Any]] = [{"seed": 1}, {"task": "x"}, {"episode": 1}, {"replans": 1}, stepped]
+    assert len({draw(), *(draw(**other) for other in others)}) == 6
+    assert isinstance(nodes.context(episode(recollection=None)).rng, random.Random)
+
+
+def test_a_decision_is_paid_for(nodes):
+    """Its cost is added up."""
+    update = nodes.decided(episode(usage=Usage(1, 1, 1.0, 1)), Decision("wait", usage=Usage(2, 2, 2.0, 1)))
+    assert (update["usage"], update["policy_failure"]) == (Usage(3, 3, 3.0, 2), None)
+
+
+def test_a_failed_decision_is_paid_for_too(nodes):
+    """Where the failure says what it cost."""
+    failure = PolicyFailure("no idea")
+    failure.usage = Usage(5, 0, 0.1, 1)  # type: ignore[attr-defined]
+    update = nodes.undecided(episode(), failure)
+    assert (update["decision"], update["policy_failure"], update["usage"].prompt_tokens) == (None, "no idea", 5)
+
+
+def guard(nodes, action, **fields):
+    """What the guard changes for this action."""
+    return nodes.guard(episode(decision=Decision(action), **fields))
+
+
+def after(state, update):
+    """What follows the guard."""
+    return ROUTES["guard"](state | update)
+
+
+def test_an_allowed_action_is_run(nodes):
+    """Nothing changes, and `act` follows."""
+    assert guard(nodes, "go east") == {}
+    assert after(episode(decision=Decision("go east")), {}) == "act"
+
+
+def test_a_forbidden_action_is_refused_with_the_cause(nodes, library):
+    """The policy is asked again with the constraint; the guardrail is credited."""
+    forbid(library, "go east")
+    update = guard(nodes, "go east")
+    assert (update["forbidden"], update["replans"]) == ({"go east": "no go east"}, 1)
+    assert update["blocked"] == (library.items()[0].id,)
+    assert after(episode(decision=Decision("go east")), update) == "decide"
+
+
+def test_an_action_that_is_not_admissible_is_refused(nodes):
+    """Without a guardrail; nobody is credited."""
+    update = guard(nodes, "fly")
+    assert update["forbidden"] == {"fly": "it is not among the admissible actions"}
+    assert update["blocked"] == ()
+
+
+def test_where_any_text_is_an_action_all_is_admissible(nodes):
+    """An environment without a list takes what comes."""
+    assert guard(nodes, "fly", actions=()) == {}
+
+
+def test_the_second_time_all_that_is_forbidden_is_told(nodes, library):
+    """So that the third choice can be a good one."""
+    forbid(library, "go east", "go west")
+    first = guard(nodes, "go east")
+    second = guard(nodes, "go west", **first)
+    assert set(second["forbidden"]) == {"go east", "go west"}
+    assert second["replans"] == MAX_REPLANS
+
+
+def test_after_two_replans_the_step_is_blocked(nodes, library):
+    """The environment is not called; the step says so."""
+    forbid(library, "go east")
+    state = episode(decision=Decision("go east"))
+    for _ in range(MAX_REPLANS + 1):
+        state = {**state, **nodes.guard(state)}
+    assert ROUTES["guard"](state) == "diagnose"
+    update = nodes.diagnose(state)
+    step = update["steps"][0]
+    assert (step.diagnosis.failure, step.diagnosis.evidence, step.keys) == (Failure.BLOCKED, "no go east", ())
+    assert step.why["blocked"] == [library.items()[0].id]
+    assert nodes.live["t"].environment.ran == []
+
+
+def test_where_any_text_is_an_action_insisting_does_not_help(nodes, library):
+    """The only action known is not the only one there is."""
+    forbid(library, "go east")
+    state = episode(decision=Decision("go east"), actions=())
+    for _ in range(MAX_REPLANS + 1):
+        state = {**state, **nodes.guard(state)}
+    assert ROUTES["guard"](state) == "diagnose"
+
+
+def test_where_everything_is_forbidden_the_policy_decides(nodes, library):
+    """Better a doubtful action than none; what forbade it is overridden, and the step will say so."""
+    forbid(library, "go east", "go west", "wait")
+    state = episode(decision=Decision("go east"))
+    state = {**state, **nodes.guard(state)}
+    state = {**state, **nodes.guard({**state, "decision": Decision("go west")})}
+    state = {**state, "decision": Decision("wait")}
+    update = nodes.guard(state)
+    (waiting,) = (item.id for item in library.items() if item.forbids == "wait")
+    assert update == {"forbidden": {}, "blocked": (), "overrode": (waiting,)}
+    assert after(state, update) == "act"
+
+
+def test_what_is_not_admissible_is_not_overridden(nodes, library):
+    """Even where everything else is forbidden."""
+    forbid(library, "go east", "go west", "wait")
+    state = episode(forbidden={"go east": "", "go west": "", "wait": ""}, decision=Decision("fly"), replans=2)
+    assert "fly" in nodes.guard(state)["forbidden"]
+
+
+def test_guardrails_may_be_switched_off(nodes, library):
+    """Then nothing of the library forbids anything, also when something else is refused."""
+    forbid(library, "go east")
+    free = settings(nodes, guardrails=False)
+    assert guard(free, "go east") == {}
+    update = guard(free, "fly", **guard(free, "fly"))
+    assert set(update["forbidden"]) == {"fly"}
+
+
+def test_an_undecided_step_is_not_run(nodes):
+    """It is recorded as the policy's failure, without an action."""
+    state = episode(policy_failure="no idea")
+    assert nodes.guard(state) == {}
+    assert ROUTES["guard"](state) == "diagnose"
+    (step,) = nodes.diagnose(state)["steps"]
+    assert (step.action, step.diagnosis.failure, step.diagnosis.evidence) == ("", Failure.POLICY_ERROR, "no idea")
+
+
+def test_three_policy_failures_in_a_row_end_an_episode(nodes):
+    """Two do not, nor three with a step between."""
+    failed = Step(RED, "", RED, Diagnosis(False, Failure.POLICY_ERROR))
+    fine = Step(RED, "wait", RED, Diagnosis(True))
+
+    def ending(*steps):
+        return nodes.diagnose(episode(steps=steps, policy_failure="no idea"))["ending"]
+
+    assert ending(*[failed] * (MAX_POLICY_FAILURES - 1)) == "policy_error"
+    assert ending(*[failed] * (MAX_POLICY_FAILURES - 2)) == ""
+    assert ending(failed, fine, failed) == ""
+
+
+@pytest.mark.parametrize(
+    ("done", "info", "ending"),
+    [
+        (True, {"success": True}, "success"),
+        (True, {"lost": True}, "task_lost"),
+        (True, {}, "done"),
+        (False, {"success": True}, ""),
+        (False, {}, ""),
+    ],
+)
+def test_the_environment_says_when_it_is_over(nodes, done, info, ending):
+    """And how."""
+    state = episode(decision=Decision("wait"), outcome=(RED, 0.0, done, info))
+    assert nodes.diagnose(state)["ending"] == ending
+
+
+def test_too_many_steps_end_an_episode(nodes):
+    """At the limit, unless the last step won."""
+    short = settings(nodes, max_steps=1)
+    assert short.diagnose(episode(decision=Decision("wait"), outcome=(RED, 0.0, False, {})))["ending"] == "step_limit"
+    won = episode(decision=Decision("wait"), outcome=(RED, 1.0, True, {"success": True}))
+    assert short.diagnose(won)["ending"] == "success"
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [(EnvironmentCrashed("gone"), "environment_crash"), (EnvironmentHung("still"), "environment_hang")],
+)
+def test_a_broken_environment_ends_an_episode_excluded(nodes, rooms, error, ending):
+    """Wherever it breaks; what it said is kept."""
+    nodes.live["t"].environment = rooms(faults={1: error})
+    update = nodes.act(episode(decision=Decision("wait")))
+    assert update == {"ending": ending, "failed": str(error)}
+    assert ROUTES["act"](episode(**update)) == "record"
+    trajectory = nodes.record(episode(**update))["trajectory"]
+    assert (trajectory.success, trajectory.ending, trajectory.meta["failed"]) == (None, ending, str(error))
+
+
+def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
+    """What is learnt of a step is found when the same choice comes again."""
+    estimated = library._caught_up().situation(RED).keys("go east", "tried 0 to unknown")
+    outcome: Any = (State("You are in the blue room.", task=RED.task), 0.0, False, {})
+    (step,) = nodes.diagnose(episode(decision=Decision("go east"), outcome=outcome))["steps"]
+    assert step.keys[: len(estimated)] == estimated
+
+
+def test_who_was_shown_what_is_on_the_step(nodes):
+    """For the usage table."""
+    state = episode(
+        decision=Decision("wait", {"said": "so"}), outcome=(RED, 0.0, False, {}), hint=Hint("x", ("a", "b"), (7,))
+    )
+    assert nodes.diagnose(state)["steps"][0].why == {"said": "so", "recalled": ["a", "b"], "like": [7]}
+
+
+def test_a_step_does_not_touch_the_ones_before(nodes):
+    """The prefix of an episode stays as it is, whatever is planned anew."""
+    before = tuple(Step(RED, f"try {n}", RED, Diagnosis(False, Failure.NO_EFFECT, stagnant=True)) for n in range(3))
+    update = nodes.diagnose(episode(steps=before, decision=Decision("wait"), outcome=(RED, 0.0, False, {})))
+    assert all(one is other for one, other in zip(update["steps"], before, strict=False))
+    assert len(update["steps"]) == 4
+
+
+def test_nothing_is_recorded_before_the_end(nodes):
+    """A running episode has no trajectory."""
+    assert nodes.record(episode(ending="")) == {}
+
+
+def test_an_episode_is_kept_once(nodes, library):
+    """Finishing it again, as a resumed episode may, changes nothing."""
+    state = episode(ending="done", success=True, score=1.0)
+    state = {**state, **nodes.record(state)}
+    nodes.finish(state)
+    nodes.finish(state)
+    assert library.episodes == 1
+
+
+def test_without_learning_nothing_is_kept(nodes, library):
+    """The trajectory is there, in no library, and has no id."""
+    silent = settings(nodes, learn=False)
+    state = episode(ending="done")
+    state = {**state, **silent.record(state)}
+    silent.finish(state)
+    assert state["trajectory"].id == ""
+    assert library.trajectories() == []
+
+
+def test_recall_is_given_the_last_action(nodes, monkeypatch):
+    """At the beginning of an episode the empty text, later what was done last."""
+    asked, recall = [], nodes.library.recall
+
+    def spy(*args: Any, after: str | None, **options: Any) -> Any:
+        asked.append(after)
+        return recall(*args, after=after, **options)
+
+    monkeypatch.setattr(nodes.library, "recall", spy)
+    done = Step(RED, "go west", RED, Diagnosis(True))
+    nodes.recall(episode())
+    nodes.recall(episode(steps=(replace(done, action="wait"), done)))
+    assert asked == ["", "go west"]

@@ -1,0 +1,51 @@
+"""The rooms of the house: small folders, each with one sentence that says what it does."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MOST_FILES = 15
+FOLDERS = sorted(
+    {
+        file.parent
+        for top in ("memory/hardwon", "runtime/hardwon", "trainers/hardwon", "apps", "examples", "tests")
+        for file in (ROOT / top).rglob("*.py")
+    }
+)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_folder_is_small(folder):
+    """A room that grows over this is two rooms."""
+    assert len(list(folder.glob("*.py"))) <= MOST_FILES
+
+
+@pytest.mark.parametrize(
+    "file",
+    [folder / "__init__.py" for folder in FOLDERS if (folder / "__init__.py").exists()],
+    ids=lambda file: str(file.parent.relative_to(ROOT)),
+)
+def test_package_has_a_docstring(file):
+    assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("portion", ["memory", "runtime", "trainers", "apps"])
+def test_every_room_is_in_the_contract(portion):
+    """A room that no layer names may import anything."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    contracts = tools["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one.get("containers") == [f"hardwon.{portion}"])
+    named = {name.strip() for layer in layers for name in layer.split(":")}
+    home = ROOT / portion / "hardwon" / portion
+    there = {path.stem for path in home.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert named == there - {"__init__"}
+
+
+def test_no_benchmark_is_in_the_package():
+    """Benchmarks and experiments run from a clone; see `hardwon.apps.shared.clone`."""
+    packaged = [path for path in FOLDERS if "hardwon" in path.relative_to(ROOT).parts and "tests" not in path.parts]
+    assert packaged
+    assert not [path for path in packaged if {"benchmarks", "experiments", "team_tasks"} & set(path.parts)]

@@ -1,0 +1,168 @@
+"""Losses by hand, at their edges, and invariant to micro-batches, padding and packing."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from hardwon.trainers.algorithms.losses import entropy, kl, policy_loss
+
+LOW, HIGH = 0.2, 0.28
+KINDS = ["ppo", "gspo", "cispo"]
+
+
+def vector(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def loss(ratio, advantage, **settings):
+    """The loss of one token at this ratio, and its gradient with respect to the log-probability."""
+    old = vector(-1.0)
+    new = (old + math.log(ratio)).requires_grad_()
+    found = policy_loss(
+        new, old, vector(advantage), vector(1.0), denominator=1.0, sequence=torch.tensor([0]), **settings
+    )
+    found.value.backward()
+    return float(found.value.detach()), float(new.grad[0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "value", "gradient"),
+    [
+        (1.0, 2.0, -2.0, -2.0),
+        (1.1, 1.0, -1.1, -1.1),
+        (1.5, 1.0, -(1 + HIGH), 0.0),
+        (0.5, 1.0, -0.5, -0.5),
+        (0.5, -1.0, 1 - LOW, 0.0),
+        (1.5, -1.0, 1.5, 1.5),
+    ],
+)
+def test_ppo_by_hand(ratio, advantage, value, gradient):
+    """Clipped only where moving on would be rewarded."""
+    assert loss(ratio, advantage, kind="ppo") == pytest.approx((value, gradient))
+
+
+def test_dual_clip_bounds_a_bad_token():
+    """A < 0 and a large ratio: at most dual |A|, and no gradient beyond it."""
+    assert loss(9.0, -1.0, kind="ppo", dual=3.0) == pytest.approx((3.0, 0.0))
+    assert loss(2.0, -1.0, kind="ppo", dual=3.0) == pytest.approx((2.0, 2.0))
+
+
+def test_cispo_keeps_the_gradient_of_a_clipped_token():
+    """-sg(clip(r)) A log p."""
+    assert loss(1.5, 1.0, kind="cispo")[1] == pytest.approx(-(1 + HIGH))
+
+
+def test_gspo_has_one_ratio_a_sequence():
+    """Log-ratios .2 and 0 of one sequence: exp(.1) for both tokens."""
+    old, new = vector(-1.0, -1.0), vector(-0.8, -1.0).requires_grad_()
+    found = policy_loss(
+        new, old, vector(1, 1), vector(1, 1), denominator=2.0, kind="gspo", sequence=torch.tensor([0, 0])
+    )
+    assert float(found.value.detach()) == pytest.approx(-math.exp(0.1))
+
+
+def test_gspo_must_know_the_sequences():
+    with pytest.raises(ValueError, match="needs `sequence`"):
+        policy_loss(vector(0.0), vector(0.0), vector(1.0), vector(1.0), denominator=1.0, kind="gspo")
+
+
+def test_truncated_importance_weights_and_their_sample_size():
+    """exp(old - rollout) = 1 and 4, cut at 2: loss -(1 + 2) / 2, ESS (1 + 2)^2 / (2 (1 + 4))."""
+    old = vector(-1.0, -1.0)
+    rollout = vector(-1.0, -1.0 - math.log(4))
+    found = policy_loss(old.clone(), old, vector(1, 1), vector(1, 1), denominator=2.0, rollout=rollout, cap=2.0)
+    assert float(found.value) == pytest.approx(-1.5)
+    assert found.metrics["ess"] == pytest.approx(0.9)
+
+
+def test_a_long_row_is_not_thrown_away_by_small_drifts():
+    """0.012 a token over 300 tokens: by token the weights stay near 1 (by sequence the ratio would be 36)."""
+    old = torch.full((300,), -1.0, dtype=torch.float64)
+    found = policy_loss(old.clone(), old, torch.ones(300), torch.ones(300), denominator=300.0, rollout=old - 0.012)
+    assert float(found.value) == pytest.approx(-math.exp(0.012))
+
+
+@st.composite
+def streams(draw):
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    n = sum(sizes)
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    new, old, rollout = (-torch.rand(n, generator=rng, dtype=torch.float64) * 3 for _ in range(3))
+    advantages = torch.randn(n, generator=rng, dtype=torch.float64)
+    mask = (torch.rand(n, generator=rng) > 0.3).double()
+    sequence = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    return sizes, new, old, rollout, advantages, mask, sequence
+
+
+def gradient(kind, parts, denominator):
+    """The summed gradient over parts of a stream."""
+    grads = []
+    for new, old, rollout, advantages, mask, sequence in parts:
+        leaf = new.clone().requires_grad_()
+        settings = {"kind": kind, "sequence": sequence - sequence.min(), "rollout": rollout}
+        (
+            policy_loss(leaf, old, advantages, mask, denominator=denominator, **settings).value
+            + kl(leaf, rollout, mask, denominator=denominator)
+        ).backward()
+        grads.append(leaf.grad)
+    return torch.cat(grads)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(stream=streams())
+def test_micro_batches_do_not_change_the_gradient(kind, stream):
+    """Cut between sequences anywhere, with the global denominator: the same to 1e-6."""
+    sizes, *tensors, sequence = stream
+    denominator = max(1.0, float(tensors[-1].sum()))
+    whole = gradient(kind, [(*tensors, sequence)], denominator)
+    cut = list(zip(*(torch.split(tensor, sizes) for tensor in (*tensors, sequence)), strict=True))
+    assert torch.allclose(whole, gradient(kind, cut, denominator), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(stream=streams(), extra=st.integers(1, 5))
+def test_padding_does_not_change_the_gradient(kind, stream, extra):
+    """Tokens outside the mask, whatever they hold, -inf too, add nothing."""
+    _, *tensors, sequence = stream
+    denominator = max(1.0, float(tensors[-1].sum()))
+    whole = gradient(kind, [(*tensors, sequence)], denominator)
+    filler = [-float("inf"), -3.0, -1.0, 7.0, 0.0]
+    padded = [
+        torch.cat([tensor, torch.full((extra,), value, dtype=torch.float64)])
+        for tensor, value in zip(tensors, filler, strict=True)
+    ]
+    found = gradient(
+        kind, [(*padded, torch.cat([sequence, torch.full((extra,), int(sequence.max()) + 1)]))], denominator
+    )
+    assert torch.allclose(whole, found[: len(whole)], atol=1e-6)
+    assert not found[len(whole) :].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(stream=streams(), chance=st.randoms(use_true_random=False))
+def test_packing_order_does_not_change_the_gradient(kind, stream, chance):
+    sizes, *tensors, sequence = stream
+    denominator = max(1.0, float(tensors[-1].sum()))
+    whole = torch.split(gradient(kind, [(*tensors, sequence)], denominator), sizes)
+    order = chance.sample(range(len(sizes)), len(sizes))
+    parts = [torch.cat([torch.split(tensor, sizes)[n] for n in order]) for tensor in (*tensors, sequence)]
+    leaf_sizes = [sizes[n] for n in order]
+    found = torch.split(gradient(kind, [tuple(parts)], denominator), leaf_sizes)
+    assert all(torch.allclose(whole[n], found[at], atol=1e-6) for at, n in enumerate(order))
+
+
+@pytest.mark.parametrize(("kind", "value"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 1 + 0.5)])
+def test_kl_by_hand(kind, value):
+    assert float(kl(vector(-0.5), vector(-1.0), vector(1.0), denominator=1.0, kind=kind)) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_kl_to_itself_is_zero(kind):
+    assert float(kl(vector(-0.5, -2.0), vector(-0.5, -2.0), vector(1, 1), denominator=2.0, kind=kind)) == 0.0
+
+
+def test_entropy_of_masked_logits():
+    """Two possible tokens of three: log 2."""
+    assert float(entropy(torch.tensor([[0.0, 0.0, -float("inf")]]))[0]) == pytest.approx(math.log(2))

@@ -1,0 +1,75 @@
+"""Several processes, one learner: the same step as one process makes, and the same run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.trainers.test_trainer import weights
+
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers import metrics, train
+from hardwon.trainers.algorithms import parallel
+from hardwon.trainers.algorithms.parallel import Team
+from hardwon.trainers.config.schema import of
+
+HERE = Path(__file__).parents[1]
+
+
+def launched(script: list[str], *, sharded: bool = False, processes: int = 2) -> None:
+    """Run by `accelerate launch` in several processes on the CPU."""
+    how = ["--use_fsdp", "--fsdp_version", "2"] if sharded else ["--multi_gpu"]  # the launcher's name for several
+    command = [sys.executable, "-m", "accelerate.commands.launch", *how, "--num_processes", str(processes)]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    ran = subprocess.run([*command, *script], env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["whole", "adapter", "sharded"])
+def test_two_processes_make_the_step_of_one(tmp_path, how):
+    """Gradients added up over global denominators: the same weights to 1e-6, in every process."""
+    launched([str(HERE / "learn_together.py"), str(tmp_path), how], sharded=how == "sharded")
+    alone, *together = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("alone", "0", "1")]
+    for one in together:
+        assert one["weights"] == pytest.approx(alone["weights"], abs=1e-6)
+        for name in ("loss", "grad_norm", "tokens_trained", "updates", "entropy", "tokens"):
+            assert one["told"][name] == pytest.approx(alone["told"][name], rel=1e-6), name
+    assert alone["weights"] != alone["before"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_in_two_processes_goes_on_in_one(corridor, tmp_path):
+    """The first plays and saves; resumed alone it is an ordinary run, and nothing is logged twice."""
+    settings: dict[str, Any] = corridor(run={"iterations": 3, "threads": 1})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    launched(["-m", "hardwon.trainers", str(tmp_path / "config.yaml"), "--quiet"])
+    assert [line["iteration"] for line in metrics.read(tmp_path / "run")] == [1, 2, 3]
+    report = train(settings, [f"run.out={tmp_path / 'run'}", "run.iterations=4"], resume=True)
+    assert report.iterations == 4
+    train(settings, [f"run.out={tmp_path / 'alone'}", "run.iterations=4"])
+    ours, theirs = (weights(tmp_path / name) for name in ("run", "alone"))
+    assert ours[0] == theirs[0]
+
+
+def test_shares_are_about_even_and_lose_nothing():
+    from tests.trainers.learn_together import streams as made
+
+    streams = made()
+    shares = [Team(rank, 3).share(streams) for rank in range(3)]
+    assert sorted(len(part) for share in shares for part in share) == [len(part) for part in streams]
+    assert max(sum(map(len, share)) for share in shares) - min(sum(map(len, share)) for share in shares) < 14
+
+
+def test_a_sharded_base_needs_adapters_and_a_server(corridor, monkeypatch):
+    monkeypatch.setattr(parallel, "_TEAM", [Team(0, 2, shards=True)])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="it needs adapters, and a vLLM server"):
+        parallel.check(of(corridor(model={"adapter": 4})))

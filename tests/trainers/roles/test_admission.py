@@ -1,0 +1,190 @@
+"""The admission as a role: one token a step, credited by what was pulled, the policy as it is."""
+
+import asyncio
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.trainers.corridor import Corridor
+
+from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.teams.sharing_policy import Candidate
+from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.config.schema import ModelConfig, RoleConfig
+from hardwon.trainers.engines.base_models import for_roles
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.roles.admission import AdmissionRole, EngineAdmission
+from hardwon.trainers.roles.admission_learning import Decided, Episode
+from hardwon.trainers.roles.base import ROLES, Parts, Reader
+from hardwon.trainers.rollouts.transcript import Transcript
+
+from .test_extractor import recorded, role as extractor
+
+TEXTS = ["find the prize . red blue green white golden room : go east west . wait . you are in the"]
+TOKENIZER = build_tokenizer(TEXTS)
+TRANSCRIPT = Transcript(TOKENIZER)
+SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, context=512)
+STEP = Candidate(
+    "find the prize", ("go east -> you are in the blue room",), "go west", "go west -> you are in the red room", "red"
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def made(adapter: int | None = 2, lr=0.05, **settings):
+    """The role on its own adapter, beside the policy's, of one base; None for copies of the base."""
+    base = build_model(len(TOKENIZER), SHAPE)
+    models = for_roles(base, ["policy", "admission"], ModelConfig(adapter=adapter), 0)
+    engine = LocalEngine(models["admission"], TOKENIZER, roles=("policy", "admission"))
+    given = {"teams": 2, "runs": 2, "worlds": 1, "ready": 2, "steps": 5, **settings}
+    config = RoleConfig(learner=LearnerSettings(lr=lr), loss=LossSettings(), settings=given)
+    library = ExperienceLibrary.open(":memory:")
+    parts = Parts(config, models["admission"], TRANSCRIPT, engine, library, environment=Corridor())
+    return AdmissionRole(parts), engine, library
+
+
+def rollout(seed=0):
+    return Rollout(Trajectory("find the prize", (), True), (), f"#{seed}")
+
+
+def send(role, *seeds):
+    return asyncio.run(role.written([rollout(seed) for seed in seeds or (0,)]))
+
+
+def test_it_is_registered_and_reads_beside_the_rollouts():
+    role = ROLES["admission"](made()[0]._parts)
+    assert isinstance(role, AdmissionRole)
+    assert isinstance(role, Reader)
+
+
+def test_a_decision_is_one_of_two_tokens_with_an_exact_probability():
+    """systems.md §4: one constrained token."""
+    role, engine, _ = made()
+    for salt in ("", "1"):
+        admission = EngineAdmission(engine, TRANSCRIPT, salt=salt)
+        choice = asyncio.run(admission.decide(STEP))
+        (row,) = admission.rows
+        keep, skip = (TOKENIZER(word, add_special_tokens=False).input_ids[0] for word in ("<keep>", "<skip>"))
+        assert row.completion[0] == (keep if choice.admit else skip)
+        assert row.allowed[0] == tuple(sorted((keep, skip)))
+        assert row.mask == (True, False)
+        assert choice.p == pytest.approx(
+            2.718281828**choice.logprob if choice.admit else 1 - 2.718281828**choice.logprob
+        )
+    assert role.name == "admission"
+
+
+def test_what_it_sees_is_the_task_the_keys_and_the_step():
+    """systems.md §4: context of query + existing keys + step."""
+    _, engine, _ = made()
+    said = TOKENIZER.decode(EngineAdmission(engine, TRANSCRIPT).prompt(STEP))
+    assert said.index("prize") < said.index("blue") < said.index("red")
+
+
+def test_it_sends_teams_and_drops_their_banks():
+    role, _, library = made()
+    told = send(role, 1)
+    assert role.ready()
+    assert 0.0 <= told["admitted"] <= 1.0
+    assert library._store.rows("SELECT * FROM bank_entries") == []
+    runs = role._groups[0]
+    assert len(runs) == 2
+    assert all(len(rows) == len(episode.decisions) for episode, rows in runs)
+
+
+def test_an_update_moves_its_own_adapter_and_nothing_else():
+    """systems.md §4: agents frozen: the policy's parameters and the base are bit for bit as they were."""
+    role, _, _ = made()
+    send(role)
+    role._groups = [
+        [(replace(episode, reward=float(n)), rows) for n, (episode, rows) in enumerate(group)] for group in role._groups
+    ]
+    before = {name: value.detach().clone() for name, value in role.model.named_parameters()}
+    metrics = role.update()
+    moved = {name for name, value in role.model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved
+    assert all(".admission." in name for name in moved)
+    assert metrics["decisions"] > 0
+    assert not role.ready()
+
+
+def test_it_learns_to_share_what_is_pulled():
+    """systems.md §4: usage-aware credit: what was pulled becomes probable, what was not does not."""
+    role, engine, _ = made(adapter=None, lr=0.01, target=0.5)
+    other = replace(STEP, key="wait -> you are in the green room", action="wait", value="green")
+
+    def probability(candidate):
+        admission = EngineAdmission(engine, TRANSCRIPT)
+        return asyncio.run(admission.decide(candidate)).p
+
+    for n in range(30):
+        admission = EngineAdmission(engine, TRANSCRIPT, salt=str(n))
+        chosen = [asyncio.run(admission.decide(one)) for one in (STEP, other) * 4]
+        decided = [
+            Decided(torch.zeros(0).numpy(), choice.admit, choice.p, used=choice.admit and at % 2 == 0)
+            for at, choice in enumerate(chosen)
+        ]
+        role._groups = [[(Episode(1.0, tuple(decided)), list(admission.rows))]]
+        role.update()
+        engine.load_adapter("admission", n + 1, role.weights())
+    assert probability(STEP) > 0.8
+    assert probability(other) < 0.5
+
+
+def test_it_goes_on_where_it_was_saved():
+    one, _, _ = made()
+    send(one)
+    one.price.saw(0.9)
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    other, _, _ = made()
+    other.load_state_dict(torch.load(file, weights_only=True))  # as checkpoints read it
+    assert other.price.price == one.price.price
+    told = [{k: v for k, v in role.update().items() if k != "tokens_per_second"} for role in (one, other)]
+    assert told[0] == told[1]
+
+
+def test_the_same_seed_sends_the_same_teams():
+    one, other = made()[0], made()[0]
+    send(one, 1, 2)
+    send(other, 1, 2)
+    assert one._groups[0][0][1] == other._groups[0][0][1]
+
+
+def test_settings_are_checked():
+    with pytest.raises(ConfigError, match="teams is 1; use 2 or more"):
+        made(teams=1)
+
+
+def test_without_a_world_it_says_so():
+    role = made()[0]
+    with pytest.raises(ConfigError, match="no environment"):
+        AdmissionRole(replace(role._parts, environment=None)).begin()
+
+
+class Refuses:
+    """A judge of candidates to whom nothing is good enough."""
+
+    def decide(self, candidate, similar):
+        return False, 0.0, "no"
+
+
+def test_what_admission_refuses_trains_the_extractor_as_no_failure():
+    """systems.md §7.8: an item rejected by admission must not train the extractor as a failure."""
+    learner = extractor(ready=1)
+    library = learner._parts.library
+    library.gate = Refuses()
+    answers = [one for _ in range(4) for one in asyncio.run(learner.extract(recorded(library)))]
+    assert {answer.status for answer in answers} == {"rejected"}
+    learnt_from = learner.buffer.take()
+    assert all(not sample.items and reward == 0.0 for sample, reward, _ in learnt_from)
+    keep = TOKENIZER("<keep>", add_special_tokens=False).input_ids[0]
+    assert all(sample.row.completion[0] != keep for sample, _, _ in learnt_from)

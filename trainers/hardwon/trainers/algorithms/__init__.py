@@ -1,0 +1,1 @@
+"""Compute advantages, losses and updates from sampled tokens."""

@@ -1,0 +1,1 @@
+"""Parse and check the settings of a training run."""

@@ -1,0 +1,1 @@
+"""Generate tokens with transformers or vLLM, in process or over a server."""

@@ -1,0 +1,1 @@
+"""Select the items that an actor sees in an episode."""

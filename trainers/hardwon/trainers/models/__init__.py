@@ -1,0 +1,1 @@
+"""Build small models, and add one LoRA adapter per role."""

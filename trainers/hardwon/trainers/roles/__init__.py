@@ -1,0 +1,1 @@
+"""Train the parts that learn: policy, extractor, guide and admission."""

@@ -1,0 +1,1 @@
+"""Sample tasks, play groups of episodes, and keep their tokens."""
