@@ -18,9 +18,9 @@ import torch
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.runtime import Agent
-from hardwon.trainers.algorithms.imitation import Examples, WarmStart, examples, warm_start
+from hardwon.trainers.algorithms.imitation import Examples, WarmStart, build_examples, warm_start
 from hardwon.trainers.algorithms.learner import LearnerSettings
-from hardwon.trainers.algorithms.samples import Rollout, Stream
+from hardwon.trainers.algorithms.samples import PackedSequence, Rollout
 from hardwon.trainers.config.schema import CreditConfig, RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
@@ -197,7 +197,7 @@ def warm(ground: Ground, seed: int) -> Any:
     another world's way, trusts it in every room that it comes to for the first time, and wanders from there.
     """
     model, render = fresh(ground, seed), ground.transcript.rows
-    given = examples(
+    given = build_examples(
         ground.demos.values(),
         render,
         Examples(circles="explore", max_turns=12, copies=4, memory_share=0.75, seed=seed),
@@ -205,7 +205,7 @@ def warm(ground: Ground, seed: int) -> Any:
     )
     keep = Examples(circles="keep", max_turns=12, memory_share=1.0, seed=seed)
     lost = {one.id: (one, either_way(other)) for one, other in misled(ground.demos, MISLED, seed)}
-    given += examples((one for one, _ in lost.values()), render, keep, memory=lambda one: lost[one.id][1])
+    given += build_examples((one for one, _ in lost.values()), render, keep, memory=lambda one: lost[one.id][1])
     chance = random.Random(seed)
     given = [turned(stream, ground.transcript, chance) for stream in given for _ in range(TURNS)]
     report = warm_start(model, given, WarmStart(updates=WARM_UPDATES, lr=2e-3, seed=seed))
@@ -213,7 +213,7 @@ def warm(ground: Ground, seed: int) -> Any:
     return model.eval()
 
 
-def turned(stream: Stream, transcript: Transcript, chance: random.Random) -> Stream:
+def turned(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
     """The same episode in a world that is turned or mirrored: the four directions have other names throughout.
 
     Worlds are few and their maps can be learnt by heart; where they are new every time, only reading helps.

@@ -16,7 +16,7 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.trainers.algorithms.imitation import WarmStart, warm_start
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.samples import Stream, streams
+from hardwon.trainers.algorithms.samples import PackedSequence, pack_samples
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.roles.base import Parts
@@ -44,13 +44,13 @@ def answer(one: Candidate) -> str:
     return f"<at> {one.seen.location.lower()} <item> add : {one.text}"
 
 
-def lessons(writer: Writes, ground: Ground, chosen: Texts) -> list[Stream]:
+def lessons(writer: Writes, ground: Ground, chosen: Texts) -> list[PackedSequence]:
     """Each walk with what should be said of it, turned LESSONS ways."""
     chance, made = random.Random(0), []
     for world, text in chosen.items():
         (one,) = (one for one in ways(ground.looks[world]) if one.text == text)
         row = writer.lesson(ground.looks[world], answer(one), f"{world}")
-        (stream,) = streams([row], {row.trace: [1.0]})
+        (stream,) = pack_samples([row], {row.trace: [1.0]})
         made += [turned(stream, ground.transcript, chance) for _ in range(LESSONS)]
     return made
 

@@ -9,7 +9,7 @@ import torch
 
 from hardwon.trainers.algorithms import parallel
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.samples import Stream
+from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.models.adapters import add_adapter, parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 
@@ -17,7 +17,7 @@ SETTINGS = LearnerSettings(lr=1e-2, minibatches=2, budget=24)
 LOSS = LossSettings(entropy=0.01)
 
 
-def streams() -> list[Stream]:
+def streams() -> list[PackedSequence]:
     """Nine of different lengths, one of which has no signal."""
     made = []
     for n in range(9):
@@ -25,7 +25,9 @@ def streams() -> list[Stream]:
         tokens = tuple((7 * n + 3 * at) % 40 for at in range(size))
         mask = tuple(at > 2 for at in range(size))
         made.append(
-            Stream(tokens, mask, (-3.0,) * size, (advantage,) * size, (None,) * size, "policy", f"trace{n // 2}", 1)
+            PackedSequence(
+                tokens, mask, (-3.0,) * size, (advantage,) * size, (None,) * size, "policy", f"trace{n // 2}", 1
+            )
         )
     return made
 
@@ -51,7 +53,7 @@ def told(learner: Learner, told: dict[str, float]) -> dict[str, Any]:
 def main(out: Path, how: str) -> None:
     """Three steps."""
     torch.set_num_threads(1)
-    ours = parallel.team()
+    ours = parallel.get_team()
     assert ours is not None
     if ours.rank == 0:
         alone = learner(how)
@@ -60,14 +62,14 @@ def main(out: Path, how: str) -> None:
         (out / "alone.json").write_text(json.dumps({**told(alone, answers[-1]), "before": before}))
     mine = learner(how)
     if ours.shards:
-        ours.shard(mine.model)
+        ours.shard_base(mine.model)
     ours.active = True
     if ours.rank == 0:
         answers = [mine.step(streams(), LOSS) for _ in range(3)]
-        ours.tell(("end", None))
+        ours.broadcast_job(("end", None))
     else:
         answers = []
-        while (job := ours.heard())[0] != "end":
+        while (job := ours.receive_job())[0] != "end":
             answers.append(mine.step(*job[1][1:]))
     (out / f"{ours.rank}.json").write_text(json.dumps(told(mine, answers[-1])))
 

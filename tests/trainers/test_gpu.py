@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings
-from hardwon.trainers.algorithms.logprobs import autocast, logprobs
-from hardwon.trainers.algorithms.samples import Row, streams
+from hardwon.trainers.algorithms.logprobs import autocast, compute_logprobs
+from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.trie import Trie
@@ -46,7 +46,7 @@ def played(model, *, sessions):
                 await engine.end(name)
             said = await engine.generate(request)
             given = (said.tokens, said.logprobs, said.mask, said.allowed)
-            rows.append(Row(prompt, *given, "policy", 0, "control", "", "", name, turn))
+            rows.append(Sample(prompt, *given, "policy", 0, "control", "", "", name, turn))
             prompt = (*prompt, *said.tokens, 20 + turn, 7)
         await engine.end(name)
         return rows
@@ -62,7 +62,7 @@ def test_the_trainer_reads_what_the_engine_sampled(device):
     """The engine's log-probabilities, cached and batched, are those of the trainer's own forward pass."""
     model = adapted(device)
     for row in played(model, sessions=True):
-        (values,) = logprobs(model, streams([row], {row.trace: [1.0] * 3}), budget=4096)
+        (values,) = compute_logprobs(model, pack_samples([row], {row.trace: [1.0] * 3}), budget=4096)
         said = [logprob for logprob, counts in zip(row.logprobs, row.mask, strict=True) if counts]
         assert values.tolist() == pytest.approx(said, abs=NEAR[device])
 
@@ -73,7 +73,7 @@ def test_a_kept_cache_is_as_good_as_reading_anew(device):
     model = adapted(device)
     for kept in played(model, sessions=True):
         engine = LocalEngine(model, None)
-        (alone,) = streams([kept], {kept.trace: [1.0] * 3})
+        (alone,) = pack_samples([kept], {kept.trace: [1.0] * 3})
         (values,) = asyncio.run(engine.logprobs([alone], "policy"))
         assert values[len(kept.prompt) :] == pytest.approx(list(kept.logprobs), abs=NEAR[device])
     first = [row.completion for row in played(model, sessions=True) if row.turn == 0]
@@ -88,7 +88,7 @@ def test_a_step_moves_the_adapter_and_nothing_else(device):
     rows = played(model, sessions=True)
     learner = Learner(model, parameters_of(model, "policy"), LearnerSettings(lr=1e-2), role="policy")
     before = [parameter.clone() for parameter in learner.parameters]
-    told = learner.step(streams(rows, {row.trace: [1.0] * 3 for row in rows}))
+    told = learner.step(pack_samples(rows, {row.trace: [1.0] * 3 for row in rows}))
     assert told["updates"] == 1
     assert {parameter.dtype for parameter in learner.parameters} == {torch.float32}
     assert any(not torch.equal(old, new) for old, new in zip(before, learner.parameters, strict=True))

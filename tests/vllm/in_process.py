@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import HardwonError
-from hardwon.trainers.algorithms.samples import Row, streams
+from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.engines.vllm import VllmEngine
@@ -49,10 +49,10 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
     after = asyncio.run(answers())
     told["after"] = [plain(said) for said in after]
     rows = [
-        Row(prompt, said.tokens, said.logprobs, said.mask, said.allowed, "policy", 0, "", "", "", str(n), 0)
+        Sample(prompt, said.tokens, said.logprobs, said.mask, said.allowed, "policy", 0, "", "", "", str(n), 0)
         for n, said in enumerate(after)
     ]
-    parts = streams(rows, {row.trace: [1.0] for row in rows})
+    parts = pack_samples(rows, {row.trace: [1.0] for row in rows})
     told["logprobs"] = asyncio.run(engine.logprobs(parts, "policy"))
     told["refused"] = []
     for call in (

@@ -20,8 +20,8 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent
 from hardwon.runtime.environments.textworld import TextWorldExpress
-from hardwon.trainers.algorithms.imitation import Examples, WarmStart, examples, warm_start
-from hardwon.trainers.algorithms.samples import Stream
+from hardwon.trainers.algorithms.imitation import Examples, WarmStart, build_examples, warm_start
+from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.roles.guide_speech import Asked
@@ -138,7 +138,7 @@ def record(first: State, one: Trajectory, before: bool) -> Asked:
     return Asked(first, (f"{whole} {'before' if before else 'lately'}",), tuple(offers))
 
 
-def turned(stream: Stream, transcript: Transcript, chance: random.Random) -> Stream:
+def turned(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
     """The same in a house that is turned or mirrored: maps cannot be learnt by heart, only reading helps."""
     first, second = chance.sample([("north", "south"), ("east", "west")], 2)
     onto = [*chance.sample(first, 2), *chance.sample(second, 2)]
@@ -178,7 +178,7 @@ def taught(ground: Ground, seed: int) -> Any:
             if parameter.dim() > 1:
                 parameter.mul_(LARGER)
     shown = Examples(circles="explore", max_turns=12, copies=7, memory_share=0.85, seed=seed)
-    given = examples(
+    given = build_examples(
         ground.demos.values(), ground.transcript.rows, shown, memory=lambda one: told(without_circles(one.steps))
     )
     chance = random.Random(seed)

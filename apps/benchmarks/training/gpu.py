@@ -203,12 +203,12 @@ class _Bench:
         }
 
     def _streams(self) -> Sequence[Any]:
-        from hardwon.trainers.algorithms.samples import Stream
+        from hardwon.trainers.algorithms.samples import PackedSequence
 
         load, chance = self._load, random.Random(0)
         mask, even = (False, *(True,) * (load.length - 1)), (-12.0,) * load.length
         return [
-            Stream(
+            PackedSequence(
                 tuple(chance.choices(range(load.vocabulary), k=load.length)),
                 *(mask, even, (chance.choice((-1.0, 1.0)),) * load.length, (None,) * load.length),
                 *("policy", str(number), 0),

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.samples import Ids, Stream
+from hardwon.trainers.algorithms.samples import Ids, PackedSequence
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
@@ -144,12 +144,12 @@ def play(model: Any, observed: list[list[list[int]]]) -> None:
 # -- training ---------------------------------------------------------------------------------------
 
 
-def _streams(spoken: Callable[[int], bool]) -> list[Stream]:
+def _streams(spoken: Callable[[int], bool]) -> list[PackedSequence]:
     chance, length = random.Random(0), TURNS * (SEEN + SAID)
     mask = tuple(at > 0 and spoken(at) for at in range(length))
     even, free = (-6.0,) * length, (None,) * length
     return [
-        Stream(
+        PackedSequence(
             tuple(chance.randrange(len(SPECIAL), VOCABULARY) for _ in range(length)),
             *(mask, even, (chance.choice((-1.0, 1.0)),) * length, free),
             *("policy", str(number), 0),
@@ -172,7 +172,7 @@ def _raw(*, stepping: bool) -> Callable[[], object]:
     return work
 
 
-def _ours(given: list[Stream], loss: LossSettings) -> Callable[[], object]:
+def _ours(given: list[PackedSequence], loss: LossSettings) -> Callable[[], object]:
     model = build_model(VOCABULARY, SHAPE)
     budget = sum(map(len, given))
     learner = Learner(model, model.parameters(), LearnerSettings(lr=1e-5, budget=budget))

@@ -23,7 +23,7 @@ from examples.experiments.coin_worlds import (
 from typer.testing import CliRunner
 
 from hardwon.runtime.environments.textworld import TextWorldExpress
-from hardwon.trainers.algorithms.samples import Stream
+from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.models.tiny import build_tokenizer
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.rollouts.transcript import Transcript
@@ -86,7 +86,7 @@ def test_a_turned_world_has_other_names_for_directions_and_no_other_words():
     transcript = Transcript(build_tokenizer(["kitchen", *BACK]))
     ids = transcript.tokenizer("kitchen north south east west").input_ids
     n = len(ids)
-    stream = Stream(tuple(ids), (False,) * n, (0.0,) * n, (0.0,) * n, (None,) * n, "policy", "a", 0)
+    stream = PackedSequence(tuple(ids), (False,) * n, (0.0,) * n, (0.0,) * n, (None,) * n, "policy", "a", 0)
     for seed in range(8):
         room, *names = transcript.tokenizer.decode(turned(stream, transcript, random.Random(seed)).tokens).split()
         assert room == "kitchen"

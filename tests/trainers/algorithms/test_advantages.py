@@ -6,7 +6,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.trainers.algorithms.advantages import ESTIMATORS, Trace, Turn, gigpo, grpo, hgpo, rlvmr, salt, siblings
+from hardwon.trainers.algorithms.advantages import (
+    ESTIMATORS,
+    Trace,
+    Turn,
+    gigpo,
+    group_siblings,
+    grpo,
+    hgpo,
+    rlvmr,
+    salt,
+)
 
 GAMMA = 0.95
 
@@ -238,4 +248,4 @@ def test_siblings_are_of_one_group_role_and_arm():
         trace("c", 1, "x", role="guide"),
         trace("d", 1, "x"),
     ]
-    assert [[one.id for one in group] for group in siblings(batch)] == [["a", "d"], ["b"], ["c"]]
+    assert [[one.id for one in group] for group in group_siblings(batch)] == [["a", "d"], ["b"], ["c"]]

@@ -10,8 +10,15 @@ import torch
 
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.imitation import Examples, WarmStart, bucketed, cleaned, examples, warm_start
-from hardwon.trainers.algorithms.samples import Row
+from hardwon.trainers.algorithms.imitation import (
+    Examples,
+    WarmStart,
+    build_examples,
+    clean_trajectory,
+    iterate_batches,
+    warm_start,
+)
+from hardwon.trainers.algorithms.samples import Sample
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 
 BAD = Diagnosis(False, Failure.NO_EFFECT)
@@ -43,7 +50,9 @@ def render(trajectory, memory):
         goal = 10 + int(step.action[3:])
         forced, choice = (8,), (goal, 30)
         rows.append(
-            Row(prompt, (8, goal), (0.0, 0.0), (False, True), (forced, choice), "policy", 0, "control", "", "", "x", t)
+            Sample(
+                prompt, (8, goal), (0.0, 0.0), (False, True), (forced, choice), "policy", 0, "control", "", "", "x", t
+            )
         )
         said = (*prompt, 8, goal)
     return rows
@@ -55,85 +64,85 @@ def goals(streams):
 
 def test_only_successes_are_imitated():
     """A failure, and an episode that the environment broke off, are left out."""
-    found = examples([walk(1, 2), walk(1, 3, success=False), walk(1, 4, success=None)], render)
+    found = build_examples([walk(1, 2), walk(1, 3, success=False), walk(1, 4, success=None)], render)
     assert goals(found) == [[12]]
 
 
 def test_failures_are_imitated_where_asked_and_excluded_ones_never():
     settings = Examples(failures=True)
-    assert len(examples([walk(1, 3, success=False), walk(1, 4, success=None)], render, settings)) == 1
+    assert len(build_examples([walk(1, 3, success=False), walk(1, 4, success=None)], render, settings)) == 1
 
 
 def test_refused_steps_are_dropped():
-    assert goals(examples([walk(1, 1, 2, failed={0})], render)) == [[12]]
+    assert goals(build_examples([walk(1, 1, 2, failed={0})], render)) == [[12]]
 
 
 def test_circles_are_erased():
     """1 2 3 2 4: what led back to 2 is not imitated."""
-    assert goals(examples([walk(1, 2, 3, 2, 4)], render)) == [[12, 14]]
+    assert goals(build_examples([walk(1, 2, 3, 2, 4)], render)) == [[12, 14]]
 
 
 def test_circles_and_refused_steps_stay_where_asked():
     settings = Examples(circles="keep", failed_steps=True)
-    assert cleaned(walk(1, 2, 2, 3, 2, failed={1}), settings) == walk(1, 2, 2, 3, 2, failed={1})
+    assert clean_trajectory(walk(1, 2, 2, 3, 2, failed={1}), settings) == walk(1, 2, 2, 3, 2, failed={1})
 
 
 def test_who_remembers_goes_straight_and_who_does_not_explores():
     """The same trajectory: with memory without its circle, without memory as it was walked."""
     settings = Examples(copies=2, memory_share=0.5, circles="explore")
-    found = goals(examples([walk(1, 2, 3, 2, 4)], render, settings, memory=lambda _: "go 2 . go 4"))
+    found = goals(build_examples([walk(1, 2, 3, 2, 4)], render, settings, memory=lambda _: "go 2 . go 4"))
     assert found == [[12, 14], [12, 13, 12, 14]]
 
 
 def test_long_ones_are_left_out_once_cleaned():
     settings = Examples(max_turns=2)
-    assert goals(examples([walk(1, 2, 3, 4), walk(1, 2, 3, 2, 4)], render, settings)) == [[12, 14]]
+    assert goals(build_examples([walk(1, 2, 3, 4), walk(1, 2, 3, 2, 4)], render, settings)) == [[12, 14]]
 
 
 def test_memory_is_shown_in_its_share_of_the_copies():
     """7 of 10, with nothing of it in the others."""
-    found = examples([walk(1, 2)], render, Examples(copies=10), memory=lambda _: "go 2")
+    found = build_examples([walk(1, 2)], render, Examples(copies=10), memory=lambda _: "go 2")
     assert Counter(stream.tokens[0] for stream in found) == {MEMORY: 7, 11: 3}
 
 
 def test_the_remainder_of_the_share_is_drawn():
     many = [walk(1, 2, id=str(n)) for n in range(400)]
-    found = examples(many, render, Examples(memory_share=0.3), memory=lambda _: "go 2")
+    found = build_examples(many, render, Examples(memory_share=0.3), memory=lambda _: "go 2")
     assert 80 < sum(stream.tokens[0] == MEMORY for stream in found) < 160
-    assert found == examples(many, render, Examples(memory_share=0.3), memory=lambda _: "go 2")
+    assert found == build_examples(many, render, Examples(memory_share=0.3), memory=lambda _: "go 2")
 
 
 def test_without_a_memory_every_copy_is_without():
-    assert all(stream.tokens[0] == 11 for stream in examples([walk(1, 2)], render, Examples(copies=3)))
+    assert all(stream.tokens[0] == 11 for stream in build_examples([walk(1, 2)], render, Examples(copies=3)))
 
 
 def test_memory_is_context_and_not_learnt():
-    (found,) = examples([walk(1, 2)], render, Examples(memory_share=1), memory=lambda _: "go 2")
+    (found,) = build_examples([walk(1, 2)], render, Examples(memory_share=1), memory=lambda _: "go 2")
     assert found.mask == (False, False, True, True)
 
 
 def test_copies_are_traces_of_their_own():
-    found = examples([walk(1, 2, 3)], render, Examples(copies=2))
+    found = build_examples([walk(1, 2, 3)], render, Examples(copies=2))
     assert [stream.trace for stream in found] == ["a#0", "a#1"]
     assert [len(stream) for stream in found] == [6, 6]
 
 
 def test_all_words_of_an_action_are_learnt_among_all():
-    (found,) = examples([walk(1, 2)], render)
+    (found,) = build_examples([walk(1, 2)], render)
     assert found.mask == (False, True, True)
     assert set(found.allowed) == {None}
     assert found.advantages[1:] == (1.0, 1.0)
 
 
 def test_restricted_learns_choices_among_what_was_possible():
-    (found,) = examples([walk(1, 2)], render, Examples(restricted=True))
+    (found,) = build_examples([walk(1, 2)], render, Examples(restricted=True))
     assert found.mask == (False, False, True)
     assert found.allowed[2] == (12, 30)
 
 
 def test_batches_are_of_like_length_and_hold_everything_once():
-    given = examples([walk(*range(n % 9 + 2), id=str(n)) for n in range(64)], render)
-    batches = list(islice(bucketed(given, 8, random.Random(0)), 8))
+    given = build_examples([walk(*range(n % 9 + 2), id=str(n)) for n in range(64)], render)
+    batches = list(islice(iterate_batches(given, 8, random.Random(0)), 8))
     assert Counter(stream.trace for batch in batches for stream in batch) == Counter(stream.trace for stream in given)
     padded = sum(len(batch) * max(map(len, batch)) for batch in batches)
     assert padded < 1.1 * sum(map(len, given))
@@ -146,7 +155,7 @@ def model():
 @pytest.mark.parametrize("restricted", [False, True])
 def test_what_is_imitated_is_learnt(restricted):
     """The way through the places: its loss falls by far, and progress is told."""
-    given = examples([walk(1, 2, 3, 4, 5), walk(6, 3, 7, 5)], render, Examples(restricted=restricted))
+    given = build_examples([walk(1, 2, 3, 4, 5), walk(6, 3, 7, 5)], render, Examples(restricted=restricted))
     told: list[str] = []
     report = warm_start(model(), given, WarmStart(updates=60, lr=1e-2, batch=2), told.append)
     assert report.last < report.first / 5
@@ -158,7 +167,7 @@ def test_what_is_imitated_is_learnt(restricted):
 
 
 def test_the_same_seed_gives_the_same_curve():
-    given = examples([walk(1, 2, 3, id=str(n)) for n in range(5)], render)
+    given = build_examples([walk(1, 2, 3, id=str(n)) for n in range(5)], render)
     settings = WarmStart(updates=5, batch=2)
     curves = [warm_start(model(), given, replace(settings, seed=seed)).curve for seed in (0, 0)]
     assert curves[0] == curves[1]

@@ -11,9 +11,9 @@ import torch
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms import logprobs as forward_module
-from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings, frozen
-from hardwon.trainers.algorithms.logprobs import batch, forward, logprobs, recomputed
-from hardwon.trainers.algorithms.samples import Stream
+from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings, freeze_copy
+from hardwon.trainers.algorithms.logprobs import collate, compute_logprobs, forward, recompute_activations
+from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.models.adapters import activate, add_adapter, parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 
@@ -48,7 +48,7 @@ def stream(rng, trace="a", length=12, sets=True, role="policy", advantage=None):
     )
     value = rng.uniform(-1, 1) if advantage is None else advantage
     said = tuple(-rng.uniform(0.5, 3) for _ in tokens)
-    return Stream(tokens, mask, said, (value,) * length, near, role, trace, 0)
+    return PackedSequence(tokens, mask, said, (value,) * length, near, role, trace, 0)
 
 
 def streams(seed=0, number=7, **settings):
@@ -65,7 +65,7 @@ def gradient(model, given, loss, **settings):
     made = learner(copy.deepcopy(model), **settings)
     kept: list[torch.Tensor] = []
     made._move = lambda *_, **__: kept.extend(parameter.grad.clone() for parameter in made.parameters)
-    made.step(given, loss, reference=frozen(model))
+    made.step(given, loss, reference=freeze_copy(model))
     return torch.cat([grad.flatten() for grad in kept])
 
 
@@ -103,29 +103,29 @@ def test_scores_are_those_of_the_whole_logits(model, monkeypatch, temperature, n
     monkeypatch.setattr(forward_module, "MAX_NARROW", narrow)
     monkeypatch.setattr(forward_module, "MAX_LOGITS", pieces * WORDS)
     given = streams()
-    found = forward(model, batch(given, dtype=torch.float64), temperature=temperature)
+    found = forward(model, collate(given, dtype=torch.float64), temperature=temperature)
     for values, expected in zip(found, by_hand(model, given, temperature), strict=True):
         assert torch.allclose(values, expected, atol=1e-9)
 
 
 def test_logprobs_come_in_the_order_of_the_streams(model):
     given = streams()
-    found = logprobs(model, given, budget=30)
+    found = compute_logprobs(model, given, budget=30)
     expected, _ = by_hand(model, given)
     assert torch.allclose(torch.cat(found), expected, atol=1e-9)
 
 
 def test_a_token_that_was_not_possible_is_refused():
     """A row whose allowed set lacks the token sampled would have probability 0."""
-    broken = Stream((1, 2), (False, True), (0.0, 0.0), (0.0, 1.0), (None, (3, 4)), "policy", "a", 0)
+    broken = PackedSequence((1, 2), (False, True), (0.0, 0.0), (0.0, 1.0), (None, (3, 4)), "policy", "a", 0)
     with pytest.raises(ValueError, match="token 2 of trace 'a'"):
-        batch([broken])
+        collate([broken])
 
 
 def test_the_first_token_cannot_be_trained_on():
-    broken = Stream((1,), (True,), (0.0,), (1.0,), (None,), "policy", "a", 0)
+    broken = PackedSequence((1,), (True,), (0.0,), (1.0,), (None,), "policy", "a", 0)
     with pytest.raises(ValueError, match="first token"):
-        batch([broken])
+        collate([broken])
 
 
 @pytest.mark.parametrize("denominator", ["tokens", "traces", "constant"])
@@ -149,7 +149,7 @@ def test_gradient_checkpointing_does_not_change_the_gradient(model):
 
 def test_gradient_checkpointing_leaves_dropout_off_and_ends(model):
     """Layers that train without end would lose the engine's key-value cache."""
-    with recomputed(model):
+    with recompute_activations(model):
         assert sum(module.training for module in model.modules()) == SHAPE.layers
     assert not any(module.training for module in model.modules())
     ids = torch.tensor([[1, 2]])
@@ -158,23 +158,23 @@ def test_gradient_checkpointing_leaves_dropout_off_and_ends(model):
 
 def test_a_head_with_a_bias_is_scored_with_it(model):
     model.lm_head.bias = torch.nn.Parameter(torch.randn(WORDS, dtype=torch.float64))
-    found, _ = forward(model, batch(streams(), dtype=torch.float64))
+    found, _ = forward(model, collate(streams(), dtype=torch.float64))
     assert torch.allclose(found, by_hand(model, streams())[0], atol=1e-9)
 
 
 def test_a_model_that_bends_its_logits_is_refused(model):
     model.config.final_logit_softcapping = 30.0
     with pytest.raises(ConfigError, match="final_logit_softcapping"):
-        forward(model, batch(streams(), dtype=torch.float64))
+        forward(model, collate(streams(), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("half", [False, True])
 def test_bfloat16_is_near(monkeypatch, half):
     """Under autocast, as on a GPU, or with weights in half precision: float32 scores, within a few hundredths."""
     model, given = build_model(WORDS, SHAPE), streams()
-    exact, _ = forward(model, batch(given))
+    exact, _ = forward(model, collate(given))
     monkeypatch.setattr(forward_module, "autocast", lambda _: torch.autocast("cpu", torch.bfloat16, enabled=not half))
-    found, entropies = forward(model.bfloat16() if half else model, batch(given))
+    found, entropies = forward(model.bfloat16() if half else model, collate(given))
     assert found.dtype == entropies.dtype == torch.float32
     assert torch.allclose(found, exact, atol=0.05)
 
@@ -237,7 +237,7 @@ def test_a_gradient_that_is_not_finite_is_dropped(model):
 
 def test_the_first_update_has_the_ratio_one(model):
     """With the trainer's own old log-probabilities nothing is clipped, and there is no divergence from itself."""
-    metrics = learner(model).step(streams(), EVERYTHING, reference=frozen(model))
+    metrics = learner(model).step(streams(), EVERYTHING, reference=freeze_copy(model))
     assert metrics["clip_fraction"] == 0
     assert metrics["kl"] == pytest.approx(0, abs=1e-9)
     assert metrics["kl_old"] == pytest.approx(0, abs=1e-9)
@@ -255,7 +255,7 @@ def test_old_of_the_trainer_is_read_before_the_first_update(model):
 def test_samples_of_the_same_policy_are_worth_themselves(model):
     """Log-probabilities as recorded equal those read again: ess is 1, the ratio 1."""
     given = streams()
-    told = logprobs(model, given, budget=100)
+    told = compute_logprobs(model, given, budget=100)
     exact = []
     for part, values in zip(given, told, strict=True):
         rest = iter(values.tolist())
@@ -292,16 +292,16 @@ def test_an_action_that_paid_becomes_likelier(model):
     """And one that cost, less likely."""
     rng = random.Random(5)
     good, bad = stream(rng, "a", advantage=1.0), stream(rng, "b", advantage=-1.0)
-    before = [float(values.sum()) for values in logprobs(model, [good, bad], budget=100)]
+    before = [float(values.sum()) for values in compute_logprobs(model, [good, bad], budget=100)]
     learner(model, lr=1e-3).step([good, bad], LossSettings(old="trainer"))
-    after = [float(values.sum()) for values in logprobs(model, [good, bad], budget=100)]
+    after = [float(values.sum()) for values in compute_logprobs(model, [good, bad], budget=100)]
     assert after[0] > before[0]
     assert after[1] < before[1]
 
 
 def test_the_divergence_pulls_back_to_the_reference(model):
     """A policy that was moved returns under a divergence alone."""
-    near = frozen(model)
+    near = freeze_copy(model)
     learner(model, lr=1e-2).step(streams(advantage=1.0), LossSettings(kind="imitation"))
     made, loss = learner(model, lr=1e-3), LossSettings(kl=1.0, kl_kind="k2")
     found = [made.step(streams(advantage=0.0), loss, reference=near)["kl"] for _ in range(20)]
@@ -361,8 +361,8 @@ def test_a_new_adapter_changes_nothing(adapted):
     activate(adapted, "policy")
     given = streams()
     assert torch.equal(
-        torch.cat(logprobs(adapted, given, budget=100)),
-        torch.cat(logprobs(build_model(WORDS, SHAPE), given, budget=100)),
+        torch.cat(compute_logprobs(adapted, given, budget=100)),
+        torch.cat(compute_logprobs(build_model(WORDS, SHAPE), given, budget=100)),
     )
 
 
@@ -402,10 +402,10 @@ def test_an_adapter_learns_under_gradient_checkpointing(adapted):
     """Its layers' inputs need no gradient of their own."""
     activate(adapted, "policy")
     given = streams(advantage=1.0)
-    before = torch.cat(logprobs(adapted, given, budget=100)).mean()
+    before = torch.cat(compute_logprobs(adapted, given, budget=100)).mean()
     learner(adapted, "policy", lr=1e-2, recompute=True).step(given, LossSettings(kind="imitation"))
     learner(adapted, "policy", lr=1e-2, recompute=True).step(given, LossSettings(kind="imitation"))
-    assert torch.cat(logprobs(adapted, given, budget=100)).mean() > before
+    assert torch.cat(compute_logprobs(adapted, given, budget=100)).mean() > before
 
 
 def test_a_step_that_broke_leaves_no_gradient(model):

@@ -63,7 +63,7 @@ def test_shares_are_about_even_and_lose_nothing():
     from tests.trainers.learn_together import streams as made
 
     streams = made()
-    shares = [Team(rank, 3).share(streams) for rank in range(3)]
+    shares = [Team(rank, 3).select_share(streams) for rank in range(3)]
     assert sorted(len(part) for share in shares for part in share) == [len(part) for part in streams]
     assert max(sum(map(len, share)) for share in shares) - min(sum(map(len, share)) for share in shares) < 14
 
@@ -72,4 +72,4 @@ def test_a_sharded_base_needs_adapters_and_a_server(corridor, monkeypatch):
     monkeypatch.setattr(parallel, "_TEAM", [Team(0, 2, shards=True)])
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="it needs adapters, and a vLLM server"):
-        parallel.check(of(corridor(model={"adapter": 4})))
+        parallel.check_sharding(of(corridor(model={"adapter": 4})))

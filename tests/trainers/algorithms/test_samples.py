@@ -5,18 +5,18 @@ from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.trainers.algorithms.advantages import gigpo
-from hardwon.trainers.algorithms.samples import Rollout, Row, anchor_of, micro_batches, streams, to_trace
+from hardwon.trainers.algorithms.samples import Rollout, Sample, compute_anchor, micro_batches, pack_samples, to_trace
 
 
 def row(prompt, completion, **fields):
     n = len(completion)
     known = {"role": "policy", "version": 1, "arm": "control", "snapshot": "s", "anchor": "a", "trace": "t", "turn": 0}
-    return Row(tuple(prompt), tuple(completion), (-1.0,) * n, (True,) * n, (None,) * n, **{**known, **fields})
+    return Sample(tuple(prompt), tuple(completion), (-1.0,) * n, (True,) * n, (None,) * n, **{**known, **fields})
 
 
 def test_rows_that_extend_each_other_are_read_once():
     """Prompt 1 2, answer 3; then 4 was shown and 5 answered: five tokens, two of them trained on."""
-    (one,) = streams([row([1, 2], [3]), row([1, 2, 3, 4], [5], turn=1)], {"t": [0.5, -0.5]})
+    (one,) = pack_samples([row([1, 2], [3]), row([1, 2, 3, 4], [5], turn=1)], {"t": [0.5, -0.5]})
     assert one.tokens == (1, 2, 3, 4, 5)
     assert one.mask == (False, False, True, False, True)
     assert one.advantages == (0.0, 0.0, 0.5, 0.0, -0.5)
@@ -33,7 +33,7 @@ def test_rows_that_extend_each_other_are_read_once():
 )
 def test_other_rows_stay_apart(other):
     """A rewritten prompt, another version or another role is another stream."""
-    assert len(streams([row([1, 2], [3]), other], {"t": [0.5, -0.5]})) == 2
+    assert len(pack_samples([row([1, 2], [3]), other], {"t": [0.5, -0.5]})) == 2
 
 
 @given(
@@ -49,7 +49,7 @@ def test_no_sampled_token_is_lost_or_doubled(turns):
         seen += shown
         rows.append(row(seen, said, turn=number))
         seen = seen + said
-    (one,) = streams(rows, {"t": [float(n) for n in range(len(rows))]})
+    (one,) = pack_samples(rows, {"t": [float(n) for n in range(len(rows))]})
     trained = [(token, a) for token, m, a in zip(one.tokens, one.mask, one.advantages, strict=True) if m]
     assert trained == [(token, float(n)) for n, (_, said) in enumerate(turns) for token in said]
 
@@ -60,8 +60,8 @@ def test_a_row_whose_parts_differ_in_length_is_refused():
 
 
 def test_the_anchor_holds_the_memory_shown():
-    assert anchor_of("s", None) == anchor_of("s", "") == "s"
-    assert len({anchor_of("s", "a"), anchor_of("s", "b"), anchor_of("s", None)}) == 3
+    assert compute_anchor("s", None) == compute_anchor("s", "") == "s"
+    assert len({compute_anchor("s", "a"), compute_anchor("s", "b"), compute_anchor("s", None)}) == 3
 
 
 def test_a_rollout_becomes_a_trace():
@@ -79,7 +79,7 @@ def test_a_rollout_becomes_a_trace():
 
 
 def part(n):
-    (made,) = streams([row([0] * (n - 1), [1])], {"t": [1.0]})
+    (made,) = pack_samples([row([0] * (n - 1), [1])], {"t": [1.0]})
     return made
 
 

@@ -10,8 +10,8 @@ import torch
 from tests.trainers.fake_vllm import serving
 
 from hardwon.memory.errors import ConfigError, EngineFailure
-from hardwon.trainers.algorithms.logprobs import batch, forward
-from hardwon.trainers.algorithms.samples import Row, streams
+from hardwon.trainers.algorithms.logprobs import collate, forward
+from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.grammar import Grammar, ToolCalls
 from hardwon.trainers.engines.local import LocalEngine
@@ -82,7 +82,7 @@ def test_forced_tokens_are_no_choice(completions):
 def test_logprobs_are_exact_under_the_mask(completions):
     """By one forward pass over all the tokens, among the allowed ones; and the trainer computes the same."""
     rows = [
-        Row(PROMPT, one.tokens, one.logprobs, one.mask, one.allowed, "policy", 0, "", "", "", str(n), 0)
+        Sample(PROMPT, one.tokens, one.logprobs, one.mask, one.allowed, "policy", 0, "", "", "", str(n), 0)
         for n, one in enumerate(completions)
     ]
     for row in rows:
@@ -91,9 +91,9 @@ def test_logprobs_are_exact_under_the_mask(completions):
         for n, (token, allowed) in enumerate(zip(row.completion, row.allowed, strict=True)):
             among = torch.log_softmax(logits[len(PROMPT) + n - 1][list(allowed or ())], -1)
             assert row.logprobs[n] == pytest.approx(float(among[(allowed or ()).index(token)]), abs=1e-5)
-    parts = streams(rows, {row.trace: [1.0] for row in rows})
+    parts = pack_samples(rows, {row.trace: [1.0] for row in rows})
     with torch.no_grad():
-        trained, _ = forward(MODEL, batch(parts))
+        trained, _ = forward(MODEL, collate(parts))
     sampled = [value for part in parts for value, counts in zip(part.logprobs, part.mask, strict=True) if counts]
     assert trained.tolist() == pytest.approx(sampled, abs=1e-5)
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.samples import Row, streams
+from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.trie import Trie
@@ -204,8 +204,8 @@ def test_runs_with_the_same_seeds_are_the_same_bit_for_bit():
 def test_logprobs_of_streams_agree_with_what_was_sampled():
     made = engine()
     (one,) = served([Request((5, 6), allowed=TRIE, chance=random.Random(2))], made)
-    row = Row((5, 6), one.tokens, one.logprobs, one.mask, one.allowed, "policy", 0, "control", "", "", "t", 0)
-    (values,) = asyncio.run(made.logprobs(streams([row], {"t": [1.0]}), "policy"))
+    row = Sample((5, 6), one.tokens, one.logprobs, one.mask, one.allowed, "policy", 0, "control", "", "", "t", 0)
+    (values,) = asyncio.run(made.logprobs(pack_samples([row], {"t": [1.0]}), "policy"))
     assert values[2:] == pytest.approx(one.logprobs, abs=1e-5)
 
 

@@ -12,7 +12,7 @@ import torch
 from tests.trainers.fake_vllm import MODEL, SHAPE, FakeVllm, logits_of, serving
 
 from hardwon.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
-from hardwon.trainers.algorithms.samples import Row, streams
+from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines import server
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
@@ -115,10 +115,10 @@ def test_logprobs_of_streams_are_those_of_the_local_engine(engine):
     local = LocalEngine(MODEL, None)
     asked = [Request((5, 6), allowed=TRIE, chance=random.Random(2)), Request((5,), max_tokens=4)]
     rows = [
-        Row(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, "policy", 0, "", "", "", f"{n}", 0)
+        Sample(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, "policy", 0, "", "", "", f"{n}", 0)
         for n, (request, said) in enumerate(zip(asked, served(local, asked), strict=True))
     ]
-    parts = streams(rows, {"0": [1.0], "1": [1.0]})
+    parts = pack_samples(rows, {"0": [1.0], "1": [1.0]})
     here, there = asyncio.run(local.logprobs(parts, "policy")), asyncio.run(engine.logprobs(parts, "policy"))
     for ours, theirs in zip(here, there, strict=True):
         assert theirs == pytest.approx(ours, abs=1e-5)

@@ -25,7 +25,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import AdapterRefused, EngineFailure, MissingExtra, UnknownName
 from hardwon.runtime import Agent
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.samples import Row, Stream, streams
+from hardwon.trainers.algorithms.samples import PackedSequence, Sample, pack_samples
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.base_models import export
@@ -112,10 +112,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     )
 
 
-def _lesson(prompt: tuple[int, ...], answer: tuple[int, ...]) -> Stream:
+def _lesson(prompt: tuple[int, ...], answer: tuple[int, ...]) -> PackedSequence:
     n = len(answer)
-    row = Row(prompt, answer, (0.0,) * n, (True,) * n, (None,) * n, "policy", 0, "", "", "", "t", 0)
-    (stream,) = streams([row], {"t": [1.0]})
+    row = Sample(prompt, answer, (0.0,) * n, (True,) * n, (None,) * n, "policy", 0, "", "", "", "t", 0)
+    (stream,) = pack_samples([row], {"t": [1.0]})
     return stream
 
 
@@ -216,10 +216,10 @@ def test_logprobs_of_streams_are_the_local_engines(engine, trained):
     engine.load_adapter("policy", 1, trained.folders[0])
     said = served(engine, [*choices(trained, 4), *greedy(trained)])
     rows = [
-        Row(trained.prompt, one.tokens, one.logprobs, one.mask, one.allowed, "policy", 1, "", "", "", f"{n}", 0)
+        Sample(trained.prompt, one.tokens, one.logprobs, one.mask, one.allowed, "policy", 1, "", "", "", f"{n}", 0)
         for n, one in enumerate(said)
     ]
-    parts = streams(rows, {row.trace: [1.0] for row in rows})
+    parts = pack_samples(rows, {row.trace: [1.0] for row in rows})
     here = asyncio.run(trained.local(1).logprobs(parts, "policy"))
     there = asyncio.run(engine.logprobs(parts, "policy"))
     for stream, ours, theirs in zip(parts, here, there, strict=True):
@@ -265,7 +265,7 @@ def test_rollouts_through_the_runtime_carry_the_version(engine, trained):
             assert not any(rollout.failed for rollout in rollouts)
             rows = [row for rollout in rollouts for row in rollout.rows]
             versions.append({row.version for row in rows})
-            parts = streams(rows, {rollout.trajectory.id: [1.0] * len(rollout.rows) for rollout in rollouts})
+            parts = pack_samples(rows, {rollout.trajectory.id: [1.0] * len(rollout.rows) for rollout in rollouts})
             for ours, stream in zip(asyncio.run(trained.local(version).logprobs(parts, "policy")), parts, strict=True):
                 assert ours == pytest.approx(stream.logprobs, abs=TOLERANCE)
         agent.close()
@@ -276,13 +276,13 @@ def test_rollouts_through_the_runtime_carry_the_version(engine, trained):
 @pytest.mark.timeout(600)
 def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatch):
     """`train` with engine.kind=server: what it updates is sampled by the server, under the version on the rows."""
-    played: list[list[Stream]] = []
+    played: list[list[PackedSequence]] = []
     play, weights = Stage.play, list[dict[str, Any]]()
 
     async def watched(self: Stage, *worlds: Any, **how: Any) -> Any:
         rollouts = await play(self, *worlds, **how)
         rows = [row for rollout in rollouts for row in rollout.rows]
-        played.append(streams(rows, {rollout.trajectory.id: [1.0] * len(rollout.rows) for rollout in rollouts}))
+        played.append(pack_samples(rows, {rollout.trajectory.id: [1.0] * len(rollout.rows) for rollout in rollouts}))
         now: Any = self.roles["policy"].weights()
         weights.append({name: value.clone() for name, value in now.items()})
         return rollouts

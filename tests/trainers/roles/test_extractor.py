@@ -15,7 +15,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Add, Admission, Return, Update
 from hardwon.trainers.algorithms.imitation import WarmStart, warm_start
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.samples import Rollout, Row, streams
+from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.gate import Gated, Judgement
@@ -39,7 +39,7 @@ def _one_thread():
 
 
 def row(name, said=5):
-    return Row((1, 2, 3), (said,), (-0.7,), (True,), ((5, 6),), "extractor", 0, "", "", "", name, 0)
+    return Sample((1, 2, 3), (said,), (-0.7,), (True,), ((5, 6),), "extractor", 0, "", "", "", name, 0)
 
 
 def known(uses, **settings) -> float:
@@ -283,7 +283,7 @@ def test_a_writer_learns_to_say_what_it_is_taught():
     served = engine()
     writer = Writes(served, TRANSCRIPT, reads=lambda _: "<see> red")
     lesson = writer.lesson(episode(), "<item> add : red : go east .", "lesson")
-    warm_start(served.model, streams([lesson], {"lesson": [1.0]}), WarmStart(updates=60, lr=2e-2))
+    warm_start(served.model, pack_samples([lesson], {"lesson": [1.0]}), WarmStart(updates=60, lr=2e-2))
     (written,) = read(writer, episode(), greedy=True)
     assert written.items[0].title == "red : go east ."
 

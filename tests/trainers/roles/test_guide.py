@@ -17,9 +17,9 @@ from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers import EngineChatModel, TrainedGuidance, train
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.logprobs import batch, forward
+from hardwon.trainers.algorithms.logprobs import collate, forward
 from hardwon.trainers.algorithms.losses import policy_loss
-from hardwon.trainers.algorithms.samples import Rollout, streams
+from hardwon.trainers.algorithms.samples import Rollout, pack_samples
 from hardwon.trainers.config.schema import ModelConfig, RoleConfig, load
 from hardwon.trainers.engines.base_models import for_roles
 from hardwon.trainers.engines.local import LocalEngine
@@ -115,7 +115,7 @@ def test_every_token_is_kept_as_it_was_sampled():
     said = asyncio.run(role.speaker.say(asked("hard"), "one", speaks=True))
     assert said.content is not None
     assert said.content.prompt == said.decision.prompt + said.decision.completion
-    (stream,) = streams([said.decision, said.content], {"one": [1.0, 1.0]})
+    (stream,) = pack_samples([said.decision, said.content], {"one": [1.0, 1.0]})
     (again,) = asyncio.run(role._parts.engine.logprobs([stream], "guide"))
     assert again == pytest.approx(stream.logprobs, abs=1e-5)
     assert said.p_speaks == pytest.approx(torch.tensor(said.decision.logprobs[0]).exp().item())
@@ -195,7 +195,7 @@ def gradients(role, credit):
         if one.content is not None and f"{one.content.trace}/text" not in advantages:
             rows.append(replace(one.content, trace=f"{one.content.trace}/text"))
             advantages[rows[-1].trace] = [0.0]
-    given = batch(to_streams([(rows, advantages)]))
+    given = collate(to_streams([(rows, advantages)]))
     new, _ = forward(role.model, given)
     new.retain_grad()
     policy_loss(new, given.old, given.advantages, torch.ones_like(new), denominator=1.0).value.backward()

@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hardwon.trainers.algorithms.advantages import standardised
+from hardwon.trainers.algorithms.advantages import standardize
 from hardwon.trainers.roles.guide_credit import Branch, guide_credit
 
 
@@ -131,7 +131,7 @@ def entangled(guide, kind, world, cost=COST, size=4):
     """Plain GRPO: whole answers are sampled, and one advantage pays every token of an answer. For comparison."""
     said = [guide.say(kind) if guide.chance.random() < guide.p_speaks(kind) else None for _ in range(size)]
     rewards = [world.play(kind, hint) - cost * world.tokens(hint) / LENGTH for hint in said]
-    for hint, advantage in zip(said, standardised(rewards), strict=True):
+    for hint, advantage in zip(said, standardize(rewards), strict=True):
         guide.decide(kind, hint is not None, advantage)
         if hint is not None:
             guide.content(kind, hint, advantage)

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hardwon.trainers.algorithms.samples import Row
+from hardwon.trainers.algorithms.samples import Sample
 from hardwon.trainers.roles.item_reward import Buffer, Use
 
 RETURN, VACUOUS, USEFUL, MISLEADING = range(4)
@@ -49,7 +49,7 @@ class Bandit:
 
 
 def row(name, context, said):
-    return Row((context,), (said,), (0.0,), (True,), (None,), "extractor", 0, "", "", "", name, 0)
+    return Sample((context,), (said,), (0.0,), (True,), (None,), "extractor", 0, "", "", "", name, 0)
 
 
 def flips(chance, p):

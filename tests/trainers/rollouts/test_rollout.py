@@ -8,7 +8,7 @@ from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import EnvironmentCrashed
 from hardwon.runtime import Agent
 from hardwon.trainers.algorithms.advantages import gigpo
-from hardwon.trainers.algorithms.samples import streams, to_trace
+from hardwon.trainers.algorithms.samples import pack_samples, to_trace
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
@@ -48,7 +48,7 @@ def test_a_turn_s_prompt_extends_the_turn_before():
     rows = TRANSCRIPT.rows(episode(), "east is best")
     assert words(rows[0].prompt) == "<task> find prize . <memory> east is best <see> red . <act>"
     assert rows[1].prompt[: len(rows[0].prompt) + len(rows[0].completion)] == rows[0].prompt + rows[0].completion
-    (one,) = streams(rows, {"e": [1.0, 1.0]})
+    (one,) = pack_samples(rows, {"e": [1.0, 1.0]})
     assert sum(one.mask) == 2 * len(TRANSCRIPT.action("go east"))
 
 
@@ -135,7 +135,7 @@ def test_rows_of_an_episode_are_read_once(collected):
     rollouts, engine = collected(specs())
     held = 0
     for rollout in rollouts:
-        (one,) = streams(rollout.rows, {rollout.trajectory.id: [0.0] * len(rollout.rows)})
+        (one,) = pack_samples(rollout.rows, {rollout.trajectory.id: [0.0] * len(rollout.rows)})
         held += len(one)
     assert engine.tokens_read <= held
 
@@ -143,7 +143,7 @@ def test_rows_of_an_episode_are_read_once(collected):
 def test_logprobs_of_a_rollout_are_those_of_its_stream(collected):
     rollouts, engine = collected(specs(1))
     for rollout in rollouts:
-        made = streams(rollout.rows, {rollout.trajectory.id: [0.0] * len(rollout.rows)})
+        made = pack_samples(rollout.rows, {rollout.trajectory.id: [0.0] * len(rollout.rows)})
         (values,) = asyncio.run(engine.logprobs(made, "policy"))
         assert values == pytest.approx(
             [p if m else 0.0 for p, m in zip(made[0].logprobs, made[0].mask, strict=True)], abs=1e-4

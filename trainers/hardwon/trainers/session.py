@@ -18,7 +18,7 @@ from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Agent, Environment
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 
-from .algorithms.parallel import team
+from .algorithms.parallel import get_team
 from .algorithms.samples import Rollout
 from .checkpoint import copy_library, put_library
 from .config.schema import LEARNS, EngineConfig, RoleConfig, TrainConfig, of
@@ -74,8 +74,8 @@ class Stage:
         model, self.tokenizer = base
         self.transcript = Transcript(self.tokenizer)
         trained = base_models.for_roles(model, list(config.roles), config.model, config.run.seed)
-        if (ours := team()) is not None and ours.shards:
-            ours.shard(next(iter(trained.values())))
+        if (ours := get_team()) is not None and ours.shards:
+            ours.shard_base(next(iter(trained.values())))
         elsewhere = config if plays else replace(config, engine=EngineConfig())
         self.engine = open_engine(elsewhere, next(iter(trained.values())), self.tokenizer, out)
         self.gate = open_gate(config.gate, self.engine, self.transcript)

@@ -22,7 +22,7 @@ from typing import Any
 from hardwon.memory.errors import ConfigError
 
 from .algorithms import parallel
-from .algorithms.imitation import examples, warm_start
+from .algorithms.imitation import build_examples, warm_start
 from .algorithms.samples import Rollout
 from .checkpoint import Checkpoints, random_states, restore_random_states
 from .config import schema as settings
@@ -82,8 +82,8 @@ def train(
     """
     config = _read(config, overrides)
     wall, cpu = time.perf_counter(), time.process_time()
-    parallel.check(config)
-    if (ours := parallel.team()) is not None and ours.rank:
+    parallel.check_sharding(config)
+    if (ours := parallel.get_team()) is not None and ours.rank:
         return _worked(config, ours)
     with _Run.opened(config, resume=resume, quiet=quiet) as run, run.stoppable():
         asyncio.run(run.go())
@@ -108,7 +108,7 @@ def _worked(config: TrainConfig, ours: parallel.Team) -> TrainReport:
     out = Path(config.run.out)
     _prepare_torch(config)
     with tempfile.TemporaryDirectory() as folder:
-        parallel.work(ours, lambda checkpoint: Stage.restore(Path(checkpoint), Path(folder), config, plays=False))
+        parallel.run_worker(ours, lambda checkpoint: Stage.restore(Path(checkpoint), Path(folder), config, plays=False))
     return TrainReport(str(out), 0, False, "", None, {}, {}, time.process_time(), 0.0, rank=ours.rank)
 
 
@@ -175,8 +175,8 @@ class _Run:
                 stop.add_note(f"What was saved is in {out / 'checkpoints'}; --resume goes on from there.")
                 raise
             finally:
-                if (ours := parallel.team()) is not None:
-                    ours.tell(("end", None))
+                if (ours := parallel.get_team()) is not None:
+                    ours.broadcast_job(("end", None))
                 stage.close()
 
     @contextmanager
@@ -213,7 +213,7 @@ class _Run:
 
     def _warm_start(self, config: settings.WarmStartConfig) -> None:
         trajectories = self.stage.explorer.trajectories(self.config.explore.worlds)
-        streams = examples(trajectories, self.stage.transcript.rows, config.examples, memory=way)
+        streams = build_examples(trajectories, self.stage.transcript.rows, config.examples, memory=way)
         model = self.stage.roles["policy"].model
         report = warm_start(model, streams, config.learning, self.screen.tell, role="policy")
         told = {"first": report.first, "last": report.last, "examples": report.examples, "cpu_s": report.cpu_s}
@@ -263,11 +263,11 @@ class _Run:
 
     def _gather(self) -> None:
         """The other processes, if there are any, read where the run stands: then they help with its updates."""
-        ours = parallel.team()
+        ours = parallel.get_team()
         if ours is not None and not ours.active:
             if self.saved != self.state.iteration:
                 self._save()
-            ours.tell(("start", str(self.checkpoints.latest())))
+            ours.broadcast_job(("start", str(self.checkpoints.latest())))
             ours.active = True
 
     async def _read_ahead(self, number: int) -> None:

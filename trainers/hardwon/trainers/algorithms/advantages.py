@@ -67,13 +67,13 @@ Estimator = Callable[..., Advantages]
 ESTIMATORS: dict[str, Estimator] = {}
 
 
-def estimator(function: Estimator) -> Estimator:
+def register_estimator(function: Estimator) -> Estimator:
     """Register an estimator under its name, with `-` for `_`."""
     ESTIMATORS[function.__name__.replace("_", "-")] = function
     return function
 
 
-def siblings(traces: Iterable[Trace]) -> list[list[Trace]]:
+def group_siblings(traces: Iterable[Trace]) -> list[list[Trace]]:
     """Traces by group, role and arm; a trace listed twice counts once."""
     groups: dict[tuple[str, str, str], dict[str, Trace]] = {}
     for trace in traces:
@@ -81,55 +81,55 @@ def siblings(traces: Iterable[Trace]) -> list[list[Trace]]:
     return [list(group.values()) for group in groups.values()]
 
 
-def _of_outcomes(traces: Iterable[Trace], relative: Callable[[list[float]], list[float]]) -> Advantages:
+def _compare_outcomes(traces: Iterable[Trace], relative: Callable[[list[float]], list[float]]) -> Advantages:
     """The same advantage for every turn of a trace, from the outcomes of its siblings."""
     advantages: Advantages = {}
-    for group in siblings(traces):
+    for group in group_siblings(traces):
         for trace, value in zip(group, relative([trace.outcome for trace in group]), strict=True):
             advantages[trace.id] = [value] * len(trace.turns)
     return advantages
 
 
-def centred(values: list[float]) -> list[float]:
+def center(values: list[float]) -> list[float]:
     """x - mean; a single value is 0."""
     mean = fmean(values)
     return [value - mean for value in values]
 
 
-def standardised(values: list[float]) -> list[float]:
+def standardize(values: list[float]) -> list[float]:
     """(x - mean) / (std + EPSILON), unbiased std; a single value, or equal values, are 0."""
     if len(values) < 2:
         return [0.0] * len(values)
     spread = stdev(values) + EPSILON
-    return [value / spread for value in centred(values)]
+    return [value / spread for value in center(values)]
 
 
-@estimator
+@register_estimator
 def grpo(traces: Sequence[Trace]) -> Advantages:
     """A = (R - mean) / std over the group (Shao et al. 2024, arXiv:2402.03300, section 4.1.2).
 
     A lone trajectory gets 0; verl gives it its raw reward.
     """
-    return _of_outcomes(traces, standardised)
+    return _compare_outcomes(traces, standardize)
 
 
-@estimator
+@register_estimator
 def dr_grpo(traces: Sequence[Trace]) -> Advantages:
     """A = R - mean over the group, not divided (Liu et al. 2025, arXiv:2503.20783)."""
-    return _of_outcomes(traces, centred)
+    return _compare_outcomes(traces, center)
 
 
-@estimator
+@register_estimator
 def rloo(traces: Sequence[Trace]) -> Advantages:
     """A = R - mean of the others = n / (n - 1) (R - mean) (Ahmadian et al. 2024, arXiv:2402.14740)."""
-    return _of_outcomes(traces, lambda values: [x * len(values) / max(1, len(values) - 1) for x in centred(values)])
+    return _compare_outcomes(traces, lambda values: [x * len(values) / max(1, len(values) - 1) for x in center(values)])
 
 
-@estimator
+@register_estimator
 def reinforce(traces: Sequence[Trace], *, discount: float = 1.0) -> Advantages:
     """A_t = G_t - mean over the group of G_0 (Williams 1992, with a group baseline)."""
     advantages: Advantages = {}
-    for group in siblings(traces):
+    for group in group_siblings(traces):
         returns = {trace.id: trace.returns(discount) for trace in group}
         baseline = fmean(values[0] if values else 0.0 for values in returns.values())
         for trace_id, values in returns.items():
@@ -137,26 +137,26 @@ def reinforce(traces: Sequence[Trace], *, discount: float = 1.0) -> Advantages:
     return advantages
 
 
-@estimator
+@register_estimator
 def gigpo(traces: Sequence[Trace], *, discount: float = 0.95, omega: float = 1.0, std: bool = False) -> Advantages:
     """A = A_E + omega A_S (Feng et al. 2025, GiGPO, arXiv:2505.10978).
 
     A_E compares outcomes in the group, each trajectory once (the released code weighs it by its
     steps); A_S compares the discounted returns of turns with the same anchor; alone at an anchor is 0.
     """
-    relative = standardised if std else centred
-    episode = _of_outcomes(traces, relative)
-    step = _at_anchors(traces, discount, relative, lambda trace, t: trace.turns[t].anchor)
+    relative = standardize if std else center
+    episode = _compare_outcomes(traces, relative)
+    step = _compare_at_anchors(traces, discount, relative, lambda trace, t: trace.turns[t].anchor)
     return {name: [e + omega * s for e, s in zip(episode[name], step[name], strict=True)] for name in episode}
 
 
-@estimator
+@register_estimator
 def slea(traces: Sequence[Trace], *, discount: float = 0.95, omega: float = 1.0) -> Advantages:
     """SLEA-RL (arXiv:2603.18079): GiGPO with means alone, anchored in the clusters that retrieval uses."""
     return gigpo(traces, discount=discount, omega=omega, std=False)
 
 
-def _at_anchors(
+def _compare_at_anchors(
     traces: Iterable[Trace],
     discount: float,
     relative: Callable[[list[float]], list[float]],
@@ -164,7 +164,7 @@ def _at_anchors(
 ) -> Advantages:
     """For each turn, its return against those of all turns of its siblings with the same anchor."""
     advantages: Advantages = {}
-    for group in siblings(traces):
+    for group in group_siblings(traces):
         places: dict[object, list[tuple[str, int]]] = {}
         returns = {trace.id: trace.returns(discount) for trace in group}
         for trace in group:
@@ -177,7 +177,7 @@ def _at_anchors(
     return advantages
 
 
-@estimator
+@register_estimator
 def hgpo(traces: Sequence[Trace], *, discount: float = 0.95, history: int = 2, alpha: float = 1.0) -> Advantages:
     """A = sum_k w_k A_k over contexts of k = 0..history earlier anchors, w_k ~ (k + 1)^alpha (HGPO).
 
@@ -187,20 +187,20 @@ def hgpo(traces: Sequence[Trace], *, discount: float = 0.95, history: int = 2, a
     weights = [(k + 1) ** alpha for k in range(history + 1)]
     total: Advantages = {trace.id: [0.0] * len(trace.turns) for trace in traces}
     for k, weight in enumerate(weights):
-        level = _at_anchors(traces, discount, standardised, lambda trace, t, k=k: _context(trace, t, k))  # type: ignore[misc]
+        level = _compare_at_anchors(traces, discount, standardize, lambda trace, t, k=k: _build_context(trace, t, k))  # type: ignore[misc]
         for name, values in level.items():
             total[name] = [a + weight / sum(weights) * b for a, b in zip(total[name], values, strict=True)]
     return total
 
 
-def _context(trace: Trace, t: int, k: int) -> tuple[str, ...] | tuple[str, int]:
+def _build_context(trace: Trace, t: int, k: int) -> tuple[str, ...] | tuple[str, int]:
     """The anchor with the k before it; a turn with less history is alone at that level."""
     if t < k:
         return trace.id, t
     return tuple(turn.anchor for turn in trace.turns[t - k : t + 1])
 
 
-@estimator
+@register_estimator
 def salt(traces: Sequence[Trace], *, history: int = 0) -> Advantages:
     """Trajectories as a graph: the GRPO advantage, averaged over the trajectories that share an edge (SALT).
 
@@ -209,23 +209,23 @@ def salt(traces: Sequence[Trace], *, history: int = 0) -> Advantages:
     """
     own = grpo(traces)
     advantages: Advantages = {}
-    for group in siblings(traces):
+    for group in group_siblings(traces):
         shared: dict[object, dict[str, float]] = {}
         for trace in group:
             for t in range(len(trace.turns)):
-                shared.setdefault(_edge(trace, t, history), {})[trace.id] = own[trace.id][t]
+                shared.setdefault(_build_edge(trace, t, history), {})[trace.id] = own[trace.id][t]
         for trace in group:
-            edges = (shared[_edge(trace, t, history)] for t in range(len(trace.turns)))
+            edges = (shared[_build_edge(trace, t, history)] for t in range(len(trace.turns)))
             advantages[trace.id] = [fmean(edge.values()) for edge in edges]
     return advantages
 
 
-def _edge(trace: Trace, t: int, history: int) -> tuple[object, ...]:
+def _build_edge(trace: Trace, t: int, history: int) -> tuple[object, ...]:
     after = trace.turns[t + 1].anchor if t + 1 < len(trace.turns) else f"end {trace.outcome}"
     return (*(turn.anchor for turn in trace.turns[max(0, t - history) : t + 1]), trace.turns[t].action, after)
 
 
-@estimator
+@register_estimator
 def empg(traces: Sequence[Trace], *, k: float = 1.0, future: float = 1.0, zeta: float = 0.05) -> Advantages:
     """A_t = A g(H_t) + zeta f(H_{t+1}), then less its mean over the batch (EMPG).
 
@@ -233,7 +233,7 @@ def empg(traces: Sequence[Trace], *, k: float = 1.0, future: float = 1.0, zeta: 
     batch: sure turns weigh more, and turns that lead to sure ones are paid.
     """
     base = grpo(traces)
-    batch = [trace for group in siblings(traces) for trace in group]
+    batch = [trace for group in group_siblings(traces) for trace in group]
     entropies = [turn.entropy for trace in batch for turn in trace.turns]
     if not entropies:
         return base
@@ -251,7 +251,7 @@ def empg(traces: Sequence[Trace], *, k: float = 1.0, future: float = 1.0, zeta: 
     return {name: [a - mean for a in values] for name, values in shaped.items()}
 
 
-@estimator
+@register_estimator
 def rlvmr(traces: Sequence[Trace], *, bonus: float = 1.0, share: float = 0.5) -> Advantages:
     """(1 - share) A_outcome + share A_tag, the tag rewards standardised among turns of the same tag (RLVMR).
 
@@ -260,20 +260,20 @@ def rlvmr(traces: Sequence[Trace], *, bonus: float = 1.0, share: float = 0.5) ->
     """
     outcome = grpo(traces)
     advantages: Advantages = {}
-    for group in siblings(traces):
+    for group in group_siblings(traces):
         tagged: dict[str, list[tuple[str, int, float]]] = {}
         for trace in group:
             advantages[trace.id] = [(1 - share) * a for a in outcome[trace.id]]
             for t, turn in enumerate(trace.turns):
                 if turn.tag:
-                    tagged.setdefault(turn.tag, []).append((trace.id, t, bonus * _earned(trace, t)))
+                    tagged.setdefault(turn.tag, []).append((trace.id, t, bonus * _is_tag_earned(trace, t)))
         for turns in tagged.values():
-            for (name, t, _), value in zip(turns, standardised([reward for *_, reward in turns]), strict=True):
+            for (name, t, _), value in zip(turns, standardize([reward for *_, reward in turns]), strict=True):
                 advantages[name][t] += share * value
     return advantages
 
 
-def _earned(trace: Trace, t: int) -> bool:
+def _is_tag_earned(trace: Trace, t: int) -> bool:
     turn = trace.turns[t]
     if turn.tag == "planning":
         return trace.outcome > 0
@@ -283,7 +283,7 @@ def _earned(trace: Trace, t: int) -> bool:
     return turn.tag == "reflection" and before is not None and not before.valid and before.action != turn.action
 
 
-@estimator
+@register_estimator
 def spa(traces: Sequence[Trace], *, grounding: float = 0.5) -> Advantages:
     """Step rewards that sum to the outcome, plus a bonus for what could be executed (SPA-RL).
 
@@ -292,8 +292,8 @@ def spa(traces: Sequence[Trace], *, grounding: float = 0.5) -> Advantages:
     outcome baseline; the paper does not.
     """
     advantages: Advantages = {}
-    for group in siblings(traces):
-        returns = {trace.id: _redistributed(trace, grounding) for trace in group}
+    for group in group_siblings(traces):
+        returns = {trace.id: _redistribute(trace, grounding) for trace in group}
         for trace_id, values in returns.items():
             others = [[other[t] for other in returns.values() if t < len(other)] for t in range(len(values))]
             advantages[trace_id] = [
@@ -302,7 +302,7 @@ def spa(traces: Sequence[Trace], *, grounding: float = 0.5) -> Advantages:
     return advantages
 
 
-def _redistributed(trace: Trace, grounding: float) -> list[float]:
+def _redistribute(trace: Trace, grounding: float) -> list[float]:
     if not trace.turns:
         return []
     left = (trace.outcome - sum(turn.contribution for turn in trace.turns)) / len(trace.turns)
@@ -310,7 +310,7 @@ def _redistributed(trace: Trace, grounding: float) -> list[float]:
     return [sum(rewards[t:]) for t in range(len(rewards))]
 
 
-@estimator
+@register_estimator
 def igpo(traces: Sequence[Trace], *, discount: float = 1.0) -> Advantages:
     """Information gain: r_t = p(answer | after t) - p(answer | before), the last turn's is the outcome (IGPO).
 
@@ -318,10 +318,10 @@ def igpo(traces: Sequence[Trace], *, discount: float = 1.0) -> Advantages:
     upload of the code did it the other way round).
     """
     advantages: Advantages = {}
-    for group in siblings(traces):
-        rewards = {trace.id: _gains(trace) for trace in group}
+    for group in group_siblings(traces):
+        rewards = {trace.id: _compute_gains(trace) for trace in group}
         flat = [r for values in rewards.values() for r in values]
-        scaled = iter(standardised(flat) if len(group) > 1 else [0.0] * len(flat))
+        scaled = iter(standardize(flat) if len(group) > 1 else [0.0] * len(flat))
         for trace_id, values in rewards.items():
             own, following = [next(scaled) for _ in values], 0.0
             for t in range(len(own) - 1, -1, -1):
@@ -330,13 +330,13 @@ def igpo(traces: Sequence[Trace], *, discount: float = 1.0) -> Advantages:
     return advantages
 
 
-def _gains(trace: Trace) -> list[float]:
+def _compute_gains(trace: Trace) -> list[float]:
     known = [trace.prior, *(turn.answer_probability for turn in trace.turns)]
     gains = [after - before for before, after in pairwise(known)]
     return [*gains[:-1], trace.outcome] if gains else []
 
 
-def spread(advantages: Mapping[str, Sequence[float]]) -> float:
+def compute_spread(advantages: Mapping[str, Sequence[float]]) -> float:
     """Population standard deviation over all turns: 0 when a batch teaches nothing."""
     flat = [value for values in advantages.values() for value in values]
     return pstdev(flat) if flat else 0.0

@@ -25,7 +25,7 @@ class Compiled:
         self._faster = [compiled(layer._call_impl, dynamic=True, backend=backend) for layer in self._layers]
 
     @contextmanager
-    def used(self) -> Iterator[None]:
+    def use(self) -> Iterator[None]:
         """Here calls of the layers are compiled."""
         try:
             for layer, faster in zip(self._layers, self._faster, strict=True):

@@ -20,9 +20,9 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.models.adapters import parameters_of
 
 from .learner import Learner, LearnerSettings, LossSettings
-from .samples import Row, Stream, streams
+from .samples import PackedSequence, Sample, pack_samples
 
-Render = Callable[[Trajectory, str | None], Sequence[Row]]
+Render = Callable[[Trajectory, str | None], Sequence[Sample]]
 """Rows of a trajectory's turns, exactly as the policy would have them, with this memory shown or none."""
 POOL = 16
 """Batches that are sorted by length among themselves; the rest is chance."""
@@ -57,13 +57,13 @@ class Examples:
             raise ConfigError(f"copies is {self.copies}; use 1 or more.")
 
 
-def examples(
+def build_examples(
     trajectories: Iterable[Trajectory],
     render: Render,
     settings: Examples | None = None,
     *,
     memory: Callable[[Trajectory], str | None] = lambda _: None,
-) -> list[Stream]:
+) -> list[PackedSequence]:
     """The trajectories worth imitating as streams, every action with the advantage 1.
 
     `memory` says what would have been shown in an episode; None or empty where nothing would. A
@@ -71,7 +71,7 @@ def examples(
     """
     settings = settings or Examples()
     chance = random.Random(settings.seed)
-    made: list[Stream] = []
+    made: list[PackedSequence] = []
     for trajectory in trajectories:
         if trajectory.success is None or not (trajectory.success or settings.failures):
             continue
@@ -80,17 +80,17 @@ def examples(
         shown = int(share) + (chance.random() < share - int(share)) if text else 0
         for number in range(settings.copies):
             reads = text if number < shown else None
-            path = cleaned(trajectory, settings, remembering=reads is not None)
+            path = clean_trajectory(trajectory, settings, remembering=reads is not None)
             if not path.steps or (settings.max_turns is not None and len(path.steps) > settings.max_turns):
                 continue
             rows = render(path, reads)
             # copies are traces of their own, or the second would be merged with or counted as the first
-            copy = [_imitated(row, f"{trajectory.id}#{number}", settings.restricted) for row in rows]
-            made += streams(copy, {row.trace: [1.0] * len(copy) for row in copy})
+            copy = [_relabel(row, f"{trajectory.id}#{number}", settings.restricted) for row in rows]
+            made += pack_samples(copy, {row.trace: [1.0] * len(copy) for row in copy})
     return made
 
 
-def cleaned(trajectory: Trajectory, settings: Examples, *, remembering: bool = False) -> Trajectory:
+def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering: bool = False) -> Trajectory:
     """The trajectory without the steps that should not be imitated, in a copy with memory or without."""
     steps = [step for step in trajectory.steps if step.action and (settings.failed_steps or step.diagnosis.success)]
     if settings.circles == "drop" or (settings.circles == "explore" and remembering):
@@ -98,7 +98,7 @@ def cleaned(trajectory: Trajectory, settings: Examples, *, remembering: bool = F
     return replace(trajectory, steps=tuple(steps))
 
 
-def _imitated(row: Row, trace: str, restricted: bool) -> Row:
+def _relabel(row: Sample, trace: str, restricted: bool) -> Sample:
     """The row with every token to be learnt among all, or the choices among what was possible."""
     if restricted:
         return replace(row, trace=trace)
@@ -163,7 +163,7 @@ class Report:
 
 def warm_start(
     model: Any,
-    examples: Sequence[Stream],
+    examples: Sequence[PackedSequence],
     settings: WarmStart | None = None,
     tell: Callable[[str], None] = lambda _: None,
     *,
@@ -174,9 +174,9 @@ def warm_start(
     settings = settings or WarmStart()
     if not examples:
         raise ConfigError("there are no examples to imitate: no trajectory passed the filters; see Examples.")
-    learner = Learner(model, parameters or parameters_of(model, role), _learning(settings), role=role)
+    learner = Learner(model, parameters or parameters_of(model, role), _to_learner_settings(settings), role=role)
     wall, cpu, tokens, curve = time.perf_counter(), time.process_time(), 0, []
-    batches = bucketed(examples, settings.batch, random.Random(settings.seed))
+    batches = iterate_batches(examples, settings.batch, random.Random(settings.seed))
     for number in range(1, settings.updates + 1):
         metrics = learner.step(next(batches), LossSettings(kind="imitation"))
         curve.append(metrics["loss"])
@@ -193,7 +193,7 @@ def warm_start(
     )
 
 
-def _learning(settings: WarmStart) -> LearnerSettings:
+def _to_learner_settings(settings: WarmStart) -> LearnerSettings:
     return LearnerSettings(
         lr=settings.lr,
         weight_decay=settings.weight_decay,
@@ -204,7 +204,9 @@ def _learning(settings: WarmStart) -> LearnerSettings:
     )
 
 
-def bucketed(parts: Sequence[Stream], size: int, chance: random.Random) -> Iterator[list[Stream]]:
+def iterate_batches(
+    parts: Sequence[PackedSequence], size: int, chance: random.Random
+) -> Iterator[list[PackedSequence]]:
     """Batches without end, of streams of about the same length; every stream once before any twice.
 
     Sorted among POOL batches drawn by chance, so that what is learnt together changes, and padding is little.

@@ -26,15 +26,23 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers.models.adapters import activate, has_adapters
 
 from .compiled import Compiled
-from .logprobs import Batch, batch, forward, logprobs, place_of, recomputed, trained
+from .logprobs import (
+    Batch,
+    collate,
+    compute_logprobs,
+    find_trained_positions,
+    forward,
+    get_device_and_dtype,
+    recompute_activations,
+)
 from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
-from .parallel import team
-from .samples import Stream, micro_batches
+from .parallel import get_team
+from .samples import PackedSequence, micro_batches
 from .settings import LearnerSettings as LearnerSettings, LossSettings as LossSettings
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _PriorLogprobs:
     """What was known of a stream before the step, for the tokens it is trained on."""
 
     old: Tensor | None
@@ -91,7 +99,7 @@ class Learner:
         self._compiled = Compiled(model) if self.settings.compile else None
         self.reference: Any = None
         """A frozen model that the policy should stay near, where a step is not given one."""
-        self.team = team()
+        self.team = get_team()
         if self.team is not None:
             self.team.learners[role] = self
         model.eval()  # the log-probabilities must be those of sampling: no dropout
@@ -105,7 +113,7 @@ class Learner:
         return settings.lr * rising * falling
 
     def step(
-        self, streams: Sequence[Stream], loss: LossSettings | None = None, *, reference: Any = None
+        self, streams: Sequence[PackedSequence], loss: LossSettings | None = None, *, reference: Any = None
     ) -> dict[str, float]:
         """Train on the streams and say what came of it.
 
@@ -121,18 +129,18 @@ class Learner:
         if self._together:
             assert self.team is not None
             if self.team.rank == 0:
-                self.team.tell(("step", (self.role, streams, loss)))
-            mine = self.team.share(streams)
-        before = self._before([stream for stream in mine if _speaks(stream, loss)], loss, reference)
+                self.team.broadcast_job(("step", (self.role, streams, loss)))
+            mine = self.team.select_share(streams)
+        before = self._before([stream for stream in mine if _has_gradient(stream, loss)], loss, reference)
         with (
-            recomputed(self.model) if self.settings.recompute else nullcontext(),
-            nullcontext() if self._compiled is None else self._compiled.used(),
+            recompute_activations(self.model) if self.settings.recompute else nullcontext(),
+            nullcontext() if self._compiled is None else self._compiled.use(),
         ):
             for part in self._parts(streams):
                 self._update(part, before, loss, tally)
                 if tally.stopped:
                     break
-        return _metrics(tally, time.perf_counter() - began)
+        return _summarize(tally, time.perf_counter() - began)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a learner of the same parameters needs to go on exactly."""
@@ -143,13 +151,13 @@ class Learner:
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
         self.updates = int(state["updates"])
 
-    def _parts(self, streams: Sequence[Stream]) -> list[list[Stream]]:
+    def _parts(self, streams: Sequence[PackedSequence]) -> list[list[PackedSequence]]:
         """The streams of each update: all of them, or traces drawn into minibatches, every epoch anew."""
         settings = self.settings
         if settings.minibatches == 1:
             return [list(streams)] * settings.epochs
         parts = []
-        traces: dict[tuple[str, str], list[Stream]] = {}
+        traces: dict[tuple[str, str], list[PackedSequence]] = {}
         for stream in streams:
             traces.setdefault((stream.role, stream.trace), []).append(stream)
         chance = random.Random(f"{settings.seed} {self.updates}")
@@ -159,7 +167,9 @@ class Learner:
             parts += [[stream for trace in hand for stream in trace] for hand in dealt if hand]
         return parts
 
-    def _before(self, streams: Sequence[Stream], loss: LossSettings, reference: Any) -> dict[int, _Before]:
+    def _before(
+        self, streams: Sequence[PackedSequence], loss: LossSettings, reference: Any
+    ) -> dict[int, _PriorLogprobs]:
         """By id of stream, what must be read before anything moves."""
         if self._shards and (loss.kl or loss.old == "trainer"):
             raise ConfigError("a sharded base is not read before the step yet: use loss.kl=0 and loss.old=sampled.")
@@ -170,10 +180,10 @@ class Learner:
         if loss.kl:
             with self._as_reference(reference) as model:
                 near = self._read(model, streams, loss)
-        return {id(stream): _Before(*values) for stream, *values in zip(streams, old, near, strict=True)}
+        return {id(stream): _PriorLogprobs(*values) for stream, *values in zip(streams, old, near, strict=True)}
 
-    def _read(self, model: Any, streams: Sequence[Stream], loss: LossSettings) -> list[Tensor]:
-        return logprobs(model, streams, budget=self.settings.budget, temperature=loss.temperature)
+    def _read(self, model: Any, streams: Sequence[PackedSequence], loss: LossSettings) -> list[Tensor]:
+        return compute_logprobs(model, streams, budget=self.settings.budget, temperature=loss.temperature)
 
     def _as_reference(self, reference: Any) -> AbstractContextManager[Any]:
         if reference is not None:
@@ -195,14 +205,14 @@ class Learner:
         return self.settings.epochs * self.settings.minibatches == 1
 
     def _update(
-        self, streams: Sequence[Stream], before: Mapping[int, _Before], loss: LossSettings, tally: _Tally
+        self, streams: Sequence[PackedSequence], before: Mapping[int, _PriorLogprobs], loss: LossSettings, tally: _Tally
     ) -> None:
         """One update of the optimiser over these streams, or none where there is no usable gradient."""
-        denominator, weights = _denominator(streams, self.settings)
+        denominator, weights = _compute_denominator(streams, self.settings)
         told = _Tally()
         try:
             parts = micro_batches([stream for stream in streams if id(stream) in before], self.settings.budget)
-            idle = self.team.most(len(parts)) - len(parts) if self.team is not None and self._shards else 0
+            idle = self.team.find_max(len(parts)) - len(parts) if self.team is not None and self._shards else 0
             for micro in parts:
                 self._accumulate(micro, before, weights, denominator, loss, told)
             for _ in range(idle):  # all go through a sharded base equally often
@@ -219,25 +229,25 @@ class Learner:
 
     def _accumulate(
         self,
-        micro: Sequence[Stream],
-        before: Mapping[int, _Before],
+        micro: Sequence[PackedSequence],
+        before: Mapping[int, _PriorLogprobs],
         weights: Mapping[tuple[str, str], float],
         denominator: float,
         loss: LossSettings,
         tally: _Tally,
     ) -> None:
         """Add a micro-batch's gradient."""
-        device, dtype = place_of(self.model)
-        given = batch(micro, device, dtype)
+        device, dtype = get_device_and_dtype(self.model)
+        given = collate(micro, device, dtype)
         new, entropies = forward(self.model, given, temperature=loss.temperature, entropy_gradient=bool(loss.entropy))
         weight = torch.tensor([weights[part.role, part.trace] for part in micro], dtype=dtype).to(device)[
             given.sequence
         ]
-        old = _joined(before[id(part)].old for part in micro)
+        old = _concatenate(before[id(part)].old for part in micro)
         if old is None:
             old = new.detach() if loss.old == "trainer" else given.old
-        value, values = _objective(new, old, given, weight, denominator, loss)
-        near = _joined(before[id(part)].reference for part in micro)
+        value, values = _compute_objective(new, old, given, weight, denominator, loss)
+        near = _concatenate(before[id(part)].reference for part in micro)
         if near is not None:
             value = value + loss.kl * kl(new, near, weight, denominator=denominator, kind=loss.kl_kind)
             values["kl"] = _sum_kl(new, near)
@@ -253,14 +263,14 @@ class Learner:
         """The gradient and the sums of all processes."""
         assert self.team is not None
         counted = {"": float(told.tokens), " ": float(told.trained), **told.sums}
-        found = self.team.add_up(self.parameters, counted)
+        found = self.team.all_reduce(self.parameters, counted)
         told.tokens, told.trained = int(found.pop("")), int(found.pop(" "))
         told.sums.update(found)
 
     def _pass_through(self) -> None:
-        device, dtype = place_of(self.model)
-        empty = Stream((0, 0), (False, True), (0.0,) * 2, (0.0,) * 2, (None,) * 2, self.role, "", 0)
-        values, _ = forward(self.model, batch([empty], device, dtype))
+        device, dtype = get_device_and_dtype(self.model)
+        empty = PackedSequence((0, 0), (False, True), (0.0,) * 2, (0.0,) * 2, (None,) * 2, self.role, "", 0)
+        values, _ = forward(self.model, collate([empty], device, dtype))
         (0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
 
     def _move(self, tally: _Tally, signal: bool) -> None:
@@ -293,23 +303,25 @@ class _Base(AbstractContextManager[Any]):
         self._off.__exit__(*error)
 
 
-def frozen(model: Any) -> Any:
+def freeze_copy(model: Any) -> Any:
     """A copy that never changes: the reference of a model that is trained in full."""
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
-def _speaks(stream: Stream, loss: LossSettings) -> bool:
+def _has_gradient(stream: PackedSequence, loss: LossSettings) -> bool:
     """Whether reading the stream can change the gradient."""
     if loss.kl or loss.entropy:
         return any(stream.mask)
     return any(counts and advantage for counts, advantage in zip(stream.mask, stream.advantages, strict=True))
 
 
-def _denominator(streams: Sequence[Stream], settings: LearnerSettings) -> tuple[float, dict[tuple[str, str], float]]:
+def _compute_denominator(
+    streams: Sequence[PackedSequence], settings: LearnerSettings
+) -> tuple[float, dict[tuple[str, str], float]]:
     """By what the sum over tokens is divided, and what a token of each trace weighs in it."""
     counts: Counter[tuple[str, str]] = Counter()
     for stream in streams:
-        counts[stream.role, stream.trace] += len(trained(stream))
+        counts[stream.role, stream.trace] += len(find_trained_positions(stream))
     filled = sum(count > 0 for count in counts.values())
     if settings.denominator == "traces":
         return max(1.0, filled), {trace: 1 / max(1, count) for trace, count in counts.items()}
@@ -319,7 +331,7 @@ def _denominator(streams: Sequence[Stream], settings: LearnerSettings) -> tuple[
     return max(1.0, sum(counts.values())), even
 
 
-def _objective(
+def _compute_objective(
     new: Tensor, old: Tensor, given: Batch, weight: Tensor, denominator: float, loss: LossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy's loss, and what to sum for the log. Every kind is linear in |A|, so weights go there."""
@@ -356,12 +368,12 @@ def _sum_kl(new: Tensor, other: Tensor) -> Tensor:
     return kl(new.detach(), other, torch.ones_like(other), denominator=1)
 
 
-def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
+def _concatenate(parts: Iterable[Tensor | None]) -> Tensor | None:
     found = [part for part in parts if part is not None]
     return torch.cat(found) if found else None
 
 
-def _metrics(tally: _Tally, seconds: float) -> dict[str, float]:
+def _summarize(tally: _Tally, seconds: float) -> dict[str, float]:
     """Means over the tokens of all the step's updates; `ess` is the share of them that they are worth as samples."""
     n = max(1, tally.trained)
     sums = dict(tally.sums)

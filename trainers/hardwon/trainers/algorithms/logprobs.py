@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hardwon.memory.errors import ConfigError
 
-from .samples import Stream, micro_batches
+from .samples import PackedSequence, micro_batches
 
 MAX_LOGITS = 2**26
 """Logits held at once, in numbers; more of them are made in pieces, again in the backward pass."""
@@ -54,7 +54,9 @@ class Batch:
         return len(self.places)
 
 
-def batch(streams: Sequence[Stream], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Batch:
+def collate(
+    streams: Sequence[PackedSequence], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Batch:
     """The streams as tensors. A stream's first token cannot be trained on: nothing comes before it."""
     longest = max(len(stream) for stream in streams)
     places: list[int] = []
@@ -65,7 +67,7 @@ def batch(streams: Sequence[Stream], device: torch.device | str = "cpu", dtype: 
     sets: list[tuple[int, ...]] = []
     said: list[int] = []
     for number, stream in enumerate(streams):
-        for at in trained(stream):
+        for at in find_trained_positions(stream):
             if (allowed := stream.allowed[at]) is not None:
                 if stream.tokens[at] not in allowed:
                     raise ValueError(f"token {stream.tokens[at]} of trace {stream.trace!r} is not among its allowed.")
@@ -93,7 +95,7 @@ def batch(streams: Sequence[Stream], device: torch.device | str = "cpu", dtype: 
     )
 
 
-def trained(stream: Stream) -> list[int]:
+def find_trained_positions(stream: PackedSequence) -> list[int]:
     """Where the tokens stand that the loss is of."""
     if stream.mask and stream.mask[0]:
         raise ValueError(f"trace {stream.trace!r} is to be trained on its first token; nothing comes before it.")
@@ -108,35 +110,37 @@ def forward(
     Both are among the allowed tokens where there are any, at the temperature. The entropies carry a
     gradient only where it is asked for.
     """
-    causal = causal_of(model)
+    causal = unwrap_causal(model)
     with autocast(given.tokens.device):
         hidden = causal.base_model(input_ids=given.tokens, use_cache=False).last_hidden_state
         # the hidden state of a token speaks of the next one
         hidden = hidden.flatten(0, 1).index_select(0, given.places - 1)
         targets = given.tokens.flatten().index_select(0, given.places)
         head = causal.get_output_embeddings()
-        return _scores(head, hidden, targets, given, temperature, entropy_gradient)
+        return _score_tokens(head, hidden, targets, given, temperature, entropy_gradient)
 
 
-def _scores(
+def _score_tokens(
     head: nn.Module, hidden: Tensor, targets: Tensor, given: Batch, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """Free tokens against the whole vocabulary, bound ones against their allowed."""
     if not len(given.bound):
-        return _in_pieces(_free, head, hidden, targets, temperature, entropy_gradient)
+        return _score_in_chunks(_score_unconstrained, head, hidden, targets, temperature, entropy_gradient)
     sets = (given.allowed, given.width)
-    bound = _in_pieces(_bound, head, hidden[given.bound], targets[given.bound], temperature, entropy_gradient, *sets)
+    bound = _score_in_chunks(
+        _score_constrained, head, hidden[given.bound], targets[given.bound], temperature, entropy_gradient, *sets
+    )
     if len(given.bound) == len(targets):
         return bound
     unbound = torch.ones(len(targets), dtype=torch.bool, device=targets.device)
     unbound[given.bound] = False
     others = unbound.nonzero().squeeze(1)
-    free = _in_pieces(_free, head, hidden[others], targets[others], temperature, entropy_gradient)
+    free = _score_in_chunks(_score_unconstrained, head, hidden[others], targets[others], temperature, entropy_gradient)
     order = torch.cat([given.bound, others]).argsort()
     return torch.cat([bound[0], free[0]])[order], torch.cat([bound[1], free[1]])[order]
 
 
-def _in_pieces(
+def _score_in_chunks(
     score: Any, head: Any, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool, *sets: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The scores of all, so many places at a time that the logits fit; recomputed for the gradient."""
@@ -150,14 +154,14 @@ def _in_pieces(
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 
 
-def _free(
+def _score_unconstrained(
     head: nn.Module, temperature: float, entropy_gradient: bool, hidden: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
-    log_p = functional.log_softmax(_wide(head(hidden)) / temperature, dim=-1)
-    return log_p.gather(1, targets[:, None]).squeeze(1), _entropy(log_p, entropy_gradient)
+    log_p = functional.log_softmax(_upcast(head(hidden)) / temperature, dim=-1)
+    return log_p.gather(1, targets[:, None]).squeeze(1), _compute_entropy(log_p, entropy_gradient)
 
 
-def _bound(
+def _score_constrained(
     head: nn.Module,
     temperature: float,
     entropy_gradient: bool,
@@ -173,38 +177,42 @@ def _bound(
     else:
         logits = head(hidden).gather(1, allowed)
     outside = torch.arange(allowed.shape[1], device=allowed.device) >= width[:, None]
-    log_p = functional.log_softmax((_wide(logits) / temperature).masked_fill(outside, -torch.inf), dim=-1)
+    log_p = functional.log_softmax((_upcast(logits) / temperature).masked_fill(outside, -torch.inf), dim=-1)
     here = ((allowed == targets[:, None]) & ~outside).to(torch.uint8).argmax(1)
-    return log_p.gather(1, here[:, None]).squeeze(1), _entropy(log_p.masked_fill(outside, -1e9), entropy_gradient)
+    return log_p.gather(1, here[:, None]).squeeze(1), _compute_entropy(
+        log_p.masked_fill(outside, -1e9), entropy_gradient
+    )
 
 
-def _wide(logits: Tensor) -> Tensor:
+def _upcast(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _entropy(log_p: Tensor, gradient: bool) -> Tensor:
+def _compute_entropy(log_p: Tensor, gradient: bool) -> Tensor:
     """-sum p log p, where an impossible token has a log p of -1e9 or so, whose p is exactly 0."""
     log_p = log_p if gradient else log_p.detach()
     return -(log_p.exp() * log_p).sum(-1)
 
 
-def cut(values: Tensor, streams: Sequence[Stream]) -> Iterator[Tensor]:
+def split_by_sequence(values: Tensor, streams: Sequence[PackedSequence]) -> Iterator[Tensor]:
     """What was computed of a batch's tokens, stream by stream."""
-    yield from torch.split(values, [len(trained(stream)) for stream in streams])
+    yield from torch.split(values, [len(find_trained_positions(stream)) for stream in streams])
 
 
-def logprobs(model: Any, streams: Sequence[Stream], *, budget: int, temperature: float = 1.0) -> list[Tensor]:
+def compute_logprobs(
+    model: Any, streams: Sequence[PackedSequence], *, budget: int, temperature: float = 1.0
+) -> list[Tensor]:
     """For each stream the log-probabilities of the tokens it is trained on, without a gradient."""
-    device, dtype = place_of(model)
+    device, dtype = get_device_and_dtype(model)
     found: dict[int, Tensor] = {}
     with torch.no_grad():
         for parts in micro_batches([stream for stream in streams if any(stream.mask)], budget):
-            values, _ = forward(model, batch(parts, device, dtype), temperature=temperature)
-            found.update(zip(map(id, parts), cut(values, parts), strict=True))
+            values, _ = forward(model, collate(parts, device, dtype), temperature=temperature)
+            found.update(zip(map(id, parts), split_by_sequence(values, parts), strict=True))
     return [found.get(id(stream), torch.zeros(0, device=device, dtype=dtype)) for stream in streams]
 
 
-def causal_of(model: Any) -> Any:
+def unwrap_causal(model: Any) -> Any:
     """The causal LM under peft's wrapping, which leaves its adapters in the layers. Refused: see SCALED."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     if scaled := [name for name in SCALED if getattr(causal.config, name, None) not in (None, 1, 1.0)]:
@@ -212,7 +220,7 @@ def causal_of(model: Any) -> Any:
     return causal
 
 
-def place_of(model: Any) -> tuple[torch.device, torch.dtype]:
+def get_device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:
     """Device of a model, and the precision its log-probabilities have: float32, or float64 for such a model."""
     first = next(model.parameters())
     return first.device, torch.float64 if first.dtype == torch.float64 else torch.float32
@@ -224,7 +232,7 @@ def autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def recomputed(model: nn.Module) -> Iterator[None]:
+def recompute_activations(model: nn.Module) -> Iterator[None]:
     """Gradient checkpointing here: layers keep their inputs only, and are run again in the backward pass.
 
     transformers does so in layers that are in training mode. Their parts stay as they are, so dropout
@@ -232,7 +240,7 @@ def recomputed(model: nn.Module) -> Iterator[None]:
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    causal_of(model).gradient_checkpointing_enable({"use_reentrant": False})
+    unwrap_causal(model).gradient_checkpointing_enable({"use_reentrant": False})
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     before = [layer.training for layer in layers]
     try:

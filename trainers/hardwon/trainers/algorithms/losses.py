@@ -56,7 +56,7 @@ def policy_loss(
     new, old = (torch.where(mask > 0, values, torch.zeros_like(values)) for values in (new, old))  # may be -inf there
     log_ratio = (new - old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     if kind == "gspo":
-        log_ratio = _of_sequences(new, log_ratio, mask, sequence)
+        log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
     if kind == "cispo":
@@ -65,7 +65,7 @@ def policy_loss(
         objective = torch.minimum(ratio * advantages, bounded * advantages)
         if dual is not None:
             objective = torch.where(advantages < 0, torch.maximum(objective, dual * advantages), objective)
-    weight, sampled = _mismatch(old, rollout, mask, cap)
+    weight, sampled = _weigh_mismatch(old, rollout, mask, cap)
     value = -(objective * weight * mask).sum() / denominator
     with torch.no_grad():
         outside = ((ratio != bounded) & (mask > 0)).to(new.dtype).sum() / mask.sum().clamp(min=1)
@@ -74,7 +74,7 @@ def policy_loss(
         )
 
 
-def _of_sequences(new: Tensor, log_ratio: Tensor, mask: Tensor, sequence: Tensor | None) -> Tensor:
+def _average_by_sequence(new: Tensor, log_ratio: Tensor, mask: Tensor, sequence: Tensor | None) -> Tensor:
     """The mean log-ratio of each token's sequence as value, with the gradient of the token's own."""
     if sequence is None:
         raise ValueError("gspo needs `sequence`: which sequence each token belongs to.")
@@ -84,7 +84,9 @@ def _of_sequences(new: Tensor, log_ratio: Tensor, mask: Tensor, sequence: Tensor
     return (sums / sizes.clamp(min=1))[sequence] + new - new.detach()
 
 
-def _mismatch(old: Tensor, rollout: Tensor | None, mask: Tensor, cap: float) -> tuple[Tensor | float, dict[str, float]]:
+def _weigh_mismatch(
+    old: Tensor, rollout: Tensor | None, mask: Tensor, cap: float
+) -> tuple[Tensor | float, dict[str, float]]:
     """Weights for tokens sampled by another program, and how many samples they are worth."""
     if rollout is None:
         return 1.0, {}

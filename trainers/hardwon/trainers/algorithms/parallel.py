@@ -16,7 +16,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 
-from .samples import Stream
+from .samples import PackedSequence
 
 Job = tuple[str, Any]
 """What the others are to do: ("start", checkpoint), ("step", (role, streams, loss)) or ("end", None)."""
@@ -34,13 +34,13 @@ class Team:
     """Whether the others wait for streams."""
     learners: dict[str, Any] = field(default_factory=dict)
 
-    def tell(self, job: Job) -> None:
+    def broadcast_job(self, job: Job) -> None:
         """The first process says what is to be done."""
         import torch.distributed as dist
 
         dist.broadcast_object_list([job], src=0)
 
-    def heard(self) -> Job:
+    def receive_job(self) -> Job:
         """What the first process says."""
         import torch.distributed as dist
 
@@ -49,12 +49,12 @@ class Team:
         job: Job = said[0]
         return job
 
-    def share(self, streams: Sequence[Stream]) -> list[Stream]:
+    def select_share(self, streams: Sequence[PackedSequence]) -> list[PackedSequence]:
         """This process's part of the streams, about as many tokens as any other's."""
         order = sorted(range(len(streams)), key=lambda at: (-len(streams[at]), at))
         return [streams[at] for at in sorted(order[self.rank :: self.size])]
 
-    def most(self, number: int) -> int:
+    def find_max(self, number: int) -> int:
         """The largest of the numbers that the processes have."""
         import torch.distributed as dist
 
@@ -62,7 +62,7 @@ class Team:
         dist.all_gather_object(found, number)
         return int(max(found))
 
-    def add_up(self, parameters: Iterable[Any], values: Mapping[str, float]) -> dict[str, float]:
+    def all_reduce(self, parameters: Iterable[Any], values: Mapping[str, float]) -> dict[str, float]:
         """The gradients of all processes, in place, in one message; and their values."""
         import torch
         import torch.distributed as dist
@@ -81,7 +81,7 @@ class Team:
         dist.all_gather_object(told, dict(values))
         return {name: sum(one.get(name, 0.0) for one in told) for name in {name: None for one in told for name in one}}
 
-    def shard(self, model: Any) -> None:
+    def shard_base(self, model: Any) -> None:
         """Spread the frozen weights of every layer over the processes; adapters stay whole. Once for a model."""
         from torch.distributed.fsdp import FSDPModule, fully_shard
         from transformers.modeling_layers import GradientCheckpointingLayer
@@ -95,7 +95,7 @@ class Team:
 _TEAM: list[Team | None] = []
 
 
-def team() -> Team | None:
+def get_team() -> Team | None:
     """The processes of this run where `accelerate launch` started several; None alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
@@ -109,9 +109,9 @@ def team() -> Team | None:
     return _TEAM[0]
 
 
-def check(config: Any) -> None:
+def check_sharding(config: Any) -> None:
     """Raises ConfigError for settings with which the base cannot be sharded."""
-    ours = team()
+    ours = get_team()
     if ours is None or not ours.shards:
         return
     if config.model.adapter is None or config.engine.kind != "server":
@@ -121,12 +121,12 @@ def check(config: Any) -> None:
         )
 
 
-def work(ours: Team, restore: Any) -> None:
+def run_worker(ours: Team, restore: Any) -> None:
     """What every process but the first does, to the end of the run. `restore` opens a checkpoint's stage."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first process says when it is over
     stage = None
     try:
-        while (job := ours.heard())[0] != "end":
+        while (job := ours.receive_job())[0] != "end":
             what, given = job
             if what == "start":
                 stage = restore(given)

@@ -20,7 +20,7 @@ Allowed = tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Sample:
     """One completion. `logprobs`, `mask` and `allowed` have one entry per completion token."""
 
     prompt: Ids
@@ -52,13 +52,13 @@ class Rollout:
     """One episode with the rows of its turns; `failed` says why it is excluded, empty when it counts."""
 
     trajectory: Trajectory
-    rows: tuple[Row, ...]
+    rows: tuple[Sample, ...]
     group: str
     failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class PackedSequence:
     """Tokens to be read once, of one trace of one role: prompts and completions in a line.
 
     All tuples have one entry per token. Where `mask` is False the others say nothing.
@@ -77,7 +77,7 @@ class Stream:
         return len(self.tokens)
 
 
-def anchor_of(signature: str, memory: str | None) -> str:
+def compute_anchor(signature: str, memory: str | None) -> str:
     """The key under which turns are compared: the situation and the memory shown in it.
 
     Turns with other memory before them are in another context, however alike the situations.
@@ -112,35 +112,35 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
     return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm)
 
 
-def streams(rows: Iterable[Row], advantages: Mapping[str, Sequence[float]]) -> list[Stream]:
+def pack_samples(rows: Iterable[Sample], advantages: Mapping[str, Sequence[float]]) -> list[PackedSequence]:
     """The rows as streams, those that extend each other merged; advantages by trace id and turn of the role.
 
     A row joins the sequence before it when its prompt begins with all of that sequence's tokens and
     it has the same trace, role and version; its tokens are then exactly those the engine saw.
     """
-    made: list[Stream] = []
+    made: list[PackedSequence] = []
     turns: dict[tuple[str, str], int] = {}
     for row in rows:
         number = turns.get((row.trace, row.role), 0)
         turns[row.trace, row.role] = number + 1
-        part = _alone(row, advantages[row.trace][number])
+        part = _to_sequence(row, advantages[row.trace][number])
         last = made[-1] if made else None
-        if last is not None and _extends(row, last):
-            made[-1] = _joined(last, part)
+        if last is not None and _is_continuation(row, last):
+            made[-1] = _extend_sequence(last, part)
         else:
             made.append(part)
     return made
 
 
-def _extends(row: Row, last: Stream) -> bool:
+def _is_continuation(row: Sample, last: PackedSequence) -> bool:
     same = (row.trace, row.role, row.version) == (last.trace, last.role, last.version)
     return same and row.prompt[: len(last.tokens)] == last.tokens
 
 
-def _alone(row: Row, advantage: float) -> Stream:
+def _to_sequence(row: Sample, advantage: float) -> PackedSequence:
     before = len(row.prompt)
     none: tuple[Allowed, ...] = (None,) * before
-    return Stream(
+    return PackedSequence(
         row.prompt + row.completion,
         (False,) * before + row.mask,
         (0.0,) * before + row.logprobs,
@@ -152,7 +152,7 @@ def _alone(row: Row, advantage: float) -> Stream:
     )
 
 
-def _joined(last: Stream, part: Stream) -> Stream:
+def _extend_sequence(last: PackedSequence, part: PackedSequence) -> PackedSequence:
     cut = len(last.tokens)
     return replace(
         last,
@@ -164,12 +164,12 @@ def _joined(last: Stream, part: Stream) -> Stream:
     )
 
 
-def micro_batches(parts: Sequence[Stream], budget: int) -> list[list[Stream]]:
+def micro_batches(parts: Sequence[PackedSequence], budget: int) -> list[list[PackedSequence]]:
     """Sequences in batches whose padded size, rows times longest, is at most `budget` tokens, longest first.
 
     A sequence longer than the budget is a batch of its own: nothing is cut.
     """
-    batches: list[list[Stream]] = []
+    batches: list[list[PackedSequence]] = []
     for part in sorted(parts, key=len, reverse=True):
         if batches and (len(batches[-1]) + 1) * len(batches[-1][0]) <= budget:
             batches[-1].append(part)

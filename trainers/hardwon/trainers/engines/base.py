@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hardwon.trainers.algorithms.samples import Allowed, Ids, Stream
+from hardwon.trainers.algorithms.samples import Allowed, Ids, PackedSequence
 
 Weights = Mapping[str, Any] | str | Path
 """Tensors by name, or a peft folder."""
@@ -74,7 +74,7 @@ class Engine(Protocol):
         """One completion, sampled."""
         ...
 
-    async def logprobs(self, streams: Sequence[Stream], role: str) -> list[list[float]]:
+    async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
         """Log-probability of every masked token among its allowed ones, 0 elsewhere."""
         ...
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.logprobs import autocast, logprobs
-from hardwon.trainers.algorithms.samples import Allowed, Stream
+from hardwon.trainers.algorithms.logprobs import autocast, compute_logprobs
+from hardwon.trainers.algorithms.samples import Allowed, PackedSequence
 
 from .base import Completion, Request, Weights
 from .cache import BatchCache, Session
@@ -96,9 +96,9 @@ class LocalEngine:
         self._wake()
         return await running.future
 
-    async def logprobs(self, streams: Sequence[Stream], role: str) -> list[list[float]]:
+    async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
         """Log-probability of every masked token among its allowed ones, 0 elsewhere."""
-        read = logprobs(self._model(role), streams, budget=READ_AT_ONCE)
+        read = compute_logprobs(self._model(role), streams, budget=READ_AT_ONCE)
         self.tokens_read += sum(len(stream) for stream in streams if any(stream.mask))
         found = []
         for stream, values in zip(streams, read, strict=True):

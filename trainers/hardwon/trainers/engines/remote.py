@@ -22,7 +22,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.runtime.llm.chat_model import in_own_loop
-from hardwon.trainers.algorithms.samples import Allowed, Ids, Stream
+from hardwon.trainers.algorithms.samples import Allowed, Ids, PackedSequence
 
 from .base import Completion, Request, Weights
 from .grammar import Grammar
@@ -102,7 +102,7 @@ class RemoteEngine(ABC):
         self.tokens_read += len(request.prompt) + len(said.tokens)
         return said
 
-    async def logprobs(self, streams: Sequence[Stream], role: str) -> list[list[float]]:
+    async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
         """Log-probability of every masked token among its allowed ones, 0 elsewhere."""
         self._check(role)
         return await asyncio.wrap_future(in_own_loop(self._logprobs(streams, role)))
@@ -218,11 +218,11 @@ class RemoteEngine(ABC):
         total = most + math.log(math.fsum(math.exp(score - most) for score in scores))
         return [score - total for score in scores]
 
-    async def _logprobs(self, streams: Sequence[Stream], role: str) -> list[list[float]]:
+    async def _logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
         with self._using(role) as serving:
             return list(await asyncio.gather(*(self._values(serving, stream) for stream in streams)))
 
-    async def _values(self, serving: Serving, stream: Stream) -> list[float]:
+    async def _values(self, serving: Serving, stream: PackedSequence) -> list[float]:
         asked = [at for at in range(1, len(stream)) if stream.mask[at]]
         values = [0.0] * len(stream)
         if any(stream.allowed[at] is None for at in asked):

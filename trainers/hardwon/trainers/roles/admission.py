@@ -28,7 +28,7 @@ from hardwon.runtime.interfaces.types import Context, Decision, Policy
 from hardwon.runtime.teams.sharing import Desk, SharedEnvironment, SharedPolicy
 from hardwon.runtime.teams.sharing_policy import Candidate, Choice, content
 from hardwon.trainers.algorithms.learner import Learner
-from hardwon.trainers.algorithms.samples import Rollout, Row, streams
+from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import parse
 from hardwon.trainers.engines.base import Engine, Request, Weights
 from hardwon.trainers.engines.trie import Trie
@@ -58,7 +58,7 @@ class EngineAdmission:
         self._engine, self._transcript, self._role, self._salt = engine, transcript, role, salt
         (self._keep,), (self._skip,) = (self._ids(word) for word in ("<keep>", "<skip>"))
         self._either = Trie([(self._keep, transcript.end), (self._skip, transcript.end)])
-        self.rows: list[Row] = []
+        self.rows: list[Sample] = []
         """Of every decision, as it was sampled."""
 
     async def decide(self, candidate: Candidate) -> Choice:
@@ -75,7 +75,7 @@ class EngineAdmission:
         said = await self._engine.generate(request)
         admit, probability = said.tokens[0] == self._keep, math.exp(said.logprobs[0])
         known = (self._role, said.version, "", "", "", name, 0)
-        self.rows.append(Row(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known))
+        self.rows.append(Sample(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known))
         return Choice(admit, probability if admit else 1.0 - probability, said.logprobs[0])
 
     def prompt(self, candidate: Candidate) -> tuple[int, ...]:
@@ -179,7 +179,7 @@ class AdmissionRole:
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self.price = Sparsity(self.settings.target)
-        self._groups: list[list[tuple[Episode, list[Row]]]] = []
+        self._groups: list[list[tuple[Episode, list[Sample]]]] = []
         self._sent = 0
 
     def begin(self) -> None:
@@ -219,14 +219,14 @@ class AdmissionRole:
             "used": fmean(one.used for one in decided) if decided else 0.0,
         }
 
-    async def _group(self, world: str) -> list[tuple[Episode, list[Row]]]:
+    async def _group(self, world: str) -> list[tuple[Episode, list[Sample]]]:
         """The runs of one world, one after the other."""
         fold, _, seed = world.rpartition("#")
         self._sent += 1
         salts = [f"{self._parts.seed}/{self.name}/{self._sent}.{n}" for n in range(self.settings.runs)]
         return [await self.send(fold, int(seed), salt) for salt in salts]
 
-    async def send(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Row]]:
+    async def send(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Sample]]:
         """One team into one world: how it went, and the rows of its decisions. Nothing is remembered of it."""
         parts, settings = self._parts, self.settings
         policy = TokenPolicy(parts.engine, parts.transcript)
@@ -273,7 +273,7 @@ class AdmissionRole:
     def update(self) -> dict[str, float]:
         """One step on the runs; they are gone then."""
         groups, self._groups = self._groups, []
-        price, credited, rows = self.price.price, dict[str, list[float]](), list[Row]()
+        price, credited, rows = self.price.price, dict[str, list[float]](), list[Sample]()
         for group in groups:
             values = advantages(
                 [episode for episode, _ in group], usage_weight=self.settings.usage_weight, sparsity=price
@@ -283,7 +283,7 @@ class AdmissionRole:
                 credited.update({row.trace: [value] for row, value in zip(mine, each, strict=True)})
         decided = [one for group in groups for episode, _ in group for one in episode.decisions]
         self.price.saw(fmean(one.admit for one in decided))
-        metrics = self._learner.step(streams(rows, credited), self._parts.config.loss)
+        metrics = self._learner.step(pack_samples(rows, credited), self._parts.config.loss)
         return {**metrics, "lr": self._learner.lr, "price": price, "decisions": float(len(decided))}
 
     def weights(self) -> Weights:
@@ -320,14 +320,14 @@ class AdmissionRole:
         self._groups = [[_episode(run) for run in group] for group in state["waiting"]]
 
 
-def _episode(saved: Mapping[str, Any]) -> tuple[Episode, list[Row]]:
+def _episode(saved: Mapping[str, Any]) -> tuple[Episode, list[Sample]]:
     decisions = tuple(Decided(np.zeros(0), bool(admit), p, bool(used)) for admit, p, used in saved["decisions"])
     return Episode(saved["reward"], decisions), [_row(row) for row in saved["rows"]]
 
 
-def _row(saved: Mapping[str, Any]) -> Row:
+def _row(saved: Mapping[str, Any]) -> Sample:
     """A row of plain values; checkpoints make lists of tuples."""
     flat = {name: tuple(saved[name]) for name in ("prompt", "completion", "logprobs", "mask")}
-    return Row(
+    return Sample(
         **{**saved, **flat, "allowed": tuple(None if each is None else tuple(each) for each in saved["allowed"])}
     )

@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.runtime import Environment
-from hardwon.trainers.algorithms.advantages import ESTIMATORS, spread
-from hardwon.trainers.algorithms.learner import Learner, frozen
-from hardwon.trainers.algorithms.samples import Rollout, streams, to_trace
+from hardwon.trainers.algorithms.advantages import ESTIMATORS, compute_spread
+from hardwon.trainers.algorithms.learner import Learner, freeze_copy
+from hardwon.trainers.algorithms.samples import Rollout, pack_samples, to_trace
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.gating.gate import Gated
@@ -122,7 +122,7 @@ class PolicyRole:
     def begin(self) -> None:
         """Where a divergence from a full model is asked for, the reference is what it is now."""
         if self._config.loss.kl and not has_adapters(self.model):
-            self._learner.reference = frozen(self.model)
+            self._learner.reference = freeze_copy(self.model)
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """As they are: a policy shows nothing."""
@@ -149,8 +149,8 @@ class PolicyRole:
         rollouts, self._rollouts = self._rollouts, []
         advantages = self.advantages(rollouts)
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
-        metrics = self._learner.step(streams(rows, advantages), self._config.loss)
-        return {**metrics, "lr": self._learner.lr, "advantage_spread": spread(advantages)}
+        metrics = self._learner.step(pack_samples(rows, advantages), self._config.loss)
+        return {**metrics, "lr": self._learner.lr, "advantage_spread": compute_spread(advantages)}
 
     def advantages(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
         """By trace, one a turn, within group, arm and role."""
@@ -175,7 +175,7 @@ class PolicyRole:
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
         if state["reference"] is not None:
-            self._learner.reference = frozen(self.model)
+            self._learner.reference = freeze_copy(self.model)
             self._learner.reference.load_state_dict(state["reference"])
 
 

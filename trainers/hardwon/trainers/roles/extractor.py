@@ -21,7 +21,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Admission, Return, Update
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.algorithms.learner import Learner
-from hardwon.trainers.algorithms.samples import Ids, Rollout, Row
+from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample
 from hardwon.trainers.config.schema import parse
 from hardwon.trainers.engines.base import Weights
 from hardwon.trainers.engines.local import LocalEngine
@@ -113,11 +113,11 @@ class ExtractorRole:
         self._collected = 0
         self._reading: Background[Reading] = Background()
         self._beside = False
-        self._known: dict[str, list[list[tuple[Row, dict[str, str]]]]] = {}
+        self._known: dict[str, list[list[tuple[Sample, dict[str, str]]]]] = {}
         self._unread: list[str] = []
         self._shown: dict[str, str] = {}
         self._texts: dict[str, str] = {}
-        self._pending: dict[str, list[tuple[Row, dict[str, int]]]] = {}
+        self._pending: dict[str, list[tuple[Sample, dict[str, int]]]] = {}
         self.told: dict[str, float] = {}
         """Of the last batch of episodes: share of candidates kept, of groups that were shown something."""
 
@@ -247,7 +247,7 @@ class ExtractorRole:
             }
         return await self._dealt(specs, kept, remembered=not greedy)
 
-    async def _known_of(self, spec: Spec) -> list[tuple[Row, dict[str, str]]]:
+    async def _known_of(self, spec: Spec) -> list[tuple[Sample, dict[str, str]]]:
         """What was said of a world, read beside the last rollouts; read now where nothing goes on beside."""
         if known := self._known.get(spec.group):
             first, *rest = known
@@ -286,7 +286,7 @@ class ExtractorRole:
         judged = await self._gate.judged(Context(first), text, item=_of_world(spec, text))
         return judged.text or None
 
-    def _remember(self, group: str, read: Sequence[tuple[Row, dict[str, str]]]) -> list[tuple[str, str]]:
+    def _remember(self, group: str, read: Sequence[tuple[Sample, dict[str, str]]]) -> list[tuple[str, str]]:
         """Ids and texts of what was kept. Who wrote them is buffered once its group is collected, and only then."""
         texts: list[tuple[str, str]] = []
         for row, items in read:
@@ -373,7 +373,7 @@ def _of_world(spec: Spec, text: str) -> str:
     return f"{spec.group}: {text}"
 
 
-def _named(written: Written) -> tuple[Row, dict[str, str]]:
+def _named(written: Written) -> tuple[Sample, dict[str, str]]:
     """A sequence, and the texts that it wrote under ids of their own."""
     return written.row, {f"{written.row.trace}#{n}": text_of(item) for n, item in enumerate(written.items)}
 

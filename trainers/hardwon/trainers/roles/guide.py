@@ -19,8 +19,8 @@ from hardwon.memory import Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.algorithms.imitation import Report, WarmStart, warm_start
-from hardwon.trainers.algorithms.learner import Learner, frozen
-from hardwon.trainers.algorithms.samples import Rollout, Row, Stream, streams
+from hardwon.trainers.algorithms.learner import Learner, freeze_copy
+from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import CONTROL, parse
 from hardwon.trainers.engines.base import Weights
 from hardwon.trainers.models.adapters import activate, has_adapters, parameters_of
@@ -87,7 +87,7 @@ class GuideRole:
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
         self._said: dict[str, Said] = {}
-        self._groups: list[tuple[list[Row], dict[str, list[float]]]] = []
+        self._groups: list[tuple[list[Sample], dict[str, list[float]]]] = []
         self.told: dict[str, float] = {}
         """Of the last collection: probability of speaking, advantage of the decision, groups left out."""
 
@@ -104,7 +104,7 @@ class GuideRole:
     def distil(self, lessons: Sequence[Lesson]) -> Report:
         """Imitate the guidance of the lessons: what to say, not whether to; that is left to the outcomes."""
         rows = [self.speaker.lesson(asked, text, f"lesson/{n}") for n, (asked, text) in enumerate(lessons)]
-        examples = streams(rows, {row.trace: [1.0] for row in rows})
+        examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
         learning = WarmStart(updates=self.settings.distil, lr=self.settings.distil_lr, seed=self._parts.seed)
         return warm_start(self.model, examples, learning, role=self.name if has_adapters(self.model) else "")
 
@@ -228,7 +228,7 @@ class GuideRole:
         set_peft_model_state_dict(self.model, dict(weights), adapter_name=self.name)
 
 
-def rows_of(said: Sequence[Said], credit: GuideCredit) -> tuple[list[Row], dict[str, list[float]]]:
+def rows_of(said: Sequence[Said], credit: GuideCredit) -> tuple[list[Sample], dict[str, list[float]]]:
     """The rows of a group with their advantages: to abstain, to speak, and the texts where those have a signal.
 
     A decision counts by the probability with which it would have been taken, for here it was made: the gradient is
@@ -248,9 +248,9 @@ def rows_of(said: Sequence[Said], credit: GuideCredit) -> tuple[list[Row], dict[
     return rows, advantages
 
 
-def to_streams(groups: Iterable[tuple[Sequence[Row], Mapping[str, Sequence[float]]]]) -> list[Stream]:
+def to_streams(groups: Iterable[tuple[Sequence[Sample], Mapping[str, Sequence[float]]]]) -> list[PackedSequence]:
     """The branches as a learner reads them: a decision and its content are one stream with two advantages."""
-    return [stream for rows, advantages in groups for stream in streams(rows, advantages)]
+    return [stream for rows, advantages in groups for stream in pack_samples(rows, advantages)]
 
 
 # -- what a run gives it to look at -------------------------------------------------------------------
@@ -301,7 +301,7 @@ def _copied(weights: Weights) -> dict[str, Any]:
 def _reference(model: Any, role: str) -> Any:
     """The model as it is now; of one with adapters, the base is shared with it and only the adapters are copied."""
     if not has_adapters(model):
-        return frozen(model)
+        return freeze_copy(model)
     activate(model, role)
     shared = {id(value): value for name, value in model.named_parameters() if "lora_" not in name}
     made = copy.deepcopy(model, memo=dict(shared))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from hardwon.trainers.algorithms.advantages import standardised
+from hardwon.trainers.algorithms.advantages import standardize
 
 LEAST = 2
 """Branches that must have generated: with one there is nothing to compare its content with."""
@@ -55,5 +55,5 @@ def guide_credit(
         raise ValueError(f"the abstain branch has {abstained.tokens} tokens; to abstain is to say nothing.")
     rewards = [branch.reward(cost, length) for branch in generated]
     decision = fmean(rewards) - abstained.reward(cost, length)
-    content = standardised(rewards) if decision > 0 else [0.0] * len(rewards)
+    content = standardize(rewards) if decision > 0 else [0.0] * len(rewards)
     return GuideCredit(decision, tuple(content), fmean(rewards))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hardwon.memory import State
 from hardwon.runtime.guidance.base import Hint, hint_of, lines_of
 from hardwon.runtime.interfaces.types import Context, Usage
-from hardwon.trainers.algorithms.samples import Allowed, Ids, Row
+from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.rollouts.transcript import Transcript, compact
@@ -36,11 +36,11 @@ class Said:
     text: str | None
     """None: it abstained."""
     p_speaks: float
-    decision: Row
+    decision: Sample
     """The token of the decision that was taken, or that it was made to take."""
-    silent: Row
+    silent: Sample
     """The token that abstains, in the same place."""
-    content: Row | None = None
+    content: Sample | None = None
     usage: Usage = field(default_factory=Usage)
 
     @property
@@ -113,7 +113,7 @@ class Speaker:
         recalled = " ".join(f"<memory> {text}" for text in asked.recalled)
         return self._ids(f"<task> {compact(state.task)} <see> {compact(state.observation)} {at}{recalled} <item>")
 
-    def lesson(self, asked: Asked, text: str, name: str) -> Row:
+    def lesson(self, asked: Asked, text: str, name: str) -> Sample:
         """What it should have said once it speaks, as a row to imitate."""
         said = self._said(text)
         n = len(said)
@@ -121,16 +121,16 @@ class Speaker:
         allowed: tuple[Allowed, ...] = tuple(None if trie is None else trie.allowed(said[:at]) for at in range(n))
         mask = tuple(each is None or len(each) > 1 for each in allowed)
         prompt = (*self.prompt(asked), self._speak)
-        return Row(prompt, said, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
+        return Sample(prompt, said, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
 
-    def _decision(self, prompt: Ids, token: int, p: float, chosen: Completion, name: str) -> Row:
+    def _decision(self, prompt: Ids, token: int, p: float, chosen: Completion, name: str) -> Sample:
         logprob = math.log(max(p, 1e-30))
         known = (self._role, chosen.version, "", "", "", name, 0)
-        return Row(prompt, (token,), (logprob,), (True,), chosen.allowed[:1], *known)
+        return Sample(prompt, (token,), (logprob,), (True,), chosen.allowed[:1], *known)
 
-    def _row(self, prompt: Ids, said: Completion, name: str) -> Row:
+    def _row(self, prompt: Ids, said: Completion, name: str) -> Sample:
         known = (self._role, said.version, "", "", "", name, 1)
-        return Row(prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known)
+        return Sample(prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known)
 
     def _said(self, text: str) -> Ids:
         return (*self._ids(text), self._transcript.end)

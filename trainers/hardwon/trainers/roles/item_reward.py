@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from hardwon.memory import Trajectory
-from hardwon.trainers.algorithms.samples import Rollout, Row, Stream, streams
+from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 
 SHRINK = 2.0
 """An item used n times counts n / (n + SHRINK) of what it seems to be worth."""
@@ -115,10 +115,10 @@ def unaided(rollouts: Iterable[Rollout]) -> list[Rollout]:
 
 
 @dataclass(slots=True)
-class Sample:
+class BufferedSample:
     """A sequence, the items that it wrote, and how they were used since it was last trained on."""
 
-    row: Row
+    row: Sample
     items: dict[str, int] = field(default_factory=dict)
     """By id, tokens of the item's text. A sequence that returned has none."""
     uses: dict[str, list[Use]] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Buffer:
         """
         self._ready, self._cooldown, self._capacity = ready, cooldown, capacity
         self._settings = {"measure": measure, "cost": cost, "length": length}
-        self._samples: dict[str, Sample] = {}
+        self._samples: dict[str, BufferedSample] = {}
         self._writer: dict[str, str] = {}
         self.updates = 0
         """Batches taken so far."""
@@ -164,7 +164,7 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def wrote(self, row: Row, items: Mapping[str, int], rewritten: Collection[str] = ()) -> None:
+    def wrote(self, row: Sample, items: Mapping[str, int], rewritten: Collection[str] = ()) -> None:
         """A sequence wrote these items, by id with their tokens; none where it returned.
 
         An item that another sequence wrote before stays that one's, unless its words were `rewritten`.
@@ -174,7 +174,7 @@ class Buffer:
         mine = {item: tokens for item, tokens in items.items() if item not in self._writer}
         if items and not mine:
             return
-        self._samples[row.trace] = Sample(row, mine)
+        self._samples[row.trace] = BufferedSample(row, mine)
         self._writer.update(dict.fromkeys(mine, row.trace))
         while len(self._samples) > self._capacity:
             self._forget(next(iter(self._samples)))
@@ -188,7 +188,7 @@ class Buffer:
         """Whether there is enough for an update."""
         return len(self._rewarded()) >= self._ready
 
-    def take(self) -> list[tuple[Sample, float, float]]:
+    def take(self) -> list[tuple[BufferedSample, float, float]]:
         """What is to be trained on: sample, reward, advantage.
 
         The advantage is the reward less the batch's mean, times (1 + times trained)^-1/2. What was
@@ -207,7 +207,7 @@ class Buffer:
                 self._forget(sample.row.trace)
         return batch
 
-    def _rewarded(self) -> list[tuple[Sample, float]]:
+    def _rewarded(self) -> list[tuple[BufferedSample, float]]:
         rested = (sample for sample in self._samples.values() if sample.rests <= self.updates)
         rewards = ((sample, sample.reward(**self._settings)) for sample in rested)
         return [(sample, reward) for sample, reward in rewards if reward is not None]
@@ -236,7 +236,7 @@ class Buffer:
         self._samples, self._writer = {}, {}
         for saved in state["samples"]:
             uses = {item: [_use(use) for use in each] for item, each in saved["uses"].items()}
-            sample = Sample(row_of(saved["row"]), dict(saved["items"]), uses, saved["trained"], saved["rests"])
+            sample = BufferedSample(row_of(saved["row"]), dict(saved["items"]), uses, saved["trained"], saved["rests"])
             self._samples[sample.row.trace] = sample
             self._writer.update(dict.fromkeys(sample.items, sample.row.trace))
 
@@ -245,13 +245,13 @@ def _use(saved: Mapping[str, Any]) -> Use:
     return Use(tuple(saved["shown"]), tuple(saved["control"]))
 
 
-def row_of(saved: Mapping[str, Any]) -> Row:
+def row_of(saved: Mapping[str, Any]) -> Sample:
     """A row of plain values; checkpoints make lists of tuples."""
     allowed = tuple(None if each is None else tuple(each) for each in saved["allowed"])
     flat = {name: tuple(saved[name]) for name in ("prompt", "completion", "logprobs", "mask")}
-    return Row(**{**saved, **flat, "allowed": allowed})
+    return Sample(**{**saved, **flat, "allowed": allowed})
 
 
-def to_streams(batch: Sequence[tuple[Sample, float, float]]) -> list[Stream]:
+def to_streams(batch: Sequence[tuple[BufferedSample, float, float]]) -> list[PackedSequence]:
     """The sequences with their advantages, as a learner reads them."""
-    return streams((sample.row for sample, _, _ in batch), {s.row.trace: [advantage] for s, _, advantage in batch})
+    return pack_samples((sample.row for sample, _, _ in batch), {s.row.trace: [advantage] for s, _, advantage in batch})

@@ -20,7 +20,7 @@ from hardwon.memory import Item, State, Step, Trajectory
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.memory.records import Add, Operation, Return, Update
-from hardwon.trainers.algorithms.samples import Allowed, Ids, Row
+from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.rollouts.transcript import Transcript, compact
@@ -48,7 +48,7 @@ class Candidate:
 class Written:
     """One sequence as it was sampled, and what it asks for."""
 
-    row: Row
+    row: Sample
     operations: tuple[Operation, ...]
     keeps: float = 1.0
     """Probability with which it keeps what it speaks of."""
@@ -190,11 +190,11 @@ class Writes:
         begun = _ids(self._transcript, f"{items}{_ended(trajectory)}")
         return begun + self._transcript.prompt(trajectory.steps, last.post, None)
 
-    def lesson(self, trajectory: Trajectory, answer: str, name: str, shown: Sequence[Item] = ()) -> Row:
+    def lesson(self, trajectory: Trajectory, answer: str, name: str, shown: Sequence[Item] = ()) -> Sample:
         """What it should have said, as a row to imitate."""
         said = (*_ids(self._transcript, answer), self._transcript.end)
         n = len(said)
-        return Row(
+        return Sample(
             self.prompt(trajectory, shown),
             said,
             (0.0,) * n,
@@ -270,7 +270,7 @@ def _ids(transcript: Transcript, text: str) -> Ids:
     return tuple(transcript.tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def _row(request: Request, said: Completion, name: str) -> Row:
+def _row(request: Request, said: Completion, name: str) -> Sample:
     """The row of a sequence, which is a trace of its own."""
     known = (request.role, said.version, "", "", "", name, 0)
-    return Row(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known)
+    return Sample(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known)

@@ -16,7 +16,7 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
-from hardwon.trainers.algorithms.samples import Rollout, Row, anchor_of
+from hardwon.trainers.algorithms.samples import Rollout, Sample, compute_anchor
 from hardwon.trainers.engines.base import Completion, Engine, Request
 
 from .transcript import Transcript
@@ -49,7 +49,7 @@ class Spec:
 @dataclass(slots=True)
 class _Episode:
     spec: Spec
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Sample] = field(default_factory=list)
     shown: str | None = None
 
 
@@ -124,9 +124,9 @@ class TokenPolicy:
         """The same, for a loop that does not await."""
         return asyncio.run(self.adecide(context))
 
-    def _row(self, episode: _Episode, context: Context, request: Request, said: Completion) -> Row:
+    def _row(self, episode: _Episode, context: Context, request: Request, said: Completion) -> Sample:
         shown = context.guidance or episode.shown
-        return Row(
+        return Sample(
             request.prompt,
             said.tokens,
             said.logprobs,
@@ -136,7 +136,7 @@ class TokenPolicy:
             said.version,
             episode.spec.arm,
             self.snapshot,
-            anchor_of(context.state.signature, shown),
+            compute_anchor(context.state.signature, shown),
             episode.spec.session,
             len(context.history),
         )

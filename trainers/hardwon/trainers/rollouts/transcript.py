@@ -14,7 +14,7 @@ from typing import Any
 
 from hardwon.memory import State, Step, Trajectory
 from hardwon.memory.situations.keys import content_words
-from hardwon.trainers.algorithms.samples import Ids, Row, anchor_of
+from hardwon.trainers.algorithms.samples import Ids, Sample, compute_anchor
 from hardwon.trainers.engines.trie import Trie
 
 _SENTENCE = re.compile(r"[.!?]\s+|\n|[.!?]$")
@@ -77,15 +77,15 @@ class Transcript:
             ids += tuple(step.why.get("said") or self.action(step.action))
         return (*ids, *self.shown(state, memory, first=not history))
 
-    def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Row]:
+    def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:
         """A recorded episode as rows to imitate: every action a completion, its tokens all trained on."""
-        rows: list[Row] = []
+        rows: list[Sample] = []
         prompt: Ids = ()
         for t, step in enumerate(trajectory.steps):
             prompt += self.shown(step.pre, memory if t == 0 else None, first=t == 0)
             said = self.action(step.action)
             n = len(said)
-            known = (role, 0, trajectory.arm, "", anchor_of(step.pre.signature, memory), trajectory.id, t)
-            rows.append(Row(prompt, said, (0.0,) * n, (True,) * n, (None,) * n, *known))
+            known = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)
+            rows.append(Sample(prompt, said, (0.0,) * n, (True,) * n, (None,) * n, *known))
             prompt += said
         return rows
