@@ -1,1 +1,1 @@
-"""Match guardrails against actions, put them on probation, and drop the useless ones."""
+"""Guardrails: match them against actions, put them on probation, and retire useless ones."""

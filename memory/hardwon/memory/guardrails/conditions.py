@@ -1,21 +1,21 @@
-"""Guardrails: an executable condition on the state and the action pattern it forbids.
+"""Guardrails: an executable condition on the state, and the action pattern that it forbids.
 
-A condition is a tree of plain values, so that it is stored, read and checked without a model:
+A condition is a tree of plain values, so it is stored, read and checked without a model:
 
-    {"around": "1: closed"}            what `Situation.context` says of the action: words shown near it;
-                                       for a rule-made item its evidence says what this means (`surroundings`)
-    {"told": "1 grill"}                the notes have this word beside the first argument
-    {"again": "failed"}                this very call failed in this run, and nothing worked since
-    {"mark": "1 unnamed"}              how the notes speak of an argument: told, other, unnamed
-    {"text": "is locked"}              the observation or a note contains these words
+    {"around": "1: closed"}            `Situation.context` of the action has this value: the words around each
+                                       argument; for rule-made items, `surroundings` interprets it by the evidence
+    {"told": "1 grill"}                the notes mention this word next to the first argument
+    {"again": "failed"}                this exact call failed earlier in this run, and no call has succeeded since
+    {"mark": "1 unnamed"}              how the notes mention an argument: told, other, unnamed
+    {"text": "is locked"}              the observation or a note contains this text
     {"fact": {"front": "wall"}}        a fact equals a value, or a listing contains it
     {"signature": "9f..."}             the state belongs to this cluster
     {"all": [...]}, {"any": [...]}, {"not": {...}}
 
-A pattern is an action with holes: `eat {1}`, `cook {1} in stove`. A word in an argument's place
-stands for its kind: `cook {1} in stove` also forbids `cook carrot in old stove`. One with a number
-stands for itself: `open drawer 1` does not forbid `open drawer 7`. Of a command in an argument the
-program, its subcommand and its flags count: `run(command=make test)` does not forbid `npm test`.
+A pattern is an action with holes: `eat {1}`, `cook {1} in stove`. A word as an argument stands for its kind:
+`cook {1} in stove` also forbids `cook carrot in old stove`. A word with a number stands for itself:
+`open drawer 1` does not forbid `open drawer 7`. For a command as an argument, only the program, its subcommand
+and its flags are compared: `run(command=make test)` does not forbid `npm test`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -32,14 +32,21 @@ from hardwon.memory.situations.phrases import HOLE
 from .surroundings import Context, Surroundings
 
 MIN_CONFIDENCE = 0.6
-"""A guardrail below this only advises."""
+"""Least confidence with which a guardrail blocks a call; below it, the guardrail is only advice."""
 _FILED = ("around", "told", "mark", "again")
-"""Conditions of one operator that guardrails are found by: those that rules make."""
+"""Operators of the conditions that rules create; guardrails are indexed by them."""
 _OPERATORS = ("all", "any", "not", "around", "told", "mark", "again", "text", "fact", "signature")
 
 
 def validate(condition: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a condition that could not be evaluated."""
+    """Raise ConfigError if a condition cannot be evaluated.
+
+    Args:
+        condition: A condition as plain values; see the module docstring for the operators.
+
+    Raises:
+        ConfigError: If an operator is unknown or its operand has the wrong type.
+    """
     if not isinstance(condition, Mapping) or len(condition) != 1:
         raise ConfigError(f"condition {condition!r} must have exactly one of: {', '.join(_OPERATORS)}.")
     operator, operand = next(iter(condition.items()))
@@ -60,7 +67,11 @@ def validate(condition: Mapping[str, Any]) -> None:
 
 
 def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bool:
-    """Whether the condition is true of this action in this situation."""
+    """Return whether a condition is true for this action in this situation.
+
+    Raises:
+        ConfigError: If the condition has an unknown operator.
+    """
     (operator, operand), state = next(iter(condition.items())), situation.state
     match operator:
         case "all":
@@ -87,17 +98,25 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
 
 
 def _fact_is(state: State, name: str, value: object) -> bool:
-    known = state.facts.get(name)
-    return value in known if isinstance(known, list | tuple) else known is not None and known == value
+    """Return whether a fact equals the value or, if the fact is a listing, contains it."""
+    actual = state.facts.get(name)
+    return value in actual if isinstance(actual, list | tuple) else actual is not None and actual == value
 
 
 def matches(pattern: str, action: str) -> bool:
-    """Return whether an action is of the pattern; see the module's docstring."""
+    """Return whether an action is an instance of a pattern; see the module docstring."""
     return is_of(pattern, action)
 
 
 def forbids(item: Item, situation: Situation, action: str, surroundings: Surroundings | None = None) -> bool:
-    """Whether an item with a pattern speaks of this action, and its condition holds here."""
+    """Return whether an item's pattern matches the action and its condition holds in the situation.
+
+    Args:
+        item: The item to check; its pattern is `item.forbids`.
+        situation: The current situation.
+        action: The action that is about to run.
+        surroundings: If given, interprets `around` conditions of rule-made items by their evidence.
+    """
     if not matches(item.forbids or "", action):
         return False
     stands = surroundings.hold(item, situation, action) if surroundings is not None else None
@@ -105,12 +124,15 @@ def forbids(item: Item, situation: Situation, action: str, surroundings: Surroun
 
 
 def is_in_force(item: Item) -> bool:
-    """Return whether an item is an active guardrail that is sure enough to refuse a call."""
+    """Return whether an item is an active guardrail that is confident enough to refuse a call."""
     return item.kind == "guardrail" and item.status == "active" and item.confidence >= MIN_CONFIDENCE
 
 
 def covers(wide: Item, narrow: Item) -> bool:
-    """Return whether whatever the second guardrail forbids is forbidden by the first as well, by what they say."""
+    """Return whether the first guardrail forbids everything that the second one forbids.
+
+    Only the patterns and the form of the conditions are compared, so a True answer is certain and a False one is not.
+    """
     return (
         wide.granularity == narrow.granularity
         and matches(wide.forbids or "", narrow.forbids or "")
@@ -119,7 +141,10 @@ def covers(wide: Item, narrow: Item) -> bool:
 
 
 def _follows(condition: Mapping[str, Any] | None, given: Mapping[str, Any] | None) -> bool:
-    """Return whether a condition is true wherever a given one is, as far as their form tells; None is always true."""
+    """Return whether one condition is implied by another, judging only by their form.
+
+    A missing condition is always true.
+    """
     if not condition or condition == given:
         return True
     operator, operand = next(iter(condition.items()))
@@ -127,25 +152,27 @@ def _follows(condition: Mapping[str, Any] | None, given: Mapping[str, Any] | Non
         return all(_follows(part, given) for part in operand)
     if not given:
         return False
-    known, parts = next(iter(given.items()))
-    if known == "any":
+    given_operator, parts = next(iter(given.items()))
+    if given_operator == "any":
         return all(_follows(condition, part) for part in parts)
     if operator == "any" and any(_follows(part, given) for part in operand):
         return True
-    return known == "all" and any(_follows(condition, part) for part in parts)
+    return given_operator == "all" and any(_follows(condition, part) for part in parts)
 
 
 @lru_cache(maxsize=65536)
 def named_arguments(action: str) -> frozenset[str]:
-    """Return what distinguishes the arguments of an action or a pattern, without holes.
+    """Return the head words of the arguments of an action or a pattern, without holes.
 
-    An action of a pattern has all that the pattern names, so a guardrail is found by the subsets of an action's.
+    An action that matches a pattern has all of the pattern's named arguments, so guardrails are looked up by the
+    subsets of an action's named arguments.
     """
     return frozenset(head for head in parse_action(action).heads if not HOLE.fullmatch(head))
 
 
-def _within(filed: Mapping[frozenset[str], list[Item]], named: frozenset[str]) -> Iterator[list[Item]]:
-    """Yield what is filed under subsets of these names, by the shorter way: trying them all, or looking through."""
+def _iter_subsets(filed: Mapping[frozenset[str], list[Item]], named: frozenset[str]) -> Iterator[list[Item]]:
+    """Yield the lists of items filed under subsets of these names."""
+    # Enumerate the subsets or scan the index, whichever has fewer entries.
     if 2 ** len(named) > len(filed):
         yield from (items for names, items in filed.items() if names <= named)
         return
@@ -156,13 +183,17 @@ def _within(filed: Mapping[frozenset[str], list[Item]], named: frozenset[str]) -
 
 
 def guard_key(item: Item) -> str:
-    """Return the key under which the steps that a rule-made guardrail speaks of are filed; empty for others."""
+    """Return the key under which the steps behind a rule-made guardrail are filed.
+
+    Returns:
+        The key, or an empty string if the condition is not one that rules create.
+    """
     operator, operand = next(iter((item.condition or {"around": ""}).items()))
     return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}" if operator in _FILED else ""
 
 
-def _places(situation: Situation, action: str, operators: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the operators and operands under which guardrails that may forbid an action here are found."""
+def _iter_places(situation: Situation, action: str, operators: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the (operator, operand) pairs under which guardrails that may forbid the action are filed."""
     yield "", ""
     if "around" in operators:
         yield "around", situation.context(action)
@@ -179,10 +210,10 @@ def _places(situation: Situation, action: str, operators: Collection[str]) -> It
 
 
 class Guard:
-    """The active guardrails, filed by what they forbid and where, so that a check looks at few.
+    """The active guardrails, indexed so that a check evaluates only a few of them.
 
-    A guardrail is found by the verb of its action, by its condition, where that is one that the rules make, and
-    by the arguments that its pattern names. So a check costs the same however many guardrails speak of other things.
+    A guardrail is indexed by the verb of its action, by its condition if it is one that rules create, and by the named
+    arguments of its pattern. The cost of a check does not depend on the number of guardrails about other things.
     """
 
     def __init__(
@@ -191,20 +222,23 @@ class Guard:
         is_known_for: Callable[[Item, str], bool] = lambda item, task: True,
         surroundings: Surroundings | None = None,
     ) -> None:
-        """`is_known_for` tells whether the evidence of a guardrail is of a task's environment and kind.
+        """Index the guardrails among the items.
 
-        `surroundings` tells what the evidence of a guardrail stood among.
+        Args:
+            items: Items of a namespace; only guardrails in force are used.
+            is_known_for: Returns whether an item's evidence is from the world of a task.
+            surroundings: Interprets the `around` conditions of rule-made guardrails.
         """
         self._is_known_for = is_known_for
         self._surroundings = surroundings or Surroundings()
         self.structural = self._surroundings.structural
-        """The structural words by which the guardrails are filed; under others they are to be filed anew."""
+        """The structural words used for the index. If they change, the guard must be rebuilt."""
         self._filed: dict[tuple[str, str, str], dict[frozenset[str], list[Item]]] = {}
-        """By verb, operator and operand of the condition; then by the arguments that the pattern names."""
+        """Guardrails by (verb, operator, operand), then by the named arguments of the pattern."""
         self._operators: dict[str, set[str]] = {}
-        """By verb, the operators that its guardrails are filed under."""
+        """By verb: the operators under which its guardrails are filed."""
         self.evaluated = 0
-        """Guardrails whose pattern and condition were looked at so far: what checks cost."""
+        """Number of guardrails evaluated so far, a measure of the cost of checks."""
         in_force = sorted(filter(is_in_force, items), key=lambda item: item.id)
         self._of_plans = [item for item in in_force if item.granularity == "task"]
         single = [item for item in in_force if item.granularity != "task"]
@@ -220,50 +254,59 @@ class Guard:
         self._operators.setdefault(verb, set()).add(operator)
 
     def _place_of(self, item: Item) -> tuple[str, str]:
-        """Return the operator and operand under which a guardrail is found; of several contexts, one of their words."""
+        """Return the (operator, operand) pair under which to file a guardrail.
+
+        If the evidence spans several contexts, one of the words that they all share is used.
+        """
         operator, operand = next(iter((item.condition or {"": ""}).items()))
         if operator not in _FILED:
             return "", ""
         hull = self._surroundings.hull(item) if operator == "around" else None
         if hull is None:
             return operator, operand
-        if (one := hull.context(self.structural)) is not None:
-            return "around", one
+        if (context := hull.context(self.structural)) is not None:
+            return "around", context
         needed = enumerate(hull.needed(self.structural), 1)
+        # A single shared word suffices for the lookup: `_forbids` checks the whole hull afterwards.
         return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")
 
     def forbidding(self, situation: Situation, action: str) -> list[Item]:
-        """Return all guardrails that forbid the action here, in the order of their ids."""
+        """Return all guardrails that forbid the action in this situation, ordered by id."""
         verb = parse_action(action).verb
         operators = self._operators.get(verb)
         if operators is None:
             return []
-        holding = list(_places(situation, action, operators))
+        places = list(_iter_places(situation, action, operators))
         named = named_arguments(action)
-        found = {
+        matching = {
             item.id: item
-            for operator, operand in holding
+            for operator, operand in places
             if (filed := self._filed.get((verb, operator, operand)))
-            for items in _within(filed, named)
+            for items in _iter_subsets(filed, named)
             for item in items
             if self._forbids(item, situation, action)
         }
-        return [found[ref] for ref in sorted(found)]
+        return [matching[ref] for ref in sorted(matching)]
 
     def check(self, situation: Situation, action: str) -> Verdict:
-        """Whether the action may run here."""
-        found = self.forbidding(situation, action)
-        if not found:
+        """Return the verdict on one action; the first guardrail that forbids it gives the reason."""
+        matching = self.forbidding(situation, action)
+        if not matching:
             return Verdict(True)
-        first = found[0]
-        return Verdict(False, first.id, first.body or first.title, items=tuple(item.id for item in found))
+        first = matching[0]
+        return Verdict(False, first.id, first.body or first.title, items=tuple(item.id for item in matching))
 
     def _forbids(self, item: Item, situation: Situation, action: str) -> bool:
         self.evaluated += 1
         return forbids(item, situation, action, self._surroundings) and self._is_known_for(item, situation.state.task)
 
     def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
-        """Whether a plan of these actions, made here, may be followed."""
+        """Return the verdict on a plan.
+
+        Args:
+            situation: The situation in which the plan was made.
+            actions: The planned actions, in order.
+        """
         for action in actions:
             for item in self._of_plans:
                 if self._forbids(item, situation, action):
@@ -271,14 +314,15 @@ class Guard:
         return Verdict(True)
 
     def keys(self, situation: Situation, action: str) -> tuple[str, ...]:
-        """Return the keys of the rule-made guardrails that forbid an action here: its outcome counts for them.
+        """Return the keys of the rule-made guardrails that forbid an action in this situation.
 
-        Where the structural words are others than when a guardrail was made, no other key of the step says this.
+        The outcome of the action is counted under these keys. If the structural words have changed since a guardrail
+        was created, no other key of the step leads to it.
         """
-        found = [item for item in self.forbidding(situation, action) if item.writer == "rules"]
-        return tuple(key for key in map(guard_key, found) if key)
+        items = [item for item in self.forbidding(situation, action) if item.writer == "rules"]
+        return tuple(key for key in map(guard_key, items) if key)
 
     def active(self, situation: Situation, actions: Iterable[str]) -> tuple[Item, ...]:
-        """The guardrails that forbid any of these actions here."""
-        found = {item.id: item for action in actions for item in self.forbidding(situation, action)}
-        return tuple(found.values())
+        """Return the guardrails that forbid at least one of these actions in this situation, without duplicates."""
+        by_id = {item.id: item for action in actions for item in self.forbidding(situation, action)}
+        return tuple(by_id.values())

@@ -1,7 +1,7 @@
-"""Outages: failures that say nothing of the call, because the service did not answer for now.
+"""Outages: failures that say nothing about the call, because the service was temporarily unavailable.
 
-Judged by the type of an exception, by a status code, and by the words of an error. A step that
-failed so is recorded as `Failure.UNAVAILABLE`: it is kept, and never becomes a guardrail or a warning.
+An outage is recognized by the type of the exception, by a status code, or by the words of an error. A step that failed
+this way is recorded as `Failure.UNAVAILABLE`. It is kept, but never becomes a guardrail or a warning.
 """
 
 import re
@@ -11,9 +11,9 @@ from typing import Any
 from hardwon.memory.records import Failure, Step, Trajectory
 
 HEAD = 2000
-"""Characters at each end of an error that are read: an outage is said at the beginning or at the end."""
+"""Characters read at each end of an error. Long errors name an outage at the beginning or at the end."""
 _JUDGED = frozenset({Failure.TOOL_ERROR, Failure.NO_EFFECT, Failure.PRECONDITION, Failure.INVALID_ACTION})
-"""What a step may be called whose words tell of an outage."""
+"""Failures that may turn out to be outages when their text is read."""
 _CODE = r"(?:408|425|429|5\d\d)"
 _TYPES = (
     *("Timeout", "TimedOut", "DeadlineExceeded", "RateLimit", "TooManyRequests", "Throttl", "ServiceUnavailable"),
@@ -23,7 +23,7 @@ _TYPES = (
     *("ServerDisconnected", "IncompleteRead", "BrokenPipe", "ResourceExhausted", "RemoteProtocolError"),
     *("ClientConnector", "ClientOSError", "ServerSelection", "gaierror", "EndpointConnection"),
 )
-"""Parts of names of exceptions, of the standard library and of the clients in use."""
+"""Parts of exception names, from the standard library and from common client libraries."""
 _TYPE = re.compile("|".join(_TYPES))
 _TYPE_IN_TEXT = re.compile(rf"\b\w*(?:{'|'.join(_TYPES)})\w*")
 _LINK = r"(?:connection|connect|network|socket|host|server|service|upstream|gateway|backend|peer|endpoint|api|dns)"
@@ -59,7 +59,7 @@ _SURE = re.compile(
     ),
     re.IGNORECASE | re.MULTILINE,
 )
-"""Words that tell of an outage whatever stands beside them."""
+"""Phrases that indicate an outage regardless of the rest of the error."""
 _LIKELY = re.compile(
     "|".join(
         (
@@ -83,9 +83,9 @@ _LIKELY = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Words that tell of one unless the error also says what was wrong with the call."""
+"""Phrases that indicate an outage unless the error also says what was wrong with the call."""
 _ARGUMENTS = re.compile(r"\bwith (?:kwargs|arguments|args) ?\{.*?\}", re.IGNORECASE | re.DOTALL)
-"""The call itself, as LangChain repeats it in the words of an error: it tells nothing of the service."""
+"""The arguments of the call, which LangChain repeats in its errors. They say nothing about the service."""
 _LASTING = re.compile(
     r"\b(?:permission|access) (?:is )?denied\b|\bforbidden\b|\bunauthori[sz]ed\b|"
     r"\bnot (?:allowed|permitted|authori[sz]ed)\b|"
@@ -96,29 +96,33 @@ _LASTING = re.compile(
     r"\b(?:Type|Value|Key|Assertion|Attribute|Name|Index|Syntax|Import|ModuleNotFound|Permission|FileNotFound)Error\b",
     re.IGNORECASE,
 )
+"""Phrases that blame the call itself, so that a retry would fail again."""
 
 
 def tells_of_outage(text: str) -> bool:
-    """Return whether the words of an error say that the service did not answer for now."""
+    """Return whether the text of an error says that the service was temporarily unavailable."""
     if not text:
         return False
-    shown = text if len(text) <= 2 * HEAD else f"{text[:HEAD]}\n{text[-HEAD:]}"
-    shown = _ARGUMENTS.sub(" ", shown)
-    if _SURE.search(shown) or _TYPE_IN_TEXT.search(shown):
+    excerpt = text if len(text) <= 2 * HEAD else f"{text[:HEAD]}\n{text[-HEAD:]}"
+    excerpt = _ARGUMENTS.sub(" ", excerpt)
+    if _SURE.search(excerpt) or _TYPE_IN_TEXT.search(excerpt):
         return True
-    return _LIKELY.search(shown) is not None and _LASTING.search(shown) is None
+    return _LIKELY.search(excerpt) is not None and _LASTING.search(excerpt) is None
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether an exception is an outage: by its type, by the status code that it carries, or by its words."""
-    seen: set[int] = set()
+    """Return whether an exception is an outage, judged by its type, its status code, or its message.
+
+    The chain of causes is followed, so an outage wrapped in another exception is recognized too.
+    """
+    seen: set[int] = set()  # a chain of causes can be circular
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         if isinstance(cause, TimeoutError | ConnectionError):
             return True
         code = _status_of(cause)
-        if code is not None:
+        if code is not None:  # a status code is more reliable than the name of the exception type
             return code in (408, 425, 429) or 500 <= code <= 599 or tells_of_outage(str(cause))
         if any(_TYPE.search(kind.__name__) for kind in type(cause).__mro__):
             return True
@@ -127,7 +131,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def _status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an exception of a client library carries, if it does."""
+    """Return the HTTP status code that an exception of a client library carries, or None."""
     holders: tuple[Any, ...] = (error, getattr(error, "response", None))
     for holder in holders:
         for name in ("status_code", "status", "code", "http_status"):
@@ -138,18 +142,27 @@ def _status_of(error: BaseException) -> int | None:
 
 
 def mark_outages(episode: Trajectory) -> Trajectory:
-    """Return the episode with the failures that were outages called so, whoever recorded them."""
+    """Relabel the failures of an episode that are outages as `Failure.UNAVAILABLE`.
+
+    Args:
+        episode: A recorded episode, from any writer.
+
+    Returns:
+        The same episode if it has no outage, otherwise a copy with the diagnoses replaced.
+    """
     if not any(_was_outage(step) for step in episode.steps):
         return episode
-    return replace(episode, steps=tuple(map(_marked, episode.steps)))
+    return replace(episode, steps=tuple(map(_relabel, episode.steps)))
 
 
 def _was_outage(step: Step) -> bool:
-    judged = step.diagnosis
-    return judged.failure in _JUDGED and tells_of_outage(judged.evidence or step.post.feedback)
+    """Return whether a failed step reads like an outage."""
+    diagnosis = step.diagnosis
+    return diagnosis.failure in _JUDGED and tells_of_outage(diagnosis.evidence or step.post.feedback)
 
 
-def _marked(step: Step) -> Step:
+def _relabel(step: Step) -> Step:
+    """Return the step, relabeled as unavailable if it was an outage."""
     if not _was_outage(step):
         return step
     return replace(step, diagnosis=replace(step.diagnosis, failure=Failure.UNAVAILABLE))

@@ -1,14 +1,13 @@
-"""Probation: every guardrail is a hypothesis, and is tried again.
+"""Probation: every guardrail is a hypothesis that is tested again from time to time.
 
-After `TRIAL_REFUSALS` refusals or `TRIAL_HOURS` hours the call is let through once, and its outcome
-decides. A success takes the guardrail out of force (it goes on as advice, until new failures bring it
-back). A failure renews it: the number of refusals doubles with each failed trial in a row, up to
-`MOST_REFUSALS`; the time is half of how long the guardrail has been there, from `TRIAL_HOURS` to
-`MOST_HOURS`. An outage, or a trial whose outcome nobody recorded, leaves all as it was.
+After `TRIAL_REFUSALS` refusals or `TRIAL_HOURS` hours, the call is allowed once as a trial, and its outcome decides.
+If the call succeeds, the guardrail is no longer enforced; it remains as advice until new failures restore it. If the
+call fails, the guardrail is renewed. The number of refusals until the next trial doubles with every failed trial in a
+row, up to `MOST_REFUSALS`. The waiting time is half the age of the guardrail, between `TRIAL_HOURS` and `MOST_HOURS`.
+An outage, or a trial without a recorded outcome, changes nothing.
 
-A pinned guardrail is not on probation: a person wants it. The counts are rows of the library, so that
-all processes share them; what may not be written (a library opened to be read) is counted in this
-process instead.
+Pinned guardrails are not on probation. The counts are rows of the library, so all processes share them. If the library
+cannot be written, this process counts in memory.
 """
 
 import time
@@ -24,149 +23,178 @@ from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.database import Store
 
 TRIAL_REFUSALS = 5
-"""Refusals after which the next call is let through."""
+"""Refusals after which the next call is allowed as a trial."""
 TRIAL_HOURS = 1.0
-"""Hours after which a call is let through, however few were refused."""
+"""Hours after which a call is allowed as a trial, regardless of the number of refusals."""
 MOST_REFUSALS = 320
+"""Upper limit of the refusals between two trials."""
 MOST_HOURS = 24.0
+"""Upper limit of the hours between two trials."""
 WEAKENED = 0.5
-"""What is left of the confidence of a guardrail after a call that it forbids worked."""
+"""Factor on the confidence of a guardrail after a call that it forbids has succeeded."""
 _HOUR = 3600.0
 _ROW = "refusals, refused, trials, failed, began, tried"
 
 
 def clock() -> float:
-    """Return the time in seconds since 1970."""
+    """Return the current time in seconds since the epoch."""
     return time.time()
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a guardrail stands on its probation."""
+    """The state of a guardrail's probation."""
 
     refusals: int = 0
-    """Since the last trial."""
+    """Refusals since the last trial."""
     refused: int = 0
-    """In all."""
+    """Refusals in total."""
     trials: int = 0
     failed: int = 0
-    """Trials that failed, in a row."""
+    """Failed trials in a row."""
     began: float = 0.0
-    """When the guardrail was made, in seconds since 1970."""
+    """Creation time of the guardrail, in seconds since the epoch."""
     tried: float = 0.0
-    """When it was last tried, or made."""
+    """Time of the last trial, or of the creation."""
 
     @property
     def after_refusals(self) -> int:
-        """Refusals after which the next trial is due."""
-        return min(TRIAL_REFUSALS << min(self.failed, 16), MOST_REFUSALS)
+        """Return the number of refusals after which the next trial is due."""
+        return min(TRIAL_REFUSALS << min(self.failed, 16), MOST_REFUSALS)  # 16 bounds the size of the integer
 
     @property
     def due_at(self) -> float:
-        """When the next trial is due, however few calls were refused."""
+        """Return the time at which the next trial is due regardless of refusals, in seconds since the epoch."""
         held = (self.tried - self.began) / 2 if self.failed else 0.0
         return self.tried + min(max(held, TRIAL_HOURS * _HOUR), MOST_HOURS * _HOUR)
 
     def is_due(self, now: float) -> bool:
-        """Return whether the next call is to be let through; a clock that was set back does not put a trial off."""
+        """Return whether the next call should be allowed as a trial.
+
+        If the system clock was set back by more than an hour, a trial is due at once.
+        """
         was_set_back = now < self.tried - TRIAL_HOURS * _HOUR
         return self.refusals >= self.after_refusals or now >= self.due_at or was_set_back
 
 
 class Probation:
-    """The standing of the guardrails of one namespace."""
+    """The probation of all guardrails of one namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
         self._namespace = namespace
         self._local: dict[str, Standing] = {}
         self._counts_since = 0.0
-        """When this process began to count by itself."""
+        """Time at which this process began to count in memory."""
         self.lifted: set[str] = set()
-        """Guardrails whose call worked on a trial that nobody records: out of force in this process."""
+        """Guardrails whose unrecorded trial succeeded; this process no longer enforces them."""
 
     def standing(self, item_id: str) -> Standing:
-        """Return how a guardrail stands."""
-        known = self._local.get(item_id)
-        return _read(self._store.connection, self._namespace, item_id) if known is None else known
+        """Return the current standing of a guardrail."""
+        standing = self._local.get(item_id)
+        return _read(self._store.connection, self._namespace, item_id) if standing is None else standing
 
     def admits(self, items: tuple[Item, ...], episodes: int = 0, *, keep: bool = True) -> bool:
-        """Return whether a call that these guardrails forbid is let through as a trial; count it as refused if not.
+        """Return whether a forbidden call is allowed as a trial; count a refusal otherwise.
 
-        The first of them decides, which counts as a use of it after so many `episodes`. Without `keep` the counts are
-        of this process alone, and nothing is written.
+        Args:
+            items: The guardrails that forbid the call. The first one is credited with a use.
+            episodes: Number of episodes recorded so far, the time of that use.
+            keep: Whether to write the counts to the library. If False, only this process counts.
         """
         if self._store.read_only or not keep:
-            return self._admit_here(items)
+            return self._admit_locally(items)
         try:
+            # Losing a refusal in a crash is harmless, so the transaction need not wait for the disk.
             with self._store.transaction(durable=False) as connection:
                 standings = {item.id: _read(connection, self._namespace, item.id) for item in items}
-                trial, moved = _moved(items, standings)
-                _write(connection, self._namespace, moved)
+                trial, updated = _decide_trial(items, standings)
+                _write(connection, self._namespace, updated)
                 for item in items[:1]:
                     _note_use(connection, self._namespace, item.id, episodes)
             return trial
         except (LibraryUnwritable, LibraryReadOnly):
-            return self._admit_here(items)
+            return self._admit_locally(items)
 
-    def _admit_here(self, items: tuple[Item, ...]) -> bool:
-        self._counts_since = self._counts_since or clock()  # what happened before, nobody tells this process
+    def _admit_locally(self, items: tuple[Item, ...]) -> bool:
+        """Decide on a trial with counts in memory, for a library that cannot be written."""
+        self._counts_since = self._counts_since or clock()  # earlier refusals by other processes are unknown here
         standings = {item.id: self.standing(item.id) for item in items}
-        trial, moved = _moved(
-            items, {ref: replace(one, tried=max(one.tried, self._counts_since)) for ref, one in standings.items()}
+        trial, updated = _decide_trial(
+            items,
+            {
+                ref: replace(standing, tried=max(standing.tried, self._counts_since))
+                for ref, standing in standings.items()
+            },
         )
-        self._local.update(moved)
+        self._local.update(updated)
         return trial
 
     def settle(self, item_ids: Iterable[str], worked: bool) -> None:
-        """Take the outcome of a trial that nobody records: it decides in this process alone."""
+        """Apply the outcome of a trial that is not recorded; it affects this process only.
+
+        Args:
+            item_ids: The guardrails that forbade the call.
+            worked: Whether the call succeeded.
+        """
         for ref in item_ids:
-            known = self.standing(ref)
-            self._local[ref] = replace(known, failed=0 if worked else known.failed + 1)
+            standing = self.standing(ref)
+            self._local[ref] = replace(standing, failed=0 if worked else standing.failed + 1)
             if worked:
                 self.lifted.add(ref)
 
 
 def judge_trial(connection: Connection, namespace: int, item_id: str, worked: bool) -> None:
-    """Renew a guardrail after a trial that failed, with a longer wait; begin anew after one that worked."""
-    known = _read(connection, namespace, item_id)
-    _write(connection, namespace, {item_id: replace(known, failed=0 if worked else known.failed + 1)})
+    """Record the outcome of a trial: a failure extends the wait until the next one, a success resets it."""
+    standing = _read(connection, namespace, item_id)
+    _write(connection, namespace, {item_id: replace(standing, failed=0 if worked else standing.failed + 1)})
 
 
 def _note_use(connection: Connection, namespace: int, item_id: str, episodes: int) -> None:
-    """Write down that an item was of use after so many episodes."""
-    moved = connection.execute(
+    """Record that an item was used after this number of episodes."""
+    updated = connection.execute(
         "UPDATE items SET fresh = ? WHERE namespace = ? AND id = ? AND fresh < ?",
         (episodes, namespace, item_id, episodes),
     )
-    if moved.rowcount:
+    if updated.rowcount:
         seal(connection, "items", "namespace = ? AND id = ?", (namespace, item_id))
 
 
-def _moved(items: tuple[Item, ...], standings: dict[str, Standing]) -> tuple[bool, dict[str, Standing]]:
-    """Whether a trial is due for one of the guardrails, of which none is pinned, and how all stand afterwards."""
+def _decide_trial(items: tuple[Item, ...], standings: dict[str, Standing]) -> tuple[bool, dict[str, Standing]]:
+    """Decide whether a trial is due for a call, and return the updated standings.
+
+    A pinned guardrail among the items rules out a trial.
+    """
     now = clock()
-    if not any(item.pinned for item in items) and any(one.is_due(now) for one in standings.values()):
-        tried = {ref: replace(one, refusals=0, trials=one.trials + 1, tried=now) for ref, one in standings.items()}
+    if not any(item.pinned for item in items) and any(standing.is_due(now) for standing in standings.values()):
+        tried = {
+            ref: replace(standing, refusals=0, trials=standing.trials + 1, tried=now)
+            for ref, standing in standings.items()
+        }
         return True, tried
-    refused = {ref: replace(one, refusals=one.refusals + 1, refused=one.refused + 1) for ref, one in standings.items()}
-    return False, refused
+    counted = {
+        ref: replace(standing, refusals=standing.refusals + 1, refused=standing.refused + 1)
+        for ref, standing in standings.items()
+    }
+    return False, counted
 
 
 def _read(connection: Connection, namespace: int, item_id: str) -> Standing:
+    """Read the standing of a guardrail; a guardrail without a row starts at its creation."""
     row = connection.execute(
         f"SELECT {_ROW} FROM probation WHERE namespace = ? AND item_id = ?", (namespace, item_id)
     ).fetchone()
     if row is not None:
         return Standing(*row)
-    made = connection.execute(
+    created = connection.execute(
         "SELECT created_at FROM items WHERE namespace = ? AND id = ?", (namespace, item_id)
     ).fetchone()
-    began = _seconds(made[0]) if made else clock()
+    began = _seconds(created[0]) if created else clock()
     return Standing(began=began, tried=began)
 
 
 def _seconds(at: str) -> float:
+    """Convert an ISO timestamp to seconds since the epoch; a malformed one counts as now."""
     try:
         return datetime.fromisoformat(at).timestamp()
     except ValueError:
@@ -174,8 +202,18 @@ def _seconds(at: str) -> float:
 
 
 def _write(connection: Connection, namespace: int, standings: dict[str, Standing]) -> None:
+    """Write standings to the library."""
     rows: list[tuple[Any, ...]] = [
-        (namespace, ref, one.refusals, one.refused, one.trials, one.failed, one.began, one.tried)
-        for ref, one in standings.items()
+        (
+            namespace,
+            ref,
+            standing.refusals,
+            standing.refused,
+            standing.trials,
+            standing.failed,
+            standing.began,
+            standing.tried,
+        )
+        for ref, standing in standings.items()
     ]
     connection.executemany("INSERT OR REPLACE INTO probation VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)

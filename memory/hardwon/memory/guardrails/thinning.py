@@ -1,9 +1,11 @@
-"""Thinning: guardrails that decide nothing leave, so that a library's guardrails follow its habits, not its age.
+"""Thinning: retire guardrails that decide nothing.
 
-A guardrail is redundant where another one in force forbids the same calls. It is idle where it refused nothing
-for many episodes in which its form of action was used: nobody makes the call any more, or another guardrail
-answers first. Both are retired until they are needed: one more failure of the call brings the guardrail back,
-since its evidence is there. Pinned guardrails, and those that people or models wrote, stay.
+This way, the number of guardrails reflects current behavior and not the age of the library.
+
+A guardrail is redundant if another guardrail in force forbids the same calls. It is idle if it refused nothing for many
+episodes in which its form of action was used: the call is no longer made, or another guardrail answers first. Both are
+retired until they are needed. Their evidence stays, so one more failure of the call restores the guardrail. Pinned
+guardrails, and guardrails written by people or models, stay.
 """
 
 import json
@@ -19,14 +21,15 @@ from hardwon.memory.storage.worlds import Worlds
 from .conditions import covers, is_in_force
 
 IDLE_AFTER = 100
-"""Episodes with its form of action after which a guardrail that never decided anything is retired."""
+"""Episodes that use its form of action after which a guardrail that never decided anything is retired."""
 IDLE_SINCE = 400
-"""The same since the last decision of one that did decide, or whose failures lost the task."""
+"""The same for a guardrail that has decided before, or whose failures lost the task; counted from its last use."""
 LOOK_EVERY = 20
-"""Episodes between two looks for idle guardrails."""
+"""Episodes between two searches for idle guardrails."""
 _EPISODES = (
     "SELECT world FROM trajectories AS one LEFT JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = id "
+    # the unary plus keeps SQLite off the namespace index, which would need a sort by rowid
     "WHERE +one.namespace = ? AND success IS NOT NULL ORDER BY one.rowid LIMIT -1 OFFSET ?"
 )
 _HOMES = (
@@ -41,39 +44,48 @@ _DECIDED = (
 
 
 def is_made_by_rules(item: Item) -> bool:
-    """Return whether an item is a guardrail that the rules may take back."""
+    """Return whether an item is a guardrail that the rules may retire: they created it and nobody pinned it."""
     return item.kind == "guardrail" and item.writer == "rules" and item.source == "experience" and not item.pinned
 
 
-def covering(connection: Connection, namespace: int, item: Item, others: Iterable[Item]) -> Item | None:
-    """Return a guardrail in force that forbids all that a rule-made one would, where that is so."""
+def find_covering(connection: Connection, namespace: int, item: Item, others: Iterable[Item]) -> Item | None:
+    """Return a guardrail in force that makes a rule-made one redundant, or None.
+
+    Args:
+        connection: An open transaction.
+        namespace: The number of the namespace.
+        item: The guardrail that may be redundant.
+        others: The guardrails to compare it with.
+    """
     if not (is_made_by_rules(item) and is_in_force(item)):
         return None
-    found = (one for one in others if one.id != item.id and is_in_force(one) and covers(one, item))
-    return next((one for one in found if _speaks_for(connection, namespace, one, item)), None)
+    candidates = (other for other in others if other.id != item.id and is_in_force(other) and covers(other, item))
+    return next((other for other in candidates if _applies_wherever(connection, namespace, other, item)), None)
 
 
-def covered(connection: Connection, namespace: int, item: Item, others: Iterable[Item]) -> list[Item]:
-    """Return the rule-made guardrails in force that one in force makes redundant."""
+def find_covered(connection: Connection, namespace: int, item: Item, others: Iterable[Item]) -> list[Item]:
+    """Return the rule-made guardrails in force that this guardrail makes redundant."""
     if not is_in_force(item):
         return []
-    candidates = (one for one in others if one.id != item.id and is_made_by_rules(one) and is_in_force(one))
-    return [one for one in candidates if covers(item, one) and _speaks_for(connection, namespace, item, one)]
+    candidates = (other for other in others if other.id != item.id and is_made_by_rules(other) and is_in_force(other))
+    return [
+        other for other in candidates if covers(item, other) and _applies_wherever(connection, namespace, item, other)
+    ]
 
 
-def _speaks_for(connection: Connection, namespace: int, wide: Item, narrow: Item) -> bool:
-    """Return whether a guardrail is in force in all worlds in which another one is."""
+def _applies_wherever(connection: Connection, namespace: int, wide: Item, narrow: Item) -> bool:
+    """Return whether one guardrail is in force in every world in which another one is."""
     if wide.source != "experience" or not wide.provenance:
         return True
-    known, wanted = (
+    wide_worlds, narrow_worlds = (
         {row[0] for row in connection.execute(_HOMES, (namespace, json.dumps(item.provenance)))}
         for item in (wide, narrow)
     )
-    return not known or (bool(wanted) and wanted <= known)
+    return not wide_worlds or (bool(narrow_worlds) and narrow_worlds <= wide_worlds)
 
 
 class IdleWatch:
-    """Finds idle guardrails of one namespace, once in a while."""
+    """Finds the idle guardrails of one namespace at intervals."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -88,10 +100,17 @@ class IdleWatch:
         homes_of: Callable[[Item], frozenset[int]],
         loses: Callable[[Item], bool],
     ) -> list[tuple[Item, str]]:
-        """Return the guardrails that decided nothing for so long, and why they go.
+        """Return the guardrails that decided nothing for long, each with the reason to retire it.
 
-        `homes_of` names the worlds of an item's evidence, none where it is of all; `loses` says whether what it
-        forbids lost the task.
+        Args:
+            items: The active items of the namespace.
+            episodes: Number of episodes recorded so far.
+            worlds: The worlds of the namespace.
+            homes_of: Returns the worlds of an item's evidence; an empty set means all worlds.
+            loses: Returns whether most failures of the forbidden call lost the task.
+
+        Returns:
+            (item, reason) pairs; empty if the last search was less than `LOOK_EVERY` episodes ago.
         """
         if episodes - self._looked_at < LOOK_EVERY:
             return []
@@ -109,27 +128,32 @@ class IdleWatch:
         first = min(fresh[item.id] for item in old)
         later = [row[0] for row in self._store.rows(_EPISODES, (self._namespace, first))]
         chances = _Chances(worlds, later, first)
-        found = []
+        idle = []
         for item in old:
             since = chances.since(fresh[item.id], item.forbids or "", homes_of(item))
             if since >= IDLE_AFTER and (since >= IDLE_SINCE or not (loses(item) or self._has_decided(item))):
-                found.append((item, f"it decided nothing in {since} episodes in which its form of action was used"))
-        return found
+                idle.append((item, f"it decided nothing in {since} episodes in which its form of action was used"))
+        return idle
 
     def _has_decided(self, item: Item) -> bool:
+        """Return whether a guardrail ever refused or tried a call."""
         return bool(self._store.rows(_DECIDED, (self._namespace, item.id))[0][0])
 
 
 class _Chances:
-    """In how many later episodes a form of action was used, about: the share of its world's episodes that used it."""
+    """Estimates in how many later episodes a form of action was used.
+
+    The estimate multiplies the later episodes of each world by the share of its episodes that used the form.
+    """
 
     def __init__(self, worlds: Worlds, later: Sequence[int | None], first: int) -> None:
         self._worlds = worlds
-        self._later = [None if one is None else worlds.standing_for(one) for one in later]
+        self._later = [None if world is None else worlds.standing_for(world) for world in later]
         self._first = first
         self._counted: dict[int, Mapping[int | None, int]] = {}
 
     def since(self, clock: int, pattern: str, homes: frozenset[int]) -> int:
+        """Return the estimated number of episodes after `clock` in these worlds that used the pattern's form."""
         if clock not in self._counted:
             self._counted[clock] = Counter(self._later[max(0, clock - self._first) :])
         form = parse_action(pattern).template
@@ -142,5 +166,6 @@ class _Chances:
         )
 
     def _share(self, number: int, form: str) -> float:
+        """Return the share of a world's episodes that used a form of action, in [0, 1]."""
         world = self._worlds.get(number)
         return min(1.0, world.forms[form] / world.episodes) if world.episodes else 0.0

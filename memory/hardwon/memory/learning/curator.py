@@ -220,7 +220,7 @@ class Curator:
         """Why a guardrail by rules would decide nothing; empty when it would, and for all other items."""
         if not (thinning.is_made_by_rules(item) and is_in_force(item)):
             return ""
-        wide = thinning.covering(self.connection, self.namespace, item, self._active("guardrail"))
+        wide = thinning.find_covering(self.connection, self.namespace, item, self._active("guardrail"))
         return f"{wide.id} forbids it already" if wide else ""
 
     def _used(self, item: Item) -> bool:
@@ -240,7 +240,7 @@ class Curator:
         """Retire what a guardrail in force makes needless: warnings of the same, guardrails that it covers."""
         if not is_in_force(item):
             return
-        for other in thinning.covered(self.connection, self.namespace, item, self._active("guardrail")):
+        for other in thinning.find_covered(self.connection, self.namespace, item, self._active("guardrail")):
             why = f"{item.id} forbids what it forbids"
             items.retire(self.connection, self.namespace, other.id, why, until_needed=True)
         for warning in self._active("warning"):
