@@ -1,7 +1,7 @@
-"""The experience library: what the agent did before, what it learnt from it, and recall of both.
+"""The experience library: record episodes, learn items from them, and recall both.
 
-SQLite is the truth; everything in memory is rebuilt from it. Many threads and many processes may
-read and write one library. This file knows nothing of prompts, models or graphs.
+The SQLite file is the source of truth; every in-memory structure is rebuilt from it. Many threads and
+processes may read and write one library. This module does not depend on prompts, models or graphs.
 
     with ExperienceLibrary.open("experience.db") as library:
         library.record(trajectory)
@@ -73,12 +73,16 @@ from .validation import (
 from .values.effects import Effect
 
 KEYS_AFTER = 64
-"""Episodes recorded without keys after which the words that keys depend on are read again."""
+"""Number of episodes without keys after which the words that keys depend on are refreshed."""
 
 
 @names_damage
 class ExperienceLibrary(TendedLibrary):
-    """A durable collection of experience and of the items distilled from it; see `open`."""
+    """A durable collection of recorded episodes and of the items learned from them, in one SQLite file.
+
+    Create one with `open`. All methods are safe to call from several threads, and several processes may use
+    the same file. A library object sees one namespace.
+    """
 
     def __init__(self, store: Store, embedder: Embedder, namespace: str) -> None:
         self._store = store
@@ -94,7 +98,7 @@ class ExperienceLibrary(TendedLibrary):
         self._inbox.on_filed = self._keep_filed
         store.on_forgotten = self._start_anew
         self.gate: Gate | None = None
-        """A learned judge of candidates, asked after the rules of admission; None admits by rules alone."""
+        """Learned admission model, called after the admission rules. None admits by rules alone."""
         self._version: tuple[int, int] | None = None
         self._looked: int | None = None
         self._copies = 0
@@ -110,9 +114,27 @@ class ExperienceLibrary(TendedLibrary):
         namespace: str = "default",
         read_only: bool = False,
     ) -> "ExperienceLibrary":
-        """Open the library at `path` (":memory:" keeps it in this process), creating it if need be.
+        """Open a library and create the file if it does not exist.
 
-        Raises: NotALibrary, NewerSchema, LibraryUnwritable, EmbedderMismatch (see `errors`).
+        Opening also finishes interrupted maintenance: stale rollups are rebuilt, keys of an older version are
+        recomputed, and the bytes of forgotten rows are erased.
+
+        Args:
+            path: File of the library. ":memory:" keeps the library in this process.
+            embedder: Embedder, or the name of one, that turns texts into vectors. None uses the embedder that the
+                library was created with.
+            namespace: Separate part of the library to work in. It is created if it does not exist.
+            read_only: Refuse writes. The file must exist.
+
+        Returns:
+            The open library. Use it as a context manager, or call `close`.
+
+        Raises:
+            NotALibrary: The file is not a hardwon library.
+            NewerSchema: The library was written by a newer version of hardwon.
+            LibraryUnwritable: The file cannot be written, or another process locked it for too long.
+            EmbedderMismatch: The library's vectors come from another embedder.
+            ConfigError: The namespace is not a valid id.
         """
         check_id("namespace", namespace)
         store = Store(path, read_only=read_only)
@@ -127,56 +149,76 @@ class ExperienceLibrary(TendedLibrary):
 
     @property
     def path(self) -> str:
-        """Where the library is."""
+        """Return the path of the library's file."""
         return self._store.path
 
     @property
     def read_only(self) -> bool:
-        """Whether writes are refused."""
+        """Return whether the library refuses writes."""
         return self._store.read_only
 
     @property
     def episodes(self) -> int:
-        """Episodes recorded in this namespace, excluded ones apart."""
+        """Return the number of episodes in this namespace, without excluded ones."""
         with self._lock:
             return self._caught_up().episodes
 
     @property
     def embedder(self) -> Embedder:
-        """What turns its texts into vectors."""
+        """Return the embedder that turns texts into vectors."""
         return self._embedder
 
     # -- writing ----------------------------------------------------------------------------------
 
     def record(self, trajectory: Trajectory) -> str:
-        """Write one episode; durable on return. Returns its id.
+        """Record one episode; it is durable when the call returns.
 
-        An episode with the id of one that is there already is not written again, so that a caller
-        who does not know whether it was written may repeat the call.
+        The call is idempotent: an episode whose id is already recorded is not written again. Repeat the call if
+        you do not know whether an earlier one succeeded.
 
-        Raises: ConfigError, or WrongType, for an episode that cannot be kept; see `validation`.
+        Args:
+            trajectory: Episode to record. Without an id, it gets one.
+
+        Returns:
+            The id of the episode.
+
+        Raises:
+            ConfigError: A value of the episode cannot be stored.
+            WrongType: A value of the episode has the wrong type.
+            LibraryError: The library cannot be written.
         """
         return self.record_many([trajectory])[0]
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
-        """Write episodes in one transaction, for an import or a group of rollouts; returns their ids.
+        """Record several episodes in one transaction.
 
-        Raises: ConfigError, or WrongType, naming the index of an episode that cannot be kept; then none is written.
+        Use it for imports and for groups of rollouts: it is faster than one `record` call per episode.
+
+        Args:
+            trajectories: Episodes to record.
+
+        Returns:
+            The ids of the episodes, in the same order.
+
+        Raises:
+            ConfigError: An episode cannot be stored. The message has its index, and no episode is written.
+            WrongType: A value of an episode has the wrong type. No episode is written.
+            LibraryError: The library cannot be written.
         """
         with self._lock:
             episodes = self._with_keys(check_episodes(trajectories))
             version = self._version
             try:
                 return self._inbox.put(episodes)
-            except BaseException:  # `_whole` takes as long as a small insertion
+            except BaseException:  # not `with self._whole()`: its overhead equals a small insert
                 self._take_back(version)
                 raise
 
     def _with_keys(self, episodes: list[Trajectory]) -> list[Trajectory]:
-        """Give keys to the steps that have none.
+        """Return the episodes with keys on every step.
 
-        Keys depend on the words that many episodes share. They are read again once in a while only, because reading
-        files what was recorded, and filing each episode alone takes three times as long as filing many.
+        Keys depend on words that many episodes share. These words are refreshed only every `KEYS_AFTER` episodes,
+        because a refresh files the write buffer, and filing episodes one by one takes three times as long as in bulk.
         """
         if all(map(has_keys, episodes)):
             return episodes
@@ -188,28 +230,64 @@ class ExperienceLibrary(TendedLibrary):
         def keys(state: State, action: str, counts: str) -> tuple[str, ...]:
             return self._derived.keys(redact_state(state), redact(action), counts)
 
-        return [with_keys(one, keys) for one in episodes]
+        return [with_keys(episode, keys) for episode in episodes]
 
     def receive(self, trajectories: Iterable[Trajectory], *, writer: str, trust: Trust) -> list[str]:
-        """Write episodes that came through a door, in one transaction; returns their ids.
+        """Record episodes that came from a client, in one transaction.
 
-        `writer` and `trust` are the door's, whatever the episodes say, and their keys are worked out here. See `doors`.
+        The writer and the trust of the episodes are replaced by the given ones, and keys are recomputed here. A
+        client therefore cannot choose under which name, trust level or keys its episodes are stored.
+
+        Args:
+            trajectories: Episodes as the client sent them.
+            writer: Name of the client.
+            trust: "trusted" or "untrusted".
+
+        Returns:
+            The ids of the episodes, in the same order.
+
+        Raises:
+            ConfigError: An episode cannot be stored. No episode is written.
+            WrongType: A value of an episode has the wrong type. No episode is written.
         """
         with self._lock:
             return self.record_many(
-                [received(one, self.keys, writer=writer, trust=trust) for one in list(trajectories)]
+                [received(trajectory, self.keys, writer=writer, trust=trust) for trajectory in list(trajectories)]
             )
 
     def _keep_filed(self, episodes: Sequence[Trajectory]) -> None:
+        """Pass newly filed episodes to the distiller and count their steps."""
         self._distiller.keep(episodes)
         self._steps_written += sum(len(stored.steps) for stored in episodes)
 
     def add(self, item: Item) -> Admission:
-        """Add one item, or say why not."""
+        """Propose one item to the curator.
+
+        Args:
+            item: Item to add.
+
+        Returns:
+            Whether the item was added, merged, replaced another one or was rejected, with the reason.
+
+        Raises:
+            ConfigError: A value of the item cannot be stored.
+            WrongType: A value of the item has the wrong type.
+        """
         return self.add_many([item])[0]
 
     def add_many(self, items: Iterable[Item]) -> list[Admission]:
-        """Add items in one transaction."""
+        """Propose several items to the curator, in one transaction.
+
+        Args:
+            items: Items to add.
+
+        Returns:
+            One admission per item, in the same order.
+
+        Raises:
+            ConfigError: A value of an item cannot be stored. No item is added.
+            WrongType: A value of an item has the wrong type. No item is added.
+        """
         items = check_items(items)
         with self._transaction() as connection:
             curator = self._curator(connection)
@@ -219,9 +297,19 @@ class ExperienceLibrary(TendedLibrary):
         return Curator(connection, self._number, self.episodes, self.gate)
 
     def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
-        """Carry out what an extractor asks for after reading a recorded episode; see `learning.extraction`.
+        """Apply the operations of an extractor that read a recorded episode.
 
-        `shown` are the ids of the items that it was shown, in the order that its updates count.
+        Args:
+            operations: At most three operations; see `learning.extraction`.
+            trajectory: The episode that the extractor read.
+            shown: Ids of the items that the extractor saw. The indices of an `Update` refer to this sequence.
+
+        Returns:
+            One admission for each `Add` and `Update`, in order.
+
+        Raises:
+            UnknownName: An id in `shown` does not exist.
+            ConfigError: A value of the episode cannot be stored.
         """
         check_episode(trajectory)
         with self._transaction() as connection:
@@ -229,15 +317,34 @@ class ExperienceLibrary(TendedLibrary):
             return extraction.apply(self._curator(connection), operations, trajectory, items)
 
     def rewrite(self, item_ids: Sequence[str], item: Item) -> Admission:
-        """Rewrite items into one with the words of `item`: the first stays, the others retire, evidence is united."""
+        """Merge several items into one with new words.
+
+        The first item is kept and gets the words of `item` and the evidence of all of them. The others are retired.
+
+        Args:
+            item_ids: Ids of the items to merge.
+            item: Item with the new words.
+
+        Returns:
+            The decision of the curator, with the reason.
+
+        Raises:
+            UnknownName: An id does not exist.
+            ConfigError: A value of the item cannot be stored.
+        """
         check_item(item)
         with self._transaction() as connection:
             return self._curator(connection).rewrite([self.get(item_id) for item_id in item_ids], item)
 
     def evolve(self) -> EvolutionReport:
-        """Distil what was recorded since the last call into items, within the rate limits.
+        """Learn items from the episodes recorded since the last call.
 
-        Additions of a kind never exceed its limit; merging into what is there costs nothing.
+        New items are proposed from counts by rules and pass the curator. The number of additions per kind is
+        limited; merges into existing items do not count against the limit. Items that no longer hold are retired
+        or weakened, and idle or expired items are retired. Pinned items are not changed.
+
+        Returns:
+            A report with one admission per proposal and the ids of retired items.
         """
         with self._lock:
             derived = self._caught_up()
@@ -245,9 +352,14 @@ class ExperienceLibrary(TendedLibrary):
             proposals = self._distiller.proposals(derived.values)
             unpinned = [item for item in derived.items.values() if not item.pinned]
             released = self._distiller.released(derived.values, unpinned)
-            over = {item.id for item, _ in released}
-            weakened = [one for one in self._distiller.weakened(derived.values, unpinned) if one[0].id not in over]
-            idle = [one for one in self._distiller.idle(derived, unpinned) if one[0].id not in over]
+            # a released item leaves use in this call: do not also weaken it or retire it as idle
+            released_ids = {item.id for item, _ in released}
+            weakened = [
+                (item, why)
+                for item, why in self._distiller.weakened(derived.values, unpinned)
+                if item.id not in released_ids
+            ]
+            idle = [(item, why) for item, why in self._distiller.idle(derived, unpinned) if item.id not in released_ids]
             aging = any(item.ttl is not None for item in unpinned)
             if not (proposals or released or weakened or idle or aging):
                 return EvolutionReport()
@@ -258,12 +370,13 @@ class ExperienceLibrary(TendedLibrary):
                         catalogue.retire(connection, self._number, item.id, why)
                     for item, why in weakened:
                         catalogue.weaken(connection, self._number, item, WEAKENED, why)
-                    needed = {one.item_id for one in admissions}
-                    idle = [one for one in idle if one[0].id not in needed]
+                    # an admission may have merged new evidence into an idle item, which is then in use again
+                    needed = {admission.item_id for admission in admissions}
+                    idle = [(item, why) for item, why in idle if item.id not in needed]
                     for item, why in idle:
                         catalogue.retire(connection, self._number, item.id, why, until_needed=True)
                     expired = expire(connection, self._number, derived.episodes) if aging else []
-            except BaseException:  # what was proposed was not written: propose it again
+            except BaseException:  # the proposals were rolled back: the next call must propose them again
                 self._distiller.start_over()
                 self._forget()
                 raise
@@ -280,13 +393,24 @@ class ExperienceLibrary(TendedLibrary):
         namespace: str | None = None,
         dry_run: bool = False,
     ) -> forgetting.ForgetReceipt:
-        """Delete experience for good: rows, indices, summaries, history, and the items that rest on nothing else.
+        """Delete experience permanently: rows, indexes, summaries, history, and items without other evidence.
 
-        Give one of: the id of an episode, the name of a writer, a text that episodes or items hold in any field
-        (whatever its case), or a namespace, which is deleted whole. Items with other evidence are made anew
-        from it. The bytes are gone from the file, its log and the files beside it. `dry_run` counts what would go.
+        Give exactly one selector. Items that have other evidence are rebuilt from it. The bytes are removed from the
+        file, its write-ahead log and the cache files beside it.
 
-        Raises: UnknownName for an episode or namespace that does not exist; ConfigError for more than one of these.
+        Args:
+            episode: Id of an episode.
+            writer: Name of a writer.
+            text: Text that episodes or items contain in any field, in upper or lower case.
+            namespace: Name of a namespace, which is deleted as a whole.
+            dry_run: Count the rows without deleting them.
+
+        Returns:
+            A receipt with the number of deleted rows per table.
+
+        Raises:
+            UnknownName: The episode or the namespace does not exist.
+            ConfigError: There is no selector, more than one, or an empty one.
         """
         what, value = forgetting.one_selector(episode=episode, writer=writer, text=text, namespace=namespace)
         with self._lock:
@@ -294,23 +418,30 @@ class ExperienceLibrary(TendedLibrary):
             number = self._number
             if what == "namespace":
                 number = self._number_of(value)
-                Inbox(self._store, number).file()
+                Inbox(self._store, number).file()  # the selected namespace has a write buffer of its own
             elif not dry_run:
                 self._inbox.on_file()
             try:
                 return forgetting.forget(self._store, number, what, value, dry_run=dry_run)
             finally:
-                self._looked = self._version = None
+                self._looked = self._version = None  # even if it fails halfway, the next read must look again
 
     def _number_of(self, namespace: str) -> int:
-        """The number of a namespace that exists."""
-        known = dict(self._store.rows("SELECT name, id FROM namespaces"))
-        if namespace not in known:
-            raise UnknownName.of("namespace", namespace, known)
-        return int(known[namespace])
+        """Return the number of an existing namespace. Raises UnknownName."""
+        numbers = dict(self._store.rows("SELECT name, id FROM namespaces"))
+        if namespace not in numbers:
+            raise UnknownName.of("namespace", namespace, numbers)
+        return int(numbers[namespace])
 
     def bank(self, task: str) -> Bank:
-        """A short-lived bank that parallel teams share during one task; dropped when it closes."""
+        """Return a short-lived memory that parallel teams share during one task.
+
+        Args:
+            task: Name of the task. Banks of one task share their entries, also between processes.
+
+        Returns:
+            The bank. Use it as a context manager: its entries are deleted on exit.
+        """
         check_text("task", task)
         return Bank(self._store, self._number, redact(task), self.add)
 
@@ -328,13 +459,29 @@ class ExperienceLibrary(TendedLibrary):
         actions: Mapping[str, str] | None = None,
         after: str | None = None,
     ) -> Recollection:
-        """What past experience says about a state or a text. Empty is a valid answer.
+        """Return the past experience that fits a state or a text.
 
-        `actions` maps admissible actions to what this episode already tried (see
-        `Situation.keys`); then the recollection has an estimate for each, and only with k > 0
-        items and similar steps as well. `level="task"` retrieves whole episodes by task.
-        `after` is the action just taken in this episode, "" at its beginning: steps that were taken
-        after the same kind of action then count for more (see `retrieval.ranking`).
+        A known situation is a direct lookup; a new one uses hybrid search. If nothing is similar enough, the result is
+        empty, which is a valid answer.
+
+        Args:
+            state_or_text: State of the episode, or a question in words.
+            task: Task of the episode, if the state does not have one.
+            k: Maximum number of items and of similar steps, each. With 0, only guardrails and estimates are returned.
+            kinds: Kinds of items to return. None returns all kinds.
+            budget_tokens: Maximum number of tokens of the items and steps together. None sets no limit.
+            level: "step" recalls for the next action. "task" retrieves whole episodes by task.
+            actions: Admissible actions, each with a short description of what this episode already tried (see
+                `Situation.keys`). The result then has an estimate for each action.
+            after: The previous action of the episode, or "" at its beginning. Steps that followed the same kind of
+                action rank higher; see `retrieval.ranking`.
+
+        Returns:
+            Items, similar steps, guardrails and estimates, with the reason for each hit.
+
+        Raises:
+            ConfigError: An argument is out of range.
+            WrongType: An argument has the wrong type.
         """
         check_text("task", task or "")
         check_text("after", after or "")
@@ -350,74 +497,127 @@ class ExperienceLibrary(TendedLibrary):
         check_state(state)
         if task is not None and not state.task:
             state = replace(state, task=task)
-        state, asked = redact_state(state), actions or {}
-        known = redact_names(asked)
+        # the library stores redacted text only, so an unredacted query would miss its own situation
+        state, given = redact_state(state), actions or {}
+        redacted = redact_names(given)
         with self._lock:
             derived = self._caught_up()
             if level == "task":
-                found = recall.by_task(
+                recollection = recall.by_task(
                     self._store, self._search, derived, state, k=k, budget_tokens=budget_tokens,
-                    actions=known, after=after and redact(after),
+                    actions=redacted, after=after and redact(after),
                 )  # fmt: skip
             else:
-                found = recall.by_step(
+                recollection = recall.by_step(
                     self._store, derived, self._search, state, k=k, kinds=kinds, budget_tokens=budget_tokens,
-                    actions=known, by_text=isinstance(state_or_text, str), after=after and redact(after),
+                    actions=redacted, by_text=isinstance(state_or_text, str), after=after and redact(after),
                 )  # fmt: skip
-        return _as_asked(found, asked, known)
+        return _restore_action_names(recollection, given, redacted)
 
     def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
-        """Whether a guardrail forbids this action in this state.
+        """Return whether a guardrail forbids an action in a state, without counting the refusal.
 
-        Pass `again=True` when the same action failed in this run and nothing worked since.
+        Args:
+            state: Current state.
+            action: Action to check.
+            again: Set to True if the same action failed in this run and no action has succeeded since.
+
+        Returns:
+            A verdict with the guardrails that forbid the action and the cause.
+
+        Raises:
+            WrongType: The state or the action has the wrong type.
         """
-        _check_asked(state, action)
+        _check_query(state, action)
         with self._lock:
             derived = self._caught_up()
             situation, action = derived.situation(redact_state(state)), redact(action)
             return derived.guard.check(situation.after_failure(action) if again else situation, action)
 
     def enforce(self, state: State, action: str, *, again: bool = False, keep: bool = True) -> Verdict:
-        """Check an action that is about to run: a refusal is counted, and a trial that is due is given.
+        """Check an action that is about to run, count a refusal, and grant a trial that is due.
 
-        On a trial the verdict allows the action and names the guardrails; whoever runs it says so in the
-        step's `why` ({"overrode": items, "trial": items}), by which its outcome decides. See `probation`.
-        Without `keep` nothing is written: the counts are this process's, and `settle_trial` takes the outcome.
+        On a trial, the verdict allows the action and names the guardrails. Whoever runs the action records this in
+        the step's `why` as `{"overrode": items, "trial": items}`, so that the outcome of the step decides about the
+        guardrails. See `guardrails.probation`.
+
+        Args:
+            state: Current state.
+            action: Action that is about to run.
+            again: Set to True if the same action failed in this run and no action has succeeded since.
+            keep: Write the counts to the library. If False, they stay in this process, and you pass the outcome of a
+                trial to `settle_trial`.
+
+        Returns:
+            A verdict. `trial` is True if the action is forbidden but may run this time.
+
+        Raises:
+            WrongType: The state or the action has the wrong type.
         """
         verdict = self.check(state, action, again=again)
         if verdict.allowed:
             return verdict
         with self._lock:
             items = self._caught_up().items
-            known = tuple(items[ref] for ref in verdict.items if ref in items)
+            guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
             if self._probation.lifted.issuperset(verdict.items):
                 return replace(verdict, allowed=True)
-            trial = self._probation.admits(known, self._derived.episodes, keep=keep)
+            trial = self._probation.admits(guardrails, self._derived.episodes, keep=keep)
         return replace(verdict, allowed=True, trial=True) if trial else verdict
 
     def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:
-        """Take the outcome of a trial that nobody records; it holds in this process. See `enforce`."""
+        """Apply the outcome of a trial that is not recorded, for this process only.
+
+        Args:
+            item_ids: Ids of the guardrails on trial.
+            worked: Whether the action succeeded.
+        """
         with self._lock:
             self._probation.settle(item_ids, worked)
 
     def standing(self, item_id: str) -> Standing:
-        """How a guardrail stands on its probation: refusals, trials, and when the next one is due."""
+        """Return a guardrail's counts of refusals and trials, and when its next trial is due.
+
+        Raises:
+            UnknownName: The item does not exist.
+        """
         with self._lock:
             self._filed()
             return self._probation.standing(self.get(item_id).id)
 
     def effects(self, item_id: str) -> list[Effect]:
-        """What an item does in each world, from episodes that were shown it and that it was held back from at random.
+        """Return the measured effect of an item in each world.
 
-        In a world where it surely hurts it is masked: not offered there, but now and then; elsewhere as before.
+        The effect compares episodes that were shown the item with episodes from which it was withheld at random. In a
+        world where an item clearly hurts it is masked: it is only offered occasionally, to measure it again.
+
+        Args:
+            item_id: Id of the item.
+
+        Returns:
+            One effect per world in which the item was measured.
+
+        Raises:
+            UnknownName: The item does not exist.
         """
         with self._lock:
             return self._caught_up().effects(self.get(item_id))
 
     def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
-        """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
+        """Return whether a guardrail on whole plans forbids any action of a plan.
+
+        Args:
+            state: State in which the plan is made.
+            actions: Actions of the plan, in order.
+
+        Returns:
+            A verdict for the whole plan.
+
+        Raises:
+            WrongType: The state or an action has the wrong type.
+        """
         actions = list(actions)
-        _check_asked(state, *actions)
+        _check_query(state, *actions)
         with self._lock:
             derived = self._caught_up()
             return derived.guard.check_plan(derived.situation(redact_state(state)), map(redact, actions))
@@ -425,40 +625,78 @@ class ExperienceLibrary(TendedLibrary):
     def offered(
         self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
     ) -> tuple[Item, ...]:
-        """Active items of these kinds whose condition holds here, the best first.
+        """Return the active items whose condition holds in a state, best first.
 
-        Those that hurt in the world of this state are left out; `masked` returns them instead. See `effects`.
+        Args:
+            state: Current state.
+            kinds: Kinds of items to return.
+            masked: Return only the items that are masked because they hurt in the state's world. By default, only the
+                others are returned. See `effects`.
+
+        Returns:
+            Items in descending order of score times confidence.
+
+        Raises:
+            WrongType: The state or a kind has the wrong type.
+            ConfigError: A kind does not exist.
         """
         check_state(state)
         check_kinds(kinds)
         with self._lock:
             derived = self._caught_up()
             situation = derived.situation(redact_state(state))
-            left_out, worlds = derived.masked(situation.state), derived.related(situation.state)
-            found = [
+            masked_ids, worlds = derived.masked(situation.state), derived.related(situation.state)
+            candidates = [
                 item
                 for item in derived.items.values()
                 if item.kind in kinds
-                and (item.id in left_out) == masked
+                and (item.id in masked_ids) == masked
                 and derived.counts_in(item, worlds)
                 and (item.condition is None or holds(item.condition, situation, ""))
             ]
-            return tuple(sorted(found, key=lambda item: (-item.score * item.confidence, item.id)))
+            return tuple(sorted(candidates, key=lambda item: (-item.score * item.confidence, item.id)))
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
-        """All keys under which a step with this action in this state is filed."""
-        _check_asked(state, action, counts)
+        """Return the keys under which a step with this action in this state is filed.
+
+        Args:
+            state: State before the action.
+            action: Action of the step.
+            counts: What this episode already tried, as the working memory describes it.
+
+        Returns:
+            Keys from the most general to the most specific one.
+        """
+        _check_query(state, action, counts)
         with self._lock:
             return self._caught_up().keys(redact_state(state), redact(action), counts)
 
     def context(self, state: State, action: str) -> str:
-        """What holds around the arguments of an action here: the condition of automatic guardrails."""
-        _check_asked(state, action)
+        """Return the words around the arguments of an action in a state.
+
+        Automatic guardrails use this text as their condition.
+        """
+        _check_query(state, action)
         with self._lock:
             return self._caught_up().situation(redact_state(state)).context(redact(action))
 
     def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
-        """Items and steps that speak of a text, best first; for people rather than for policies."""
+        """Search items and steps by text.
+
+        This is meant for people; policies use `recall`.
+
+        Args:
+            text: Search text.
+            k: Maximum number of hits.
+            how: "dense" (vectors), "text" (BM25) or "hybrid" (both, fused).
+
+        Returns:
+            Hits, best first.
+
+        Raises:
+            ConfigError: `k` or `how` is out of range.
+            WrongType: An argument has the wrong type.
+        """
         check_text("text", text)
         check_count("k", k)
         check_choice("how", how, ("hybrid", "dense", "text"))
@@ -467,7 +705,10 @@ class ExperienceLibrary(TendedLibrary):
             return recall.search(self._store, derived, self._search, self._version, redact(text), k, how)
 
     def forget_findings(self) -> None:
-        """Forget what searches found for situations met before: recall then depends on the library's content alone."""
+        """Clear the cached search results of earlier situations.
+
+        Afterwards recall depends only on the content of the library, not on earlier queries of this process.
+        """
         with self._lock:
             self._derived.bound.clear()
             self._derived.near.clear()
@@ -476,27 +717,38 @@ class ExperienceLibrary(TendedLibrary):
     # -- inspection -------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """Counts, sizes and ages; `scans` are the index searches of this process: a known situation adds none."""
-        counted = queries.stats(self._filed(), self._number, self.namespace, self._embedder)
-        return {**counted, "scans": self._search.scans}
+        """Return counts, sizes and ages of this namespace.
+
+        `scans` is the number of index searches of this process. Recall in a known situation adds none.
+        """
+        counts = queries.stats(self._filed(), self._number, self.namespace, self._embedder)
+        return {**counts, "scans": self._search.scans}
 
     def verify(self) -> list[Problem]:
-        """Every derived structure checked against the truth; empty when all agree."""
+        """Check every derived structure against the recorded episodes and items.
+
+        Returns:
+            The problems found, each with its remedy; empty if all structures agree.
+        """
         with self._lock:
             return integrity.verify(self._filed(), self._number)
 
     def repair(self) -> list[Problem]:
-        """Rebuild from the truth what `verify` finds wrong; returns what was repaired."""
+        """Rebuild every derived structure that `verify` reports.
+
+        Returns:
+            The problems that were repaired.
+        """
         with self._lock:
             problems = integrity.repair(self._filed(), self._number)
-            self._forget()
+            self._forget()  # before filing: derived state may come from the rows that were wrong
             self._inbox.file()
             if any(problem.where.endswith("vectors") for problem in problems):
                 self.index()
             return problems
 
     def index(self) -> None:
-        """Embed what has no vector yet and read all values, so that the next recall need not."""
+        """Embed all new texts and load all values, so that the next recall does not have to."""
         with self._lock:
             derived = self._caught_up()
             self._search.index("states")
@@ -504,14 +756,33 @@ class ExperienceLibrary(TendedLibrary):
             derived.read_values()
 
     def export_jsonl(self, path: str | Path) -> int:
-        """Write items and episodes as lines of JSON, all of one moment; returns how many lines."""
+        """Write items and episodes to a JSONL file, from one consistent snapshot.
+
+        Args:
+            path: File to write.
+
+        Returns:
+            Number of lines written.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
         with self._lock, self._filed().snapshot():
             return jsonl.export_jsonl(self._store, self._number, path)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
-        """Read what `export_jsonl` wrote, in one transaction; returns how many lines were new.
+        """Read a file that `export_jsonl` wrote, in one transaction.
 
-        The items of an untrusted file are quarantined, its usages and histories left out.
+        Args:
+            path: File to read.
+            trust: "trusted" or "untrusted". Items of an untrusted file are quarantined; its usages and histories are
+                ignored.
+
+        Returns:
+            Number of lines that were new.
+
+        Raises:
+            ConfigError: The file cannot be read, or a line is not valid.
         """
         with self._transaction() as connection:
 
@@ -520,11 +791,11 @@ class ExperienceLibrary(TendedLibrary):
 
             return jsonl.Import(connection, self._store, self._number, self.record, write, trust).read(path)
 
-    # -- life -------------------------------------------------------------------------------------
+    # -- transactions and caches ------------------------------------------------------------------
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """Everything inside becomes durable together, after all that was recorded before."""
+        """Open a transaction in which everything recorded earlier is filed first."""
         with self._whole():
             self._inbox.on_file()
             with self._store.transaction() as connection:
@@ -533,7 +804,7 @@ class ExperienceLibrary(TendedLibrary):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """What was remembered of a transaction that failed is forgotten."""
+        """Hold the lock, and roll back the in-memory state if the body raises."""
         with self._lock:
             version = self._version
             try:
@@ -543,30 +814,33 @@ class ExperienceLibrary(TendedLibrary):
                 raise
 
     def _take_back(self, version: tuple[int, int] | None) -> None:
-        """Forget what was read since a version, in a transaction that failed."""
+        """Discard the in-memory state that a failed transaction produced since `version`."""
         self._inbox.forget()
         self._store.waiting = self._inbox.file
-        if self._version != version:  # rows were read that are gone
+        if self._version != version:  # derived state contains rows that were rolled back
             self._forget()
 
     @contextmanager
     def at_once(self) -> Iterator[object | None]:
-        """Hold the library, unless another thread does, so that what is called inside waits for none.
+        """Hold the library's lock if it is free, so that calls inside do not wait.
 
-        Gives what stays equal as long as nothing is written; None where it is held, or something new has to be read.
+        Yields:
+            A token that stays equal as long as nothing is written. None if the lock is taken, or if new rows must be
+            read first.
         """
         if not self._lock.acquire(blocking=False):
             yield None
             return
         try:
             with self._store.at_once() as free:
+                # data_version counts commits of other connections, total_changes the rows written by this one
                 version = (self._store.version(), self._store.connection.total_changes) if free else None
                 yield (ref(self._derived), version) if free and version == self._version else None
         finally:
             self._lock.release()
 
     def _filed(self) -> Store:
-        """What is read from: all that was recorded, by this process or another, is filed in it."""
+        """Return the store after filing all recorded episodes, of this and of other processes."""
         with self._lock:
             version = self._store.version()
             if self._looked != version or self._store.waiting is not None:
@@ -576,23 +850,25 @@ class ExperienceLibrary(TendedLibrary):
             return self._store
 
     def _start_anew(self) -> None:
-        """Drop all that was read: something was forgotten, by this process or another."""
+        """Reset all in-memory state after this or another process deleted rows with `forget`."""
         self._number = namespace_number(self._store, self.namespace)
         self._inbox.start_anew(self._number)
         self._distiller = Distiller(self._store, self._number)
         self._forget()
 
     def _forget(self) -> None:
-        """Read anew what is derived."""
+        """Discard derived state, so that it is read again from the file."""
         self._derived = Derived(self._store, self._number)
         self._search = Search(self._store, self._number, self._embedder)
         self._version = None
 
     def _caught_up(self) -> Derived:
+        """Return the derived state, updated with everything written since the last call."""
         version = (self._store.version(), self._store.connection.total_changes)
         if version != self._version:
             self._store.heed()
             self._inbox.file()
+            # reads moved between the file and its in-memory copy: nothing read before can be trusted
             if self._copies != self._store.copies:
                 self._copies = self._store.copies
                 self._distiller.forget()
@@ -602,13 +878,13 @@ class ExperienceLibrary(TendedLibrary):
                 changed = self._derived.catch_up()
             if "item" in changed:
                 self._search.forget("items")
-            self._version = version  # of before: what was written meanwhile is read the next time
+            self._version = version  # taken before the read: rows written meanwhile are read by the next call
         return self._derived
 
     def close(self) -> None:
-        """Close the file, and keep what is derived beside it where that spares the next opening time.
+        """Close the file, and save derived state beside it if that makes the next opening faster.
 
-        Closing twice is fine. In a forked process nothing is kept: the library is the parent's.
+        Closing twice is allowed. A forked process saves nothing, because the library belongs to its parent.
         """
         if not self._lock.is_mine():
             self._store.close()
@@ -616,7 +892,7 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             if not self._closed:
                 self._closed = True
-                with suppress(LibraryError):
+                with suppress(LibraryError):  # the cache files only save time, so closing never fails for them
                     if not self.read_only:
                         self._inbox.file()
                     if self._steps_written >= SAVE_AFTER:
@@ -637,15 +913,18 @@ class ExperienceLibrary(TendedLibrary):
         return iter(self.items())
 
 
-def _check_asked(state: State, *actions: str) -> None:
-    """Check a state and the actions that are asked about in it."""
+def _check_query(state: State, *actions: str) -> None:
+    """Check the types of a state and of actions."""
     check_state(state)
     check_texts("actions", actions)
 
 
-def _as_asked(found: Recollection, asked: Mapping[str, str], known: Mapping[str, str]) -> Recollection:
-    """The recollection with its estimates under the actions as they were asked for."""
-    if known is asked:
-        return found
-    estimates = {action: found.estimates[redact(action)] for action in asked if redact(action) in found.estimates}
-    return replace(found, estimates=estimates)
+def _restore_action_names(
+    recollection: Recollection, given: Mapping[str, str], redacted: Mapping[str, str]
+) -> Recollection:
+    """Return the recollection with estimates under the caller's actions instead of the redacted ones."""
+    if redacted is given:  # nothing was redacted
+        return recollection
+    found = recollection.estimates
+    estimates = {action: found[redact(action)] for action in given if redact(action) in found}
+    return replace(recollection, estimates=estimates)
