@@ -121,7 +121,7 @@ def test_item_is_pinned_edited_undone_and_retired(visit, ids, folder):
     fields = page.get_by_label("Its fields, as JSON")
     fields.fill(json.dumps({**json.loads(fields.input_value()), "score": 7}))
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("it lies in [0, 1]").wait_for()
+    page.get_by_text("give a number in [0, 1]").wait_for()
     fields.fill(json.dumps({**json.loads(fields.input_value()), "score": 0.9, "body": "In every box."}))
     page.get_by_role("button", name="Save").click()
     page.get_by_text("In every box.").first.wait_for()

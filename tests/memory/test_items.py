@@ -190,9 +190,9 @@ def test_a_field_that_may_not_be_changed_is_refused(library, name):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"score": 2.0}, r"score is 2.0; it lies in \[0, 1\]"),
+        ({"score": 2.0}, r"score is 2.0; give a number in \[0, 1\]"),
         ({"score": "high"}, "cannot be changed to {'score': 'high'}"),
-        ({"title": ""}, "an item needs a title"),
+        ({"title": ""}, "the item has no title"),
         ({"title": 3}, "cannot be changed to {'title': 3}"),
     ],
 )

@@ -145,11 +145,11 @@ def test_with_returns_numbers_the_steps():
     ("fields", "words"),
     [
         ({"kind": "hint"}, "item kind is 'hint'; use one of strategy, warning"),
-        ({"title": "  "}, "an item needs a title: one sentence"),
-        ({"kind": "guardrail"}, "needs a condition and the action it forbids"),
-        ({"kind": "guardrail", "condition": {"text": "x"}}, "needs a condition and the action it forbids"),
-        ({"score": 1.5}, r"item score is 1.5; it lies in \[0, 1\]"),
-        ({"confidence": float("nan")}, r"item confidence is nan; it lies in \[0, 1\]"),
+        ({"title": "  "}, "the item has no title; give one sentence"),
+        ({"kind": "guardrail"}, "is incomplete; give `condition` and `forbids`"),
+        ({"kind": "guardrail", "condition": {"text": "x"}}, "is incomplete; give `condition` and `forbids`"),
+        ({"score": 1.5}, r"item score is 1.5; give a number in \[0, 1\]"),
+        ({"confidence": float("nan")}, r"item confidence is nan; give a number in \[0, 1\]"),
     ],
 )
 def test_an_item_that_cannot_be_says_why(fields, words):

@@ -1,7 +1,7 @@
-"""The records the library keeps: what was seen, done, learnt and shown.
+"""Immutable records of the library: states, steps, episodes, items, and the results of recall and admission.
 
-Plain frozen values; no storage, no search. A `Trajectory` is one episode's `Step`s and its outcome
-and is never changed once recorded. An `Item` is one piece of knowledge distilled from steps.
+The records are frozen dataclasses without storage or search. A `Trajectory` is one episode: its `Step`s and its
+outcome. It never changes once it is recorded. An `Item` is one piece of knowledge learned from steps.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,17 +16,20 @@ from .signature import signature
 Kind = Literal["strategy", "warning", "skill", "guardrail", "remedy", "insight"]
 KINDS: tuple[Kind, ...] = ("strategy", "warning", "skill", "guardrail", "remedy", "insight")
 MIN_SKILL_STEPS = 2
-"""Steps of a skill that a program proposes: the value of a single action already says that it pays."""
+"""Minimum length of a skill proposed by rules. A single action needs no skill: its value already recommends it."""
 
 Fact = str | int | float | bool | list[str]
 Trust = Literal["trusted", "untrusted"]
 SOURCES = ("person", "experience", "model", "import", "client", "environment")
-"""Where knowledge comes from: a person, this library's own steps, a model that read them, a file from
-elsewhere, a program that calls, or words of an environment or tool."""
+"""Origins of an item: a person, the library's own steps, a model that read them, an imported file, a client program,
+or text of an environment or tool."""
 
 
 def _as_tuples(record: object, *names: str) -> None:
-    """Lists where tuples belong come out of JSON and of checkpoints; equal records must stay equal."""
+    """Convert the named fields of a frozen record to tuples.
+
+    JSON and checkpoints return lists, and a record must equal the one that was written.
+    """
     for name in names:
         value = getattr(record, name)
         if not isinstance(value, tuple):
@@ -36,9 +39,9 @@ def _as_tuples(record: object, *names: str) -> None:
 
 
 class Failure(StrEnum):
-    """Why a step did not help: a closed list, most specific first.
+    """Cause of a failed step: a closed list, from the most specific cause to the least specific one.
 
-    `unavailable` is an outage (a timeout, 429, 5xx, no connection): it says nothing of the call itself.
+    `unavailable` is an outage (a timeout, 429, 5xx, no connection), which does not mean that the call is wrong.
     `rejected` is a call that a person refused.
     """
 
@@ -60,20 +63,20 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the environment shows at one moment, and what the episode has told before it.
+    """The environment's output at one moment, with earlier feedback of the episode.
 
-    `signature` is computed when not given, at the first look at it; see `hardwon.memory.signature`.
+    `signature` is computed on first access if it is not given; see `hardwon.memory.signature`.
     """
 
     observation: str
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    """Predicates, where the environment gives them: {"inventory": ["a map"], "front": "wall"}."""
+    """Predicates, if the environment provides them: {"inventory": ["a map"], "front": "wall"}."""
     location: str = ""
     task: str = ""
     feedback: str = ""
-    """What the environment answered to the last action; not part of the signature."""
+    """The environment's answer to the last action; not part of the signature."""
     notes: tuple[str, ...] = ()
-    """Sentences told earlier in the episode that the observation no longer shows (a recipe, a map)."""
+    """Sentences from earlier in the episode that the observation no longer contains (a recipe, a map)."""
     signature: str = ""
 
     def __post_init__(self) -> None:
@@ -85,12 +88,16 @@ class State:
             facts = {name: list(value) if isinstance(value, tuple) else value for name, value in self.facts.items()}
             object.__setattr__(self, "facts", facts)
         if not self.signature:
+            # unset the slot, so that the first access reaches __getattr__ and later ones cost nothing extra
             object.__delattr__(self, "signature")
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> str:
-            """The signature, once; Python asks here for what is not set."""
+            """Compute the signature on first access, and store it.
+
+            Python calls this only for attributes that are not set.
+            """
             if name != "signature":
                 raise AttributeError(f"a State has no {name!r}")
             object.__setattr__(self, "signature", signature(self.observation, self.facts))
@@ -98,34 +105,37 @@ class State:
 
     @property
     def signature_if_known(self) -> str:
-        """The signature that was given or looked at; empty while nobody has."""
+        """Return the signature if it was given or computed already, and otherwise an empty string."""
         try:
-            known: str = object.__getattribute__(self, "signature")
+            # not `self.signature`, which would compute it
+            value: str = object.__getattribute__(self, "signature")
         except AttributeError:
             return ""
-        return known
+        return value
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What a step did, beyond the reward."""
+    """Assessment of a step beyond its reward."""
 
     success: bool
-    """The step did not fail; the episode's success is on the trajectory."""
+    """Whether the step succeeded. The success of the episode is on the trajectory."""
     failure: Failure = Failure.NONE
     progress: float = 0.0
-    """In [0, 1]: how far the step moved the task or the world."""
+    """Progress of the task or change of the environment by this step, in [0, 1]."""
     stagnant: bool = False
+    """Whether the step failed with almost no progress."""
     loop: bool = False
+    """Whether the recent steps go in circles, or reach no new situation."""
     diff: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the state that changed, with their new values."""
     evidence: str = ""
-    """The words of the environment on which the failure was judged."""
+    """The words of the environment that show the failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One action: before, after, and what came of it."""
+    """One action, with the state before it, the state after it, and the diagnosis."""
 
     pre: State
     action: str
@@ -133,15 +143,17 @@ class Step:
     diagnosis: Diagnosis
     reward: float = 0.0
     t: int = 0
+    """Index of the step in its episode, from 0."""
     keys: tuple[str, ...] = ()
-    """Under which the experience is filed, general to special; see `hardwon.memory.situations.keys`."""
+    """Keys under which the step is filed, from general to specific; see `hardwon.memory.situations.keys`."""
     why: Mapping[str, Any] = field(default_factory=dict)
-    """Why the policy chose it: estimate, items and steps recalled, actions blocked, tokens."""
+    """Why the policy chose the action: estimate, recalled items and steps, blocked actions, tokens."""
     id: int | None = None
+    """Id in the library; None until the episode is recorded."""
     return_to_go: float | None = None
-    """Discounted sum of rewards from this step on; set when the trajectory is recorded."""
+    """Discounted sum of the rewards from this step on; set when the episode is recorded."""
     admissible: tuple[str, ...] = ()
-    """What could have been done, the action included, where the environment lists it: what was not chosen."""
+    """All admissible actions, including the chosen one, if the environment lists them."""
 
     def __post_init__(self) -> None:
         if type(self.keys) is not tuple or type(self.admissible) is not tuple:
@@ -149,51 +161,62 @@ class Step:
 
 
 BOUND = 1.0
-"""The largest reward and return, either way, that values are learned from: what every environment here gives."""
+"""Largest absolute reward and return that values are learned from. The rewards of all included environments fit."""
 
 
 def bounded(value: float) -> float:
-    """Return a reward or return cut to [-BOUND, BOUND]; one that is no number counts as 0."""
+    """Return a reward or return clipped to [-BOUND, BOUND]. NaN becomes 0."""
     return min(BOUND, max(-BOUND, value)) if value == value else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One episode. `success` is None when the environment failed and the episode was excluded."""
+    """One episode: its steps and its outcome.
+
+    `success` is None if the environment failed, which excludes the episode from learning.
+    """
 
     task: str
     steps: tuple[Step, ...]
     success: bool | None
     score: float = 0.0
-    """The environment's own score in [0, 1] at the end."""
+    """The environment's own score at the end, in [0, 1]."""
     arm: str = "control"
+    """Condition of an experiment to which the episode belongs."""
     seed: int = 0
+    """Seed of the task instance."""
     ending: str = ""
-    """Why it ended: success, task_lost, step_limit, or the failure that excluded it."""
+    """Why the episode ended: success, task_lost, step_limit, or the failure that excluded it."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Environment, game, policy, attempts, tokens, cost: whatever helps to tell episodes apart."""
+    """Further properties of the episode: environment, game, policy, attempts, tokens, cost."""
     id: str = ""
+    """Unique id; `record` creates one if it is empty."""
     writer: str = ""
-    """Who recorded it: a door writes the name of its caller here; empty is this process or its own kind."""
+    """Name of the client that recorded the episode; empty if this process or one like it did."""
     trust: Trust = "trusted"
-    """Whether its words are believed. An untrusted episode adds the forms of its actions and their outcomes alone."""
+    """Whether the words of the episode are trusted. Of an untrusted one, only action patterns and outcomes are used."""
 
     def __post_init__(self) -> None:
         _as_tuples(self, "steps")
         if self.trust not in ("trusted", "untrusted"):
             raise ConfigError(f"episode trust is {self.trust!r}; use trusted or untrusted.")
         if not isinstance(self.writer, str):
-            raise ConfigError(f"episode writer is {self.writer!r}; it is text.")
+            raise ConfigError(f"episode writer is {self.writer!r}; give text.")
 
     @property
     def total_reward(self) -> float:
-        """Undiscounted sum of the step rewards."""
+        """Return the undiscounted sum of the step rewards."""
         return sum(step.reward for step in self.steps)
 
     def returns(self, discount: float = 0.95) -> list[float]:
-        """Discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}.
+        """Return the discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}.
 
-        `meta["discount"]`, a number in [0, 1], replaces the discount: 1 for an outcome that belongs to all steps alike.
+        Args:
+            discount: Discount factor in [0, 1]. `meta["discount"]`, if it is a number in [0, 1], takes precedence:
+                1 assigns the outcome to all steps alike.
+
+        Returns:
+            One return per step, in order.
         """
         discount = self._discount(discount)
         returns: list[float] = []
@@ -204,9 +227,15 @@ class Trajectory:
         return returns[::-1]
 
     def learned_returns(self, discount: float = 0.95) -> list[float]:
-        """Return the returns that values are learned from: as `returns`, each reward and each sum in [-BOUND, BOUND].
+        """Return the discounted returns with every reward and every sum clipped to [-BOUND, BOUND].
 
-        The steps keep the rewards that were given, for the audit.
+        Values are learned from these. The steps keep the unclipped rewards for audits.
+
+        Args:
+            discount: Discount factor in [0, 1]; see `returns`.
+
+        Returns:
+            One return per step, in order.
         """
         discount = self._discount(discount)
         returns: list[float] = []
@@ -217,13 +246,19 @@ class Trajectory:
         return returns[::-1]
 
     def _discount(self, usual: float) -> float:
+        """Return the discount factor of the episode's metadata if it is valid, and otherwise the given one."""
         own = self.meta.get("discount")
         return float(own) if isinstance(own, int | float) and 0.0 <= own <= 1.0 else usual
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One piece of knowledge. A guardrail also has `condition` and `forbids`; see `guardrails.conditions`."""
+    """One piece of knowledge. A guardrail also has `condition` and `forbids`; see `guardrails.conditions`.
+
+    Raises:
+        ConfigError: A field has an invalid value, or a guardrail lacks its condition or pattern.
+        WrongType: A field has the wrong type.
+    """
 
     kind: Kind
     title: str
@@ -231,41 +266,44 @@ class Item:
     when_to_use: str = ""
     when_not_to_use: str = ""
     condition: Mapping[str, Any] | None = None
-    """Executable predicate on a state: a guardrail's, a skill's preconditions, a remedy's trigger; see
-    `guardrails.conditions`."""
+    """Executable predicate on a state: the condition of a guardrail, the preconditions of a skill, or the trigger of a
+    remedy; see `guardrails.conditions`."""
     forbids: str | None = None
     """Action pattern of a guardrail: `eat {1}`, `cook {1} in stove`."""
     granularity: Literal["step", "task"] = "step"
-    """Of a guardrail: refuses an action before it runs, or a whole plan that contains it."""
+    """Guardrails only: refuse an action before it runs ("step"), or a whole plan that contains it ("task")."""
     steps: tuple[str, ...] = ()
-    """Of a skill: action patterns in order; of a remedy: the actions that repair."""
+    """Action patterns of a skill in order, or the repairing actions of a remedy."""
     verify: Mapping[str, Any] | None = None
-    """Of a skill: what must hold in the state after its last step, whatever the policy says."""
+    """Skills only: predicate that must hold in the state after the last step."""
     repairs: str = ""
-    """Of a remedy: the failure (a value of `Failure`) that it repairs."""
+    """Remedies only: the failure (a value of `Failure`) that it repairs."""
     scope: Literal["step", "suffix", "task"] = "step"
-    """Of a remedy: how much of a plan it replaces."""
+    """Remedies only: the part of a plan that it replaces."""
     signatures: tuple[str, ...] = ()
-    """State clusters in which it is known to apply."""
+    """Signatures of states in which the item applies."""
     locations: tuple[str, ...] = ()
-    """Places in which it is known to apply."""
+    """Locations in which the item applies."""
     tags: tuple[str, ...] = ()
-    """Words of a small vocabulary: verbs, classes of things, failures."""
+    """Words of a small vocabulary: verbs, object classes, failures."""
     provenance: tuple[int, ...] = ()
-    """Ids of the steps that are its evidence."""
+    """Ids of the steps that support the item."""
     score: float = 0.5
-    """Utility: 0.5 is as good as without it, 1 turns failures into successes, 0 the reverse."""
+    """Utility in [0, 1]: 0.5 is neutral, 1 turns failures into successes, 0 turns successes into failures."""
     confidence: float = 0.5
+    """Confidence in [0, 1] that the item is right."""
     status: Literal["active", "quarantined", "retired"] = "active"
     pinned: bool = False
     source: str = "person"
     trust: Trust = "trusted"
     ttl: int | None = None
-    """Episodes that it lives without new evidence; None is for ever."""
+    """Number of episodes after which the item expires without new evidence; None keeps it forever."""
     writer: str = "user"
-    """The module, and its version, that wrote it: `rules`, `user`, `chat:MODEL/3`."""
+    """The component, with its version, that wrote the item: `rules`, `user`, `chat:MODEL/3`."""
     version: int = 1
+    """Number of the current version, from 1; every change adds one."""
     id: str = ""
+    """Unique id; empty until the item is added."""
 
     def __post_init__(self) -> None:
         _as_tuples(self, "steps", "signatures", "locations", "tags", "provenance")
@@ -274,12 +312,12 @@ class Item:
         if not isinstance(self.title, str):
             raise WrongType(f"item title is {self.title!r:.60}; give text.")
         if not self.title.strip():
-            raise ConfigError("an item needs a title: one sentence that says what it is about.")
+            raise ConfigError("the item has no title; give one sentence that summarizes it.")
         if self.kind == "guardrail" and (self.condition is None or not self.forbids):
-            raise ConfigError(f"guardrail {self.title!r} needs a condition and the action it forbids.")
+            raise ConfigError(f"guardrail {self.title!r} is incomplete; give `condition` and `forbids`.")
         for name in ("body", "when_to_use", "when_not_to_use", "repairs", "writer", "id"):
             if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"item {name} is {getattr(self, name)!r}; it is text.")
+                raise ConfigError(f"item {name} is {getattr(self, name)!r}; give text.")
         if self.granularity not in ("step", "task"):
             raise ConfigError(f"guardrail granularity is {self.granularity!r}; use step or task.")
         if self.scope not in ("step", "suffix", "task"):
@@ -291,84 +329,98 @@ class Item:
         if self.repairs and self.repairs not in list(Failure):
             raise ConfigError(f"remedy repairs {self.repairs!r}; use one of {', '.join(Failure)}.")
         for name in ("score", "confidence", *(("ttl",) if self.ttl is not None else ())):
+            # Real last: numpy scalars register as Real, and int and float are much cheaper to test
             if not isinstance(getattr(self, name), int | float | Real):
                 raise WrongType(f"item {name} is {getattr(self, name)!r:.60}; give a number.")
         if self.ttl is not None and self.ttl < 1:
             raise ConfigError(f"item ttl is {self.ttl}; give a number of episodes of at least 1, or None.")
         for name in ("score", "confidence"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"item {name} is {getattr(self, name)}; it lies in [0, 1].")
+                raise ConfigError(f"item {name} is {getattr(self, name)}; give a number in [0, 1].")
 
     @property
     def text(self) -> str:
-        """The words by which the item is found."""
+        """Return the text that search indexes: title, when to use it, and body, one per line."""
         return "\n".join(part for part in (self.title, self.when_to_use, self.body) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """An item was shown to, or acted upon, an episode, which ended with `outcome`."""
+    """A record that an item was shown to an agent or acted on an episode, with the outcome of the episode."""
 
     item_id: str
     trajectory_id: str
     t: int
     mode: Literal["recalled", "withheld", "blocked", "overridden", "followed"]
-    """Shown; fitting but held back, for comparison; refused an action; was overridden; a skill that was run."""
+    """How the item took part.
+
+    `recalled`: shown; `withheld`: it fitted and was held back for comparison; `blocked`: it refused an action;
+    `overridden`: its refusal was overridden; `followed`: a skill that ran.
+    """
     arm: str
     outcome: float | None = None
+    """Outcome of the episode or, if the item was overridden, of the step; None if it is not known."""
     control_outcome: float | None = None
+    """Mean outcome of the control episodes, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of all attempts at one kind of action in one kind of situation, folded or not.
+    """Counts and returns of all attempts at one kind of action in one kind of situation.
 
-    Its counts are exact; `ExperienceLibrary.evidence` names the steps behind each of them.
+    Attempts that were rolled up are included. The counts are exact; `ExperienceLibrary.evidence` returns the ids of
+    the steps behind each of them.
     """
 
     id: int
     signature: str
     pattern: str
-    """The action with its arguments left open."""
+    """The action with placeholders for its arguments."""
     n: int
+    """Number of attempts."""
     failures: Mapping[str, int]
-    """By failure, how often; what is not counted here succeeded."""
+    """Number of attempts by failure. All other attempts succeeded."""
     mean_return: float
     """Mean discounted reward-to-go."""
     best: int
     """Id of the step with the highest return."""
     first: int
+    """Id of the first step."""
     last: int
+    """Id of the last step."""
     live: int
-    """Of the n, how many are not folded: only these are recalled one by one."""
+    """Number of attempts that are not rolled up. Only these are recalled individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of one episode between two gains: what was done, and what it brought."""
+    """The part of an episode between two rewards."""
 
     trajectory_id: str
     first_t: int
     last_t: int
     gain: float
-    """Sum of the rewards in it."""
+    """Sum of the rewards in the segment."""
     location: str
     text: str
-    """In words: the actions, what failed, what was gained."""
+    """Description in words: the actions, the failures and the gain."""
     steps: tuple[int, ...] = ()
-    """Ids of its steps."""
+    """Ids of the steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """An extractor asks that an item be admitted."""
+    """An extractor's request to add an item."""
 
     item: Item
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An extractor rewrites items it was shown, by their place in what it was shown, into one."""
+    """An extractor's request to merge items into one with new words.
+
+    `indices` are the positions of these items in the list that the extractor was shown, from 0.
+    """
 
     indices: tuple[int, ...]
     item: Item
@@ -376,7 +428,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """An extractor found nothing worth keeping: a valid answer."""
+    """An extractor's answer that the episode contains nothing worth keeping."""
 
     why: str = ""
 
@@ -386,48 +438,55 @@ Operation = Add | Update | Return
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What past steps say about taking one action here."""
+    """Expected return of one action in the current state, from past steps with the same keys."""
 
     value: float
     """Estimated discounted reward-to-go."""
     n: int = 0
-    """Past steps filed under the most special key that has any."""
+    """Number of past steps under `key`."""
     key: str = ""
+    """The most specific key of the action that has past steps."""
     tried: int = 0
-    """Past steps filed under the action's context key; the less, the more there is to learn."""
+    """Number of past steps under the action's context key. A small number makes the action worth exploring."""
     steps: tuple[int, ...] = ()
-    """Ids of a few of those steps."""
+    """Ids of a few of the past steps under `key`."""
     context: str = ""
-    """What holds around the action's arguments here."""
+    """Words around the action's arguments in the current state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One thing found, how near it is, and why it was chosen."""
+    """One search result: an item or step, its similarity, and why it was returned."""
 
     what: Item | Step
     similarity: float
     why: str
+    """Why it was returned, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """What a recall returned. Empty is a valid answer: then nothing is put before the policy."""
+    """The result of a recall. It may be empty, and then the policy gets no hint.
+
+    A recollection is falsy if it has no items, steps, guardrails or estimates.
+    """
 
     items: tuple[Hit, ...] = ()
     steps: tuple[Hit, ...] = ()
     guardrails: tuple[Item, ...] = ()
     """Guardrails whose condition holds in the state."""
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    """Per admissible action, when actions were given."""
+    """Estimate by admissible action; empty if no actions were given."""
     path: Literal["empty", "cluster", "hybrid", "task"] = "empty"
+    """Source of the result: a known situation ("cluster"), hybrid search, or whole episodes of the task."""
     tokens: int = 0
+    """Number of tokens of the items and steps."""
     summaries: tuple[Summary, ...] = ()
-    """What came of every kind of action in this kind of situation, the most tried first."""
+    """Attempts in this kind of situation by kind of action, the most frequent first."""
     filled: int = 0
-    """Of `steps`, how many search found near because the situation itself has fewer than were asked for."""
+    """Number of `steps` that search added because the situation itself has fewer than k."""
     masked: tuple[str, ...] = ()
-    """Ids of items that fit but hurt in this world, so that they are not among `items`; see `values.effects`."""
+    """Ids of items that fit but are left out of `items` because they hurt in this world; see `values.effects`."""
 
     def __bool__(self) -> bool:
         return bool(self.items or self.steps or self.guardrails or self.estimates)
@@ -435,17 +494,19 @@ class Recollection:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an action may run, and if not, which guardrail says so and why."""
+    """Whether an action may run and, if not, which guardrail forbids it and why."""
 
     allowed: bool
     item_id: str | None = None
+    """Id of the guardrail that forbids the action."""
     cause: str = ""
+    """Reason in words."""
     trial: bool = False
-    """Forbidden, and let through this once: the outcome decides what becomes of the guardrail."""
+    """Whether a forbidden action may run this time as a trial. Its outcome decides whether the guardrail stays."""
     items: tuple[str, ...] = ()
-    """All guardrails that forbid it, `item_id` first."""
+    """Ids of all guardrails that forbid the action, `item_id` first."""
     over: bool = False
-    """Refused so often in this run, by a guardrail that a person pinned, that the run is to end."""
+    """Whether the run should end, because a pinned guardrail refused too many actions in it."""
 
     def __post_init__(self) -> None:
         _as_tuples(self, "items")
@@ -453,7 +514,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What became of a candidate item."""
+    """The curator's decision about a candidate item."""
 
     status: Literal["added", "merged", "replaced", "rejected"]
     reason: str
@@ -462,28 +523,42 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class EvolutionReport:
-    """What one call of `evolve` did."""
+    """The result of one call of `evolve`."""
 
     admissions: tuple[Admission, ...] = ()
     retired: tuple[str, ...] = ()
+    """Ids of the items that were retired."""
     candidates: int = 0
+    """Number of proposed items."""
 
     def count(self, status: str) -> int:
-        """How many candidates ended with this admission status."""
+        """Return the number of candidates with an admission status.
+
+        Args:
+            status: "added", "merged", "replaced" or "rejected".
+        """
         return sum(admission.status == status for admission in self.admissions)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A derived structure that disagrees with the truth."""
+    """A derived structure that disagrees with the recorded episodes and items."""
 
     where: str
+    """Table or index."""
     what: str
+    """The disagreement, in words."""
     remedy: str
+    """The step that repairs it, in words."""
 
 
 def with_returns(trajectory: Trajectory, discount: float = 0.95) -> Trajectory:
-    """The same trajectory with every step's `return_to_go` filled in."""
+    """Return the trajectory with `t` and `return_to_go` set on every step.
+
+    Args:
+        trajectory: Episode to complete.
+        discount: Discount factor in [0, 1]; see `Trajectory.returns`.
+    """
     steps = tuple(
         replace(step, t=t, return_to_go=value)
         for t, (step, value) in enumerate(zip(trajectory.steps, trajectory.returns(discount), strict=True))
