@@ -16,7 +16,7 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.records import Trust
-from hardwon.runtime.environments.calls import Call, seen
+from hardwon.runtime.environments.calls import Call, build_state
 from hardwon.runtime.guidance.base import lines_of
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 
@@ -68,7 +68,7 @@ def episode(library: ExperienceLibrary, task: str, calls: Sequence[tuple[str, di
     for name, arguments, result in calls:
         before = told.state(done)
         done.append(Call(name, arguments, result))
-        told.answered(before, done, why={})
+        told.add_answer(before, done, why={})
     return told.trajectory(True, arm="mcp", ending="success", meta={"environment": "mcp"})
 
 
@@ -125,7 +125,7 @@ def _attack(kind: str, door: str, crafted_n: int) -> dict[str, Any]:
 
 def recalled(library: ExperienceLibrary, task: str) -> list[str]:
     """Return the lines that a request recalls, as every door says them."""
-    state = seen(task, (), "")
+    state = build_state(task, (), "")
     return [line.text for line in lines_of(library.recall(state), state)]
 
 

@@ -70,10 +70,10 @@ class Clocked(ExperienceMiddleware):
         super().__init__(library, **settings)
         self.worked: list[tuple[float, float]] = []
 
-    def _spared(self, work: Callable[[], _T]) -> _T | None:
+    def _run_safely(self, work: Callable[[], _T]) -> _T | None:
         began = time.perf_counter()
         try:
-            return super()._spared(work)
+            return super()._run_safely(work)
         finally:
             self.worked.append((began, time.perf_counter() - began))
 
@@ -164,7 +164,7 @@ def _episodes(library: ExperienceLibrary, rooms: Rooms, steps: int) -> Iterator[
             failed = chance.random() < FAILING
             answer = "nothing of that name is here" if failed else rooms.state().observation
             calls.append(Call("look", {"at": f"thing {chance.randrange(99)}"}, answer, answer if failed else ""))
-            episode.answered(pre, calls, why={})
+            episode.add_answer(pre, calls, why={})
         yield episode.trajectory(bool(number % 2), arm="retrieved", seed=number)
 
 

@@ -19,7 +19,7 @@ from hardwon.apps.shared.argument_errors import sentence, unknown_arguments
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary, Item, State, Verdict
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
-from hardwon.runtime.environments.calls import Call, parse_call, seen
+from hardwon.runtime.environments.calls import Call, build_state, parse_call
 from hardwon.runtime.guidance.base import lines_of
 from hardwon.runtime.guidance.rendering import Visible, tell_item
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
@@ -321,11 +321,11 @@ def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken]) 
     """The steps as a client tells them; where it does not say what it saw, it saw the steps before."""
     episode, calls = ToolEpisode(library, task), list[Call]()
     for step in steps:
-        before = seen(task, calls, calls[-1].result if calls else "")
+        before = build_state(task, calls, calls[-1].result if calls else "")
         pre = _state(task, step.situation) if step.situation.strip() else before
         calls.append(_call(step))
         ran = library.check(pre, calls[-1].text).items  # it was done although these forbid it: its outcome decides
-        episode.answered(pre, calls, why={"overrode": list(ran), "trial": list(ran)} if ran else {})
+        episode.add_answer(pre, calls, why={"overrode": list(ran), "trial": list(ran)} if ran else {})
     return episode
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from langchain_core.tools import StructuredTool, tool
 from pydantic import BaseModel
 
-from hardwon.runtime.environments.calls import Call, call_form, named_arguments, parse_call
+from hardwon.runtime.environments.calls import Call, bind_arguments, format_tool, parse_call
 
 
 class Table(BaseModel):
@@ -109,7 +109,7 @@ def test_no_text_makes_reading_raise(text):
 
 def test_positional_arguments_get_their_names():
     """In the order of the schema."""
-    assert named_arguments(book, ["Rome", 3], {"at": "noon"}) == ({"city": "Rome", "seats": 3, "at": "noon"}, "")
+    assert bind_arguments(book, ["Rome", 3], {"at": "noon"}) == ({"city": "Rome", "seats": 3, "at": "noon"}, "")
 
 
 @pytest.mark.parametrize(
@@ -125,20 +125,20 @@ def test_positional_arguments_get_their_names():
 )
 def test_what_is_wrong_with_the_arguments_is_said(positional, named, problem):
     """Also an argument that pydantic would silently drop."""
-    assert named_arguments(book, positional, named)[1].startswith(problem)
+    assert bind_arguments(book, positional, named)[1].startswith(problem)
 
 
 def test_tools_with_a_bare_json_schema_are_checked_for_names():
     """MCP tools have no model to validate with."""
-    assert named_arguments(REMOTE, [], {"day": None}) == ({"day": None}, "")
-    assert named_arguments(REMOTE, [], {})[1] == "the argument 'day' is missing"
+    assert bind_arguments(REMOTE, [], {"day": None}) == ({"day": None}, "")
+    assert bind_arguments(REMOTE, [], {})[1] == "the argument 'day' is missing"
 
 
 def test_a_form_tells_types_defaults_and_meanings():
     """Objects are spelt out; what the docstring says of an argument follows."""
-    assert call_form(book) == (
+    assert format_tool(book) == (
         'book(city: string, seats: integer = 2, at: "noon" | "eight" = "eight", '
         "table: {number: integer, window: boolean = false} | null = null): Book a table.\n"
         "    city: Where it is."
     )
-    assert call_form(REMOTE) == "get-weather(day: string | null): Weather."
+    assert format_tool(REMOTE) == "get-weather(day: string | null): Weather."

@@ -27,7 +27,7 @@ from hardwon.memory.guardrails import probation
 from hardwon.memory.situations.actions import is_of
 from hardwon.runtime import ExperienceMiddleware
 from hardwon.runtime.integrations import middleware as module, namespaces
-from hardwon.runtime.integrations.middleware_run import parted
+from hardwon.runtime.integrations.middleware_run import split_message
 from hardwon.runtime.loop import holdout
 
 create_agent: Any = agents.create_agent
@@ -466,7 +466,7 @@ def test_an_agent_goes_on_without_experience_when_the_library_fails(library, des
         told = ran(library, desk, *BOOKS_SEVEN)
     assert told.messages[-1].text == "Done."
     assert desk.booked == [7]
-    assert "the agent goes on without experience here" in caplog.text
+    assert "the agent continues without it here" in caplog.text
 
 
 @pytest.mark.parametrize("part", ["recall", "check", "keys", "record", "evolve"])
@@ -486,7 +486,7 @@ def test_a_grader_that_fails_leaves_the_outcome_open(library, desk):
 def test_a_library_that_is_read_is_not_learnt_in(library, desk, path):
     ran(library, desk, call("book", table=4), AIMessage("It is taken."))
     with ExperienceLibrary.open(path, read_only=True) as reader:
-        with pytest.raises(ConfigError, match="give learn=False"):
+        with pytest.raises(ConfigError, match="pass learn=False"):
             ExperienceMiddleware(reader)
         told = ran(reader, desk, *BOOKS_SEVEN, learn=False)
         assert "`book(table={table})` failed" in told.seen[0][-1].text
@@ -495,7 +495,7 @@ def test_a_library_that_is_read_is_not_learnt_in(library, desk, path):
 
 def test_settings_that_cannot_work_are_refused():
     with ExperienceLibrary.open(":memory:") as library:
-        with pytest.raises(ConfigError, match="a library in memory has one namespace"):
+        with pytest.raises(ConfigError, match="an in-memory library has only one namespace"):
             ExperienceMiddleware(library, namespace=str)
         with pytest.raises(ConfigError, match="place is 'front'"):
             ExperienceMiddleware(library, place="front")  # type: ignore[arg-type]
@@ -773,7 +773,7 @@ def test_a_providers_own_copies_of_refused_calls_are_parted_too():
     made = calls(call("book", "1", table=7), call("book", "2", table=8))
     made.content = [{"type": "text", "text": "Both."}, *({"type": "tool_use", "id": ref} for ref in "12")]
     made.additional_kwargs["tool_calls"] = [{"id": ref} for ref in "12"]
-    first, rest = parted(made, {"1"})
+    first, rest = split_message(made, {"1"})
     assert [one["id"] for one in first.tool_calls] == ["1"]
     assert [one["id"] for one in rest.tool_calls] == ["2"]
     assert rest.content == [{"type": "text", "text": "Both."}, {"type": "tool_use", "id": "2"}]

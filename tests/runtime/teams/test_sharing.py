@@ -21,11 +21,11 @@ from hardwon.runtime.teams.sharing import (
     Desk,
     SharedEnvironment,
     SharedPolicy,
-    asked_for,
-    key_of,
-    line,
-    shortened,
-    tokens,
+    build_key,
+    count_tokens,
+    format_entry,
+    parse_pull,
+    shorten,
 )
 
 KEY = "read(page=3) -> the third page says that the spoon is in the drawer beside the big stove"
@@ -75,7 +75,7 @@ def decide(policy, given):
 @given(st.text(max_size=400), st.text(max_size=60))
 def test_a_key_has_at_most_twenty_words_on_one_line(told, action):
     """systems.md §4: 15-20-word summary."""
-    key = key_of(step(action, told))
+    key = build_key(step(action, told))
     assert len(key.split()) <= KEY_WORDS
     assert "\n" not in key
 
@@ -83,14 +83,16 @@ def test_a_key_has_at_most_twenty_words_on_one_line(told, action):
 def test_a_key_begins_with_where_and_what():
     seen = State("You are in the hall.", location="kitchen")
     moved = Step(seen, "move  east", State("You are in the hall. A coin."), Diagnosis(True))
-    assert key_of(moved) == "kitchen: move east -> You are in the hall. A coin."
-    assert shortened("a b c", words=2) == "a b"
+    assert build_key(moved) == "kitchen: move east -> You are in the hall. A coin."
+    assert shorten("a b c", words=2) == "a b"
 
 
 def test_a_key_says_first_what_speaks_of_the_task():
     seen = State("You are in the hall.", task="find the coin")
     entered = replace(seen, observation=f"You see a stove. {'There is a chair. ' * 9}On the table is a coin.")
-    assert key_of(Step(seen, "go in", entered, Diagnosis(True))).startswith("go in -> On the table is a coin. You see")
+    assert build_key(Step(seen, "go in", entered, Diagnosis(True))).startswith(
+        "go in -> On the table is a coin. You see"
+    )
 
 
 @pytest.mark.parametrize("actions", [(), ("open drawer", "wait")])
@@ -145,7 +147,7 @@ def test_where_actions_are_listed_a_pull_is_one_of_them(bank):
     entry = bank.put("red", KEY, "the whole account")
     policy = Takes(f"pull {entry}: {KEY}", "wait")
     decide(SharedPolicy(policy, desk_of(bank, "blue")), context(actions=("wait",)))
-    assert policy.seen[0].actions == ("wait", line(Entry(entry, "red", KEY), listed=True))
+    assert policy.seen[0].actions == ("wait", format_entry(Entry(entry, "red", KEY), listed=True))
     assert bank.pulls() == [(entry, "blue")]
 
 
@@ -179,7 +181,7 @@ def test_a_number_that_is_not_there_is_no_pull(bank):
 def test_a_policy_that_goes_on_asking_has_to_act_in_the_end(bank):
     entries = [bank.put("red", f"{KEY} {n}", "x") for n in range(9)]
     policy = Takes(*(f"pull(entry={entry})" for entry in entries))
-    assert asked_for(decide(SharedPolicy(policy, desk_of(bank, "blue")), context()).action) is not None
+    assert parse_pull(decide(SharedPolicy(policy, desk_of(bank, "blue")), context()).action) is not None
     assert len(bank.pulls()) == 4
 
 
@@ -204,7 +206,7 @@ def test_keys_that_say_the_same_are_shown_once(bank):
     [("pull(entry=12)", 12), ("pull(12)", 12), ("pull 12: read", 12), ("pull lever", None), ("pull(entry=x)", None)],
 )
 def test_what_asks_for_an_entry(action, number):
-    assert asked_for(action) == number
+    assert parse_pull(action) == number
 
 
 # -- sharing
@@ -223,7 +225,7 @@ def test_every_step_is_decided_on_once_and_shared_where_admitted(bank):
         (1, "find the spoon", True),
     ]
     assert desk.shared[0].candidate.keys == (KEY,)
-    assert desk.shared[1].candidate.keys == (KEY, key_of(first))
+    assert desk.shared[1].candidate.keys == (KEY, build_key(first))
     assert bank.keys()[desk.shared[1].entry] == "wait -> nothing"
 
 
@@ -233,7 +235,7 @@ def test_tokens_of_keys_are_counted_at_every_decision_and_of_values_at_every_pul
     shared = SharedPolicy(Takes("wait", f"pull(entry={entry})", "wait"), desk)
     decide(shared, context())
     decide(shared, context(step()))
-    assert desk.key_tokens == 2 * tokens(line(Entry(entry, "red", KEY)))
+    assert desk.key_tokens == 2 * count_tokens(format_entry(Entry(entry, "red", KEY)))
     assert desk.value_tokens == 100
 
 

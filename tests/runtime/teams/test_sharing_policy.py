@@ -13,7 +13,7 @@ from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, ChatAdmission, LogisticAdmission, RuleAdmission
 from hardwon.runtime.teams.chat_roles import ChatJudge, ChatSummary
-from hardwon.runtime.teams.sharing_policy import NAMES, Candidate, features, likeness
+from hardwon.runtime.teams.sharing_policy import NAMES, Candidate, compute_features, max_similarity
 
 STEP = Candidate(
     "find the spoon in the house",
@@ -29,7 +29,7 @@ def decide(admission, candidate=STEP):
 
 
 def named(candidate):
-    return dict(zip(NAMES, features(candidate), strict=True))
+    return dict(zip(NAMES, compute_features(candidate), strict=True))
 
 
 def test_the_controls_share_all_and_nothing():
@@ -51,9 +51,9 @@ def test_rules_share_what_went_well_took_its_time_and_is_new(changes, admit):
 
 
 def test_likeness_is_the_largest_share_of_words_in_common():
-    assert likeness("open the red drawer", []) == 0.0
-    assert likeness("red drawer", ["blue cup", "red drawer"]) == 1.0
-    assert likeness("red drawer", ["red cup"]) == pytest.approx(1 / 3)
+    assert max_similarity("open the red drawer", []) == 0.0
+    assert max_similarity("red drawer", ["blue cup", "red drawer"]) == 1.0
+    assert max_similarity("red drawer", ["red cup"]) == pytest.approx(1 / 3)
 
 
 def test_features_speak_of_the_task_the_keys_and_the_step():

@@ -16,7 +16,7 @@ from hardwon.runtime.agent import Result
 from hardwon.runtime.interfaces.types import Decision, Usage
 from hardwon.runtime.teams.sharing import Event
 from hardwon.runtime.teams.sharing_policy import Candidate
-from hardwon.runtime.teams.team import Finish, chosen
+from hardwon.runtime.teams.team import Finish, choose_answer
 
 CALL_S = 0.05
 
@@ -223,15 +223,15 @@ ENDED = [finish("a", "Rome", 0.2, 3.0), finish("b", "Oslo", 0.9, 2.0), finish("c
     ],
 )
 def test_answers_are_voted_on_or_the_best_is_taken_or_a_judge_chooses(aggregate, answer):
-    assert asyncio.run(chosen("t", ENDED, aggregate)) == answer
+    assert asyncio.run(choose_answer("t", ENDED, aggregate)) == answer
 
 
 def test_nobody_answered():
-    assert asyncio.run(chosen("t", [], "vote")) == ""
+    assert asyncio.run(choose_answer("t", [], "vote")) == ""
 
 
 def test_of_equal_votes_the_earlier_answer_wins():
-    assert asyncio.run(chosen("t", [finish("a", "x", 0, 2.0), finish("b", "y", 0, 1.0)], "vote")) == "y"
+    assert asyncio.run(choose_answer("t", [finish("a", "x", 0, 2.0), finish("b", "y", 0, 1.0)], "vote")) == "y"
 
 
 # -- teams of teams, and processes

@@ -10,7 +10,7 @@ from tests.trainers.shared_work import decides, play, train
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval.embedders import HashingEmbedder
-from hardwon.runtime.teams.sharing_policy import NAMES, Candidate, LogisticAdmission, features
+from hardwon.runtime.teams.sharing_policy import NAMES, Candidate, LogisticAdmission, compute_features
 from hardwon.trainers.roles.admission_learning import (
     AdmissionTrainer,
     Decided,
@@ -166,7 +166,7 @@ def test_an_exact_duplicate_is_less_probable(trained):
     fresh = Candidate(task, ("read page 3 -> granite survey figure 3",), "read page 7", key, "granite survey figure 7")
     again = replace(fresh, keys=(*fresh.keys, key))
     for admission in trained:
-        assert admission.probability(features(again)) < admission.probability(features(fresh)) - 0.2
+        assert admission.probability(compute_features(again)) < admission.probability(compute_features(fresh)) - 0.2
 
 
 def test_training_is_the_same_for_the_same_seed():

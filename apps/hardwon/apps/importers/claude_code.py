@@ -8,7 +8,7 @@ episode, told by the id of its message: a session that was resumed in another fi
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hardwon.runtime.integrations.tool_episode import calls_of
+from hardwon.runtime.integrations.tool_episode import iter_calls
 
 from .messages import Message, plain_messages
 from .spool import LoggedEpisode, Spool
@@ -88,7 +88,7 @@ class Transcripts:
             yield from self._told(part, ref, task, said)
 
     def _told(self, part: str, ref: str, task: str, said: list[Message]) -> Iterator[LoggedEpisode]:
-        calls = tuple(calls_of(said))
+        calls = tuple(iter_calls(said))
         self.unanswered += sum(len(message["calls"]) for message in said) - len(calls)
         if calls:
             yield LoggedEpisode(f"{part} {ref}", ((task, calls),), meta={"trace": part})

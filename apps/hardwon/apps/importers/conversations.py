@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hardwon.runtime.integrations.tool_episode import calls_of
+from hardwon.runtime.integrations.tool_episode import iter_calls
 
 from .messages import Message, conversation, form_of, is_messages, plain_messages
 from .spool import LoggedEpisode, Request, Spool
@@ -112,7 +112,7 @@ def split_requests(messages: Sequence[Message]) -> Iterator[tuple[str, Request]]
     starts = [n for n, message in enumerate(messages) if message["role"] == "user"] or [-1]
     digests = list(digest_beginnings(messages))
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
-        calls = tuple(calls_of(messages[start + 1 : end]))
+        calls = tuple(iter_calls(messages[start + 1 : end]))
         if calls:
             yield digests[end - 1].hex(), (messages[start]["text"] if start >= 0 else "", calls)
 

@@ -10,8 +10,8 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Trust
-from hardwon.runtime.environments.calls import Call, clipped
-from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS, ToolEpisode, text_of
+from hardwon.runtime.environments.calls import Call, clip
+from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS, ToolEpisode, extract_text
 
 from .source import Progress
 from .spool import LoggedEpisode, Spool
@@ -41,9 +41,9 @@ def episodes(
         requests = list(_last_calls(one))
         if not requests:
             continue
-        episode = ToolEpisode(library, text_of(requests[0][0]))
+        episode = ToolEpisode(library, extract_text(requests[0][0]))
         for task, calls in requests:
-            episode.begin_request(text_of(task))
+            episode.begin_request(extract_text(task))
             episode.replay([_clean(call) for call in calls])
         success = not episode.broken if one.success is None else one.success
         ending = "success" if success else "done"
@@ -79,7 +79,7 @@ def _clean(call: Call) -> Call:
 
 def _short(value: Any, depth: int = _DEPTH) -> Any:
     if isinstance(value, str):
-        return clipped(text_of(value), SHOWN_CHARS)
+        return clip(extract_text(value), SHOWN_CHARS)
     if isinstance(value, dict):
         inner = {_short(name): _short(part, depth - 1) for name, part in value.items()}
         return inner if depth > 0 else "{...}"
@@ -142,7 +142,7 @@ def is_known(library: ExperienceLibrary, one: LoggedEpisode, source: str) -> boo
 
 def _found(get: Callable[[str], Trajectory | Item], ref: str) -> Trajectory | Item | None:
     try:
-        found = get(text_of(ref))
+        found = get(extract_text(ref))
     except UnknownName:
         return None
     return found if found.id == ref else None

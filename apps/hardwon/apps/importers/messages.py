@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hardwon.runtime.integrations.tool_episode import plain_call, plain_message, text_of
+from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call, normalize_message
 
 Message = dict[str, Any]
 
@@ -78,7 +78,7 @@ def plain_messages(message: Any) -> Iterator[Message]:
     elif isinstance(message, Mapping) and _has_blocks(message):
         yield from _from_blocks(message)
     else:
-        yield _marked(plain_message(message))
+        yield _marked(normalize_message(message))
 
 
 def _marked(message: Message) -> Message:
@@ -117,14 +117,14 @@ def _response_item(item: Mapping[str, Any]) -> list[Message] | None:
     if kind in RESPONSES_CALLS:
         call = {"id": item.get("call_id") or item.get("id"), "name": item.get("name")}
         arguments = item.get("arguments", item.get("input"))
-        made = _message("assistant", calls=[plain_call({**call, "arguments": arguments})])
+        made = _message("assistant", calls=[normalize_call({**call, "arguments": arguments})])
         if kind != "mcp_call":  # the server's answer is in the call
             return [made]
-        why = text_of(item.get("error")) if item.get("error") else ""
-        text = why or text_of(item.get("output"))
+        why = extract_text(item.get("error")) if item.get("error") else ""
+        text = why or extract_text(item.get("output"))
         return [made, _message("tool", text, answers=call["id"], error=bool(why) or is_error(text))]
     if kind in RESPONSES_ANSWERS:
-        text = text_of(item.get("output"))
+        text = extract_text(item.get("output"))
         failed = item.get("status") == "incomplete" or is_error(text)
         return [_message("tool", text, answers=item.get("call_id"), error=failed)]
     if kind in _SILENT or (isinstance(kind, str) and kind.endswith("_call") and "role" not in item):
@@ -152,16 +152,16 @@ def _from_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
     if role not in ("user", "assistant", "tool"):
         raise ValueError(f"a message with the role {role!r} has calls of tools; user and assistant are known")
     blocks = [block for block in message["content"] if isinstance(block, Mapping)]
-    calls = [plain_call(block) for block in blocks if block.get("type") in ANTHROPIC_CALLS]
+    calls = [normalize_call(block) for block in blocks if block.get("type") in ANTHROPIC_CALLS]
     words = [block for block in blocks if block.get("type") == "text"]
     results = [block for block in blocks if _is_result(block)]
-    own = [_message("assistant" if calls else role, text_of(words), calls=calls)] if calls or words else []
+    own = [_message("assistant" if calls else role, extract_text(words), calls=calls)] if calls or words else []
     answers = [_result(block) for block in results]
     yield from (*own, *answers) if calls else (*answers, *own)
 
 
 def _result(block: Mapping[str, Any]) -> Message:
-    text = text_of(block.get("content"))
+    text = extract_text(block.get("content"))
     marked = block.get("is_error")
     return _message(
         "tool", text, answers=block["tool_use_id"], error=is_error(text) if marked is None else bool(marked)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.integrations.tool_episode import plain_call, text_of
+from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call
 
 from .conversations import Outcome, split_requests
 from .messages import Message, is_error
@@ -106,7 +106,7 @@ def _read_span(span: Span) -> dict[str, Any]:
         "name": str(span.get("name") or ""),
         "start": _time(span.get("startTimeUnixNano") or span.get("start_time") or ""),
         "failed": code == "2" or code.upper().endswith("ERROR"),
-        "why": text_of(status.get("message") or status.get("description")) if isinstance(status, Mapping) else "",
+        "why": extract_text(status.get("message") or status.get("description")) if isinstance(status, Mapping) else "",
         "attributes": _attributes(span.get("attributes")),
         "events": [
             {"name": str(event.get("name")), "attributes": _attributes(event.get("attributes"))} for event in events
@@ -162,8 +162,8 @@ def _has_content(span: Span) -> bool:
 def _call(span: Span) -> Call:
     attributes = span["attributes"]
     name = attributes.get("gen_ai.tool.name") or span["name"].removeprefix("execute_tool").strip() or "tool"
-    made = plain_call({"name": name, "arguments": attributes.get("gen_ai.tool.call.arguments")})
-    result = text_of(attributes.get("gen_ai.tool.call.result"))
+    made = normalize_call({"name": name, "arguments": attributes.get("gen_ai.tool.call.arguments")})
+    result = extract_text(attributes.get("gen_ai.tool.call.result"))
     error = _error(span) or (result if is_error(result) else "")
     return Call(made["name"], made["arguments"], result or (f"error: {error}" if error else ""), error)
 
@@ -171,8 +171,8 @@ def _call(span: Span) -> Call:
 def _error(span: Span) -> str:
     """Why a span failed; empty where it did not."""
     raised: Span = next((event["attributes"] for event in span["events"] if event["name"].endswith("exception")), {})
-    words = text_of(raised.get("exception.message") or span["why"])
-    kind = text_of(span["attributes"].get("error.type") or raised.get("exception.type"))
+    words = extract_text(raised.get("exception.message") or span["why"])
+    kind = extract_text(span["attributes"].get("error.type") or raised.get("exception.type"))
     if not (span["failed"] or raised or "error.type" in span["attributes"]):
         return ""
     return ": ".join(filter(None, (kind, words))) or "error"
@@ -207,12 +207,12 @@ def _of_parts(message: Span) -> Iterator[Message]:
     """A message of the conventions: a role and parts."""
     parts = [part for part in _as_list(message.get("parts")) if isinstance(part, Mapping)]
     role = str(message.get("role") or "user")
-    words = "\n".join(text_of(part.get("content")) for part in parts if part.get("type") == "text")
-    words = words or text_of(message.get("content"))
-    calls = [plain_call(part) for part in parts if part.get("type") == "tool_call"]
+    words = "\n".join(extract_text(part.get("content")) for part in parts if part.get("type") == "text")
+    words = words or extract_text(message.get("content"))
+    calls = [normalize_call(part) for part in parts if part.get("type") == "tool_call"]
     for part in parts:
         if part.get("type") == "tool_call_response":
-            text = text_of(part.get("response", part.get("result")))
+            text = extract_text(part.get("response", part.get("result")))
             yield {"role": "tool", "text": text, "calls": [], "answers": part.get("id"), "error": is_error(text)}
     if words or calls:
         yield {"role": role, "text": words, "calls": calls, "answers": None, "error": False}
@@ -223,12 +223,12 @@ def _request_text(spans: Sequence[Span]) -> str:
     for span in spans:
         words = [message["text"] for message in _messages(span) if message["role"] == "user" and message["text"]]
         events = [event["attributes"] for event in span["events"] if event["name"] == "gen_ai.user.message"]
-        words += [text_of(event.get("content")) for event in events]
-        words += [text_of(span["attributes"].get("gen_ai.prompt.0.content"))]
+        words += [extract_text(event.get("content")) for event in events]
+        words += [extract_text(span["attributes"].get("gen_ai.prompt.0.content"))]
         if first := next(filter(None, words), ""):
             return first
     root = next((span for span in spans if not span["parent"]), spans[0])
-    return text_of(root["attributes"].get("gen_ai.agent.description") or root["name"])
+    return extract_text(root["attributes"].get("gen_ai.agent.description") or root["name"])
 
 
 def _outcome(spans: Sequence[Span]) -> Outcome | None:

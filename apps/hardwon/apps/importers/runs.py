@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.integrations.tool_episode import plain_message, text_of
+from hardwon.runtime.integrations.tool_episode import extract_text, normalize_message
 
 from .conversations import outcome_of, split_requests
 from .messages import Message
@@ -79,7 +79,7 @@ def _messages_of(run: Run) -> list[Message]:
         messages = side.get("messages") if isinstance(side, Mapping) else None
         if isinstance(messages, list) and messages:
             inner = messages[0] if isinstance(messages[0], list) else messages
-            return [plain_message(message) for message in inner]
+            return [normalize_message(message) for message in inner]
     return []
 
 
@@ -100,7 +100,7 @@ def _tool_call(run: Run) -> Call:
     output = outputs.get("output", outputs) if isinstance(outputs, Mapping) else outputs
     if isinstance(output, Mapping) and "content" in output:
         output = output["content"]
-    result = f"error: {error}" if error else text_of(output)
+    result = f"error: {error}" if error else extract_text(output)
     return Call(str(run["name"]), _arguments(run), result, error)
 
 
@@ -121,5 +121,5 @@ def _arguments(run: Run) -> dict[str, Any]:
 def _request_text(inputs: Any) -> str:
     if isinstance(inputs, Mapping):
         named = (inputs[name] for name in ("input", "question", "task", "query", "prompt") if name in inputs)
-        return text_of(next(named, inputs))
-    return text_of(inputs)
+        return extract_text(next(named, inputs))
+    return extract_text(inputs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.integrations.tool_episode import text_of
+from hardwon.runtime.integrations.tool_episode import extract_text
 
 _SCHEMA = """
 CREATE TABLE raw(seq INTEGER PRIMARY KEY, part TEXT NOT NULL, place TEXT NOT NULL, data TEXT NOT NULL);
@@ -56,7 +56,7 @@ class Spool:
 
     def put(self, part: str, place: str, value: Any) -> int:
         """Keep a value as one of a part; returns its number."""
-        row = (text_of(part), place, json.dumps(value))
+        row = (extract_text(part), place, json.dumps(value))
         return int(self._db.execute("INSERT INTO raw(part, place, data) VALUES (?, ?, ?)", row).lastrowid or 0)
 
     def parts(self) -> Iterator[str]:
@@ -82,7 +82,7 @@ class Spool:
         """Keep an episode; a later one with the same reference takes its place."""
         calls = [[task, [[c.name, c.arguments, c.result, c.error] for c in calls]] for task, calls in episode.requests]
         data = json.dumps([calls, episode.success, episode.score, dict(episode.meta)])
-        self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (text_of(episode.ref), data))
+        self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (extract_text(episode.ref), data))
 
     def __iter__(self) -> Iterator[LoggedEpisode]:
         for ref, data in self._db.execute("SELECT id, data FROM logged ORDER BY seq"):

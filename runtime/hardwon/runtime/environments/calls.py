@@ -48,14 +48,16 @@ class Call:
         return self.words or call_text(self.name, self.arguments)
 
 
-def seen(task: str, calls: Sequence[Call], feedback: str, shown_calls: int = 8, shown_chars: int = 2000) -> State:
+def build_state(
+    task: str, calls: Sequence[Call], feedback: str, shown_calls: int = 8, shown_chars: int = 2000
+) -> State:
     """The request and the last results; a call repeated at once with the same result is shown once."""
-    entries = (f"> {clipped(call.text, shown_chars)}\n{call.result}" for call in reversed(calls))  # the last ones only
+    entries = (f"> {clip(call.text, shown_chars)}\n{call.result}" for call in reversed(calls))  # the last ones only
     shown = [entry for entry, _ in islice(groupby(entries), shown_calls)][::-1]
     return State("\n\n".join([f"Request: {task}", *shown]), task=task, feedback=feedback)
 
 
-def clipped(text: str, limit: int) -> str:
+def clip(text: str, limit: int) -> str:
     """At most so many characters of a text, and how many were left out."""
     return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit} more characters)"
 
@@ -125,7 +127,7 @@ class _JsonNames(ast.NodeTransformer):
         return ast.Constant(_JSON_NAMES[node.id]) if node.id in _JSON_NAMES else node
 
 
-def named_arguments(tool: BaseTool, positional: list[Any], named: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def bind_arguments(tool: BaseTool, positional: list[Any], named: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The arguments by name, and what is wrong with them for this tool, "" when nothing is."""
     schema = _schema(tool)
     known, required = list(schema.get("properties", {})), schema.get("required", [])
@@ -157,7 +159,7 @@ def _invalid(tool: BaseTool, arguments: dict[str, Any]) -> str:
     return ""
 
 
-def call_form(tool: BaseTool) -> str:
+def format_tool(tool: BaseTool) -> str:
     """`search(city: string, seats: integer = 2): Find a table.` and a line for each argument that is explained."""
     schema = _schema(tool)
     told = [

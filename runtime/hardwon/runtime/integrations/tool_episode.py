@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory, Verdict
-from hardwon.runtime.environments.calls import Call, clipped, seen
+from hardwon.runtime.environments.calls import Call, build_state, clip
 from hardwon.runtime.interfaces.diagnosis import diagnose
 from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
@@ -32,7 +32,7 @@ class ToolEpisode:
         self.steps: list[Step] = []
         self._library = library
         self.working = WorkingMemory()
-        self.working.begin(seen(task, (), ""))
+        self.working.begin(build_state(task, (), ""))
         self._broken: dict[str, bool] = {}
         """Of every tool that was called: whether its last call failed."""
 
@@ -48,14 +48,14 @@ class ToolEpisode:
         """
         if self.steps:
             self.working = WorkingMemory()
-            self.working.begin(seen(task, (), ""))
+            self.working.begin(build_state(task, (), ""))
         self._request = task
 
     def state(self, calls: Sequence[Call]) -> State:
         """What is seen after these calls."""
-        return self.working.annotate(seen(self._request, calls, calls[-1].result if calls else ""))
+        return self.working.annotate(build_state(self._request, calls, calls[-1].result if calls else ""))
 
-    def answered(
+    def add_answer(
         self,
         pre: State,
         calls: Sequence[Call],
@@ -80,7 +80,7 @@ class ToolEpisode:
         self.steps.append(step)
         return step
 
-    def rejected(self, pre: State, calls: Sequence[Call], *, why: Mapping[str, Any]) -> Step:
+    def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Mapping[str, Any]) -> Step:
         """A person refused the last of these calls, and said why: it was not run."""
         call, post = calls[-1], self.state(calls)
         judged = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence=call.error)
@@ -91,7 +91,7 @@ class ToolEpisode:
         self.steps.append(step)
         return step
 
-    def blocked(self, pre: State, action: str, verdict: Verdict, why: Mapping[str, Any]) -> Step:
+    def add_refusal(self, pre: State, action: str, verdict: Verdict, why: Mapping[str, Any]) -> Step:
         """A guardrail refused the call: it was not run."""
         judged = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=verdict.cause)
         why = {**why, "blocked": [verdict.item_id] if verdict.item_id else []}
@@ -103,7 +103,7 @@ class ToolEpisode:
         """Calls that were answered before anybody looked."""
         for n, call in enumerate(calls):
             if not call.result.startswith(REFUSED):
-                self.answered(self.state(calls[:n]), calls[: n + 1], why={})
+                self.add_answer(self.state(calls[:n]), calls[: n + 1], why={})
 
     def trajectory(self, success: bool | None, score: float | None = None, **fields: Any) -> Trajectory:
         """The episode, its score the reward of its last step."""
@@ -117,7 +117,7 @@ class ToolEpisode:
 # ---- messages of any make, as plain values
 
 
-def plain_message(message: Any) -> dict[str, Any]:
+def normalize_message(message: Any) -> dict[str, Any]:
     """role, text, calls [{id, name, arguments}], answers (the id of the call), error: of LangChain's or OpenAI's forms.
 
     Of LangChain's own objects any role will do, as "other". Raises: ValueError for what else is no message.
@@ -157,21 +157,21 @@ def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
     role = _role(told)
     if role not in _KNOWN:
         raise ValueError(f"a message with the role {role!r}; system, user, assistant and tool are known")
-    calls = [plain_call(call) for call in told.get("tool_calls") or ()]
+    calls = [normalize_call(call) for call in told.get("tool_calls") or ()]
     if told.get("function_call"):  # OpenAI's form before tools
-        calls.append(plain_call({"function": told["function_call"], "id": told["function_call"].get("name")}))
+        calls.append(normalize_call({"function": told["function_call"], "id": told["function_call"].get("name")}))
     answers = told.get("tool_call_id") or (told.get("name") if role == "tool" else None)
     failed = told.get("status") == "error"
     return {
         "role": role,
-        "text": text_of(told.get("content")),
+        "text": extract_text(told.get("content")),
         "calls": calls,
         "answers": answers,
         "error": failed,
     }
 
 
-def plain_call(call: Any) -> dict[str, Any]:
+def normalize_call(call: Any) -> dict[str, Any]:
     """`{"function": {"name", "arguments": "{...}"}}` of OpenAI, `{"name", "args"}` of LangChain, or with `input`."""
     inner = call.get("function") or call
     arguments: Any = next((inner[key] for key in ("args", "arguments", "input") if inner.get(key) is not None), {})
@@ -185,7 +185,7 @@ def plain_call(call: Any) -> dict[str, Any]:
     return {"id": call.get("id"), "name": str(inner.get("name") or ""), "arguments": dict(arguments)}
 
 
-def text_of(content: Any) -> str:
+def extract_text(content: Any) -> str:
     """The words of a content: text, a list of blocks, or anything else as JSON; lone surrogates replaced."""
     if content is None:
         return ""
@@ -197,11 +197,11 @@ def text_of(content: Any) -> str:
 
 def _text_of_block(block: Any) -> str:
     if isinstance(block, Mapping):
-        return text_of(block["text"]) if isinstance(block.get("text"), str) else f"[{block.get('type', 'data')}]"
-    return text_of(block)
+        return extract_text(block["text"]) if isinstance(block.get("text"), str) else f"[{block.get('type', 'data')}]"
+    return extract_text(block)
 
 
-def calls_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
+def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
     """The calls in plain messages that were answered, in the order in which they were made.
 
     Ids may repeat (OpenAI's first form has the name of the function): a call has the next answer to its id.
@@ -216,15 +216,15 @@ def calls_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
             waiting = answers.get(_hashable(call["id"]))
             if waiting:
                 answer = waiting.popleft()
-                result = clipped(answer["text"].partition(f"\n\n{WARNED}")[0], SHOWN_CHARS)
+                result = clip(answer["text"].partition(f"\n\n{WARNED}")[0], SHOWN_CHARS)
                 yield Call(call["name"], call["arguments"], result, (result or "error") if answer["error"] else "")
 
 
 def _hashable(ref: Any) -> Any:
-    return ref if isinstance(ref, str) or ref is None else text_of(ref)
+    return ref if isinstance(ref, str) or ref is None else extract_text(ref)
 
 
-def since_request(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:
+def split_at_request(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:
     """The last request of a person in plain messages, and what follows it; all of them where there is none."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at]["role"] == "user":

@@ -15,7 +15,7 @@ from hardwon.runtime.interfaces.types import Usage
 from hardwon.runtime.llm.chat_model import awaits, in_own_loop, in_thread, name_of, open_model, usage_of
 from hardwon.runtime.llm.prompts import block, step_line
 
-from .sharing import key_of, shortened
+from .sharing import build_key, shorten
 from .sharing_policy import Candidate, Choice
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class ChatSummary:
         told.append(block("observation", step.post.feedback or step.post.observation, LIMIT))
         answer, usage = await self._asked.answer([("system", _SUMMARISE), ("user", "\n\n".join(told))])
         self.usage += usage
-        return shortened(answer) or key_of(step)
+        return shorten(answer) or build_key(step)
 
 
 class ChatJudge:

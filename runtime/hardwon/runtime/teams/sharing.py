@@ -22,7 +22,7 @@ from hardwon.memory.errors import UnknownName
 from hardwon.runtime.interfaces.types import Context, Decision, Described, Environment, Info, Policy, Usage
 from hardwon.runtime.llm.chat_model import in_thread
 
-from .sharing_policy import Admission, Candidate, Choice, content
+from .sharing_policy import Admission, Candidate, Choice, extract_words
 
 KEY_WORDS = 20
 """A key has at most so many words."""
@@ -68,26 +68,26 @@ class Shared:
     step: Step
 
 
-def key_of(step: Step) -> str:
+def build_key(step: Step) -> str:
     """The step in at most twenty words: where it was, the action, what came of it; what speaks of the task first."""
     told = step.diagnosis.evidence or step.post.feedback or step.post.observation
-    wanted = content(step.pre.task)
-    sentences = sorted(_SENTENCE.split(told), key=lambda sentence: not content(sentence) & wanted)
+    wanted = extract_words(step.pre.task)
+    sentences = sorted(_SENTENCE.split(told), key=lambda sentence: not extract_words(sentence) & wanted)
     place = f"{step.pre.location}: " if step.pre.location else ""
-    return shortened(f"{place}{' '.join(step.action.split())} -> {' '.join(sentences)}")
+    return shorten(f"{place}{' '.join(step.action.split())} -> {' '.join(sentences)}")
 
 
-def shortened(text: str, words: int = KEY_WORDS) -> str:
+def shorten(text: str, words: int = KEY_WORDS) -> str:
     """The first words of a text, on one line."""
     return " ".join(text.split()[:words])
 
 
-def value_of(steps: Sequence[Step]) -> str:
+def get_value(steps: Sequence[Step]) -> str:
     """What a reader gets: all that the last of the steps told."""
     return steps[-1].post.feedback or steps[-1].post.observation
 
 
-def tokens(text: str) -> int:
+def count_tokens(text: str) -> int:
     """About how many tokens a text has: one for four characters."""
     return -(-len(text) // 4)
 
@@ -104,8 +104,8 @@ class Desk:
         team: str,
         admission: Admission,
         *,
-        summarise: Summarise = key_of,
-        value: Callable[[Sequence[Step]], str] = value_of,
+        summarise: Summarise = build_key,
+        value: Callable[[Sequence[Step]], str] = get_value,
         watch: Watch = lambda event: None,
         threads: bool = True,
     ) -> None:
@@ -165,7 +165,7 @@ class Desk:
         if self._bank is None:
             return
         said = self._summarise(step)
-        key = shortened(await said if inspect.isawaitable(said) else said)
+        key = shorten(await said if inspect.isawaitable(said) else said)
         await self.look()
         costs = self._costs
         mean = sum(costs) / len(costs) if costs else 0.0
@@ -197,7 +197,7 @@ class Desk:
             value = await self._asked(lambda bank: bank.pull(entry, self.team), self._bank)
         except UnknownName:
             return None
-        self.value_tokens += tokens(value)
+        self.value_tokens += count_tokens(value)
         own = known is not None and known.team == self.team
         self._watch(Event(self.team, "own" if own else "pulled", known.key if known else str(entry), entry))
         return value
@@ -228,7 +228,7 @@ class SharedPolicy:
             offered = self._offered(pulled)
             decision = await self._inner.adecide(self._shown(context, offered))
             spent += decision.usage
-            entry = asked_for(decision.action)
+            entry = parse_pull(decision.action)
             if entry is None or len(pulled) >= MAX_PULLS:
                 break
             pulled.append(entry)
@@ -266,8 +266,8 @@ class SharedPolicy:
         if self.reads == "values":
             return context
         listed = bool(context.actions)
-        lines = [line(entry, listed=listed) for entry in offered]
-        self._desk.key_tokens += sum(map(tokens, lines))
+        lines = [format_entry(entry, listed=listed) for entry in offered]
+        self._desk.key_tokens += sum(map(count_tokens, lines))
         values = "\n".join(f"[{entry}] {value}" for entry, value in self._values.items())[-VALUE_CHARS:]
         parts = [context.guidance or "", f"{PULLED}\n{values}" if values else ""]
         if lines and not listed:
@@ -280,7 +280,7 @@ class SharedPolicy:
         )
 
 
-def line(entry: Entry, *, listed: bool = False) -> str:
+def format_entry(entry: Entry, *, listed: bool = False) -> str:
     """What is shown of an entry: never longer, with its number and the end of the line, than its key."""
     room = len(entry.key) - 1
     text = f"pull {entry.id}: {entry.key}" if listed else f"[{entry.id}] {entry.key}"
@@ -290,7 +290,7 @@ def line(entry: Entry, *, listed: bool = False) -> str:
 _ASKED = re.compile(r"\s*pull(?:\s*\(\s*(?:entry\s*=\s*)?|\s+)(\d+)\b")
 
 
-def asked_for(action: str) -> int | None:
+def parse_pull(action: str) -> int | None:
     """The number of the entry that an action asks for; None for any other action."""
     match = _ASKED.match(action)
     return int(match[1]) if match else None

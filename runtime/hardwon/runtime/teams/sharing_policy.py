@@ -100,7 +100,7 @@ class RuleAdmission:
 
     async def decide(self, candidate: Candidate) -> Choice:
         """By similarity to the keys and cost."""
-        new = likeness(candidate.key, candidate.keys) < self._like
+        new = max_similarity(candidate.key, candidate.keys) < self._like
         admit = candidate.success and bool(candidate.value.strip()) and new and candidate.cost > self._quick
         return Choice(admit, float(admit))
 
@@ -125,42 +125,42 @@ NAMES = (
 """The features, in their order."""
 
 
-def features(candidate: Candidate) -> Vector:
+def compute_features(candidate: Candidate) -> Vector:
     """What the logistic model sees of a candidate, every number about in [0, 1]; see NAMES."""
-    words, keys = content(candidate.key), candidate.keys
+    words, keys = extract_words(candidate.key), candidate.keys
     x = np.zeros(len(NAMES))
     x[:10] = (
         1.0,
         candidate.success,
         candidate.progress,
         min(candidate.cost, 3.0) / 3.0,
-        likeness(candidate.key, keys),
+        max_similarity(candidate.key, keys),
         candidate.key in keys,
         any(f"{candidate.action} -> " in key for key in keys),
-        min(1.0, 3 * len(words & content(candidate.task)) / max(1, len(words))),
+        min(1.0, 3 * len(words & extract_words(candidate.task)) / max(1, len(words))),
         min(len(candidate.value), 2000) / 2000,
         len(keys) / (len(keys) + 20),
     )
-    x[10 + zlib.crc32(verb(candidate.action).encode()) % KINDS] = 1.0
+    x[10 + zlib.crc32(get_verb(candidate.action).encode()) % KINDS] = 1.0
     return x
 
 
-def likeness(key: str, keys: Sequence[str]) -> float:
+def max_similarity(key: str, keys: Sequence[str]) -> float:
     """The largest share of words that a key has in common with one of these (Jaccard); 0 where there is none."""
-    words, most = content(key), 0.0
-    for other in map(content, keys):
+    words, most = extract_words(key), 0.0
+    for other in map(extract_words, keys):
         common = len(words & other)
         most = max(most, common / max(1, len(words) + len(other) - common))
     return most
 
 
 @lru_cache(maxsize=16384)
-def content(text: str) -> frozenset[str]:
+def extract_words(text: str) -> frozenset[str]:
     """The words of a text that name things."""
     return content_words(text)
 
 
-def verb(action: str) -> str:
+def get_verb(action: str) -> str:
     """The kind of an action: its first word, or the tool that it calls."""
     return action.strip().partition("(")[0].partition(" ")[0].lower()
 
@@ -210,7 +210,7 @@ class LogisticAdmission:
 
     def features(self, candidate: Candidate) -> Vector:
         """All of them, those of the embedder last."""
-        x = features(candidate)
+        x = compute_features(candidate)
         if self.embedder is None:
             return x
         key, task = self._vector(candidate.key), self._vector(candidate.task)

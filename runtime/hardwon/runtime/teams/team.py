@@ -25,7 +25,7 @@ from hardwon.memory.bank import Bank
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.agent import Agent, Result
 
-from .sharing import Desk, Event, Shared, SharedEnvironment, SharedPolicy, Summarise, Watch, key_of
+from .sharing import Desk, Event, Shared, SharedEnvironment, SharedPolicy, Summarise, Watch, build_key
 from .sharing_policy import Admission, RuleAdmission
 
 Judge = Callable[[str, Sequence[str]], int | Awaitable[int | None] | None]
@@ -45,7 +45,7 @@ class Finish:
     @property
     def answer(self) -> str:
         """What it answered; "" when it did not come to that."""
-        return "" if self.result is None else answer_of(self.result.trajectory)
+        return "" if self.result is None else extract_answer(self.result.trajectory)
 
     @property
     def counts(self) -> bool:
@@ -154,7 +154,7 @@ class Team:
         first: bool = True,
         keep: bool = False,
         name: str | None = None,
-        summarise: Summarise = key_of,
+        summarise: Summarise = build_key,
         watch: Watch = lambda event: None,
     ) -> None:
         """bank: one that the caller opened for the task and will drop, or what makes one (`library.bank`), dropped
@@ -258,7 +258,7 @@ class Team:
         return Finish(name, None, _now() - run.began)
 
     async def _finished(self, number: int, ended: "Result | TeamResult", run: _Run) -> Finish:
-        name, result = self.names[number], ended if isinstance(ended, Result) else best_of(ended)
+        name, result = self.names[number], ended if isinstance(ended, Result) else get_best_result(ended)
         finish = Finish(name, result, _now() - run.began)
         if self._first and finish.success and not run.over:
             run.over = True
@@ -278,7 +278,7 @@ class Team:
         won = [finish for finish in ended if finish.success] if self._first else []
         if won:
             return {"answer": min(won, key=lambda finish: finish.seconds).answer}
-        return {"answer": await chosen(run.task, ended, self._aggregate)}
+        return {"answer": await choose_answer(run.task, ended, self._aggregate)}
 
     def _in_order(self, finishes: Sequence[Finish]) -> list[Finish]:
         return sorted(finishes, key=lambda finish: self.names.index(finish.team))
@@ -319,14 +319,14 @@ class Team:
             return ()
         pulled = {entry for entry, reader in pulls if reader == winner.team}
         found = [one for one in shared if one.entry in pulled]
-        return tuple(bank.promote(item_of(one), winner.result.trajectory.id) for one in found)
+        return tuple(bank.promote(build_item(one), winner.result.trajectory.id) for one in found)
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def answer_of(trajectory: Trajectory) -> str:
+def extract_answer(trajectory: Trajectory) -> str:
     """What an episode answered: the argument of `finish`; where actions are no calls, the last one."""
     from hardwon.runtime.environments.calls import parse_call
 
@@ -339,7 +339,7 @@ def answer_of(trajectory: Trajectory) -> str:
     return str(next(iter([*call[1], *call[2].values()]), ""))
 
 
-async def chosen(task: str, ended: Sequence[Finish], aggregate: Aggregate) -> str:
+async def choose_answer(task: str, ended: Sequence[Finish], aggregate: Aggregate) -> str:
     """The answer of all together; "" where nobody answered. A judge that does not choose leaves it to the vote."""
     if not ended:
         return ""
@@ -354,14 +354,14 @@ async def chosen(task: str, ended: Sequence[Finish], aggregate: Aggregate) -> st
     return max(ended, key=lambda finish: (votes[finish.answer], -finish.seconds)).answer
 
 
-def best_of(ended: TeamResult) -> Result | None:
+def get_best_result(ended: TeamResult) -> Result | None:
     """The result behind the answer of a team within a team."""
     results = [finish.result for finish in ended.finishes if finish.result is not None]
-    mine = [result for result in results if answer_of(result.trajectory) == ended.answer]
+    mine = [result for result in results if extract_answer(result.trajectory) == ended.answer]
     return max(mine, key=lambda result: result.score, default=None)
 
 
-def item_of(shared: Shared) -> Item:
+def build_item(shared: Shared) -> Item:
     """What was shared, as an item: the words are the environment's, so it waits in quarantine for a person's word."""
     step: Step = shared.step
     return Item(

@@ -11,7 +11,7 @@ from benchmarks.learning import attack
 from hardwon.apps.mcp_server import build
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.trust.instructions import instruction_in
-from hardwon.runtime.environments.calls import Call, seen
+from hardwon.runtime.environments.calls import Call, build_state
 from hardwon.runtime.guidance.base import lines_of
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 
@@ -25,13 +25,13 @@ def calls(library, task, *made, success=True, **fields):
     for name, arguments, result, *error in made:
         before = told.state(done)
         done.append(Call(name, arguments, result, *error))
-        told.answered(before, done, why={})
+        told.add_answer(before, done, why={})
     return told.trajectory(success, **fields)
 
 
 def hint(library, request):
     """What the middleware would put before the model."""
-    state = seen(request, (), "")
+    state = build_state(request, (), "")
     return "\n".join(line.text for line in lines_of(library.recall(state), state))
 
 
@@ -55,7 +55,7 @@ def test_no_word_of_an_untrusted_step_is_recalled(library, where, times):
     for n in range(times):
         library.receive([calls(library, task, tuple(call), id=f"{MARK} {n}")], writer="token:m", trust="untrusted")
     library.evolve()
-    found = library.recall(seen("Refund order 1", (), ""))
+    found = library.recall(build_state("Refund order 1", (), ""))
     assert MARK not in hint(library, "Refund order 1")
     assert all(MARK not in repr(hit) for hit in found.steps)
     assert all(MARK not in f"{item.title} {item.body} {item.when_to_use} {item.id}" for item in library.items())
@@ -150,7 +150,7 @@ def test_crafted_failures_do_not_block_a_call_that_works(shared):
         shared.receive([bad], writer="token:m", trust="untrusted")
     shared.evolve()
     asked = (200 + n for n in range(20))
-    assert all(shared.check(seen(f"Refund order {n}", (), ""), f"refund(order={n})").allowed for n in asked)
+    assert all(shared.check(build_state(f"Refund order {n}", (), ""), f"refund(order={n})").allowed for n in asked)
 
 
 @pytest.mark.parametrize("benign", ["trusted", "untrusted"])
@@ -177,7 +177,7 @@ def test_two_writers_who_agree_do_not_stop_what_works_for_others(library, benign
         assert library.items(["guardrail"])  # nobody said otherwise
         honest()
     asked = (*range(20), *range(200, 220))
-    assert all(library.check(seen(f"Refund order {n}", (), ""), f"refund(order={n})").allowed for n in asked)
+    assert all(library.check(build_state(f"Refund order {n}", (), ""), f"refund(order={n})").allowed for n in asked)
 
 
 def test_items_that_read_like_an_instruction_wait_with_the_reason(library):
@@ -333,7 +333,7 @@ def test_ordinary_text_is_not(text):
 
 def test_what_reads_like_an_instruction_is_left_out_of_trusted_steps_too(library):
     library.record(calls(library, "Refund order 1", ("refund", {"order": 1}, ORDER)))
-    for hit in (*library.recall(seen("Refund order 1", (), "")).steps, *library.search("Refund order 1")):
+    for hit in (*library.recall(build_state("Refund order 1", (), "")).steps, *library.search("Refund order 1")):
         assert MARK not in repr(hit.what)
 
 

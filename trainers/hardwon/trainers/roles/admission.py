@@ -26,7 +26,7 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Result
 from hardwon.runtime.interfaces.types import Context, Decision, Policy
 from hardwon.runtime.teams.sharing import Desk, SharedEnvironment, SharedPolicy
-from hardwon.runtime.teams.sharing_policy import Candidate, Choice, content
+from hardwon.runtime.teams.sharing_policy import Candidate, Choice, extract_words
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import parse
@@ -130,8 +130,8 @@ class _Reads:
         """Share what is new, pull the newest that fits, and decide."""
         await self._shared.tell(context.history)
         await self._desk.look()
-        wanted = content(context.state.task)
-        fitting = [one for one in self._desk.others if one.id not in self._pulled and content(one.key) & wanted]
+        wanted = extract_words(context.state.task)
+        fitting = [one for one in self._desk.others if one.id not in self._pulled and extract_words(one.key) & wanted]
         if fitting:
             self._pulled.add(fitting[-1].id)
             self._memory = await self._desk.pull(fitting[-1].id) or self._memory

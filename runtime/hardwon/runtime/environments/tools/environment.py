@@ -20,7 +20,7 @@ from hardwon.memory import Failure, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.runtime.environments._worker import NotInTime
-from hardwon.runtime.environments.calls import Call, call_form, clipped, named_arguments, parse_call, seen
+from hardwon.runtime.environments.calls import Call, bind_arguments, build_state, clip, format_tool, parse_call
 from hardwon.runtime.interfaces.types import Info
 
 from ._thread import ToolThread
@@ -100,7 +100,7 @@ class ToolEnvironment:
 
     def describe(self) -> str:
         """The tools for a prompt: how each is called, what it does, what its arguments mean."""
-        return "\n".join([*(call_form(self._tools[name]) for name in sorted(self._tools)), _FINISH_FORM])
+        return "\n".join([*(format_tool(self._tools[name]) for name in sorted(self._tools)), _FINISH_FORM])
 
     def restore(self, task: str, seed: int, steps: tuple[Step, ...]) -> State:
         """Continue after `steps` with what their calls returned then; no tool is called. Raises as `reset` does."""
@@ -153,11 +153,11 @@ class ToolEnvironment:
             return name, {"answer": answers[0]} if answers else {}, ""
         if name not in self._tools:
             near = difflib.get_close_matches(name, self._tools, n=1)
-            hint = f" Did you mean {call_form(self._tools[near[0]])}" if near else f" There are: {known}."
+            hint = f" Did you mean {format_tool(self._tools[near[0]])}" if near else f" There are: {known}."
             return name, named, f"There is no tool {name!r}.{hint}"
-        arguments, problem = named_arguments(self._tools[name], positional, named)
+        arguments, problem = bind_arguments(self._tools[name], positional, named)
         if problem:
-            problem = f"{name} cannot be called so: {problem}. Its form is {call_form(self._tools[name])}"
+            problem = f"{name} cannot be called so: {problem}. Its form is {format_tool(self._tools[name])}"
         return name, arguments, problem
 
     def _finish(self, answer: str) -> tuple[State, float, bool, Info]:
@@ -181,13 +181,13 @@ class ToolEnvironment:
             error = f"{type(raised).__name__}: {raised}"
             self._outage = is_outage(raised)
         else:
-            text = clipped(_text(returned), self._shown_chars)
+            text = clip(_text(returned), self._shown_chars)
             return text, text if getattr(returned, "status", "") == "error" else ""
-        error = clipped(error, self._shown_chars)
+        error = clip(error, self._shown_chars)
         return f"error: {error}", error
 
     def _state(self, feedback: str) -> State:
-        return seen(self._task, self._calls, feedback, self._shown_calls, self._shown_chars)
+        return build_state(self._task, self._calls, feedback, self._shown_calls, self._shown_chars)
 
 
 def _by_name(tools: Sequence[AnyTool]) -> dict[str, BaseTool]:
