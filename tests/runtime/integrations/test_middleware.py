@@ -417,7 +417,7 @@ def test_a_namespace_that_cannot_be_told_is_refused(library, desk):
         desk.tools,
         middleware=[ExperienceMiddleware(library, namespace=lambda context: context.name)],
     )
-    with pytest.raises(ConfigError, match="namespace cannot be told from the context None"):
+    with pytest.raises(ConfigError, match="cannot determine the namespace from the context None"):
         agent.invoke({"messages": [("user", "A table.")]})
 
 

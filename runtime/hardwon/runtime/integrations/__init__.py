@@ -1,1 +1,1 @@
-"""Plug experience into LangChain and LangGraph applications."""
+"""Integrations that add experience to LangChain and LangGraph applications."""

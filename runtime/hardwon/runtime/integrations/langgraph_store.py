@@ -1,13 +1,12 @@
-"""LangGraph's long-term memory in the library's file: a `BaseStore` that lasts.
+"""Persistent long-term memory for LangGraph: a `BaseStore` in the library's file.
 
     store = HardwonStore(library)
     graph = builder.compile(store=store)
 
-What an application puts comes back as it was put: it is the application's data, not experience. It is
-neither redacted nor exported, recalled nor evolved. It lies in two tables of its own, made when they are
-first written to, under the library's namespace; meaning is searched with the library's embedder. The
-newest come first, an expired value is never returned, and the reads of a batch see what was there before
-its writes.
+Values are the application's data, not experience: they are returned exactly as they were put, and are never
+redacted, exported, recalled or evolved. They are stored in two separate tables, created on the first write,
+under the library's namespace. Semantic search uses the library's embedder. Results are ordered newest first,
+expired values are never returned, and the reads of a batch see the state before its writes.
 """
 
 import asyncio
@@ -46,11 +45,12 @@ from .langgraph_embedder import GivenEmbedder
 
 MINUTE = 60.0
 """Seconds."""
-NOWHERE = -2.0
-"""Below any cosine: where a value without a vector stands."""
+UNSCORED = -2.0
+"""Sort score of values without a vector: below any cosine similarity."""
 _OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
 
-# A label ends with a dot, which no label contains: `acme.` begins `acme.users.` and not `acme-corp.`
+# Every label in a path ends with a dot, which labels cannot contain. So the prefix `acme.` matches
+# `acme.users.` but not `acme-corp.`.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS langgraph_values (
     id INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, path TEXT NOT NULL, key TEXT NOT NULL,
@@ -64,14 +64,17 @@ CREATE TABLE IF NOT EXISTS langgraph_vectors (
 _COLUMNS = "id, path, key, value, created_at, updated_at, ttl"
 
 WHOLE: Mapping[str, Any] = {"fields": ["$"]}
-"""An index on all of a value."""
+"""Index settings that embed the whole value."""
 Row = tuple[Any, ...]
 Texts = dict[str, str]
-"""What is embedded of a value, by the field it stands in."""
+"""Texts to embed, by field."""
 
 
 class HardwonStore(BaseStore):
-    """Keys and JSON values in hierarchical namespaces; safe for many threads and processes."""
+    """A LangGraph store of JSON values under keys in hierarchical namespaces.
+
+    It is safe for concurrent threads and processes.
+    """
 
     supports_ttl = True
 
@@ -82,16 +85,22 @@ class HardwonStore(BaseStore):
         index: Mapping[str, Any] | None = WHOLE,
         ttl: TTLConfig | None = None,
     ) -> None:
-        """A store in the file of `library`, with a connection of its own; close it when done.
+        """Open a store in the file of `library`, with its own connection; close it after use.
 
-        `index`: which fields of a value are embedded, `$` the whole; None embeds nothing, and then a query is
-        ignored. With `dims` and `embed`, as LangGraph has them, texts are embedded by that and not by the library's
-        embedder. `ttl` as LangGraph has it, in minutes; expired values are left out unless `omit_expired` is False.
+        Args:
+            library: The library whose file and namespace hold the values.
+            index: The fields of a value to embed, `{"fields": [...]}`; the field `$` is the whole value. None
+                embeds nothing, and queries are ignored. With LangGraph's `dims` and `embed`, these settings
+                replace the library's embedder.
+            ttl: LangGraph's time-to-live settings, in minutes. Expired values are omitted unless `omit_expired`
+                is False.
 
-        Raises: ConfigError for an index that cannot be used, and what `ExperienceLibrary.open` raises.
+        Raises:
+            ConfigError: The index settings are invalid.
+            LibraryError: The file cannot be opened; see `ExperienceLibrary.open`.
         """
-        own = index is not None and set(index) != {"fields"}
-        embedder: Embedder = GivenEmbedder(index or {}) if own else library.embedder
+        has_embedder = index is not None and set(index) != {"fields"}
+        embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.embedder
         self._store = Store(library.path, read_only=library.read_only)
         self._namespace, self._embedder = library.namespace, embedder
         self._fields = list(index.get("fields") or ["$"]) if index is not None else None
@@ -103,43 +112,68 @@ class HardwonStore(BaseStore):
     # ---- operations
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Carry out the operations; their writes become durable together, after the reads."""
-        asked = list(ops)
-        for op in asked:
+        """Execute operations in one batch.
+
+        The reads run first, in one snapshot. The writes are then committed in one transaction; if a key is written
+        more than once, the last write wins.
+
+        Args:
+            ops: The operations.
+
+        Returns:
+            One result per operation, in order; None for writes.
+
+        Raises:
+            ConfigError: An operation is of unknown type, a value is not plain JSON, or a filter operator is unknown.
+        """
+        operations = list(ops)
+        for op in operations:
             if not isinstance(op, GetOp | SearchOp | ListNamespacesOp | PutOp):
-                raise ConfigError(f"{op!r} is no operation of a store.")
+                raise ConfigError(f"{op!r} is not a store operation; use GetOp, SearchOp, ListNamespacesOp or PutOp.")
             validate_op_namespace(op)
-        queries = self._query_vectors(op.query for op in asked if isinstance(op, SearchOp))
-        puts = {(op.namespace, op.key): op for op in asked if isinstance(op, PutOp)}
-        written = [self._prepared(op) for op in puts.values()]
+        queries = self._embed_queries(op.query for op in operations if isinstance(op, SearchOp))
+        puts = {(op.namespace, op.key): op for op in operations if isinstance(op, PutOp)}
+        # Embedding is slow, so it happens before the transaction, which would block other writers.
+        written = [self._prepare(op) for op in puts.values()]
         touched: set[int] = set()
         with self._store.snapshot():
-            there = self._is_there()
-            results = [self._read(op, queries, touched) if there else _nothing(op) for op in asked]
+            exists = self._has_tables()
+            results = [self._read(op, queries, touched) if exists else _get_empty_result(op) for op in operations]
         if written or (touched and not self._store.read_only):
             with self._store.transaction() as connection:
                 self._write(connection, written, touched)
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """The same, in a thread."""
+        """Execute operations in one batch in a thread; see `batch`."""
         return await asyncio.to_thread(self.batch, list(ops))
 
     def sweep_ttl(self) -> int:
-        """Delete what has expired, in this namespace; returns how many values."""
+        """Delete the expired values of this namespace and return their number."""
         with self._store.transaction() as connection:
-            return _sweep(connection, self._namespace) if self._is_there() else 0
+            return _sweep(connection, self._namespace) if self._has_tables() else 0
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> None:
-        """Sweep now and then, in a thread, until `stop_ttl_sweeper` or `close`."""
+        """Start a thread that deletes expired values until `stop_ttl_sweeper` or `close`.
+
+        Args:
+            sweep_interval_minutes: Minutes between sweeps. None uses the interval of the `ttl` settings, or 5.
+        """
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes") or 5
         if self._sweeper is None:
             self._stop.clear()
-            self._sweeper = threading.Thread(target=self._sweep_every, args=(minutes * MINUTE,), daemon=True)
+            self._sweeper = threading.Thread(target=self._run_sweeper, args=(minutes * MINUTE,), daemon=True)
             self._sweeper.start()
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop that thread; returns whether it has ended."""
+        """Stop the sweeper thread.
+
+        Args:
+            timeout: Seconds to wait for it to end; None waits indefinitely.
+
+        Returns:
+            Whether the thread has ended.
+        """
         self._stop.set()
         if self._sweeper is not None:
             self._sweeper.join(timeout)
@@ -161,111 +195,121 @@ class HardwonStore(BaseStore):
 
     # ---- reading
 
-    def _is_there(self) -> bool:
+    def _has_tables(self) -> bool:
         return bool(self._store.rows("SELECT 1 FROM sqlite_master WHERE name = 'langgraph_vectors'"))
 
     def _read(self, op: Op, queries: Mapping[str, Vectors], touched: set[int]) -> Result:
         match op:
             case GetOp():
-                rows = self._rows(_path(op.namespace), "AND path = ? AND key = ?", (_path(op.namespace), op.key))
-                found = next(iter(rows), None)
-                if found is not None and op.refresh_ttl and found[6] is not None:
-                    touched.add(found[0])
-                return None if found is None else _item(found)
+                rows = self._select_rows(
+                    _join_labels(op.namespace), "AND path = ? AND key = ?", (_join_labels(op.namespace), op.key)
+                )
+                row = next(iter(rows), None)
+                if row is not None and op.refresh_ttl and row[6] is not None:
+                    touched.add(row[0])
+                return None if row is None else _build_item(row)
             case SearchOp():
                 hits = self._search(op, queries.get(op.query or ""))
                 if op.refresh_ttl:
                     touched.update(row[0] for row, _ in hits if row[6] is not None)
-                return [_hit(row, score) for row, score in hits]
+                return [_build_search_item(row, score) for row, score in hits]
             case ListNamespacesOp():
-                return self._namespaces(op)
+                return self._list_namespaces(op)
         return None
 
-    def _rows(
+    def _select_rows(
         self, prefix: str, more: str = "", parameters: tuple[Any, ...] = (), columns: str = _COLUMNS
     ) -> list[Row]:
-        """Rows below a path that are not expired; `more` continues the condition."""
-        below, of = _below(prefix)
+        """Return the rows under a path that have not expired; `more` extends the WHERE clause."""
+        below, bounds = _build_prefix_condition(prefix)
         now = time.time() if self._omit_expired else 0.0
         return self._store.rows(
             f"SELECT {columns} FROM langgraph_values WHERE namespace = ? AND {below} "
             f"AND (expires_at IS NULL OR expires_at > ?) {more}",
-            (self._namespace, *of, now, *parameters),
+            (self._namespace, *bounds, now, *parameters),
         )
 
     def _search(self, op: SearchOp, query: Vectors | None) -> list[tuple[Row, float | None]]:
-        """The nearest first where there is a query, then what has no vector; the newest first among equals."""
-        prefix, newest = _path(op.namespace_prefix), "ORDER BY id DESC"
-        if query is None and not op.filter:
-            return [(row, None) for row in self._rows(prefix, f"{newest} LIMIT ? OFFSET ?", (op.limit, op.offset))]
-        if op.filter:
-            rows = self._rows(prefix, newest, columns="id, value")
-            refs = [ref for ref, value in rows if _passes(json.loads(value), op.filter)]
-        else:
-            refs = [ref for (ref,) in self._rows(prefix, newest, columns="id")]
-        scores = {} if query is None else self._scores(prefix, query)
-        refs.sort(key=lambda ref: -scores.get(ref, NOWHERE))
-        chosen = refs[op.offset : op.offset + op.limit]
-        found = {
-            row[0]: row for row in self._rows(prefix, "AND id IN (SELECT value FROM json_each(?))", (str(chosen),))
-        }
-        return [(found[ref], scores.get(ref)) for ref in chosen]
+        """Return matching rows with their scores.
 
-    def _scores(self, prefix: str, query: Vectors) -> dict[int, float]:
-        """How near every value below a path is: by the field of it that is nearest."""
-        below, of = _below(prefix)
+        With a query, rows are ordered by similarity, and rows without a vector come last. Ties are ordered newest
+        first, as are all rows without a query.
+        """
+        prefix, newest = _join_labels(op.namespace_prefix), "ORDER BY id DESC"
+        if query is None and not op.filter:
+            return [
+                (row, None) for row in self._select_rows(prefix, f"{newest} LIMIT ? OFFSET ?", (op.limit, op.offset))
+            ]
+        if op.filter:
+            rows = self._select_rows(prefix, newest, columns="id, value")
+            refs = [ref for ref, value in rows if _matches_filter(json.loads(value), op.filter)]
+        else:
+            refs = [ref for (ref,) in self._select_rows(prefix, newest, columns="id")]
+        scores = {} if query is None else self._score_values(prefix, query)
+        refs.sort(key=lambda ref: -scores.get(ref, UNSCORED))  # a stable sort keeps the newest first among ties
+        page = refs[op.offset : op.offset + op.limit]
+        # json_each takes the ids as one parameter; SQLite limits the number of parameters of a query.
+        rows_by_id = {
+            row[0]: row for row in self._select_rows(prefix, "AND id IN (SELECT value FROM json_each(?))", (str(page),))
+        }
+        return [(rows_by_id[ref], scores.get(ref)) for ref in page]
+
+    def _score_values(self, prefix: str, query: Vectors) -> dict[int, float]:
+        """Return the similarity of every value under a path: the maximum over its fields."""
+        below, bounds = _build_prefix_condition(prefix)
         rows = self._store.rows(
-            "SELECT of.value, of.vector, of.fingerprint FROM langgraph_values JOIN langgraph_vectors of "
-            f"ON id = of.value WHERE namespace = ? AND {below}",
-            (self._namespace, *of),
+            "SELECT v.value, v.vector, v.fingerprint FROM langgraph_values JOIN langgraph_vectors v "
+            f"ON id = v.value WHERE namespace = ? AND {below}",
+            (self._namespace, *bounds),
         )
+        # Vectors of different embedders are not comparable.
         foreign = {ref for ref, _, fingerprint in rows if fingerprint != self._embedder.fingerprint}
-        rows = [row for row in rows if row[0] not in foreign] + self._embedded_again(foreign)
+        rows = [row for row in rows if row[0] not in foreign] + self._embed_again(foreign)
         if not rows:
             return {}
         vectors = np.frombuffer(b"".join(row[1] for row in rows), np.float32).reshape(len(rows), -1)
         scores: dict[int, float] = {}
-        for (ref, *_), near in zip(rows, (vectors @ query).tolist(), strict=True):
-            scores[ref] = max(near, scores.get(ref, -1.0))
+        for (ref, *_), similarity in zip(rows, (vectors @ query).tolist(), strict=True):
+            scores[ref] = max(similarity, scores.get(ref, -1.0))
         return scores
 
-    def _embedded_again(self, refs: Iterable[int]) -> list[Row]:
-        """Vectors of values whose own were made by another embedder than the library has now."""
-        found: list[Row] = []
+    def _embed_again(self, refs: Iterable[int]) -> list[Row]:
+        """Return new vectors for values whose stored vectors come from another embedder."""
+        rows: list[Row] = []
         for ref in refs:
             ((value, fields),) = self._store.rows("SELECT value, fields FROM langgraph_values WHERE id = ?", (ref,))
-            texts = list(_texts(json.loads(value), json.loads(fields)).values())
-            found += [(ref, vector.tobytes(), "") for vector in self._embedder.embed(texts)] if texts else []
-        return found
+            texts = list(_extract_texts(json.loads(value), json.loads(fields)).values())
+            rows += [(ref, vector.tobytes(), "") for vector in self._embedder.embed(texts)] if texts else []
+        return rows
 
-    def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
-        paths = (_labels(path) for (path,) in self._rows("", columns="DISTINCT path"))
-        found = {
+    def _list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        paths = (_split_path(path) for (path,) in self._select_rows("", columns="DISTINCT path"))
+        namespaces = {
             labels[: op.max_depth]
             for labels in paths
-            if all(_matches(condition, labels) for condition in op.match_conditions or ())
+            if all(_matches_condition(condition, labels) for condition in op.match_conditions or ())
         }
-        return sorted(found)[op.offset : op.offset + op.limit]
+        return sorted(namespaces)[op.offset : op.offset + op.limit]
 
-    def _query_vectors(self, queries: Iterable[str | None]) -> dict[str, Vectors]:
+    def _embed_queries(self, queries: Iterable[str | None]) -> dict[str, Vectors]:
         wanted = sorted({query for query in queries if query}) if self._fields is not None else []
         return dict(zip(wanted, self._embedder.embed(wanted), strict=True)) if wanted else {}
 
     # ---- writing
 
-    def _prepared(self, op: PutOp) -> tuple[PutOp, str, list[str], dict[str, bytes]]:
-        """A value as it is written: its JSON, the fields that are embedded, and their vectors."""
+    def _prepare(self, op: PutOp) -> tuple[PutOp, str, list[str], dict[str, bytes]]:
+        """Return a value ready for writing: its JSON, the embedded fields, and their vectors."""
         if op.value is None:
             return op, "", [], {}
         try:
             value = json.dumps(op.value)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"the value of {op.key!r} in {op.namespace} cannot be kept ({error}). Put plain JSON values."
+                f"the value of {op.key!r} in {op.namespace} cannot be stored ({error}). Put plain JSON values."
             ) from error
-        chosen = self._fields if op.index is None else op.index or []
-        fields = list(chosen) if self._fields is not None and chosen else []
-        texts = _texts(op.value, fields)
+        selected = self._fields if op.index is None else op.index or []
+        fields = list(selected) if self._fields is not None and selected else []
+        texts = _extract_texts(op.value, fields)
         vectors = self._embedder.embed(list(texts.values())) if texts else ()
         return op, value, fields, {field: vector.tobytes() for field, vector in zip(texts, vectors, strict=True)}
 
@@ -286,8 +330,8 @@ class HardwonStore(BaseStore):
     def _put(
         self, connection: Connection, op: PutOp, value: str, fields: Sequence[str], vectors: Mapping[str, bytes]
     ) -> None:
-        """Write a value anew, so that its id says when it was put; its first time stays."""
-        place, now = (self._namespace, _path(op.namespace), op.key), datetime.now(UTC).isoformat()
+        """Replace a value, so that its id reflects the time of the last put; `created_at` is kept."""
+        place, now = (self._namespace, _join_labels(op.namespace), op.key), datetime.now(UTC).isoformat()
         created = now
         for ref, created_at, expires_at in connection.execute(
             "SELECT id, created_at, expires_at FROM langgraph_values WHERE namespace = ? AND path = ? AND key = ?",
@@ -295,6 +339,7 @@ class HardwonStore(BaseStore):
         ).fetchall():
             connection.execute("DELETE FROM langgraph_values WHERE id = ?", (ref,))
             connection.execute("DELETE FROM langgraph_vectors WHERE value = ?", (ref,))
+            # An expired value counts as deleted, even if it was not swept yet.
             created = created_at if expires_at is None or expires_at > time.time() else now
         if op.value is None:
             return
@@ -308,114 +353,115 @@ class HardwonStore(BaseStore):
             [(ref, field, self._embedder.fingerprint, vector) for field, vector in vectors.items()],
         )
 
-    def _sweep_every(self, seconds: float) -> None:
+    def _run_sweeper(self, seconds: float) -> None:
         while not self._stop.wait(seconds):
             try:
                 self.sweep_ttl()
-            except LibraryError:  # another writer held the file: the next time will do
+            except LibraryError:  # another writer holds the lock; retry at the next interval
                 continue
 
 
 def _sweep(connection: Connection, namespace: str) -> int:
-    gone = [
+    expired = [
         row[0]
         for row in connection.execute(
             "SELECT id FROM langgraph_values WHERE expires_at <= ? AND namespace = ?", (time.time(), namespace)
         )
     ]
-    connection.executemany("DELETE FROM langgraph_vectors WHERE value = ?", [(ref,) for ref in gone])
-    connection.executemany("DELETE FROM langgraph_values WHERE id = ?", [(ref,) for ref in gone])
-    return len(gone)
+    connection.executemany("DELETE FROM langgraph_vectors WHERE value = ?", [(ref,) for ref in expired])
+    connection.executemany("DELETE FROM langgraph_values WHERE id = ?", [(ref,) for ref in expired])
+    return len(expired)
 
 
-def _nothing(op: Op) -> Result:
+def _get_empty_result(op: Op) -> Result:
     return [] if isinstance(op, SearchOp | ListNamespacesOp) else None
 
 
 # ---- paths
 
 
-def _path(labels: Iterable[str]) -> str:
+def _join_labels(labels: Iterable[str]) -> str:
     return "".join(f"{label}." for label in labels)
 
 
-def _labels(path: str) -> tuple[str, ...]:
+def _split_path(path: str) -> tuple[str, ...]:
     return tuple(path.split(".")[:-1])
 
 
-def _below(prefix: str) -> tuple[str, tuple[str, ...]]:
-    """A condition for this path and all below it; `/` is what follows the dot."""
+def _build_prefix_condition(prefix: str) -> tuple[str, tuple[str, ...]]:
+    """Return an SQL condition and parameters for a path and everything under it."""
+    # `/` is the character after `.`, so this range is the prefix match, and it can use the index.
     return ("path >= ? AND path < ?", (prefix, f"{prefix[:-1]}/")) if prefix else ("1", ())
 
 
-def _matches(condition: MatchCondition, labels: tuple[str, ...]) -> bool:
+def _matches_condition(condition: MatchCondition, labels: tuple[str, ...]) -> bool:
     path = tuple(condition.path)
     if len(labels) < len(path):
         return False
-    own = labels[: len(path)] if condition.match_type == "prefix" else labels[len(labels) - len(path) :]
-    return all(wanted in ("*", label) for wanted, label in zip(path, own, strict=True))
+    candidate = labels[: len(path)] if condition.match_type == "prefix" else labels[len(labels) - len(path) :]
+    return all(wanted in ("*", label) for wanted, label in zip(path, candidate, strict=True))
 
 
 # ---- values
 
 
-def _item(row: Row) -> Item:
+def _build_item(row: Row) -> Item:
     _, path, key, value, created, updated, _ = row
-    return Item(value=json.loads(value), key=key, namespace=_labels(path), created_at=created, updated_at=updated)
+    return Item(value=json.loads(value), key=key, namespace=_split_path(path), created_at=created, updated_at=updated)
 
 
-def _hit(row: Row, score: float | None) -> SearchItem:
+def _build_search_item(row: Row, score: float | None) -> SearchItem:
     _, path, key, value, created, updated, _ = row
     times = datetime.fromisoformat(created), datetime.fromisoformat(updated)
-    return SearchItem(_labels(path), key, json.loads(value), *times, score=score)
+    return SearchItem(_split_path(path), key, json.loads(value), *times, score=score)
 
 
-def _texts(value: Mapping[str, Any], fields: Iterable[str]) -> Texts:
-    """What is embedded of a value; a list in it is several texts."""
-    found: Texts = {}
+def _extract_texts(value: Mapping[str, Any], fields: Iterable[str]) -> Texts:
+    """Return the texts to embed by field; each element of a list is a separate text."""
+    texts_by_field: Texts = {}
     for name in fields:
         texts = get_text_at_path(value, name if name == "$" else tokenize_path(name))
-        found.update({name if len(texts) == 1 else f"{name}.{n}": text for n, text in enumerate(texts)})
-    return found
+        texts_by_field.update({name if len(texts) == 1 else f"{name}.{n}": text for n, text in enumerate(texts)})
+    return texts_by_field
 
 
-def _passes(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(_equals(_at(value, key), expected) for key, expected in wanted.items())
+def _matches_filter(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(_matches_value(_get_by_path(value, key), expected) for key, expected in wanted.items())
 
 
-def _at(value: Mapping[str, Any], key: str) -> Any:
-    """Return what stands under a key, or under a dotted path, `user.plan`; None where nothing does."""
+def _get_by_path(value: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key or of a dotted path such as `user.plan`; None if it is missing."""
     if key in value or "." not in key:
         return value.get(key)
-    found: Any = value
+    current: Any = value
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        current = current.get(part) if isinstance(current, Mapping) else None
+    return current
 
 
-def _equals(value: Any, wanted: Any) -> bool:
-    """Whether a value is as a filter wants it: operators, objects by their given keys, lists element by element."""
+def _matches_value(value: Any, wanted: Any) -> bool:
+    """Return whether a value matches a filter: operators, objects by their given keys, lists elementwise."""
     if isinstance(wanted, Mapping):
         if any(key.startswith("$") for key in wanted):
-            return all(_compares(value, operator, to) for operator, to in wanted.items())
-        return isinstance(value, Mapping) and _passes(value, wanted)
+            return all(_compare(value, operator, to) for operator, to in wanted.items())
+        return isinstance(value, Mapping) and _matches_filter(value, wanted)
     if isinstance(wanted, list | tuple):
         same = isinstance(value, list) and len(value) == len(wanted)
-        return same and all(_equals(one, other) for one, other in zip(value, wanted, strict=True))
+        return same and all(_matches_value(left, right) for left, right in zip(value, wanted, strict=True))
     return bool(value == wanted)
 
 
-def _compares(value: Any, operator: str, to: Any) -> bool:
-    """As numbers where both are, else as text where both are; what cannot be compared does not pass."""
+def _compare(value: Any, operator: str, to: Any) -> bool:
+    """Compare as numbers if both are numeric, else as strings if both are; anything else does not match."""
     if operator not in _OPERATORS:
-        raise ConfigError(f"filter has {operator!r}; use one of {', '.join(_OPERATORS)}.")
+        raise ConfigError(f"unknown filter operator {operator!r}; use one of {', '.join(_OPERATORS)}.")
     if operator in ("$eq", "$ne"):
         return bool(value == to) is (operator == "$eq")
     try:
-        one, other = cast(Any, float(value)), cast(Any, float(to))
+        left, right = cast(Any, float(value)), cast(Any, float(to))
     except (TypeError, ValueError):
         if not (isinstance(value, str) and isinstance(to, str)):
             return False
-        one, other = value, to
-    ordered = {"$gt": one > other, "$gte": one >= other, "$lt": one < other, "$lte": one <= other}
+        left, right = value, to
+    ordered = {"$gt": left > right, "$gte": left >= right, "$lt": left < right, "$lte": left <= right}
     return bool(ordered[operator])

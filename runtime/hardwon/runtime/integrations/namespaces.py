@@ -1,6 +1,6 @@
-"""One library file opened for several namespaces, as the runs of an application name them.
+"""Libraries for the namespaces of an application's runs, all in one file.
 
-Nothing is mixed: a run whose namespace cannot be told gets none. This file opens and closes, no more.
+A run whose namespace cannot be determined is refused, so namespaces never mix.
 """
 
 import threading
@@ -12,22 +12,24 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 
 OPEN_NAMESPACES = 64
-"""Namespaces that are kept open; of those beyond, what no run uses is closed."""
+"""Number of namespaces to keep open; beyond it, idle ones are closed."""
 
 
 class Namespaces:
-    """The library, and the same file opened for other namespaces: those in use, and those used last."""
+    """A library, plus the same file opened for the namespaces in use and the most recently used ones."""
 
     def __init__(self, library: ExperienceLibrary, namespace: Callable[[Any], str] | None) -> None:
+        """Wrap a library; `namespace` maps a run's context to its namespace, None always uses the library's own."""
         self._library, self._namespace = library, namespace
         self._opened: OrderedDict[str, ExperienceLibrary] = OrderedDict()
         self._runs: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def of(self, context: Any) -> ExperienceLibrary:
-        """Whose experience a run uses, until it is released.
+        """Return the library for a run, to be released with `release`.
 
-        Raises: ConfigError where that cannot be told, for somebody else's must not be used instead.
+        Raises:
+            ConfigError: The context does not determine a namespace. Falling back to another one would leak its data.
         """
         name = self._name(context)
         if name == self._library.namespace:
@@ -42,15 +44,16 @@ class Namespaces:
             return self._opened[name]
 
     def release(self, library: ExperienceLibrary) -> None:
-        """A run is over."""
+        """Release a library at the end of a run, and close unused ones beyond `OPEN_NAMESPACES`."""
         with self._lock:
             self._runs[library.namespace] -= 1
+            # The dictionary is ordered by last use, so the least recently used are closed first.
             idle = [name for name in self._opened if self._runs[name] <= 0]
             for name in idle[: max(0, len(self._opened) - OPEN_NAMESPACES)]:
                 self._opened.pop(name).close()
 
     def close(self) -> None:
-        """Close all but the library that was given."""
+        """Close all libraries except the one given to the constructor."""
         with self._lock:
             while self._opened:
                 self._opened.popitem()[1].close()
@@ -62,9 +65,9 @@ class Namespaces:
             name = self._namespace(context)
         except Exception as error:
             raise ConfigError(
-                f"namespace cannot be told from the context {context!r:.200} ({error!r}). "
-                "Give the agent a context_schema, and each run its context."
+                f"cannot determine the namespace from the context {context!r:.200} ({error!r}). "
+                "Give the agent a context_schema, and pass a context to each run."
             ) from error
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"namespace is {name!r} by the context {context!r:.200}; it is a word.")
+            raise ConfigError(f"the namespace for the context {context!r:.200} is {name!r}; return a non-empty string.")
         return name

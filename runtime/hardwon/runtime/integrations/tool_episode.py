@@ -1,7 +1,7 @@
-"""An episode of tool calls, told call by call: while it runs, or afterwards from its messages.
+"""An episode of tool calls, recorded call by call while it runs or replayed from its messages.
 
-States and actions have the form of `ToolEnvironment`, so that what was learnt behind one door serves
-behind the others. This file judges and files; it calls no tool, asks no model and writes nothing.
+States and actions have the same form as in `ToolEnvironment`, so experience transfers between integrations.
+This module diagnoses and collects steps; it neither calls tools or models nor writes to the library.
 """
 
 import json
@@ -17,34 +17,36 @@ from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 
 SHOWN_CHARS = 2000
-"""Characters kept of a result."""
+"""Maximum number of characters of a result that a step keeps."""
 WARNED = "Experience warns of this call:"
-"""How a warning begins that is put below a call's answer; it is no part of what was seen."""
+"""Start of a warning below the answer of a call; it is removed before the answer becomes part of a state."""
 REFUSED = "Not run: experience forbids"
-"""How the answer to a call begins that a guardrail refused: no evidence of anything but that."""
+"""Start of the answer to a call that a guardrail refused; such an answer is no evidence about the tool."""
 
 
 class ToolEpisode:
     """The steps of one request, in the order in which its calls were answered."""
 
     def __init__(self, library: ExperienceLibrary, task: str) -> None:
+        """Begin an episode for the request `task`; `library` computes the keys of steps."""
         self.task = self._request = task
         self.steps: list[Step] = []
         self._library = library
         self.working = WorkingMemory()
         self.working.begin(build_state(task, (), ""))
         self._broken: dict[str, bool] = {}
-        """Of every tool that was called: whether its last call failed."""
+        """Whether the last call failed, by tool."""
 
     @property
     def broken(self) -> bool:
-        """Whether an error was left as it was: a tool whose last call failed."""
+        """Return whether an error was left unresolved: the last call of some tool failed."""
         return any(self._broken.values())
 
     def begin_request(self, task: str) -> None:
-        """Go on with another request of the same conversation: its states are those of an episode that begins with it.
+        """Continue with another request of the same conversation.
 
-        The episode keeps its first task, its steps and its outcome.
+        Its states are those of an episode that begins with this request. The episode keeps its first task, its
+        steps and its outcome.
         """
         if self.steps:
             self.working = WorkingMemory()
@@ -52,7 +54,7 @@ class ToolEpisode:
         self._request = task
 
     def state(self, calls: Sequence[Call]) -> State:
-        """What is seen after these calls."""
+        """Return the state after these calls."""
         return self.working.annotate(build_state(self._request, calls, calls[-1].result if calls else ""))
 
     def add_answer(
@@ -64,49 +66,63 @@ class ToolEpisode:
         outage: bool = False,
         why: Mapping[str, Any],
     ) -> Step:
-        """The last of these calls was answered; `pre` is what was seen when it was chosen.
+        """Add a step for the last of these calls, which was answered.
 
-        `outage`: it is known that the service did not answer for now; otherwise the words of the error tell.
+        Args:
+            pre: The state in which the call was chosen.
+            calls: The calls so far, this one last.
+            invalid: Whether the call was malformed rather than failed.
+            outage: Whether the service is known to be unavailable. If False, the error text decides.
+            why: The sources of the decision, stored with the step.
+
+        Returns:
+            The step.
         """
         call, post = calls[-1], self.state(calls)
         info = Info() if not call.error else Info(invalid=call.error) if invalid else Info(error=call.error)
         if outage and call.error:
             info["unavailable"] = True
-        judged = diagnose(pre, call.text, post, 0.0, info, self.steps, self.working)
+        diagnosis = diagnose(pre, call.text, post, 0.0, info, self.steps, self.working)
         keys = self._library.keys(pre, call.text, self.working.counts(pre, call.text))
-        step = Step(pre, call.text, post, judged, 0.0, len(self.steps), keys, why)
+        step = Step(pre, call.text, post, diagnosis, 0.0, len(self.steps), keys, why)
         self.working.add(step)
         self._broken[call.name] = bool(call.error)
         self.steps.append(step)
         return step
 
     def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Mapping[str, Any]) -> Step:
-        """A person refused the last of these calls, and said why: it was not run."""
+        """Add a step for the last of these calls, which a person rejected with a reason, so it did not run."""
         call, post = calls[-1], self.state(calls)
-        judged = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence=call.error)
+        diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence=call.error)
         keys = self._library.keys(pre, call.text, self.working.counts(pre, call.text))
-        step = Step(pre, call.text, post, judged, 0.0, len(self.steps), keys, why)
+        step = Step(pre, call.text, post, diagnosis, 0.0, len(self.steps), keys, why)
         self.working.add(step)
         self._broken[call.name] = True
         self.steps.append(step)
         return step
 
     def add_refusal(self, pre: State, action: str, verdict: Verdict, why: Mapping[str, Any]) -> Step:
-        """A guardrail refused the call: it was not run."""
-        judged = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=verdict.cause)
+        """Add a step for a call that a guardrail refused, so it did not run."""
+        diagnosis = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=verdict.cause)
         why = {**why, "blocked": [verdict.item_id] if verdict.item_id else []}
-        step = Step(pre, action, pre, judged, t=len(self.steps), why=why)
+        step = Step(pre, action, pre, diagnosis, t=len(self.steps), why=why)
         self.steps.append(step)
         return step
 
     def replay(self, calls: Sequence[Call]) -> None:
-        """Calls that were answered before anybody looked."""
+        """Add steps for calls that were answered before this process followed the episode."""
         for n, call in enumerate(calls):
             if not call.result.startswith(REFUSED):
                 self.add_answer(self.state(calls[:n]), calls[: n + 1], why={})
 
     def trajectory(self, success: bool | None, score: float | None = None, **fields: Any) -> Trajectory:
-        """The episode, its score the reward of its last step."""
+        """Return the episode as a trajectory; the last step's reward is the score.
+
+        Args:
+            success: Whether the episode succeeded; None if unknown.
+            score: Score in [0, 1]. None means 1.0 for a success and 0.0 otherwise.
+            **fields: Further fields of `Trajectory`.
+        """
         score = float(bool(success)) if score is None else score
         steps = tuple(self.steps)
         if steps:
@@ -114,26 +130,36 @@ class ToolEpisode:
         return Trajectory(self.task, steps, success, score, **fields)
 
 
-# ---- messages of any make, as plain values
+# ---- messages of several formats as plain dictionaries
 
 
 def normalize_message(message: Any) -> dict[str, Any]:
-    """role, text, calls [{id, name, arguments}], answers (the id of the call), error: of LangChain's or OpenAI's forms.
+    """Return a LangChain or OpenAI message as a plain dictionary.
 
-    Of LangChain's own objects any role will do, as "other". Raises: ValueError for what else is no message.
+    Returns:
+        role: "system", "user", "assistant", "tool" or "other"; the latter only for LangChain objects.
+        text: The content as text.
+        calls: The tool calls, each with id, name and arguments.
+        answers: The id of the call that a tool message answers, or None.
+        error: Whether a tool message reports an error.
+
+    Raises:
+        ValueError: The value is not a message.
     """
     if hasattr(message, "type") and hasattr(message, "content"):
-        told = {name: getattr(message, name, None) for name in ("type", "content", "tool_calls", "tool_call_id")}
-        told |= {"name": getattr(message, "name", None), "status": getattr(message, "status", None)}
-        return _plain(told if _role(told) in _KNOWN else {**told, "type": "other"})
+        fields = {
+            name: getattr(message, name, None)
+            for name in ("type", "content", "tool_calls", "tool_call_id", "name", "status")
+        }
+        return _normalize(fields if _get_role(fields) in _ROLE_NAMES else {**fields, "type": "other"})
     if not isinstance(message, Mapping):
         raise ValueError(f"{message!r:.80} is not a message")
-    if message.get("lc") and "kwargs" in message:  # LangChain's serialised objects
-        named = str((message.get("id") or ["", ""])[-1]).removesuffix("Chunk").removesuffix("Message").lower()
-        return _plain({"type": named, **message["kwargs"]})
-    if isinstance(message.get("data"), Mapping):  # messages_to_dict
-        return _plain({"type": message.get("type"), **message["data"]})
-    return _plain(message)
+    if message.get("lc") and "kwargs" in message:  # the format of langchain_core.load.dumps
+        kind = str((message.get("id") or ["", ""])[-1]).removesuffix("Chunk").removesuffix("Message").lower()
+        return _normalize({"type": kind, **message["kwargs"]})
+    if isinstance(message.get("data"), Mapping):  # the format of langchain_core.messages.messages_to_dict
+        return _normalize({"type": message.get("type"), **message["data"]})
+    return _normalize(message)
 
 
 _ROLES = {
@@ -145,26 +171,26 @@ _ROLES = {
 }
 
 
-_KNOWN = ("system", "user", "assistant", "tool", "other")
+_ROLE_NAMES = ("system", "user", "assistant", "tool", "other")
 
 
-def _role(told: Mapping[str, Any]) -> str:
-    role = str(told.get("role") or told.get("type") or "").lower()
+def _get_role(fields: Mapping[str, Any]) -> str:
+    role = str(fields.get("role") or fields.get("type") or "").lower()
     return _ROLES.get(role, role)
 
 
-def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
-    role = _role(told)
-    if role not in _KNOWN:
-        raise ValueError(f"a message with the role {role!r}; system, user, assistant and tool are known")
-    calls = [normalize_call(call) for call in told.get("tool_calls") or ()]
-    if told.get("function_call"):  # OpenAI's form before tools
-        calls.append(normalize_call({"function": told["function_call"], "id": told["function_call"].get("name")}))
-    answers = told.get("tool_call_id") or (told.get("name") if role == "tool" else None)
-    failed = told.get("status") == "error"
+def _normalize(fields: Mapping[str, Any]) -> dict[str, Any]:
+    role = _get_role(fields)
+    if role not in _ROLE_NAMES:
+        raise ValueError(f"a message has the role {role!r}; use system, user, assistant or tool")
+    calls = [normalize_call(call) for call in fields.get("tool_calls") or ()]
+    if fields.get("function_call"):  # OpenAI's legacy format
+        calls.append(normalize_call({"function": fields["function_call"], "id": fields["function_call"].get("name")}))
+    answers = fields.get("tool_call_id") or (fields.get("name") if role == "tool" else None)
+    failed = fields.get("status") == "error"
     return {
         "role": role,
-        "text": extract_text(told.get("content")),
+        "text": extract_text(fields.get("content")),
         "calls": calls,
         "answers": answers,
         "error": failed,
@@ -172,7 +198,11 @@ def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def normalize_call(call: Any) -> dict[str, Any]:
-    """`{"function": {"name", "arguments": "{...}"}}` of OpenAI, `{"name", "args"}` of LangChain, or with `input`."""
+    """Return a tool call as a dictionary with id, name and arguments.
+
+    Accepts OpenAI's `{"function": {"name", "arguments": "{...}"}}`, LangChain's `{"name", "args"}`, and calls
+    with `input`.
+    """
     inner = call.get("function") or call
     arguments: Any = next((inner[key] for key in ("args", "arguments", "input") if inner.get(key) is not None), {})
     if isinstance(arguments, str):
@@ -186,46 +216,47 @@ def normalize_call(call: Any) -> dict[str, Any]:
 
 
 def extract_text(content: Any) -> str:
-    """The words of a content: text, a list of blocks, or anything else as JSON; lone surrogates replaced."""
+    """Return message content as text; blocks are joined, other values become JSON, lone surrogates are replaced."""
     if content is None:
         return ""
     if isinstance(content, list):
-        return "\n".join(filter(None, map(_text_of_block, content)))
+        return "\n".join(filter(None, map(_extract_block_text, content)))
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
     return text.encode(errors="replace").decode()
 
 
-def _text_of_block(block: Any) -> str:
+def _extract_block_text(block: Any) -> str:
     if isinstance(block, Mapping):
         return extract_text(block["text"]) if isinstance(block.get("text"), str) else f"[{block.get('type', 'data')}]"
     return extract_text(block)
 
 
 def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
-    """The calls in plain messages that were answered, in the order in which they were made.
+    """Yield the answered calls of plain messages, in the order in which they were made.
 
-    Ids may repeat (OpenAI's first form has the name of the function): a call has the next answer to its id.
+    Ids may repeat, as in OpenAI's legacy format, where the id is the function's name. Each call is matched with
+    the next unused answer to its id.
     """
-    told = list(messages)
+    plain = list(messages)
     answers: dict[Any, deque[Mapping[str, Any]]] = {}
-    for message in told:
+    for message in plain:
         if message["role"] == "tool":
-            answers.setdefault(_hashable(message["answers"]), deque()).append(message)
-    for message in told:
+            answers.setdefault(_make_hashable(message["answers"]), deque()).append(message)
+    for message in plain:
         for call in message["calls"]:
-            waiting = answers.get(_hashable(call["id"]))
+            waiting = answers.get(_make_hashable(call["id"]))
             if waiting:
                 answer = waiting.popleft()
                 result = clip(answer["text"].partition(f"\n\n{WARNED}")[0], SHOWN_CHARS)
                 yield Call(call["name"], call["arguments"], result, (result or "error") if answer["error"] else "")
 
 
-def _hashable(ref: Any) -> Any:
+def _make_hashable(ref: Any) -> Any:
     return ref if isinstance(ref, str) or ref is None else extract_text(ref)
 
 
 def split_at_request(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """The last request of a person in plain messages, and what follows it; all of them where there is none."""
+    """Return the text of the last user message and the messages after it; all messages if there is none."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at]["role"] == "user":
             return messages[at]["text"], messages[at + 1 :]
