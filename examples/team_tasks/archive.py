@@ -75,7 +75,7 @@ class Archive:
         tools = ToolEnvironment(
             self._tools(), lambda _, answer, __: float(answer == self.answer), name="archive", shown_calls=2
         )
-        return Slow(tools, latency.of)
+        return Slow(tools, latency.get_seconds)
 
     def _tools(self) -> Sequence[Any]:
         from langchain_core.tools import StructuredTool

@@ -189,10 +189,10 @@ async def _run(
     from hardwon.apps.cli import team_errands
     from hardwon.apps.cli.team_errands import Latency
 
-    latency = Latency().times(call_s / Latency().call_s)
+    latency = Latency().scale(call_s / Latency().call_s)
     seed = task - TEST if errand != "archive" and task >= TEST else task
-    with team_errands.errand(errand, seed, latency, fold=fold) as asked:
-        return await team_errands.team_of(asked, numbers, library, admission).arun(asked.task, asked.seed)
+    with team_errands.open_errand(errand, seed, latency, fold=fold) as asked:
+        return await team_errands.create_team(asked, numbers, library, admission).arun(asked.task, asked.seed)
 
 
 # -- tests ----------------------------------------------------------------------------------------

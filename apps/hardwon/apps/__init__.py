@@ -1,1 +1,1 @@
-"""How people reach the runtime and the library: the command line and the benchmarks."""
+"""Front ends of the runtime and the library: command line, HTTP API, dashboard, MCP server and importers."""

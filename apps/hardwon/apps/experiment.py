@@ -1,14 +1,14 @@
-"""An experiment: arms on identical seeds, learning on one fold, tested frozen and greedy on another.
+"""Run an experiment: arms on identical seeds that learn on one fold and are tested, frozen, on another.
 
-    random   any admissible action, no memory
-    empty    the same agent with an empty library: what memory within the episode alone is worth
-    task     the learnt library, retrieved once an episode, by task
-    step     the learnt library, consulted at every step: the agent that learns
-    unguarded   as step, its guardrails switched off
-    skills   as step, following the library's skills and remedies where one is offered
+    random      any admissible action, no memory
+    empty       the same agent with an empty library, which measures the memory within an episode
+    task        the learned library, retrieved once per episode by the task
+    step        the learned library, recalled at every step: the learning agent
+    unguarded   as step, with guardrails disabled
+    skills      as step, following skills and remedies of the library where they apply
 
-Each agent seed is one process. Every episode becomes a row of `episodes.jsonl`; an experiment that
-was killed goes on from these rows and the library when it is started again in the same folder.
+Each agent seed is one process. Every episode is a row of `episodes.jsonl`. An interrupted experiment continues from
+these rows and the library when you start it again in the same folder.
 """
 
 import json
@@ -37,15 +37,15 @@ Report = Callable[[Row], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is run. Written beside the results, so that they are never mixed with another plan's."""
+    """Definition of an experiment, stored beside the results so that two experiments never share a folder."""
 
     environment: str
     game: str | None
     params: str
     episodes: int
-    """Learnt from, per agent seed."""
+    """Number of training episodes per agent seed."""
     checkpoints: tuple[int, ...]
-    """Episodes after which the frozen agent is tested."""
+    """Numbers of training episodes after which the frozen agent is tested."""
     train_seeds: tuple[int, ...]
     eval_fold: str
     eval_seeds: tuple[int, ...]
@@ -53,7 +53,7 @@ class Plan:
     policy: str
     library: str
     seeds: tuple[int, ...]
-    """Agent seeds: each learns for itself, in another order, with other chances."""
+    """Agent seeds. Each learns on its own, with its own order of tasks and its own random choices."""
     max_steps: int
 
     def __post_init__(self) -> None:
@@ -66,12 +66,12 @@ class Plan:
             raise ConfigError(f"agent seeds are {list(self.seeds)}; give at least one, each once.")
 
     def library_path(self, seed: int) -> Path:
-        """The library of an agent seed: the path given for the first, named after the seed for the others."""
+        """Return the library of an agent seed; seeds after the first have their number in the file name."""
         path = Path(self.library)
         return path if seed == self.seeds[0] else path.with_name(f"{path.stem}-seed{seed}{path.suffix}")
 
     def tests(self) -> list[tuple[str, int]]:
-        """(arm, checkpoint) of every test; an arm that learns nothing is tested once."""
+        """Return (arm, checkpoint) of every test; an arm that does not learn is tested once."""
         return [
             (arm, checkpoint)
             for checkpoint in self.checkpoints
@@ -80,19 +80,32 @@ class Plan:
         ]
 
     def total(self) -> int:
-        """Episodes of all kinds, over all agent seeds."""
+        """Return the number of training and test episodes over all agent seeds."""
         return len(self.seeds) * (self.episodes * self.learns + len(self.tests()) * len(self.eval_seeds))
 
     @property
     def learns(self) -> bool:
-        """Whether any arm needs a learnt library."""
+        """Return whether any arm needs a learned library."""
         return bool(set(self.arms) - MEMORYLESS)
 
 
 def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report = lambda row: None) -> list[Row]:
-    """Run what is not done yet; returns all rows. Raises what the environment or the library raise."""
+    """Run the episodes that are not finished yet.
+
+    Args:
+        plan: The experiment.
+        out: Folder of the results.
+        jobs: Number of agent seeds to run in parallel; None for one per core.
+        on_row: Receives every row, earlier ones included.
+
+    Returns:
+        All rows, those of earlier runs first. Errors of the environment and the library propagate.
+
+    Raises:
+        ConfigError: The folder holds the results of another plan.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    done = _earlier_rows(plan, out)
+    done = _load_earlier_rows(plan, out)
     for row in done:
         on_row(row)
     with (out / "episodes.jsonl").open("a", encoding="utf-8") as file:
@@ -103,23 +116,25 @@ def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report =
             done.append(row)
             on_row(row)
 
-        known = frozenset(map(_name, done))
+        finished = frozenset(map(_row_key, done))
         workers = min(jobs or os.cpu_count() or 1, len(plan.seeds))
         if workers == 1:
             for seed in plan.seeds:
-                run_seed(plan, seed, known, keep)
+                run_seed(plan, seed, finished, keep)
         else:
-            _in_processes(plan, known, workers, keep)
+            _run_in_processes(plan, finished, workers, keep)
     return done
 
 
-def _in_processes(plan: Plan, known: frozenset[Any], workers: int, keep: Report) -> None:
+def _run_in_processes(plan: Plan, finished_keys: frozenset[Any], workers: int, keep: Report) -> None:
+    # "spawn", because a forked child would share the parent's SQLite connections and threads.
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     pool = ProcessPoolExecutor(workers, context, initializer=_join_pool, initargs=(queue,))
     try:
-        running: set[Future[None]] = {pool.submit(_run_seed_in_pool, plan, seed, known) for seed in plan.seeds}
+        running: set[Future[None]] = {pool.submit(_run_seed_in_pool, plan, seed, finished_keys) for seed in plan.seeds}
         while running:
+            # Only the parent writes episodes.jsonl, so rows of several workers cannot interleave.
             finished, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
             while not queue.empty():
                 keep(queue.get())
@@ -128,6 +143,7 @@ def _in_processes(plan: Plan, known: frozenset[Any], workers: int, keep: Report)
         while not queue.empty():
             keep(queue.get())
     except BaseException:
+        # `shutdown` alone waits for the running episodes, which can take minutes.
         for process in list((pool._processes or {}).values()):
             process.terminate()
         raise
@@ -139,42 +155,56 @@ _queue: Any = None
 
 
 def _join_pool(queue: Any) -> None:
-    """In a worker: Ctrl-C is the parent's business."""
+    """Initialize a worker process, which leaves Ctrl-C to its parent."""
     global _queue
     _queue = queue
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_seed_in_pool(plan: Plan, seed: int, known: frozenset[Any]) -> None:
-    run_seed(plan, seed, known, _queue.put)
+def _run_seed_in_pool(plan: Plan, seed: int, finished: frozenset[Any]) -> None:
+    run_seed(plan, seed, finished, _queue.put)
 
 
-def _earlier_rows(plan: Plan, out: Path) -> list[Row]:
-    """What an earlier, interrupted start of the same plan left; another plan's results are refused."""
+def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
+    """Return the rows of an earlier, interrupted run of the same plan.
+
+    Raises:
+        ConfigError: The folder holds the results of another plan.
+    """
+    # Through JSON, so that tuples compare equal to the lists in the file.
     written = json.loads(json.dumps(asdict(plan)))
     config, episodes = out / "plan.json", out / "episodes.jsonl"
     if config.exists() and json.loads(config.read_text(encoding="utf-8")) != written:
-        raise ConfigError(f"{out} holds the results of another plan. Give another --out, or remove it.")
+        raise ConfigError(f"{out} holds the results of another experiment. Give another --out, or remove the folder.")
     if not config.exists():
         for seed in plan.seeds:
             if plan.library_path(seed).exists() and episodes.exists():
-                raise ConfigError(f"{episodes} is of an unknown plan. Give another --out, or remove it.")
+                raise ConfigError(
+                    f"{episodes} belongs to an unknown experiment. Give another --out, or remove the file."
+                )
         config.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     if not episodes.exists():
         return []
     lines = episodes.read_bytes().split(b"\n")
     whole = [line for line in lines[:-1] if line]
-    if lines[-1]:  # cut in the middle of a line by a kill
+    if lines[-1]:  # the last line is incomplete: the process was killed while writing it
         episodes.write_bytes(b"\n".join(whole) + (b"\n" if whole else b""))
     return [json.loads(line) for line in whole]
 
 
-def _name(row: Row) -> tuple[Any, ...]:
+def _row_key(row: Row) -> tuple[Any, ...]:
     return (row["phase"], row["arm"], row["agent_seed"], row["trained"], row["seed"])
 
 
-def run_seed(plan: Plan, seed: int, known: frozenset[Any], report: Report) -> None:
-    """All that one agent seed does: test, learn up to the next checkpoint, test, ..."""
+def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) -> None:
+    """Run all episodes of one agent seed: test, learn until the next checkpoint, test, and so on.
+
+    Args:
+        plan: The experiment.
+        seed: The agent seed.
+        finished: Keys of the tests that are already finished.
+        report: Receives every new row.
+    """
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent, as_policy
     from hardwon.runtime.environments import open_environment
@@ -183,6 +213,7 @@ def run_seed(plan: Plan, seed: int, known: frozenset[Any], report: Report) -> No
     policy = as_policy(plan.policy)
     path = plan.library_path(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The library itself says how many training episodes are done: `_learn` continues from `library.episodes`.
     with ExperienceLibrary.open(path if plan.learns else ":memory:") as library:
         learner = Agent(policy, library, environment, arm="step", max_steps=plan.max_steps, seed=seed)
         try:
@@ -192,7 +223,7 @@ def run_seed(plan: Plan, seed: int, known: frozenset[Any], report: Report) -> No
                     _learn(learner, order, library.episodes, checkpoint, seed, report)
                 for arm, at in plan.tests():
                     if at == checkpoint:
-                        _test(plan, arm, library, environment, checkpoint, seed, known, report)
+                        _test(plan, arm, library, environment, checkpoint, seed, finished, report)
             if plan.learns:
                 library.index()
         finally:
@@ -200,7 +231,7 @@ def run_seed(plan: Plan, seed: int, known: frozenset[Any], report: Report) -> No
 
 
 def training_order(plan: Plan, seed: int) -> list[int]:
-    """Which training episode comes when: every seed of the fold once before any comes again."""
+    """Return the training seeds in order: every seed of the fold once before any repeats."""
     rng = random.Random(f"order:{seed}")
     order: list[int] = []
     while len(order) < plan.episodes:
@@ -212,7 +243,7 @@ def _learn(learner: "Agent", order: list[int], start: int, stop: int, seed: int,
     for episode in range(start, stop):
         began = time.process_time()
         result = learner.run("train", order[episode])
-        report(_row("learn", "step", seed, episode, order[episode], result, time.process_time() - began))
+        report(_make_row("learn", "step", seed, episode, order[episode], result, time.process_time() - began))
 
 
 def _test(
@@ -222,13 +253,13 @@ def _test(
     environment: Any,
     checkpoint: int,
     seed: int,
-    known: frozenset[Any],
+    finished: frozenset[Any],
     report: Report,
 ) -> None:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent, as_policy
 
-    missing = [one for one in plan.eval_seeds if ("test", arm, seed, checkpoint, one) not in known]
+    missing = [task for task in plan.eval_seeds if ("test", arm, seed, checkpoint, task) not in finished]
     consulted = ExperienceLibrary.open(":memory:") if arm in MEMORYLESS else library
     agent = Agent(
         as_policy("random" if arm == "random" else plan.policy),
@@ -243,17 +274,17 @@ def _test(
         seed=seed,
     )
     try:
-        for one in missing:
+        for task in missing:
             began = time.process_time()
-            result = agent.run(plan.eval_fold, one)
-            report(_row("test", arm, seed, checkpoint, one, result, time.process_time() - began))
+            result = agent.run(plan.eval_fold, task)
+            report(_make_row("test", arm, seed, checkpoint, task, result, time.process_time() - began))
     finally:
         agent.close()
-        if consulted is not library:
+        if consulted is not library:  # an in-memory library of this test
             consulted.close()
 
 
-def _row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, result: Any, cpu_s: float) -> Row:
+def _make_row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, result: Any, cpu_s: float) -> Row:
     episode = result.trajectory
     return {
         "phase": phase,
@@ -273,12 +304,17 @@ def _row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, result:
 
 
 def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
-    """The figures of every arm, at the last checkpoint it was tested at, and its curve."""
+    """Return the figures of every arm at its last checkpoint, and its learning curve.
+
+    Args:
+        plan: The experiment.
+        rows: All rows of the experiment; one without success is counted as excluded.
+    """
     tests = [row for row in rows if row["phase"] == "test"]
     control = {(row["agent_seed"], row["seed"]): row["success"] for row in tests if row["arm"] == "empty"}
     learning_s = sum(row["cpu_s"] for row in rows if row["phase"] == "learn")
     return {
-        arm: _summary(
+        arm: _summarise_arm(
             plan,
             [row for row in tests if row["arm"] == arm],
             {} if arm in MEMORYLESS else control,
@@ -288,14 +324,15 @@ def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def _summary(plan: Plan, rows: list[Row], control: Mapping[Any, Any], learning_s: float) -> dict[str, Any]:
+def _summarise_arm(plan: Plan, rows: list[Row], control: Mapping[Any, Any], learning_s: float) -> dict[str, Any]:
     last = max((row["trained"] for row in rows), default=0)
     final = [row for row in rows if row["trained"] == last and row["success"] is not None]
     per_seed = [_mean(row["success"] for row in final if row["agent_seed"] == seed) for seed in plan.seeds]
     points = sorted({row["trained"] for row in rows})
     curve = [[at, _mean(row["success"] for row in rows if row["trained"] == at)] for at in points]
-    if len(curve) == 1 and plan.episodes:  # learns nothing: the same at every point
+    if len(curve) == 1 and plan.episodes:  # the arm does not learn: draw a constant
         curve.append([plan.episodes, curve[0][1]])
+    # Harm compares the same task and agent seed with and without the library.
     paired = [(control[key], row["success"]) for row in final if (key := (row["agent_seed"], row["seed"])) in control]
     return {
         "success_rate": _mean(row["success"] for row in final),
@@ -303,7 +340,7 @@ def _summary(plan: Plan, rows: list[Row], control: Mapping[Any, Any], learning_s
         "per_seed": per_seed,
         "ci95": interval(per_seed, len(plan.eval_seeds)),
         "curve": curve,
-        "curve_ci95": [[at, *interval(_per_seed(plan, rows, at), len(plan.eval_seeds))] for at in points],
+        "curve_ci95": [[at, *interval(_mean_per_seed(plan, rows, at), len(plan.eval_seeds))] for at in points],
         "steps": _mean(row["steps"] for row in final),
         "blocked": _mean(row["blocked"] for row in final),
         "task_lost": _mean(row["ending"] == "task_lost" for row in final),
@@ -314,7 +351,7 @@ def _summary(plan: Plan, rows: list[Row], control: Mapping[Any, Any], learning_s
     }
 
 
-def _per_seed(plan: Plan, rows: list[Row], at: int) -> list[float]:
+def _mean_per_seed(plan: Plan, rows: list[Row], at: int) -> list[float]:
     return [
         _mean(r["success"] for r in rows if r["agent_seed"] == seed and r["trained"] == at and r["success"] is not None)
         for seed in plan.seeds
@@ -322,12 +359,19 @@ def _per_seed(plan: Plan, rows: list[Row], at: int) -> list[float]:
 
 
 def _mean(values: Iterable[Any]) -> float:
-    known = [float(value) for value in values if value is not None]
-    return round(sum(known) / len(known), 4) if known else 0.0
+    present = [float(value) for value in values if value is not None]
+    return round(sum(present) / len(present), 4) if present else 0.0
 
 
 def interval(per_seed: list[float], episodes: int) -> list[float]:
-    """95% interval of a success rate: Student's t over agent seeds; Wilson's over episodes for one seed."""
+    """Return the 95% interval of a success rate.
+
+    Student's t over agent seeds, or the Wilson interval over episodes for one seed.
+
+    Args:
+        per_seed: Success rate of every agent seed, in [0, 1].
+        episodes: Number of test episodes per seed.
+    """
     n = len(per_seed)
     mean = sum(per_seed) / n
     if n == 1:

@@ -112,4 +112,4 @@ def test_an_interruption_says_where_the_library_is(hardwon, learnt, monkeypatch)
 
     monkeypatch.setattr("hardwon.memory.ExperienceLibrary.stats", interrupted)
     result = hardwon("memory", "stats", learnt, expect=130)
-    assert result.stderr == f"interrupted. The library is at {learnt}; what was written is kept.\n"
+    assert result.stderr == f"interrupted. The library is at {learnt}; finished writes are kept.\n"

@@ -93,7 +93,7 @@ def test_an_item_is_edited_in_an_editor(hardwon_json, own, item, editor):
 
 def test_a_file_that_was_left_as_it_was_changes_nothing(hardwon, own, item, editor):
     editor("no such text", "")
-    assert "left as it was" in hardwon("memory", "edit", own, item.id, "--editor").stdout
+    assert "is unchanged" in hardwon("memory", "edit", own, item.id, "--editor").stdout
 
 
 def test_what_was_written_in_an_editor_is_kept_when_it_cannot_be_used(hardwon, hardwon_json, own, item, editor):
@@ -106,7 +106,9 @@ def test_what_was_written_in_an_editor_is_kept_when_it_cannot_be_used(hardwon, h
     assert hardwon_json("memory", "edit", own, item.id, "--from", mended)["item"]["score"] == item.score
 
 
-@pytest.mark.parametrize(("program", "said"), [("no-such-editor", "cannot be started"), ("false", "ended with code 1")])
+@pytest.mark.parametrize(
+    ("program", "said"), [("no-such-editor", "cannot be started"), ("false", "exited with code 1")]
+)
 def test_an_editor_that_fails_is_named(hardwon, own, item, editor, monkeypatch, program, said):
     editor("", "")
     monkeypatch.setenv("EDITOR", program)
@@ -123,7 +125,7 @@ def test_retire_keeps_the_reason(hardwon, own, item):
 @pytest.mark.parametrize("command", [["retire"], ["release"]])
 def test_a_reason_is_needed(hardwon, own, item, command):
     hardwon("memory", *command, own, item.id, expect=2)
-    assert "give a reason" in hardwon("memory", *command, own, item.id, "--why", " ", expect=2).stderr
+    assert "give a short reason" in hardwon("memory", *command, own, item.id, "--why", " ", expect=2).stderr
 
 
 def test_pin_and_unpin(hardwon_json, own, item):
@@ -240,7 +242,7 @@ def test_forget_asks_counts_and_forgets(hardwon, hardwon_json, own):
     assert (done["erased"], done["counts"]) == (True, counted["counts"])
     assert hardwon_json("memory", "ls", own, "--episodes")["total"] == before - 1
     hardwon("memory", "verify", own)
-    assert "Nothing in this library" in hardwon("memory", "forget", own, "--text", "no such words at all").stderr
+    assert "No record in this library" in hardwon("memory", "forget", own, "--text", "no such words at all").stderr
     assert "is forgotten" not in hardwon("memory", "forget", own, "-n", "nonsense", "--yes", expect=2).stderr
     for wrong in ([], ["--text", "a", "--writer", "b"]):
         hardwon("memory", "forget", own, *wrong, "--yes", expect=2)

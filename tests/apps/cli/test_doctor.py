@@ -16,8 +16,8 @@ def test_the_report_names_what_matters(hardwon_json):
 
 
 def test_a_missing_package_names_its_extra(hardwon, monkeypatch):
-    known = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "minigrid" else known(name))
+    known = doctor._find_version
+    monkeypatch.setattr(doctor, "_find_version", lambda name: None if name == "minigrid" else known(name))
     printed = " ".join(hardwon("doctor").stdout.split())
     assert "babyai minigrid not installed: pip install '.[babyai]'" in printed
     assert "babyai pip install '.[babyai]'" in printed
@@ -27,22 +27,22 @@ def test_every_environment_says_what_to_run_from_a_clone(monkeypatch):
     """Without any package, and then with the packages but without the programs and games that they need."""
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr(doctor, "_version", lambda name: None)
-    needs = doctor.environments(doctor.installed())
+    monkeypatch.setattr(doctor, "_find_version", lambda name: None)
+    needs = doctor.check_environments(doctor.find_packages())
     assert needs["bfcl"] == "pip install --no-deps bfcl-eval mpmath"
     assert all(needs[name] == f"pip install '.[{name}]'" for name in needs if name != "bfcl")
-    monkeypatch.setattr(doctor, "_version", lambda name: "1.0")
-    needs = doctor.environments(doctor.installed())
+    monkeypatch.setattr(doctor, "_find_version", lambda name: "1.0")
+    needs = doctor.check_environments(doctor.find_packages())
     assert [name for name, need in needs.items() if need is None] == ["textworld", "babyai", "bfcl", "scienceworld"]
     assert "ALFWORLD_DATA" in str(needs["alfworld"])
     assert "chromium and chromedriver" in str(needs["miniwob"])
     monkeypatch.setenv("ALFWORLD_DATA", "games")
-    assert doctor.environments(doctor.installed())["alfworld"] is None
+    assert doctor.check_environments(doctor.find_packages())["alfworld"] is None
 
 
 def test_a_missing_core_package_is_an_error(hardwon, monkeypatch):
-    known = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "numpy" else known(name))
+    known = doctor._find_version
+    monkeypatch.setattr(doctor, "_find_version", lambda name: None if name == "numpy" else known(name))
     hardwon("doctor", expect=1)
 
 

@@ -157,7 +157,7 @@ def test_quarantine_lists_what_waits(hardwon, hardwon_json, varied):
 
 
 def test_an_empty_quarantine_says_so(hardwon, learnt):
-    assert "Nothing waits" in hardwon("memory", "quarantine", learnt).stdout
+    assert "No item is in quarantine" in hardwon("memory", "quarantine", learnt).stdout
 
 
 def test_ls_refuses_what_episodes_do_not_have(hardwon, learnt):
@@ -216,7 +216,7 @@ def test_search_filters_by_kind(hardwon_json, learnt):
 
 
 def test_search_for_nothing_is_a_wrong_call(hardwon, learnt):
-    assert "nothing to look for" in hardwon("memory", "search", learnt, " ", expect=2).stderr
+    assert "the text is empty" in hardwon("memory", "search", learnt, " ", expect=2).stderr
 
 
 def test_guardrails_say_what_when_and_how_often(hardwon_json, learnt):
@@ -324,7 +324,7 @@ def test_an_empty_namespace_names_those_that_are_not(hardwon, tmp_path, command)
     with ExperienceLibrary.open(path), ExperienceLibrary.open(path, namespace="Acme Corp") as acme:
         acme.record(Trajectory("t", (), True))
     shown = hardwon("memory", command[0], path, *command[1:]).stdout
-    assert "Others have experience: Acme Corp (1 episodes)." in shown
+    assert "Namespaces with episodes: Acme Corp (1 episodes)." in shown
     assert "--namespace 'Acme Corp'" in shown
 
 

@@ -154,7 +154,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 def test_another_plan_in_the_same_folder_is_refused(tmp_path):
     plan = replace(plan_in(tmp_path), episodes=0, checkpoints=(0,), arms=("empty",))
     run_plan(plan, tmp_path)
-    with pytest.raises(ConfigError, match="another plan"):
+    with pytest.raises(ConfigError, match="another experiment"):
         run_plan(replace(plan, max_steps=10), tmp_path)
 
 

@@ -28,8 +28,8 @@ HALL = "You are in the hall. To the North you see the kitchen. To the East you s
 
 def sent(k, admission, seed=3, what="archive"):
     """A run of a team, in no time."""
-    with ExperienceLibrary.open(":memory:") as library, team_errands.errand(what, seed, Latency()) as asked:
-        return run_counted(team_errands.team_of(asked, range(k), library, admission).arun(asked.task, asked.seed))
+    with ExperienceLibrary.open(":memory:") as library, team_errands.open_errand(what, seed, Latency()) as asked:
+        return run_counted(team_errands.create_team(asked, range(k), library, admission).arun(asked.task, asked.seed))
 
 
 # -- the clock
@@ -94,7 +94,10 @@ def test_nothing_outside_of_the_archive_is_read(tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_clerk_finds_the_answer_in_a_way_of_its_own(tmp_path, seed):
-    with ExperienceLibrary.open(":memory:") as library, team_errands.errand("archive", seed, Latency(0, 0, 0)) as asked:
+    with (
+        ExperienceLibrary.open(":memory:") as library,
+        team_errands.open_errand("archive", seed, Latency(0, 0, 0)) as asked,
+    ):
         runs = [
             Agent(Clerk(n, Latency(0, 0, 0)), library, asked.environment, learn=False, max_steps=80).run(asked.task)
             for n in range(2)
@@ -135,7 +138,7 @@ def test_scouts_find_the_coin_together():
 
 
 def test_an_errand_or_an_admission_that_does_not_exist_is_named():
-    with pytest.raises(UnknownName, match="archive, rooms"), team_errands.errand("shopping", 0, Latency()):
+    with pytest.raises(UnknownName, match="archive, rooms"), team_errands.open_errand("shopping", 0, Latency()):
         pass
     with pytest.raises(UnknownName, match="none"):
         team_errands.open_admission("some")
@@ -179,9 +182,9 @@ def test_a_call_that_is_wrong_says_so(hardwon, wrong):
 
 def test_the_live_view_shows_who_does_what():
     view = View(2)
-    view.heard(Event("team 1", "step", "read(file=1)"))
-    view.heard(Event("team 1", "shared", "read(file=1) -> a page", 1))
-    view.heard(Event("team 2", "pulled", "read(file=1) -> a page", 1))
+    view.handle_event(Event("team 1", "step", "read(file=1)"))
+    view.handle_event(Event("team 1", "shared", "read(file=1) -> a page", 1))
+    view.handle_event(Event("team 2", "pulled", "read(file=1) -> a page", 1))
     shown = io.StringIO()
     Console(file=shown, width=100).print(view.table())
     assert "team 2  reads read(file=1) -> a page" in shown.getvalue()

@@ -72,7 +72,7 @@ def test_a_run_is_trained_evaluated_and_exported(config, tmp_path):
     assert "holds a run already" in hardwon("train", config, code=2).stderr
     assert "1 iterations" in hardwon("train", config, "--resume", "-q").stdout
     assert "unknown arm 'experiense'" in hardwon("eval", tmp_path / "run", "--arm", "experiense", code=2).stderr
-    assert "--game is for a policy" in hardwon("eval", tmp_path / "run", "--game", "coin", code=2).stderr
+    assert "--game applies to a policy" in hardwon("eval", tmp_path / "run", "--game", "coin", code=2).stderr
 
 
 def test_any_policy_is_evaluated_with_and_without_a_library(learnt, monkeypatch):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.apps.render.views import failures_words, probation_words
-from hardwon.apps.shared.explain import explain, guarded, happened, outcome, resolve
+from hardwon.apps.shared.explain import describe_effect, describe_outcome, explain, resolve, summarize_blocks
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import UnknownName
 
@@ -70,7 +70,7 @@ def test_a_beginning_of_an_id_is_enough(library):
 def test_a_beginning_of_several_ids_asks_for_more(learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         start = library.items()[0].id[:1]
-        with pytest.raises(UnknownName, match=r"is the beginning of .* Give more of it"):
+        with pytest.raises(UnknownName, match=r"is the prefix of .* Give a longer prefix"):
             resolve(library, start)
 
 
@@ -89,10 +89,10 @@ def test_an_item_written_by_hand_has_no_evidence(own):
 
 def test_what_happened_is_the_answer_else_the_difference():
     here = State("a hall", location="hall")
-    assert happened(here, State("a hall", location="hall", feedback="You wait.")) == "You wait."
-    assert happened(here, State("a cellar", location="cellar")) == "now in the cellar"
-    assert happened(State("a hall"), State("a dark hall")) == "a dark hall"
-    assert happened(here, here) == "nothing changed"
+    assert describe_effect(here, State("a hall", location="hall", feedback="You wait.")) == "You wait."
+    assert describe_effect(here, State("a cellar", location="cellar")) == "now in the cellar"
+    assert describe_effect(State("a hall"), State("a dark hall")) == "a dark hall"
+    assert describe_effect(here, here) == "nothing changed"
 
 
 def test_every_count_of_an_attempt_names_its_steps(library):
@@ -115,9 +115,9 @@ def test_a_guardrail_is_as_precise_as_its_overrides_say():
     usage = {"trajectory_id": "a", "arm": "retrieved", "control_outcome": None}
     blocked = {**usage, "mode": "blocked", "outcome": 1.0}
     failed, worked = ({**usage, "mode": "overridden", "outcome": outcome} for outcome in (0.0, 1.0))
-    told = guarded([blocked, blocked, failed, failed, failed, worked])
+    told = summarize_blocks([blocked, blocked, failed, failed, failed, worked])
     assert (told["blocked"], told["overridden"], told["worked"], told["precision"]) == (2, 4, 1, 0.75)
-    assert guarded([blocked])["precision"] is None
+    assert summarize_blocks([blocked])["precision"] is None
 
 
 def test_an_item_says_what_it_is_worth(library):
@@ -158,6 +158,6 @@ def test_a_guardrail_says_why_its_evidence_failed_and_when_it_is_tried_next(own,
 
 def test_a_step_that_was_not_run_does_not_read_as_happened(episode):
     (step,) = episode("shake drawer", failure=Failure.BLOCKED).steps
-    assert outcome(step) == "not run: a guardrail refused it (no reason is told)"
+    assert describe_outcome(step) == "not run: a guardrail refused it (no reason is given)"
     (step,) = episode("shake drawer", failure=Failure.REJECTED).steps
-    assert outcome(step) == "not run: a person refused it (no reason is told)"
+    assert describe_outcome(step) == "not run: a person refused it (no reason is given)"

@@ -35,8 +35,8 @@ def test_a_strategy_that_is_part_of_an_estimate_which_chose_an_action_was_used(t
                 )
             )
         library.add(Item("strategy", "Prefer `open X` when you can", id="st-other", source="experience"))
-        found, _ = lists.items(library, ["strategy"], sort="used", limit=9)
-        used = dict(zip([item.id for item in found], lists.uses(library, found), strict=True))
+        found, _ = lists.list_items(library, ["strategy"], sort="used", limit=9)
+        used = dict(zip([item.id for item in found], lists.count_uses(library, found), strict=True))
         assert explain.explain_item(library, strategy_id(GENERAL))["estimated"] == 3
     assert used[strategy_id(GENERAL)] == used[strategy_id(SPECIAL)] == 3
     assert sum(used.values()) == 6

@@ -1,7 +1,7 @@
-"""The command line, `hardwon`: doors to rooms that are built elsewhere.
+"""Define the `hardwon` command line.
 
-Results go to stdout, progress and logs to stderr. Exit codes: 0 done, 1 the work failed, 2 the call
-was wrong, 130 interrupted. `hardwon --help` imports no room: no library, no LangGraph, no torch.
+Results go to stdout, progress and logs to stderr. Exit codes: 0 success, 1 the work failed, 2 the command was used
+incorrectly, 130 interrupted. `hardwon --help` imports neither the library nor LangGraph nor torch.
 """
 
 import errno
@@ -22,32 +22,43 @@ __all__ = ["app", "main"]
 
 
 class Commands(TyperGroup):
-    """The root group: what goes wrong becomes one line on stderr and an exit code."""
+    """Root command group that reports an error as one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
+            # Commands add notes that name the state left on disk, for example the path of the library.
             typer.echo(" ".join(["interrupted.", *getattr(stop, "__notes__", ())]), err=True)
             raise typer.Exit(130) from stop
         except (RuntimeError, ValueError, LookupError, ImportError, OSError) as error:
             code = exit_code(error)
             if code is None:
                 raise
+            # The message goes on one line so that scripts can read it.
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(code) from error
 
 
 def exit_code(error: Exception) -> int | None:
-    """2 when the call was wrong, 1 when the work failed, None for what nobody raised on purpose."""
+    """Return the exit code for an error.
+
+    Args:
+        error: The exception that a command raised.
+
+    Returns:
+        2 for incorrect usage, 1 for failed work, None for an unexpected exception, which keeps its traceback.
+    """
     if isinstance(error, typer.Exit):
         return None
+    # Imported here so that `hardwon --help` does not load the library.
     from hardwon.memory.errors import ConfigError, HardwonError, MissingExtra, UnknownName
 
     if isinstance(error, ConfigError | UnknownName | MissingExtra):
         return 2
     if isinstance(error, OSError):
+        # EPIPE means that the reader closed the pipe (`hardwon ... | head`); click exits quietly on it.
         return None if error.errno == errno.EPIPE else 1
     return 1 if isinstance(error, HardwonError) else None
 
@@ -61,7 +72,7 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"hardwon {version('hardwon')}")
         raise typer.Exit
@@ -70,10 +81,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def hardwon(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """An agent runtime that consults a durable library of its own experience at every step."""
+    """Run the `hardwon` command line."""
 
 
 app.command()(run)
@@ -89,5 +100,5 @@ app.add_typer(serve.app, name="serve")
 
 
 def main() -> None:
-    """The `hardwon` command."""
+    """Run the `hardwon` command."""
     app()

@@ -1,4 +1,4 @@
-"""`hardwon bench`: the benchmarks of the clone that hardwon runs from. They are not part of the package."""
+"""Add `hardwon bench` when hardwon runs from a clone; the package does not include the benchmarks."""
 
 import typer
 
@@ -8,17 +8,17 @@ _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opt
 
 
 def add_to(commands: typer.Typer) -> None:
-    """Add `bench` to a command line: the benchmarks, or one command that says where they are."""
+    """Add `bench` to a command line: the benchmarks, or a command that explains how to get them."""
     if find_clone() is None:
         commands.command("bench", context_settings=_ANYTHING)(explain_missing)
         return
     use_clone("hardwon bench")
-    # Nothing else of the clone is imported here: a benchmark loads what it measures when it runs.
+    # Only the command definitions are imported: a benchmark loads the systems it measures when it runs.
     from benchmarks.cli import app
 
     commands.add_typer(app, name="bench")
 
 
 def explain_missing() -> None:
-    """Measure: speed, other memories, retrieval, training, and what is learnt. Needs a clone."""
+    """Run benchmarks of speed, retrieval, training and learning. Needs a clone of the repository."""
     use_clone("hardwon bench")

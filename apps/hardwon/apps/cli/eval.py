@@ -1,6 +1,6 @@
-"""`hardwon eval`: a checkpoint, or any policy of the runtime, in worlds it has not learnt from.
+"""Define `hardwon eval`, which evaluates a checkpoint or a policy on held-out tasks.
 
-Nothing is learnt and no library is written. What a checkpoint's own settings say need not be said.
+Nothing is learned and no library is written. The settings of a checkpoint are the defaults of the options.
 """
 
 import asyncio
@@ -24,35 +24,38 @@ def evaluate(
     ],
     environment: Annotated[
         str | None,
-        typer.Option(help="For a policy: one of `hardwon run --help`.", show_default=False),
+        typer.Option(help="For a policy: an environment listed in `hardwon run --help`.", show_default=False),
     ] = None,
-    game: Annotated[str | None, typer.Option(help="Which of its games.", show_default=False)] = None,
-    params: Annotated[str, typer.Option(help="The game's parameters, as NAME=NUMBER, NAME=NUMBER.")] = "",
-    max_steps: Annotated[int, typer.Option(min=1, help="Steps after which a policy's episode ends.")] = 50,
+    game: Annotated[str | None, typer.Option(help="A game of the environment.", show_default=False)] = None,
+    params: Annotated[str, typer.Option(help="Parameters of the game, as NAME=NUMBER, NAME=NUMBER.")] = "",
+    max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps of an episode, for a policy.")] = 50,
     fold: Annotated[
-        str | None, typer.Option(help="Fold of the worlds: train, dev, test. Default: the settings'.")
+        str | None, typer.Option(help="Fold of the tasks: train, dev or test. Default: from the settings.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds of the worlds, as A-B. Default: the settings'.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds of the tasks, as A-B. Default: from the settings.")] = None,
     arm: Annotated[
-        list[str] | None, typer.Option("--arm", "-a", help="Only this arm; repeat it for several.", show_default=False)
+        list[str] | None,
+        typer.Option("--arm", "-a", help="Evaluate only this arm; repeat it for several.", show_default=False),
     ] = None,
-    copies: Annotated[int | None, typer.Option(min=1, help="Episodes a world and arm.", show_default=False)] = None,
+    copies: Annotated[int | None, typer.Option(min=1, help="Episodes per task and arm.", show_default=False)] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="Of a checkpoint's policy; 0 is greedy.", show_default=False)
+        float | None, typer.Option(min=0, help="Sampling temperature of a checkpoint; 0 is greedy.", show_default=False)
     ] = None,
     library: Annotated[
         Path | None, typer.Option(help="The library that a policy recalls from.", show_default=False)
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Play WHAT in held-out worlds and compare its arms: success with 95% ranges, harm, steps, tokens."""
+    """Evaluate WHAT on held-out tasks and compare its arms: success with 95% intervals, harm, steps and tokens."""
     if Path(what).is_dir():
         given = {"--environment": environment, "--game": game, "--params": params, "--library": library}
         if extra := [name for name, value in given.items() if value]:
-            raise ConfigError(f"{extra[0]} is for a policy; the checkpoint {what} says it itself. Leave it out.")
-        report = _checkpoint(Path(what), fold, seeds, arm, copies, temperature)
+            raise ConfigError(
+                f"{extra[0]} applies to a policy; the checkpoint {what} has its own setting. Leave it out."
+            )
+        report = _evaluate_checkpoint(Path(what), fold, seeds, arm, copies, temperature)
     else:
-        report = _policy(what, environment, game, params, max_steps, fold, seeds, library, arm, copies)
+        report = _evaluate_policy(what, environment, game, params, max_steps, fold, seeds, library, arm, copies)
     if as_json:
         common.say_json(report)
     else:
@@ -61,7 +64,7 @@ def evaluate(
         print_arms(report)
 
 
-def _checkpoint(
+def _evaluate_checkpoint(
     folder: Path,
     fold: str | None,
     seeds: str | None,
@@ -74,12 +77,12 @@ def _checkpoint(
     from hardwon.trainers.session import read_config
 
     checkpoint = find(folder, common.tell)
-    worlds = _worlds(read_config(checkpoint).tasks.eval, fold, seeds)
+    worlds = _override_worlds(read_config(checkpoint).tasks.eval, fold, seeds)
     report = asyncio.run(evaluate_checkpoint(checkpoint, worlds, arms, copies, temperature))
     return {name: asdict(part) for name, part in report.items()}
 
 
-def _policy(
+def _evaluate_policy(
     name: str,
     environment: str | None,
     game: str | None,
@@ -92,19 +95,19 @@ def _policy(
     copies: int | None,
 ) -> Mapping[str, Any]:
     if environment is None:
-        raise ConfigError(f"there is no folder {name}; for the policy of that name, say --environment textworld.")
+        raise ConfigError(f"there is no folder {name}; for a policy of that name, add --environment textworld.")
     if library is not None:
         common.must_exist(library)
     from hardwon.trainers.config.schema import EnvironmentConfig, Worlds
     from hardwon.trainers.evaluate import evaluate_policy
 
     world = EnvironmentConfig(name=environment, game=game, params=params, max_steps=max_steps)
-    worlds = _worlds(Worlds(fold="dev" if environment == "textworld" else "", seeds="0-29"), fold, seeds)
+    worlds = _override_worlds(Worlds(fold="dev" if environment == "textworld" else "", seeds="0-29"), fold, seeds)
     report = evaluate_policy(name, world, worlds, library, arms or (), copies or 1)
     return {arm: asdict(part) for arm, part in report.items()}
 
 
-def _worlds(known: "Worlds", fold: str | None, seeds: str | None) -> "Worlds":
+def _override_worlds(defaults: "Worlds", fold: str | None, seeds: str | None) -> "Worlds":
     from hardwon.trainers.config.schema import Worlds
 
-    return Worlds(fold=known.fold if fold is None else fold, seeds=known.seeds if seeds is None else seeds)
+    return Worlds(fold=defaults.fold if fold is None else fold, seeds=defaults.seeds if seeds is None else seeds)

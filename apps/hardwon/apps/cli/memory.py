@@ -1,4 +1,4 @@
-"""`hardwon memory`: looking at a library. The commands that change one are in `cli.curate`.
+"""Define the commands of `hardwon memory` that read a library; `cli.curate` defines the commands that change one.
 
 hardwon memory stats runs/demo/library.db
 hardwon memory ls runs/demo/library.db --kind guardrail
@@ -19,25 +19,30 @@ from hardwon.apps.shared.common import AsJson, ItemId, Library, Namespace, opene
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary, Hit
 
-app = typer.Typer(no_args_is_help=True, help="Look at a library, and tend it.")
+app = typer.Typer(no_args_is_help=True, help="Inspect and edit a library.")
 
-Limit = Annotated[int, typer.Option("--limit", "-k", min=1, max=100_000, help="How many to show.")]
-Offset = Annotated[int, typer.Option(min=0, max=1_000_000_000, help="How many to skip first.")]
+Limit = Annotated[int, typer.Option("--limit", "-k", min=1, max=100_000, help="Number of rows to show.")]
+Offset = Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Number of rows to skip.")]
 Page = Annotated[
     int | None,
-    typer.Option(min=1, max=1_000_000, help="Which page of --limit to show, not --offset.", show_default="the first"),
+    typer.Option(
+        min=1,
+        max=1_000_000,
+        help="Page number, in pages of --limit rows; instead of --offset.",
+        show_default="the first",
+    ),
 ]
 Kinds = Annotated[
     list[str] | None,
     typer.Option(
-        "--kind", help="Only items of this kind; may be given several times.", show_default="every kind"
+        "--kind", help="Only items of this kind; repeat it for several.", show_default="every kind"
     ),
 ]  # fmt: skip
-Status = Annotated[str, typer.Option(help="Those that are active, quarantined, retired, or all.")]
+Status = Annotated[str, typer.Option(help="Status: active, quarantined, retired or all.")]
 
 
-def _only(words: str) -> Any:
-    """An option that lets everything pass unless it is given."""
+def _filter_option(words: str) -> Any:
+    """Return an option for a filter; an omitted option filters nothing."""
     return typer.Option(help=words, show_default=False)
 
 
@@ -46,64 +51,76 @@ def stats(
     path: Library,
     namespace: Namespace = "default",
     migrate: Annotated[
-        bool, typer.Option("--migrate", help="Bring a library of an older hardwon to this one's schema first.")
+        bool, typer.Option("--migrate", help="First migrate a library of an older version to the current schema.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Counts of every tier, sizes and ages."""
+    """Show the number of episodes, steps, situations and items, and the size and age of the library."""
     from hardwon.apps.render import tier_views
     from hardwon.apps.shared import file_queries
 
     with opened(path, namespace, write=migrate) as library:
-        figures = {**library.stats(), **file_queries.tiers(path, namespace)}
+        figures = {**library.stats(), **file_queries.count_tiers(path, namespace)}
     if as_json:
         say_json(figures)
         return
     out().print(tier_views.stats_view(figures))
     if not figures["episodes"]:
-        _say_bare(path)
+        _print_empty_advice(path)
 
 
-def _skipped(limit: int, offset: int, page: int | None) -> int:
-    """How many rows come before what is to be shown."""
+def _count_skipped(limit: int, offset: int, page: int | None) -> int:
+    """Return the number of rows before the requested page."""
     if page is not None and offset:
-        raise typer.BadParameter("--page and --offset say the same; give one of them.")
+        raise typer.BadParameter("--page and --offset both select the page; give one of them.")
     return offset if page is None else (page - 1) * limit
 
 
-def _say_bare(path: Path) -> None:
-    """What to do about a namespace without experience; the command is never broken over lines."""
+def _print_empty_advice(path: Path) -> None:
+    """Explain what to do when a namespace has no experience.
+
+    Lines do not wrap, so that you can copy the command.
+    """
     from hardwon.apps.shared import file_queries
 
-    if others := file_queries.filled(path):
-        named = ", ".join(f"{name} ({count} episodes)" for name, count in others.items())
-        out().print(f"Nothing is recorded in this namespace. Others have experience: {named}.", soft_wrap=True)
-        out().print(f"  hardwon memory ls {path} --namespace {shlex.quote(next(iter(others)))}", soft_wrap=True)
+    if counts := file_queries.count_episodes(path):
+        names = ", ".join(f"{name} ({count} episodes)" for name, count in counts.items())
+        out().print(f"Nothing is recorded in this namespace. Namespaces with episodes: {names}.", soft_wrap=True)
+        out().print(f"  hardwon memory ls {path} --namespace {shlex.quote(next(iter(counts)))}", soft_wrap=True)
         return
     out().print("This library has no experience yet. Record some with:")
     out().print(f"  hardwon run textworld --library {path}", soft_wrap=True)
 
 
 def _print_page(
-    found: Sequence[Any],
+    rows: Sequence[Any],
     layout: Callable[[Any], RenderableType],
     noun: str,
     offset: int,
     total: int,
-    bare: Path | None,
+    empty_path: Path | None,
 ) -> None:
-    """A page of a list for people, or why there is none; which part it is goes to stderr."""
-    if found:
-        out().print(layout(found))
-        tell(f"{noun} {offset + 1}-{offset + len(found)} of {total}")
-    elif bare is not None and not total:
-        _say_bare(bare)
+    """Print one page of a list, or explain why it is empty; the position in the list goes to stderr.
+
+    Args:
+        rows: The rows of the page.
+        layout: Renders the rows.
+        noun: What a row is, in the plural.
+        offset: Number of rows before the page.
+        total: Number of rows on all pages.
+        empty_path: The path of the library if nothing is recorded in it, else None.
+    """
+    if rows:
+        out().print(layout(rows))
+        tell(f"{noun} {offset + 1}-{offset + len(rows)} of {total}")
+    elif empty_path is not None and not total:
+        _print_empty_advice(empty_path)
     else:
         out().print(f"No {noun} from number {offset + 1} on: there are {total}." if total else f"No such {noun}.")
 
 
-def _bare(library: "ExperienceLibrary", path: Path) -> Path | None:
-    """The path of a library in which nothing was recorded."""
+def _find_empty(library: "ExperienceLibrary", path: Path) -> Path | None:
+    """Return the path if nothing is recorded in the library, else None."""
     return None if library.trajectories(limit=1) else path
 
 
@@ -112,17 +129,21 @@ def ls(
     path: Library,
     kind: Kinds = None,
     status: Status = "active",
-    trust: Annotated[str | None, _only("Only items that are trusted, or untrusted.")] = None,
+    trust: Annotated[str | None, _filter_option("Only trusted or only untrusted items.")] = None,
     source: Annotated[
-        str | None, _only("Only items from: person, experience, model, import, client or environment.")
+        str | None,
+        _filter_option("Only items from this source: person, experience, model, import, client or environment."),
     ] = None,
-    writer: Annotated[str | None, _only("Only items by this writer: user, rules, chat:MODEL/3.")] = None,
-    tag: Annotated[str | None, _only("Only items with this tag: a verb, a thing, a failure.")] = None,
-    location: Annotated[str | None, _only("Only items known to apply in this place.")] = None,
+    writer: Annotated[
+        str | None, _filter_option("Only items by this writer, such as user, rules or chat:MODEL/3.")
+    ] = None,
+    tag: Annotated[str | None, _filter_option("Only items with this tag: a verb, an object or a failure.")] = None,
+    location: Annotated[str | None, _filter_option("Only items that apply in this location.")] = None,
     signature: Annotated[
-        str | None, _only("Only items known to apply in this situation; `hardwon memory clusters` lists them.")
+        str | None,
+        _filter_option("Only items that apply in this situation; `hardwon memory clusters` lists the signatures."),
     ] = None,
-    text: Annotated[str | None, _only("Only items with these words.")] = None,
+    text: Annotated[str | None, _filter_option("Only items that contain these words.")] = None,
     min_score: Annotated[float, typer.Option(min=0, max=1, help="Only items with at least this score.")] = 0.0,
     sort: Annotated[str, typer.Option(help="Order of items: score, confidence, new, old or used.")] = "score",
     episodes: Annotated[
@@ -134,32 +155,36 @@ def ls(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List items, or episodes, a page at a time."""
+    """List items or episodes, one page at a time."""
     from hardwon.apps.shared import lists
 
     filters = {
         "trust": trust, "source": source, "writer": writer, "tag": tag,
         "location": location, "signature": signature, "text": text,
     }  # fmt: skip
-    unusual = kind or status != "active" or sort != "score" or min_score or any(v is not None for v in filters.values())
-    if episodes and unusual:
-        raise typer.BadParameter("filters and --sort are about items; leave them out with --episodes.")
-    offset = _skipped(limit, offset, page)
+    # Episodes have none of these properties, so a filter together with --episodes is a mistake.
+    has_filters = (
+        kind or status != "active" or sort != "score" or min_score or any(v is not None for v in filters.values())
+    )
+    if episodes and has_filters:
+        raise typer.BadParameter("filters and --sort apply to items; leave them out with --episodes.")
+    offset = _count_skipped(limit, offset, page)
     with opened(path, namespace) as library:
         if episodes:
-            found, total = lists.episodes(library, limit, offset)
+            rows, total = lists.list_episodes(library, limit, offset)
         else:
-            found, total = lists.items(
+            rows, total = lists.list_items(
                 library, kind, status=status, min_score=min_score, sort=sort, limit=limit, offset=offset, **filters
             )
-        used = [] if episodes or as_json else lists.uses(library, found)
-        bare = _bare(library, path)
+        # Counting uses scans the recorded steps; JSON output does not have the column.
+        used = [] if episodes or as_json else lists.count_uses(library, rows)
+        empty_path = _find_empty(library, path)
     noun = "episodes" if episodes else "items"
     if as_json:
-        say_json({noun: found, "total": total})
+        say_json({noun: rows, "total": total})
         return
-    layout = lists.episode_listing if episodes else lambda rows: lists.item_listing(rows, used)
-    _print_page(found, layout, noun, offset, total, bare)
+    layout = lists.render_episodes if episodes else lambda rows: lists.render_items(rows, used)
+    _print_page(rows, layout, noun, offset, total, empty_path)
 
 
 @app.command()
@@ -171,21 +196,21 @@ def quarantine(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Items from untrusted sources that wait, the newest first: neither recalled nor enforced.
+    """List quarantined items of untrusted sources, newest first. They are neither recalled nor enforced.
 
-    One is let out with `hardwon memory release`, or by evidence: when the library's own experience says the same.
+    `hardwon memory release` releases an item. It is also released when the library's own experience confirms it.
     """
     from hardwon.apps.shared import lists
 
-    offset = _skipped(limit, offset, page)
+    offset = _count_skipped(limit, offset, page)
     with opened(path, namespace) as library:
-        found, total = lists.items(library, status="quarantined", sort="new", limit=limit, offset=offset)
+        rows, total = lists.list_items(library, status="quarantined", sort="new", limit=limit, offset=offset)
     if as_json:
-        say_json({"items": found, "total": total})
+        say_json({"items": rows, "total": total})
     elif total:
-        _print_page(found, lists.quarantine_listing, "items", offset, total, None)
+        _print_page(rows, lists.render_quarantine, "items", offset, total, None)
     else:
-        out().print("Nothing waits in quarantine.")
+        out().print("No item is in quarantine.")
 
 
 @app.command()
@@ -195,31 +220,31 @@ def show(
         str,
         typer.Argument(
             metavar="ID",
-            help="An item or an episode, by its id or an unambiguous beginning of it; a step: step:1234; "
-            "or an attempt: attempt:17.",
+            help="An item or an episode, by its id or an unambiguous prefix; a step, as step:1234; "
+            "or an attempt, as attempt:17.",
             show_default=False,
         ),
     ],
-    brief: Annotated[bool, typer.Option("--brief", help="One line for every step of an episode.")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Print one line per step of an episode.")] = False,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show an item, an episode, a step or an attempt, and what each rests on.
+    """Show an item, an episode, a step or an attempt with its evidence.
 
-    An item: what it says, the steps it was made of, how those who got it fared, what it is worth, and
-    its history. An episode: what the agent saw and did at every step, and why it chose that: the return
-    it expected, the earlier steps that this rests on, and what a guardrail kept it from. An attempt:
-    what came of one kind of action in one kind of situation, with the steps behind every count.
+    An item: its text, the steps it was created from, its effect on the episodes that used it, its value and its
+    history. An episode: for every step the observation, the action, and the reasons for it: the expected return, the
+    earlier steps behind that estimate, and the guardrails that blocked other actions. An attempt: the outcomes of one
+    kind of action in one kind of situation, with the steps behind every count.
     """
     from hardwon.apps.render import tier_views, views
     from hardwon.apps.shared import explain
 
     with opened(path, namespace) as library:
-        told = explain.explain(library, ref)
+        explanation = explain.explain(library, ref)
     if as_json:
-        say_json(told)
+        say_json(explanation)
         return
-    ((what, value),) = told.items()
+    ((what, value),) = explanation.items()
     layouts: dict[str, Callable[[Any], RenderableType]] = {
         "item": views.item_view,
         "episode": lambda episode: views.episode_view(episode, brief=brief),
@@ -232,34 +257,34 @@ def show(
 @app.command()
 def search(
     path: Library,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.", show_default=False)],
-    how: Annotated[str, typer.Option(help="By words (text), by meaning (dense), or both (hybrid).")] = "hybrid",
-    among: Annotated[str, typer.Option(help="Look among items, steps, or all.")] = "all",
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words to search for.", show_default=False)],
+    how: Annotated[str, typer.Option(help="Search by words (text), by meaning (dense), or both (hybrid).")] = "hybrid",
+    among: Annotated[str, typer.Option(help="Search items, steps, or all.")] = "all",
     kind: Kinds = None,
     limit: Limit = 10,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Find items and steps by words and by meaning, each with the reason it was found."""
+    """Find items and steps by words and by meaning, and explain each match."""
     from hardwon.apps.shared import lists
 
     if not text.strip():
-        raise typer.BadParameter("there is nothing to look for; give some words.", param_hint="TEXT")
+        raise typer.BadParameter("the text is empty; give some words to search for.", param_hint="TEXT")
 
     with opened(path, namespace) as library:
         hits = lists.search(library, text, limit, how=how, among=among, kinds=kind)
-        bare = _bare(library, path)
+        empty_path = _find_empty(library, path)
     if as_json:
-        say_json([_hit(hit) for hit in hits])
+        say_json([_format_hit(hit) for hit in hits])
     elif hits:
-        out().print(lists.hit_listing(hits))
-    elif bare:
-        _say_bare(path)
+        out().print(lists.render_hits(hits))
+    elif empty_path:
+        _print_empty_advice(path)
     else:
-        out().print("Nothing in this library speaks of that.")
+        out().print("Nothing in this library matches.")
 
 
-def _hit(hit: "Hit") -> dict[str, Any]:
+def _format_hit(hit: "Hit") -> dict[str, Any]:
     from hardwon.memory import Item
 
     what = "item" if isinstance(hit.what, Item) else "step"
@@ -276,24 +301,24 @@ def guardrails(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """What is forbidden, when, on what evidence, how often it was blocked, and whether that was right.
+    """List guardrails: the forbidden action, the condition, the evidence, and how often blocking was right.
 
-    A guardrail was right when what it forbids was done all the same, under override, and failed.
+    A guardrail was right if its action was run anyway, as a trial, and failed.
     """
     from hardwon.apps.shared import explain, lists
 
-    offset = _skipped(limit, offset, page)
+    offset = _count_skipped(limit, offset, page)
     with opened(path, namespace) as library:
-        known = lists.known_status(status)
-        found = explain.guardrails(library, known, limit, offset)
-        total = len(library.items(["guardrail"], status=known))
-        bare = _bare(library, path)
+        status_filter = lists.parse_status(status)
+        rows = explain.list_guardrails(library, status_filter, limit, offset)
+        total = len(library.items(["guardrail"], status=status_filter))
+        empty_path = _find_empty(library, path)
     if as_json:
-        say_json({"guardrails": found, "total": total})
-    elif total or bare:
-        _print_page(found, lists.guardrail_listing, "guardrails", offset, total, bare)
+        say_json({"guardrails": rows, "total": total})
+    elif total or empty_path:
+        _print_page(rows, lists.render_guardrails, "guardrails", offset, total, empty_path)
     else:
-        out().print("No such guardrails. They are made from failures by:")
+        out().print("No guardrails match. Create guardrails from failures with:")
         out().print(f"  hardwon memory evolve {path}", soft_wrap=True)
 
 
@@ -306,26 +331,26 @@ def clusters(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Situations that share a signature, the most frequent first, and what came of every kind of action there.
+    """List situations by signature, most frequent first, with the outcomes of every kind of action.
 
-    The steps behind each count are named by `hardwon memory show LIBRARY attempt:17`.
+    `hardwon memory show LIBRARY attempt:17` names the steps behind each count.
     """
     from hardwon.apps.render import tier_views
     from hardwon.apps.shared import explain
 
-    offset = _skipped(limit, offset, page)
+    offset = _count_skipped(limit, offset, page)
     with opened(path, namespace) as library:
-        found = explain.clusters(library, limit, offset)
+        rows = explain.list_clusters(library, limit, offset)
         total = library.stats()["clusters"]
     if as_json:
-        say_json({"clusters": found, "total": total})
+        say_json({"clusters": rows, "total": total})
     else:
-        _print_page(found, tier_views.clusters_view, "situations", offset, total, path)
+        _print_page(rows, tier_views.clusters_view, "situations", offset, total, path)
 
 
 @app.command()
 def history(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Every change of an item, oldest first."""
+    """List every change of an item, oldest first."""
     from hardwon.apps.render import views
 
     with opened(path, namespace) as library:
@@ -335,13 +360,13 @@ def history(path: Library, item_id: ItemId, namespace: Namespace = "default", as
 
 @app.command()
 def verify(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Check everything derived against the truth; exit code 1 when something is wrong."""
+    """Check all derived data against the recorded episodes. The exit code is 1 if it finds a problem."""
     with opened(path, namespace) as library:
         problems = library.verify()
     if as_json:
         say_json({"sound": not problems, "problems": problems})
     elif problems:
-        out().print(table("where", "what", "remedy", rows=[(p.where, p.what, p.remedy) for p in problems]))
+        out().print(table("where", "problem", "remedy", rows=[(p.where, p.what, p.remedy) for p in problems]))
     else:
         out().print(f"{path} is sound.")
     if problems:

@@ -1,4 +1,4 @@
-"""`hardwon run`: episodes in an environment, arms side by side, a table and a learning curve at the end."""
+"""Define `hardwon run`, which trains and tests an agent in an environment and prints a table of the arms."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TRAIN_SEEDS = "0-449"
 EVAL_SEEDS = "100-149"
 EVERY_TIMES = 4
-"""How often the agent is tested while it learns, when nothing else is asked for."""
+"""Number of tests during training, unless `--eval-every` is given."""
 
 
 def run(
@@ -24,52 +24,56 @@ def run(
         str,
         typer.Argument(
             help="textworld, babyai, bfcl, alfworld, scienceworld, miniwob, or MODULE:CLASS of your own "
-            "(world:Pantry for world.py in this folder)."
+            "environment (world:Pantry for world.py in this folder)."
         ),
     ],
-    game: Annotated[str | None, typer.Option(help="Which of its games: mapreader, coin, GoToLocal, ...")] = None,
-    params: Annotated[str, typer.Option(help="The game's parameters, as NAME=NUMBER, NAME=NUMBER.")] = "",
+    game: Annotated[str | None, typer.Option(help="A game of the environment: mapreader, coin, GoToLocal, ...")] = None,
+    params: Annotated[str, typer.Option(help="Parameters of the game, as NAME=NUMBER, NAME=NUMBER.")] = "",
     episodes: Annotated[int, typer.Option(help="Episodes to learn from, per agent seed.")] = 100,
     train_seeds: Annotated[
         str | None,
-        typer.Option(help="Seeds of the train fold to learn on, as A-B.", show_default="0-449, or all that there are"),
+        typer.Option(help="Training seeds, from the train fold, as A-B.", show_default="0-449, or all that exist"),
     ] = None,
     eval_fold: Annotated[str, typer.Option(help="Fold to test on: train, dev or test.")] = "dev",
     eval_seeds: Annotated[
         str | None,
-        typer.Option(help="Seeds of that fold to test on, as A-B.", show_default="100-149, or the last 50"),
+        typer.Option(help="Test seeds, from --eval-fold, as A-B.", show_default="100-149, or the last 50"),
     ] = None,
     eval_every: Annotated[
         str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
     ] = "",
-    arms: Annotated[str, typer.Option(help="What to compare: random,empty,task,step,unguarded,skills.")] = (
+    arms: Annotated[str, typer.Option(help="Arms to compare, of random,empty,task,step,unguarded,skills.")] = (
         "random,empty,task,step"
     ),
     policy: Annotated[str, typer.Option(help="episodic, or a chat model such as openai:gpt-5.")] = "episodic",
-    library: Annotated[Path | None, typer.Option(help="The library that learns. Default: OUT/library.db.")] = None,
+    library: Annotated[Path | None, typer.Option(help="The library to learn into. Default: OUT/library.db.")] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for episodes.jsonl, curve.png and result.json.")] = Path("runs/run"),
-    max_steps: Annotated[int, typer.Option(min=1, help="Steps after which an episode ends.")] = 50,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Agent seeds run at once. Default: one a core.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results: episodes.jsonl, curve.png and result.json.")
+    ] = Path("runs/run"),
+    max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps of an episode.")] = 50,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Agent seeds to run in parallel. Default: one per core.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     more_seeds: Annotated[
         list[int] | None, typer.Argument(help="More agent seeds, after --seed.", show_default=False)
     ] = None,
 ) -> None:
-    """Let an agent learn in ENVIRONMENT and compare it with the same agent without what it learnt."""
+    """Let an agent learn in ENVIRONMENT and compare it with agents that do not use its experience."""
     from hardwon.apps.experiment import Plan
 
     checkpoints = parse_checkpoints(eval_every, episodes)
-    learned, tested = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds)
+    train, test = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds)
     plan = Plan(
         environment=environment,
         game=game,
         params=params,
         episodes=episodes,
         checkpoints=checkpoints,
-        train_seeds=learned,
+        train_seeds=train,
         eval_fold=eval_fold,
-        eval_seeds=tested,
+        eval_seeds=test,
         arms=tuple(part.strip() for part in arms.split(",") if part.strip()),
         policy=policy,
         library=str(library or out / "library.db"),
@@ -84,11 +88,21 @@ def run(
 
 
 def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, Any]:
-    """Run a plan with a progress bar on stderr; writes result.json and curve.png into `out`."""
+    """Run a plan with a progress bar on stderr, and write result.json and curve.png into `out`.
+
+    Args:
+        plan: The experiment.
+        out: Folder of the results.
+        jobs: Number of agent seeds to run at once; None for one per core.
+
+    Returns:
+        The content of result.json: the figures of every arm, the plan, and the paths of the other files.
+    """
     from hardwon.apps.experiment import run_plan, summarise
     from hardwon.apps.render.plot import draw_curve
     from hardwon.runtime.environments import open_environment
 
+    # Fail on a wrong name or a missing package before worker processes start.
     open_environment(plan.environment, game=plan.game, params=plan.params).close()
     began = time.perf_counter()
     try:
@@ -96,7 +110,7 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
             rows = run_plan(plan, out, jobs=jobs, on_row=progress.advance)
     except KeyboardInterrupt:
         print(
-            f"\nstopped. What was learnt is safe in {plan.library}; the same command goes on from there.",
+            f"\nstopped. Finished episodes are in {plan.library}; run the same command to continue.",
             file=sys.stderr,
         )
         raise
@@ -123,7 +137,16 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
 def choose_seeds(
     environment: str, game: str | None, params: str, train: str | None, fold: str, test: str | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the seeds to learn and to test on: those asked for, else those that the environment has."""
+    """Return the training and test seeds: the given ones, else those that the environment has.
+
+    Args:
+        environment: Name of the environment.
+        game: A game of the environment.
+        params: Parameters of the game.
+        train: Training seeds as A-B, or None.
+        fold: Name of the test fold.
+        test: Test seeds as A-B, or None.
+    """
     given = [None if text is None else parse_seeds(text) for text in (train, test)]
     if given[0] is not None and given[1] is not None:
         return given[0], given[1]
@@ -131,30 +154,43 @@ def choose_seeds(
 
     world = open_environment(environment, game=game, params=params)
     try:
-        there = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
+        existing = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
     finally:
         world.close()
     learned, tested = parse_seeds(TRAIN_SEEDS), parse_seeds(EVAL_SEEDS)
-    if isinstance(there[0], int):
-        learned = learned[: there[0]]
-    if isinstance(there[1], int) and there[1] <= tested[-1]:
-        tested = tuple(range(max(0, there[1] - len(tested)), there[1]))
+    if isinstance(existing[0], int):
+        learned = learned[: existing[0]]
+    # A small fold: test on its last seeds, so that train and test seeds overlap as little as possible.
+    if isinstance(existing[1], int) and existing[1] <= tested[-1]:
+        tested = tuple(range(max(0, existing[1] - len(tested)), existing[1]))
     return given[0] or learned, given[1] or tested
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`100-149` or `7` as seeds; raises ConfigError."""
+    """Return the seeds of a range such as `100-149` or a number such as `7`.
+
+    Raises:
+        ConfigError: The text is not a range, or runs backwards.
+    """
     first, dash, last = text.strip().partition("-")
     if not first.isdigit() or (dash and not last.isdigit()):
         raise ConfigError(f"seeds are {text!r}; write them as A-B, for example 100-149.")
     seeds = tuple(range(int(first), int(last or first) + 1))
     if not seeds:
-        raise ConfigError(f"seeds {text!r} run backwards; write the smaller number first.")
+        raise ConfigError(f"seeds are {text!r}, a range that runs backwards; write the smaller number first.")
     return seeds
 
 
 def parse_checkpoints(text: str, episodes: int) -> tuple[int, ...]:
-    """Episodes after which to test: 0, every N or each of a list, and the last."""
+    """Return the episode counts at which to test: 0, every N episodes or each of a list, and the last.
+
+    Args:
+        text: `--eval-every`: a number, a comma-separated list, or an empty string for the default.
+        episodes: Number of training episodes.
+
+    Raises:
+        ConfigError: The text is neither a number nor a list of numbers.
+    """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if any(not part.isdigit() for part in parts) or parts == ["0"]:
         raise ConfigError(f"--eval-every is {text!r}; give a number of episodes, or a list such as 10,25,50,100.")
@@ -166,7 +202,7 @@ def parse_checkpoints(text: str, episodes: int) -> tuple[int, ...]:
 
 
 class _Progress:
-    """A bar on stderr: how many episodes are done, and how the last tests went."""
+    """Progress bar on stderr with the number of finished episodes and the latest test results."""
 
     def __init__(self, plan: "Plan") -> None:
         from rich.console import Console
@@ -189,7 +225,7 @@ class _Progress:
         self._tests: dict[tuple[str, int], list[bool]] = {}
 
     def advance(self, row: "Row") -> None:
-        """One more episode is done."""
+        """Count one finished episode."""
         self._done += 1
         note = ""
         if row["phase"] == "test" and row["success"] is not None:
@@ -198,6 +234,7 @@ class _Progress:
             note = f"{row['arm']} after {row['trained']}: {sum(tests)}/{len(tests)}"
         self._note = note or self._note
         self._bar.update(self._task, advance=1, note=self._note)
+        # Without a terminal, print a line per tenth: a redrawn bar would fill a log file.
         if self._plain and self._done % max(1, self._total // 10) == 0:
             print(f"{self._done}/{self._total} episodes  {note}", file=sys.stderr, flush=True)
 
@@ -210,7 +247,7 @@ class _Progress:
 
 
 def print_result(result: dict[str, Any], out: Path) -> None:
-    """The table of arms, and where to look next."""
+    """Print the table of arms and the paths of the results."""
     from rich.console import Console
     from rich.table import Table
 
@@ -240,8 +277,8 @@ def print_result(result: dict[str, Any], out: Path) -> None:
     console.print(table)
     excluded = sum(arm["excluded"] for arm in result["arms"].values())
     if excluded:
-        console.print(f"{excluded} episodes were excluded because the environment failed.")
+        console.print(f"{excluded} episodes are excluded because the environment failed.")
     print(f"curve    {out / 'curve.png'}\nepisodes {out / 'episodes.jsonl'}")
     if result["libraries"]:
-        print(f"library  {result['library']}\n\nSee what it learnt:   hardwon memory ls {result['library']}")
-        print(f"See why it did it:    hardwon memory ls {result['library']} --episodes")
+        print(f"library  {result['library']}\n\nSee what it learned:  hardwon memory ls {result['library']}")
+        print(f"See its reasons:      hardwon memory ls {result['library']} --episodes")

@@ -1,4 +1,4 @@
-"""`hardwon team`: several agents on one errand at the same time, and a live view of who does what."""
+"""Define `hardwon team`, which runs several agents on one errand at the same time and shows their progress live."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,47 +14,57 @@ if TYPE_CHECKING:
     from hardwon.runtime.teams.team import TeamResult
 
 LINES = 8
-"""Last events that the live view shows."""
+"""Number of events in the live view."""
 
 
 def team(
     errand: Annotated[
         str,
         typer.Argument(
-            help="archive: a question to slow tools; rooms: a coin in a house; or MODULE:CLASS of your own environment."
+            help="archive (a question for slow tools), rooms (a coin in a house), or MODULE:CLASS of your environment."
         ),
     ],
-    teams: Annotated[int, typer.Option("--teams", "-k", min=1, help="Members that work at the same time.")] = 3,
+    teams: Annotated[
+        int, typer.Option("--teams", "-k", min=1, help="Number of members, which work at the same time.")
+    ] = 3,
     admission: Annotated[
         str,
-        typer.Option(help="Who decides what is shared: none, all, rules, FILE.json of bench team, or a chat model."),
+        typer.Option(
+            help="Policy that selects the shared steps: none, all, rules, FILE.json of bench team, or a chat model."
+        ),
     ] = "rules",
-    policy: Annotated[str, typer.Option(help="The members: by rule, or a chat model such as openai:gpt-5.")] = "rule",
-    seed: Annotated[int, typer.Option(min=0, help="Which task.")] = 0,
-    call_s: Annotated[float, typer.Option(min=0, help="Seconds that a call of a tool, or an action, takes.")] = 0.5,
-    everybody: Annotated[bool, typer.Option("--all", help="Let every member finish; else the first success ends.")] = (
-        False
-    ),
-    aggregate: Annotated[str, typer.Option(help="Whose answer counts: vote, or best (score).")] = "vote",
-    library: Annotated[Path | None, typer.Option(help="The library whose file holds the bank; else a new one.")] = None,
+    policy: Annotated[
+        str, typer.Option(help="Policy of the members: rule, or a chat model such as openai:gpt-5.")
+    ] = "rule",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the task.")] = 0,
+    call_s: Annotated[float, typer.Option(min=0, help="Seconds per tool call or action.")] = 0.5,
+    everybody: Annotated[
+        bool, typer.Option("--all", help="Let every member finish; otherwise the first success ends the run.")
+    ] = (False),
+    aggregate: Annotated[str, typer.Option(help="How to combine the answers: vote, or best (score).")] = "vote",
+    library: Annotated[
+        Path | None, typer.Option(help="The library whose file holds the bank. Default: a temporary file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a team on ERRAND: who finds what, who shares it, who pulls it, and how it ends."""
+    """Run a team of agents on ERRAND and show what they find, share and read, and how the run ends."""
     if aggregate not in ("vote", "best"):
         raise typer.BadParameter(f"--aggregate is {aggregate!r}; use vote or best.")
     how: Literal["vote", "best"] = "vote" if aggregate == "vote" else "best"
     with TemporaryDirectory(prefix="hardwon-team-") as folder, View(teams) as view:
         path = library or Path(folder) / "bank.db"
-        result = go(errand, teams, admission, policy, seed, call_s, path, aggregate=how, first=not everybody, view=view)
+        result = run_team(
+            errand, teams, admission, policy, seed, call_s, path, aggregate=how, first=not everybody, view=view
+        )
     if as_json:
-        say_json(as_plain(result))
+        say_json(to_json(result))
     else:
-        told(result)
+        print_result(result)
     if not result.success:
         raise typer.Exit(1)
 
 
-def go(
+def run_team(
     errand: str,
     teams: int,
     admission: str,
@@ -67,7 +77,23 @@ def go(
     first: bool = True,
     view: "View | None" = None,
 ) -> "TeamResult":
-    """One run of a team. Raises UnknownName for an errand or admission that does not exist."""
+    """Run a team once.
+
+    Args:
+        errand: Name of the errand, or MODULE:CLASS of an environment.
+        teams: Number of members.
+        admission: Name of the admission policy, a file, or a chat model.
+        policy: "rule", or a chat model for every member.
+        seed: Seed of the task.
+        call_s: Seconds per tool call.
+        path: The library whose file holds the bank.
+        aggregate: How the answers are combined.
+        first: Stop at the first success.
+        view: Receives the events of the run.
+
+    Raises:
+        UnknownName: The errand or the admission policy does not exist.
+    """
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import as_policy
     from hardwon.runtime.teams.team import Team
@@ -75,36 +101,38 @@ def go(
     from . import team_errands
     from .team_errands import Latency
 
-    latency = Latency().times(call_s / Latency().call_s)
+    # Scale all latencies together, so that notes stay cheap in proportion to calls.
+    latency = Latency().scale(call_s / Latency().call_s)
     decides = team_errands.open_admission(admission)
-    with ExperienceLibrary.open(path) as library, team_errands.errand(errand, seed, latency) as asked:
-        policies = [asked.member(number) if policy == "rule" else as_policy(policy) for number in range(teams)]
-        agents = team_errands.members(asked, policies, library)
-        watch = view.heard if view is not None else lambda event: None
-        sent = Team(agents, library.bank, decides, aggregate=aggregate, first=first, watch=watch)
+    with ExperienceLibrary.open(path) as library, team_errands.open_errand(errand, seed, latency) as task:
+        policies = [task.member(number) if policy == "rule" else as_policy(policy) for number in range(teams)]
+        agents = team_errands.create_members(task, policies, library)
+        watch = view.handle_event if view is not None else lambda event: None
+        group = Team(agents, library.bank, decides, aggregate=aggregate, first=first, watch=watch)
         try:
-            return sent.run(asked.task, asked.seed)
+            return group.run(task.task, task.seed)
         finally:
             for agent in agents:
                 agent.close()
 
 
 class View:
-    """The live view, on stderr: a line for each team, and the last that happened; nothing where nobody looks."""
+    """Live view on stderr with a line per member and the latest events; hidden if stderr is not a terminal."""
 
     def __init__(self, teams: int) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        # The team layer numbers its members "team 1", "team 2", ... and names them so in every event.
         self._now = {f"team {n}": "begins" for n in range(1, teams + 1)}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._last: list[str] = []
         console = Console(stderr=True, markup=False, highlight=False, emoji=False)
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=8, transient=True)
-        self._looked_at = console.is_terminal
+        self._is_terminal = console.is_terminal
 
-    def heard(self, event: "Event") -> None:
-        """Something happened."""
+    def handle_event(self, event: "Event") -> None:
+        """Update the view with an event of the run."""
         self._counts[event.team, event.what] += 1
         words = {"pulled": "reads", "own": "reads its own", "finished": "answers", "stopped": "stops:"}
         if event.what in ("step", "pulled", "finished", "stopped"):
@@ -114,27 +142,27 @@ class View:
             del self._last[:-LINES]
 
     def table(self) -> Any:
-        """What is shown."""
+        """Return the current content of the view."""
         from rich.console import Group
         from rich.table import Table
 
-        made = Table("team", "does", "steps", "shared", "pulled", box=None, pad_edge=False)
+        grid = Table("team", "does", "steps", "shared", "pulled", box=None, pad_edge=False)
         for name, now in self._now.items():
-            made.add_row(name, now, *(str(self._counts[name, what]) for what in ("step", "shared", "pulled")))
-        return Group(made, *self._last)
+            grid.add_row(name, now, *(str(self._counts[name, what]) for what in ("step", "shared", "pulled")))
+        return Group(grid, *self._last)
 
     def __enter__(self) -> "View":
-        if self._looked_at:
+        if self._is_terminal:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._looked_at:
+        if self._is_terminal:
             self._live.stop()
 
 
-def as_plain(result: "TeamResult") -> dict[str, Any]:
-    """A run as JSON: everything that was decided, shared and pulled."""
+def to_json(result: "TeamResult") -> dict[str, Any]:
+    """Return a run as JSON values: the answers, the decisions, and everything that was shared and read."""
     return {
         "answer": result.answer,
         "success": result.success,
@@ -158,27 +186,27 @@ def as_plain(result: "TeamResult") -> dict[str, Any]:
         ],
         "shared": [
             {
-                "team": one.team,
-                "t": one.t,
-                "key": one.candidate.key,
-                "admitted": one.choice.admit,
-                "p": round(one.choice.p, 4),
-                "entry": one.entry,
-                "used_by": [reader for entry, reader in result.pulls if entry == one.entry],
+                "team": step.team,
+                "t": step.t,
+                "key": step.candidate.key,
+                "admitted": step.choice.admit,
+                "p": round(step.choice.p, 4),
+                "entry": step.entry,
+                "used_by": [reader for entry, reader in result.pulls if entry == step.entry],
             }
-            for one in result.shared
+            for step in result.shared
         ],
         "pulls": result.pulls,
         "own_pulls": result.own_pulls,
     }
 
 
-def told(result: "TeamResult") -> None:
-    """A run in words."""
+def print_result(result: "TeamResult") -> None:
+    """Print a summary of a run."""
     from hardwon.apps.shared.common import out, table
 
     pulls = Counter(reader for _, reader in result.pulls)
-    shares = Counter(one.team for one in result.shared if one.choice.admit)
+    shares = Counter(step.team for step in result.shared if step.choice.admit)
     rows = [
         [
             finish.team,
@@ -196,7 +224,7 @@ def told(result: "TeamResult") -> None:
     verdict = "right" if result.success else "not right"
     out().print(
         f"\nanswer   {excerpt(result.answer)} ({verdict}), first {result.first or '-'}, {result.seconds:.1f} s\n"
-        f"shared   {sum(shares.values())} of {len(result.shared)} steps, {len(result.used)} of them pulled\n"
+        f"shared   {sum(shares.values())} of {len(result.shared)} steps; {len(result.used)} read by another member\n"
         f"calls    {result.calls} made, {len(result.pulls)} answered by another team\n"
         f"tokens   {result.key_tokens} of keys shown, {result.value_tokens} of values pulled"
     )

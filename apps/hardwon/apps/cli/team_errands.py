@@ -1,7 +1,4 @@
-"""What teams are sent on: a question to an archive, or a coin in a house; members by rule or by a chat model.
-
-Shared by `hardwon team` and `hardwon bench team`. Nothing here measures or prints.
-"""
+"""Define the errands of `hardwon team` and `hardwon bench team`, their members and their admission policies."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,45 +15,55 @@ from hardwon.runtime.teams.team import Team
 
 ERRANDS = ("archive", "rooms")
 HOUSE = "numLocations=11, includeDoors=1, numDistractorItems=5"
-"""Parameters of the game `coin` in which scouts look for the coin."""
+"""Parameters of the game `coin` for the errand `rooms`."""
 MAX_STEPS = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long things take, in seconds."""
+    """Simulated durations, in seconds."""
 
     call_s: float = 0.5
-    """A search, a reading, a look-up."""
+    """One search, read or lookup."""
     note_s: float = 0.02
-    """A note: nothing goes over the network."""
+    """One note, which needs no network."""
     think_s: float = 0.05
-    """A decision of the clerk: a model's time."""
+    """One decision of a member, in place of a model."""
 
-    def of(self, action: str) -> float:
-        """Of an action: calls wait, notes and answers hardly do."""
+    def get_seconds(self, action: str) -> float:
+        """Return the seconds that an action takes: calls are slow; notes and answers are nearly instant."""
         return self.call_s if action.startswith(("search(", "read(", "rate(")) else self.note_s
 
-    def times(self, factor: float) -> "Latency":
-        """All of them so many times as long."""
+    def scale(self, factor: float) -> "Latency":
+        """Return these durations multiplied by a factor."""
         return Latency(self.call_s * factor, self.note_s * factor, self.think_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One task: its words, its seed, an environment, and who goes by rule."""
+    """One task for a team: its text, its seed, its environment and its rule-based policies."""
 
     task: str
     seed: int
     environment: Environment
     member: Callable[[int], Policy]
-    """The policy of a member, by its number."""
+    """Return the policy of a member, given its number."""
 
 
 @contextmanager
-def errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") -> Iterator[Errand]:
-    """An errand by its name, archive, rooms or MODULE:CLASS; its files are gone afterwards. Raises UnknownName."""
-    if what in ERRANDS:
+def open_errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") -> Iterator[Errand]:
+    """Open an errand by name; its temporary files are removed on exit.
+
+    Args:
+        what: "archive", "rooms", or MODULE:CLASS of an environment.
+        seed: Seed of the task.
+        latency: Duration of calls.
+        fold: Fold of the tasks of "rooms".
+
+    Raises:
+        UnknownName: There is no errand of this name.
+    """
+    if what in ERRANDS:  # their code is in examples/, which the package does not include
         use_clone(f"The errand {what}")
     if what == "archive":
         from examples.team_tasks.archive import Archive, Clerk
@@ -80,7 +87,14 @@ def errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") -> Iter
 
 
 def open_admission(name: str) -> Admission:
-    """none, all, rules, a file that `hardwon bench team` wrote, or a chat model such as openai:gpt-5-mini."""
+    """Create an admission policy.
+
+    Args:
+        name: none, all, rules, a file written by `hardwon bench team`, or a chat model such as openai:gpt-5-mini.
+
+    Raises:
+        UnknownName: There is no admission policy of this name.
+    """
     plain: dict[str, Callable[[], Admission]] = {"none": AdmitNone, "all": AdmitAll, "rules": RuleAdmission}
     if name in plain:
         return plain[name]()
@@ -93,8 +107,8 @@ def open_admission(name: str) -> Admission:
     return ChatAdmission(name)
 
 
-def members(errand: Errand, policies: Sequence[Policy], library: ExperienceLibrary) -> list[Agent]:
-    """An agent for each policy, with chance of its own."""
+def create_members(errand: Errand, policies: Sequence[Policy], library: ExperienceLibrary) -> list[Agent]:
+    """Create an agent for each policy, each with its own random seed."""
     return [
         Agent(
             policy,
@@ -110,6 +124,6 @@ def members(errand: Errand, policies: Sequence[Policy], library: ExperienceLibra
     ]
 
 
-def team_of(errand: Errand, numbers: Sequence[int], library: ExperienceLibrary, admission: Admission) -> Team:
-    """The members of these numbers, by rule, sharing in the library's file."""
-    return Team(members(errand, [errand.member(number) for number in numbers], library), library.bank, admission)
+def create_team(errand: Errand, numbers: Sequence[int], library: ExperienceLibrary, admission: Admission) -> Team:
+    """Create a team of rule-based members that share steps in the library's file."""
+    return Team(create_members(errand, [errand.member(number) for number in numbers], library), library.bank, admission)

@@ -1,4 +1,4 @@
-"""`hardwon train`: the same command as `python -m hardwon.trainers`, whose wing it lives in."""
+"""Re-export the command of `python -m hardwon.trainers` as `hardwon train`."""
 
 from hardwon.trainers.__main__ import train
 

@@ -25,7 +25,7 @@ def add(api: FastAPI) -> None:
 
     @page(api, "/episodes")
     async def episodes(room: Room, offset: Annotated[int, Query(ge=0, le=10**9)] = 0) -> None:
-        found, total = await room.read(lists.episodes, PAGE, offset)
+        found, total = await room.read(lists.list_episodes, PAGE, offset)
         with framed(room, "Episodes", "/episodes"):
             listed = _listed(found, room.link)
             html(section(f"{total} episodes", listed, pager(room.link, "/episodes", total, PAGE, offset, {})))

@@ -51,7 +51,7 @@ def add(api: FastAPI) -> None:
     ) -> None:
         query = {"text": text, "how": how, "kind": kind, "status": status, "source": source, "sort": sort}
         found, total = await room.read(_found, offset, **query)
-        used = await room.read(lists.uses, found)
+        used = await room.read(lists.count_uses, found)
         with framed(room, "Items", "/items"):
             html(section("Find", _filters(room, query)))
             listed = _listed(found, used, room.link)
@@ -79,7 +79,7 @@ def _found(
         hits = lists.search(library, text, HITS, how=how, among="items", kinds=kinds)
         found = [hit.what for hit in hits if isinstance(hit.what, Item) and source in ("", hit.what.source)]
         return found[offset : offset + PAGE], len(found)
-    return lists.items(
+    return lists.list_items(
         library, kinds, status=status, source=source or None, sort=sort, text=text or None, limit=PAGE, offset=offset
     )
 
@@ -272,7 +272,7 @@ def _editor(item: Mapping[str, Any], do: Callable[[Callable[[ExperienceLibrary],
 def _edited(library: ExperienceLibrary, ref: str, text: str) -> None:
     item = library.get(ref)
     known = json.loads(json.dumps(asdict(item)))
-    given = editing.parsed(text, "what you wrote")
-    changes = editing.checked(item, {k: v for k, v in given.items() if k not in known or v != known[k]})
+    given = editing.parse_fields(text, "what you wrote")
+    changes = editing.check_changes(item, {k: v for k, v in given.items() if k not in known or v != known[k]})
     if changes:
         library.update(ref, **changes)

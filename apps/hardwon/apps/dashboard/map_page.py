@@ -79,7 +79,7 @@ def _listed(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
 
 
 def _one(library: ExperienceLibrary, signature: str) -> dict[str, Any]:
-    for row in explain.clusters(library, figures.SITUATIONS):
+    for row in explain.list_clusters(library, figures.SITUATIONS):
         if row["signature"] == signature:
             return row
     raise UnknownName(f"there is no situation {signature!r} among the {figures.SITUATIONS} most frequent.")

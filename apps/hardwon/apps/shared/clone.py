@@ -1,4 +1,4 @@
-"""Find the clone that hardwon runs from: benchmarks, experiments and sample tasks are there, and in no wheel."""
+"""Find the repository clone that hardwon runs from; benchmarks, experiments and sample tasks are not in the wheel."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ _ROOT = Path(__file__).resolve().parents[4]
 
 
 def find_clone() -> Path | None:
-    """Return the root of the clone, or None where hardwon is installed without one."""
+    """Return the root of the clone, or None if hardwon is installed without one."""
     return _ROOT if (_ROOT / "apps" / "benchmarks" / "cli.py").is_file() else None
 
 
@@ -17,10 +17,10 @@ def use_clone(wanted: str) -> None:
     """Make `benchmarks` and `examples` of the clone importable.
 
     Args:
-        wanted: What needs them, for the message.
+        wanted: The feature that needs them, for the error message.
 
     Raises:
-        ConfigError: hardwon is installed without its clone.
+        ConfigError: hardwon is installed without a clone.
     """
     root = find_clone()
     if root is None:
@@ -28,7 +28,7 @@ def use_clone(wanted: str) -> None:
             f"{wanted} needs a clone of the repository, and hardwon is installed without one at {_ROOT}. "
             "Clone it, run `make install` there, and use its `.venv/bin/hardwon`."
         )
-    # Last, so that no folder of the clone hides an installed package.
+    # Appended, so that no folder of the clone shadows an installed package.
     for folder in (str(root / "apps"), str(root)):
         if folder not in sys.path:
             sys.path.append(folder)

@@ -1,7 +1,7 @@
-"""What the commands share: their common parameters, opening a library, printing.
+"""Share parameters, output helpers and the opening of a library among the commands.
 
-Results go to stdout, as words for people or as one JSON document; everything else goes to stderr.
-Nothing of the library, the runtime or a model is imported before a command opens it.
+Results go to stdout, as text or as one JSON document; everything else goes to stderr. Neither the library nor the
+runtime is imported before a command opens a library.
 """
 
 import json
@@ -20,36 +20,45 @@ if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
 
 WIDEST = 120
-"""Columns that are used, however wide the terminal."""
+"""Largest width of the output, in columns."""
 PIPED_WIDTH = 80
-"""Columns when stdout is not a terminal and COLUMNS does not say."""
+"""Width in columns if stdout is not a terminal and COLUMNS is not set."""
 
 Library = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The library file.", show_default=False)]
 ItemId = Annotated[
-    str, typer.Argument(metavar="ID", help="An item's id, or an unambiguous beginning of it.", show_default=False)
+    str, typer.Argument(metavar="ID", help="The id of an item, or an unambiguous prefix.", show_default=False)
 ]
 
 
 def as_text(typed: str) -> str:
-    """What was typed, with bytes that are no text as `?`."""
+    """Replace bytes of an argument that are not valid text by `?`."""
     return typed.encode(errors="replace").decode()
 
 
-Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", help="The part of the library to look at.", callback=as_text)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="The namespace to use.", callback=as_text)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
 @contextmanager
 def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "Iterator[ExperienceLibrary]":
-    """The library at `path`, which must exist, as its namespace; an interruption says where it is."""
+    """Open an existing library for a command.
+
+    Args:
+        path: The library file.
+        namespace: The namespace to open.
+        write: Open it for writing; then the namespace must exist, too.
+
+    Raises:
+        NotALibrary: There is no library at `path`.
+        UnknownName: The namespace does not exist.
+    """
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.errors import NotALibrary
 
+    # SQLite accepts an empty file as an empty database; here it is most likely a wrong path.
     if path.exists() and not path.is_dir() and not path.stat().st_size:
         raise NotALibrary(
-            f"{path} is empty, not a hardwon library. Make one with: hardwon run textworld --library {path}"
+            f"{path} is empty, not a hardwon library. Create one with: hardwon run textworld --library {path}"
         )
     if write:
         must_exist(path, namespace)
@@ -57,24 +66,29 @@ def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "I
         with ExperienceLibrary.open(path, namespace=namespace, read_only=not write) as library:
             yield library
     except KeyboardInterrupt as stop:
-        stop.add_note(f"The library is at {path}; what was written is kept.")
+        stop.add_note(f"The library is at {path}; finished writes are kept.")
         raise
 
 
 def must_exist(path: Path, namespace: str | None = None) -> None:
-    """Raise NotALibrary or UnknownName where a writer would otherwise make a new library or namespace."""
+    """Check that a library, and optionally a namespace, exists; opening for writing would create it.
+
+    Raises:
+        NotALibrary: There is no library at `path`.
+        UnknownName: The namespace does not exist.
+    """
     from hardwon.memory.errors import NotALibrary, UnknownName
 
-    from .file_queries import namespaces
+    from .file_queries import list_namespaces
 
     if not path.exists():
-        raise NotALibrary(f"there is no library at {path}. Make one with: hardwon run textworld --library {path}")
-    if namespace is not None and namespace not in (known := namespaces(path, read_only=False)):
-        raise UnknownName.of("namespace", namespace, known)
+        raise NotALibrary(f"there is no library at {path}. Create one with: hardwon run textworld --library {path}")
+    if namespace is not None and namespace not in (existing := list_namespaces(path, read_only=False)):
+        raise UnknownName.of("namespace", namespace, existing)
 
 
 def out() -> Console:
-    """Where results go. Text of a library is printed as it is, never as markup."""
+    """Return a console for results on stdout. It prints text of a library literally, without markup."""
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
@@ -83,12 +97,12 @@ def out() -> Console:
 
 
 def tell(message: str) -> None:
-    """A line about progress, on stderr."""
+    """Print a line about progress on stderr."""
     typer.echo(message, err=True)
 
 
 def say_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print a value as one JSON document on stdout."""
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
 
 
@@ -99,27 +113,34 @@ def _plain(value: Any) -> Any:
 def table(
     *columns: str, rows: Sequence[Sequence[Any]], numbers: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> Table:
-    """A table; the columns in `numbers` are right-aligned, those in `whole` are never wrapped or cut."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(columns))
+    """Return a table with formatted cells.
+
+    Args:
+        columns: Titles of the columns.
+        rows: Values of the cells.
+        numbers: Titles of the right-aligned columns.
+        whole: Titles of the columns that never wrap.
+    """
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(columns))
     for column in columns:
-        kept = column in whole or column in numbers
-        made.add_column(
-            column, justify="right" if column in numbers else "left", no_wrap=kept, overflow="fold", vertical="top"
+        is_whole = column in whole or column in numbers
+        grid.add_column(
+            column, justify="right" if column in numbers else "left", no_wrap=is_whole, overflow="fold", vertical="top"
         )
     for row in rows:
-        made.add_row(*(cell(value) for value in row))
-    return made
+        grid.add_row(*(cell(value) for value in row))
+    return grid
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table."""
+    """Return a value as text for a table cell."""
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) >= 100 else f"{value:.2f}"
     return "-" if value is None else str(value)
 
 
 def excerpt(text: str, length: int = 160) -> str:
-    """A text on one line, printable, cut after a word at about `length` characters."""
+    """Return a text on one line without control characters, cut after a word at about `length` characters."""
     line = "".join(char if char.isprintable() else " " for char in text)
     line = " ".join(line.split())
     if len(line) <= length:

@@ -1,6 +1,6 @@
-"""Editing an item: its fields from options, from a file of JSON, or from an editor; checked before anything is written.
+"""Edit an item with fields from options, a JSON file or an editor; every value is checked before anything is written.
 
-What was written in an editor is never lost: where it cannot be used, it is kept in a file and named.
+Text written in an editor is never lost: if it is rejected, it stays in a file that the message names.
 """
 
 import json
@@ -21,32 +21,48 @@ FIELDS = (
     "title", "body", "when_to_use", "when_not_to_use", "condition", "forbids", "granularity", "steps", "verify",
     "repairs", "scope", "signatures", "locations", "tags", "score", "confidence", "ttl",
 )  # fmt: skip
-"""What a person may write; the rest is evidence, history, or has a command of its own."""
+"""Editable fields. The others are evidence or history, or have their own command."""
 
 
-def checked(item: Item, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes, each of its field's type, which fit the item. Raises ConfigError for one that does not."""
+def check_changes(item: Item, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Check changes of an item and convert each value to the type of its field.
+
+    Returns:
+        The changes, ready for `ExperienceLibrary.update`.
+
+    Raises:
+        ConfigError: A field cannot be edited, or a value is invalid.
+    """
     from pydantic import TypeAdapter, ValidationError
 
     hints = get_type_hints(Item)
     good: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in FIELDS:
-            raise ConfigError(f"{name!r} of an item cannot be edited; these can: {', '.join(FIELDS)}.")
+            raise ConfigError(f"the field {name!r} of an item cannot be edited; editable fields: {', '.join(FIELDS)}.")
         try:
+            # Through JSON, so that lists become tuples but a number in quotes is still an error.
             good[name] = TypeAdapter(hints[name]).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
-            said = error.errors()[0]["msg"]
-            raise ConfigError(f"{name} is {json.dumps(value)[:80]}: {said}.") from error
+            reason = error.errors()[0]["msg"]
+            raise ConfigError(f"{name} is {json.dumps(value)[:80]}: {reason}.") from error
     try:
         check_conditions(replace(item, **good))
     except RecursionError as error:
-        raise ConfigError("a condition has too many conditions inside one another. Write a flatter one.") from error
+        raise ConfigError("a condition is nested too deeply. Write a flatter one.") from error
     return good
 
 
-def parsed(text: str, where: str) -> dict[str, Any]:
-    """The fields in a JSON object. Raises ConfigError that says where it is not one."""
+def parse_fields(text: str, where: str) -> dict[str, Any]:
+    """Parse a JSON object of fields.
+
+    Args:
+        text: The JSON text.
+        where: The origin of the text, for messages.
+
+    Raises:
+        ConfigError: The text is not a JSON object.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -56,16 +72,25 @@ def parsed(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The fields in a file of JSON."""
+def read_fields(path: Path) -> dict[str, Any]:
+    """Read the fields from a JSON file.
+
+    Raises:
+        ConfigError: The file cannot be read or is not a JSON object.
+    """
     try:
-        return parsed(path.read_text(encoding="utf-8"), str(path))
+        return parse_fields(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}). Give a file with a JSON object.") from error
 
 
-def in_editor(item: Item) -> dict[str, Any]:
-    """The fields that a person changed in $VISUAL or $EDITOR; none where the file was left as it was."""
+def edit_fields(item: Item) -> dict[str, Any]:
+    """Open an item in $VISUAL or $EDITOR and return the changed fields; empty if the file is unchanged.
+
+    Raises:
+        ConfigError: The editor failed or a value is invalid; the message names the file with the text.
+    """
+    # Compared as JSON, because that is the form in which the editor returns the fields.
     before = {name: value for name, value in json.loads(json.dumps(asdict(item))).items() if name in FIELDS}
     handle, name = tempfile.mkstemp(prefix="hardwon-edit-", suffix=".json")
     path = Path(name)
@@ -73,12 +98,12 @@ def in_editor(item: Item) -> dict[str, Any]:
         file.write(json.dumps({name: before[name] for name in FIELDS}, indent=2, ensure_ascii=False) + "\n")
     try:
         _run_editor(path)
-        after = read(path)
-        changes = checked(
+        after = read_fields(path)
+        changes = check_changes(
             item, {name: value for name, value in after.items() if name not in before or value != before[name]}
         )
     except ConfigError as error:
-        raise ConfigError(f"{error} Nothing is changed; what you wrote is kept, for --from {path}") from error
+        raise ConfigError(f"{error} Nothing is changed; your text is kept, for --from {path}") from error
     path.unlink()
     return changes
 
@@ -86,8 +111,10 @@ def in_editor(item: Item) -> dict[str, Any]:
 def _run_editor(path: Path) -> None:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
-        ended = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+        exit_code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the editor {editor!r} cannot be started ({error}). Set EDITOR to one that can.") from error
-    if ended:
-        raise ConfigError(f"the editor {editor!r} ended with code {ended}.")
+        raise ConfigError(
+            f"the editor {editor!r} cannot be started ({error}). Set EDITOR to another editor."
+        ) from error
+    if exit_code:
+        raise ConfigError(f"the editor {editor!r} exited with code {exit_code}.")

@@ -1,8 +1,8 @@
-"""Why the agent did what it did, and why the library says what it says: plain values, no printing.
+"""Explain decisions of the agent and contents of the library as plain values, without printing.
 
-A step rests on an estimate, which rests on earlier steps; an item, and every count of an attempt,
-rests on the steps that are its evidence. All are followed to what happened then. The same values are
-printed, sent as JSON, and shown by whatever else wants to explain.
+A step is based on an estimate, and an estimate on earlier steps; an item and every count of an attempt are based on
+steps as evidence. Explanations follow all of these references. The command line, the HTTP API and the dashboard use
+the same values.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from . import lists
 
 What = Literal["item", "episode", "step", "attempt"]
 STEP = "step:"
-"""Begins what names a step: `step:1234`."""
+"""Prefix of a reference to a step: `step:1234`."""
 ATTEMPT = "attempt:"
-"""Begins what names an attempt, the sum of one kind of action in one kind of situation: `attempt:17`."""
+"""Prefix of a reference to an attempt, the counts of one kind of action in one kind of situation: `attempt:17`."""
 NEWEST = 8
-"""Steps of an attempt that are told of; the others are named."""
+"""Number of steps of an attempt that are described; the others are listed by id."""
 _NUMBERED: Mapping[str, What] = {STEP: "step", ATTEMPT: "attempt"}
 _AT_ONCE = 500
-"""Steps read by one query."""
+"""Largest number of steps per query."""
 _DIGITS = 18
-"""A number this long is beyond those that a library gives."""
+"""Numbers with this many digits are longer than any id and could overflow SQLite's integers."""
 _KNOWN_WHY = frozenset(
     {
         "value",
@@ -48,25 +48,48 @@ _KNOWN_WHY = frozenset(
 
 
 def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
-    """What an id, or an unambiguous beginning of one, names. Raises UnknownName."""
+    """Return the kind and the full id of a reference.
+
+    Args:
+        library: The library.
+        ref: An id of an item or episode, an unambiguous prefix of one, `step:N` or `attempt:N`.
+
+    Raises:
+        UnknownName: Nothing has this id, or several ids start with it.
+    """
     for mark, what in _NUMBERED.items():
         if ref.startswith(mark):
             return what, ref.removeprefix(mark)
     items = [item.id for item in library.items(status=None, sort="new")]
     episodes = [row["id"] for row in library.trajectories()]
-    known: list[tuple[What, str]] = [*(("item", name) for name in items), *(("episode", name) for name in episodes)]
-    matching = [one for one in known if ref and one[1].startswith(ref)]
-    exact = [one for one in matching if one[1] == ref]
+    candidates: list[tuple[What, str]] = [
+        *(("item", name) for name in items),
+        *(("episode", name) for name in episodes),
+    ]
+    matching = [candidate for candidate in candidates if ref and candidate[1].startswith(ref)]
+    # A full id wins even if it is also the prefix of another.
+    exact = [candidate for candidate in matching if candidate[1] == ref]
     if len(exact or matching) == 1:
         return (exact or matching)[0]
     if matching:
         several = ", ".join(name for _, name in matching[:5])
-        raise UnknownName(f"{ref!r} is the beginning of {len(matching)} ids: {several}. Give more of it.")
+        raise UnknownName(f"{ref!r} is the prefix of {len(matching)} ids: {several}. Give a longer prefix.")
     raise UnknownName.of("item or episode", ref, [*items[:10], *episodes[:10]])
 
 
 def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
-    """What `ref` names: {"item": ...}, {"episode": ...}, {"step": ...} or {"attempt": ...}. Raises UnknownName."""
+    """Explain the item, episode, step or attempt with an id.
+
+    Args:
+        library: The library.
+        ref: A reference as in `resolve`.
+
+    Returns:
+        A mapping with one key, "item", "episode", "step" or "attempt", and the explanation.
+
+    Raises:
+        UnknownName: Nothing has this id, or several ids start with it.
+    """
     what, name = resolve(library, ref)
     match what:
         case "item":
@@ -75,19 +98,21 @@ def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
             return {"episode": explain_episode(library, name)}
         case "attempt":
             return {"attempt": explain_attempt(library, name)}
-    found = library.steps([_number(name)])
+    found = library.steps([_parse_number(name)])
     if not found:
-        raise UnknownName(f"there is no {STEP}{name} here. Find steps with: hardwon memory show {library.path} EPISODE")
+        raise UnknownName(
+            f"there is no {STEP}{name} in this library. Find steps with: hardwon memory show {library.path} EPISODE"
+        )
     return {"step": explain_steps(library, found)[0]}
 
 
-def _number(text: str) -> int:
-    """The number in words; one that nothing has where it is none."""
+def _parse_number(text: str) -> int:
+    """Return the number in a text, or -1, which no record has."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else -1
 
 
 def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, Any]:
-    """How an episode went, step by step, and why each action was chosen."""
+    """Return the outcome of an episode and, for every step, the reasons for its action."""
     episode = library.trajectory(episode_id)
     recorded = {row["id"]: row["recorded_at"] for row in library.trajectories()}
     return {
@@ -107,52 +132,72 @@ def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, An
 
 
 def explain_item(library: ExperienceLibrary, item_id: str) -> dict[str, Any]:
-    """What an item says, the steps it was made of, how those who got it fared, what it is worth, and its history."""
+    """Return an item with its evidence, its uses and their outcomes, its estimated value and its history."""
     item = library.get(item_id)
     usages = library.usages(item.id)
     return {
         **asdict(item),
         "condition_words": condition_words(item.condition, item.forbids or "") if item.condition else None,
         "verify_words": condition_words(item.verify) if item.verify else None,
-        "evidence": past_steps(library, item.provenance),
-        "fared": fared(usages),
-        **({"estimated": _estimated(library, item)} if item.kind == "strategy" else {}),
+        "evidence": load_past_steps(library, item.provenance),
+        "fared": summarize_uses(usages),
+        **({"estimated": _count_estimates(library, item)} if item.kind == "strategy" else {}),
         "usefulness": library.usefulness(item.id),
         "effects": [asdict(effect) for effect in library.effects(item.id)],
-        **(_guarding(library, item, usages) if item.kind == "guardrail" else {}),
+        **(_explain_guardrail(library, item, usages) if item.kind == "guardrail" else {}),
         "usages": usages,
         "history": library.history(item.id),
     }
 
 
-def _estimated(library: ExperienceLibrary, item: Item) -> int:
-    """In how many episodes a strategy was part of the estimate that chose an action."""
-    return len(lists.estimates(library, [item]).get(item.id, ()))
+def _count_estimates(library: ExperienceLibrary, item: Item) -> int:
+    """Return the number of episodes in which a strategy took part in an estimate that chose an action."""
+    return len(lists.find_estimates(library, [item]).get(item.id, ()))
 
 
-def _guarding(library: ExperienceLibrary, item: Item, usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    steps = past_steps(library, item.provenance)
-    return {"guarded": guarded(usages), "failures": failures(steps), "probation": probation(library, item)}
-
-
-def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
-    """What came of one kind of action in one kind of situation, and the steps behind every count of it."""
-    known = next((summary for summary in library.summaries() if summary.id == _number(name)), None)
-    if known is None:
-        raise UnknownName(f"there is no {ATTEMPT}{name} here. Find one with: hardwon memory clusters {library.path}")
-    every = library.evidence(known.id)
-    failed = {failure: library.evidence(known.id, failure) for failure in known.failures}
-    worked = sorted(set(every).difference(*failed.values()))
+def _explain_guardrail(library: ExperienceLibrary, item: Item, usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    steps = load_past_steps(library, item.provenance)
     return {
-        **asdict(known),
-        "evidence": {"worked": worked, **failed},
-        "best_step": past_steps(library, [known.best])[0],
-        "newest": past_steps(library, every[-NEWEST:]),
+        "guarded": summarize_blocks(usages),
+        "failures": summarize_failures(steps),
+        "probation": describe_probation(library, item),
     }
 
 
-def clusters(library: ExperienceLibrary, limit: int, offset: int = 0) -> list[dict[str, Any]]:
-    """Situations, the most frequent first, with what came of every kind of action in them."""
+def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
+    """Return the outcomes of one kind of action in one kind of situation, and the steps behind every count.
+
+    Args:
+        library: The library.
+        name: Number of the attempt.
+
+    Raises:
+        UnknownName: There is no such attempt.
+    """
+    attempt = next((summary for summary in library.summaries() if summary.id == _parse_number(name)), None)
+    if attempt is None:
+        raise UnknownName(
+            f"there is no {ATTEMPT}{name} in this library. Find attempts with: hardwon memory clusters {library.path}"
+        )
+    every = library.evidence(attempt.id)
+    failed = {failure: library.evidence(attempt.id, failure) for failure in attempt.failures}
+    worked = sorted(set(every).difference(*failed.values()))
+    return {
+        **asdict(attempt),
+        "evidence": {"worked": worked, **failed},
+        "best_step": load_past_steps(library, [attempt.best])[0],
+        "newest": load_past_steps(library, every[-NEWEST:]),
+    }
+
+
+def list_clusters(library: ExperienceLibrary, limit: int, offset: int = 0) -> list[dict[str, Any]]:
+    """Return situations, most frequent first, with the outcomes of every kind of action.
+
+    Args:
+        library: The library.
+        limit: Largest number of situations.
+        offset: Number of situations to skip.
+    """
     return [
         {**cluster, "attempts": [asdict(summary) for summary in library.summaries(cluster["signature"])]}
         for cluster in library.clusters(limit, offset)
@@ -160,15 +205,16 @@ def clusters(library: ExperienceLibrary, limit: int, offset: int = 0) -> list[di
 
 
 def explain_steps(library: ExperienceLibrary, steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Every step with its reasons followed to the steps and items behind them."""
+    """Return every step with its reasons, including the steps and items behind them."""
+    # Two queries for all steps, instead of two for each.
     referred = {ref for step in steps for ref in step.why.get("like", ())}
-    past = {step["id"]: step for step in past_steps(library, sorted(referred))}
+    past = {step["id"]: step for step in load_past_steps(library, sorted(referred))}
     named = {ref for step in steps for mode in ("blocked", "recalled") for ref in step.why.get(mode, ())}
     items = {item.id: item for item in library.items(status=None) if item.id in named} if named else {}
-    return [_explained(step, past, items) for step in steps]
+    return [_explain_step(step, past, items) for step in steps]
 
 
-def _explained(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping[str, Item]) -> dict[str, Any]:
+def _explain_step(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping[str, Item]) -> dict[str, Any]:
     why = step.why
     return {
         "id": step.id,
@@ -182,7 +228,7 @@ def _explained(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping[st
         "action": step.action,
         "reward": step.reward,
         "return_to_go": step.return_to_go,
-        "happened": outcome(step),
+        "happened": describe_outcome(step),
         "diagnosis": asdict(step.diagnosis),
         "why": {
             "explored": bool(why.get("explored")),
@@ -191,26 +237,31 @@ def _explained(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping[st
             "key": why.get("key"),
             "key_words": key_words(why["key"], step.action) if why.get("key") else [],
             "rests_on": [past[ref] for ref in why.get("like", ()) if ref in past],
-            "blocked": [_said(ref, items) for ref in dict.fromkeys(why.get("blocked", ()))],
-            "recalled": [_said(ref, items) for ref in dict.fromkeys(why.get("recalled", ()))],
+            "blocked": [_describe_item(ref, items) for ref in dict.fromkeys(why.get("blocked", ()))],
+            "recalled": [_describe_item(ref, items) for ref in dict.fromkeys(why.get("recalled", ()))],
             "policy": {name: value for name, value in why.items() if name not in _KNOWN_WHY},
         },
     }
 
 
-def _said(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
-    """An item in a line: what it forbids and when, or its title."""
+def _describe_item(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
+    """Return the id, kind and text of an item: the forbidden action and its condition, or the title."""
     item = items.get(ref)
     if item is None:
-        return {"id": ref, "kind": None, "says": "not in this library any more"}
+        return {"id": ref, "kind": None, "says": "no longer in this library"}
     says = item.title
     if item.kind == "guardrail":
         says = f"do not `{item.forbids}` when {condition_words(item.condition, item.forbids or '')} ({item.body})"
     return {"id": item.id, "kind": item.kind, "says": says}
 
 
-def past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Earlier steps by id, a few words each: where, what was done, what came of it."""
+def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a short record of earlier steps: the location, the action and the outcome.
+
+    Args:
+        library: The library.
+        ids: Ids of the steps.
+    """
     won = {row["id"]: row["success"] for row in library.trajectories()}
     return [
         {
@@ -221,33 +272,33 @@ def past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str,
             "location": step.pre.location,
             "observation": step.pre.observation,
             "action": step.action,
-            "happened": outcome(step),
+            "happened": describe_outcome(step),
             "reward": step.reward,
             "return_to_go": step.return_to_go,
             "failure": step.diagnosis.failure.value,
             "evidence": step.diagnosis.evidence,
         }
-        for chunk in _chunks(ids)
+        for chunk in _split(ids)
         for step in library.steps(chunk)
     ]
 
 
-def _chunks(ids: Sequence[int]) -> Iterable[Sequence[int]]:
+def _split(ids: Sequence[int]) -> Iterable[Sequence[int]]:
     return (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
 
 
-def outcome(step: Step) -> str:
-    """What came of a step: what happened; of an action that was not run, that, and who refused it."""
+def describe_outcome(step: Step) -> str:
+    """Return the outcome of a step; for an action that was not run, who refused it."""
     failure = step.diagnosis.failure
     if failure is Failure.BLOCKED:
-        return f"not run: a guardrail refused it ({step.diagnosis.evidence or 'no reason is told'})"
+        return f"not run: a guardrail refused it ({step.diagnosis.evidence or 'no reason is given'})"
     if failure is Failure.REJECTED:
-        return f"not run: a person refused it ({step.diagnosis.evidence or 'no reason is told'})"
-    return happened(step.pre, step.post)
+        return f"not run: a person refused it ({step.diagnosis.evidence or 'no reason is given'})"
+    return describe_effect(step.pre, step.post)
 
 
-def happened(pre: State, post: State) -> str:
-    """What an action led to: the environment's answer, else what is different."""
+def describe_effect(pre: State, post: State) -> str:
+    """Return the effect of an action: the environment's feedback, else the difference between the states."""
     if post.feedback:
         return post.feedback
     if post.location != pre.location:
@@ -255,40 +306,41 @@ def happened(pre: State, post: State) -> str:
     return "nothing changed" if post.observation == pre.observation else post.observation
 
 
-def fared(usages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Per way of use and arm: how many steps and episodes, how many of these succeeded, and the control's mean."""
+def summarize_uses(usages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Count steps, episodes and successes by kind of use and arm, with the mean outcome of the control arm."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for usage in usages:
         groups.setdefault((usage["mode"], usage["arm"]), []).append(usage)
     return [
-        {"mode": mode, "arm": arm, "steps": len(group), **_outcomes(group)}
+        {"mode": mode, "arm": arm, "steps": len(group), **_count_outcomes(group)}
         for (mode, arm), group in sorted(groups.items())
     ]
 
 
-def guarded(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How often a guardrail blocked and was overridden, and what came of it.
+def summarize_blocks(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Count how often a guardrail blocked and was overridden, and the outcomes.
 
-    `precision` is the share of the overridden actions that failed, as the guardrail had said; None
-    where it was never overridden: what was not done cannot be known to fail.
+    `precision` is the share of overridden actions that failed, as predicted. It is None if the guardrail was never
+    overridden, because the outcome of a blocked action is unknown.
     """
     blocked = [usage for usage in usages if usage["mode"] == "blocked"]
     overridden = [usage for usage in usages if usage["mode"] == "overridden"]
-    known = [usage for usage in overridden if usage["outcome"] is not None]  # an outage tells nothing
-    worked = sum(bool(usage["outcome"]) for usage in known)
-    ended = _outcomes(blocked)
+    # After an outage the outcome is unknown: the action may have failed for another reason.
+    judged = [usage for usage in overridden if usage["outcome"] is not None]
+    worked = sum(bool(usage["outcome"]) for usage in judged)
+    ended = _count_outcomes(blocked)
     return {
         "blocked": len(blocked),
         "episodes": ended["episodes"],
         "succeeded": ended["succeeded"],
         "overridden": len(overridden),
         "worked": worked,
-        "precision": 1 - worked / len(known) if known else None,
+        "precision": 1 - worked / len(judged) if judged else None,
     }
 
 
-def failures(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Why the steps behind an item failed: each cause, how often among them, and the words of the newest."""
+def summarize_failures(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the causes of the failed steps, most frequent first, with a count and the newest message of each."""
     causes: dict[str, list[Mapping[str, Any]]] = {}
     for step in steps:
         if step["failure"] != Failure.NONE:
@@ -299,8 +351,8 @@ def failures(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def probation(library: ExperienceLibrary, item: Item) -> dict[str, Any]:
-    """How a guardrail stands on its probation, and when it is tried next; None where a person pinned it."""
+def describe_probation(library: ExperienceLibrary, item: Item) -> dict[str, Any]:
+    """Return the state of a guardrail's probation and when it is tried next; None in both fields if it is pinned."""
     standing = library.standing(item.id)
     due = None if item.pinned else datetime.fromtimestamp(standing.due_at, UTC).isoformat(timespec="seconds")
     return {
@@ -313,7 +365,8 @@ def probation(library: ExperienceLibrary, item: Item) -> dict[str, Any]:
     }
 
 
-def _outcomes(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _count_outcomes(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # An item can be used at many steps of an episode; its outcome counts once.
     ended = {usage["trajectory_id"]: usage for usage in group}
     control = [usage["control_outcome"] for usage in ended.values() if usage["control_outcome"] is not None]
     return {
@@ -323,8 +376,17 @@ def _outcomes(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def guardrails(library: ExperienceLibrary, status: str | None, limit: int, offset: int = 0) -> list[dict[str, Any]]:
-    """A page of guardrails: what each forbids, when, on what evidence, and how it proved; see `guarded`."""
+def list_guardrails(
+    library: ExperienceLibrary, status: str | None, limit: int, offset: int = 0
+) -> list[dict[str, Any]]:
+    """Return a page of guardrails with condition, evidence and the counts of `summarize_blocks`.
+
+    Args:
+        library: The library.
+        status: Only guardrails with this status; None for all.
+        limit: Largest number of guardrails.
+        offset: Number of guardrails to skip.
+    """
     return [
         {
             "id": item.id,
@@ -335,9 +397,9 @@ def guardrails(library: ExperienceLibrary, status: str | None, limit: int, offse
             "granularity": item.granularity,
             "evidence": len(item.provenance),
             "confidence": item.confidence,
-            **guarded(library.usages(item.id)),
-            "failures": failures(past_steps(library, item.provenance)),
-            "probation": probation(library, item),
+            **summarize_blocks(library.usages(item.id)),
+            "failures": summarize_failures(load_past_steps(library, item.provenance)),
+            "probation": describe_probation(library, item),
             "status": item.status,
             "pinned": item.pinned,
         }

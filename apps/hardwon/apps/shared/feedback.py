@@ -1,7 +1,7 @@
-"""Feedback: a client says whether an item helped, which moves the item's score a little, and not too often.
+"""Accept client feedback on whether an item helped, with limits on its effect and rate.
 
-A client that is wrong, or lies, could otherwise talk any item to the top or out of use. So it may speak of an item
-once in an episode, and of no more than a few items a minute. HTTP and MCP share these limits.
+Without limits, a mistaken or malicious client could move any item to the top or out of use. A client may therefore
+rate an item once per episode, and only a few items per minute. HTTP and MCP share these limits.
 """
 
 import time
@@ -11,20 +11,20 @@ from threading import Lock
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import TooMuchFeedback
 
-LEAST = 0.1
-"""How far one word of feedback moves an item's score towards 1 or 0."""
+STEP = 0.1
+"""Share of the distance to 1 or 0 by which one rating moves the score of an item."""
 A_MINUTE = 20
-"""Words of feedback that one client may say in a minute."""
+"""Largest number of ratings by one client in a minute."""
 REMEMBERED = 100_000
-"""Words of feedback that are remembered, and clients whose pace is."""
+"""Largest number of ratings, and of clients, that are remembered; the oldest are dropped."""
 
 
 class Feedback:
-    """What clients said of items, as long as the server runs. Safe for many threads."""
+    """Limits on client feedback, kept in memory while the server runs. Thread-safe."""
 
     def __init__(self, *, a_minute: int = A_MINUTE) -> None:
-        self._a_minute = a_minute
-        self._said: OrderedDict[tuple[str, ...], None] = OrderedDict()
+        self._per_minute = a_minute
+        self._rated: OrderedDict[tuple[str, ...], None] = OrderedDict()
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
         self._lock = Lock()
 
@@ -39,44 +39,57 @@ class Feedback:
         trusted: bool = True,
         writer: str | None = None,
     ) -> Item:
-        """Move the score of an item on the word of a client about an episode; return the item.
+        """Move the score of an item by a client's feedback on one episode.
 
-        What an untrusted client says is bounded for good, see `hardwon.memory.values.opinions`; `writer` is its name
-        there.
+        Args:
+            library: The library of the item.
+            item_id: The item.
+            helped: Whether the item helped.
+            client: The client, for the limits.
+            episode: The episode that the feedback refers to.
+            trusted: If false, the total effect of the client on an item is bounded permanently; see
+                `hardwon.memory.values.opinions`.
+            writer: Name of the client in that bound; `client` if None.
 
-        Raises: TooMuchFeedback, UnknownName.
+        Returns:
+            The item with its new score.
+
+        Raises:
+            TooMuchFeedback: The client rated the item in this episode before, or too many items in a minute.
+            UnknownName: The item does not exist.
         """
         item = library.get(item_id)
         writer = client if writer is None else writer
         key = (client, library.namespace, episode, item.id)
+        # Reserve the rating before the write: two calls at once must not both pass the limit.
         with self._lock:
             self._admit(client, key, time.monotonic())
         try:
             if not trusted:
                 return library.feedback(item.id, helped, writer=writer, episode=episode)
-            score = round(item.score + LEAST * (float(helped) - item.score), 4)
+            score = round(item.score + STEP * (float(helped) - item.score), 4)
             return library.update(item.id, score=score)
         except BaseException:
-            with self._lock:
-                self._said.pop(key, None)
+            with self._lock:  # a failed write does not use up the rating of this episode
+                self._rated.pop(key, None)
             raise
 
     def _admit(self, client: str, key: tuple[str, ...], now: float) -> None:
-        if key in self._said:
+        if key in self._rated:
             raise TooMuchFeedback(
-                f"you said already whether {key[-1]} helped in this episode. Speak of it again after the next one."
+                f"you have already rated {key[-1]} in this episode. Rate it again after the next episode."
             )
-        times = self._times.setdefault(client, deque(maxlen=self._a_minute))
+        times = self._times.setdefault(client, deque(maxlen=self._per_minute))
         self._times.move_to_end(client)
-        if len(times) == self._a_minute and now - times[0] < 60:
+        if len(times) == self._per_minute and now - times[0] < 60:
             wait_s = 60 - (now - times[0])
             raise TooMuchFeedback(
-                f"more than {self._a_minute} words of feedback in a minute. Go on in {wait_s:.0f} s, and speak only of "
-                "what clearly helped or misled you."
+                f"more than {self._per_minute} ratings in a minute. Continue in {wait_s:.0f} s, and rate only items "
+                "that clearly helped or misled you."
             )
         times.append(now)
-        self._said[key] = None
-        if len(self._said) > REMEMBERED:
-            self._said.popitem(last=False)
+        self._rated[key] = None
+        if len(self._rated) > REMEMBERED:
+            self._rated.popitem(last=False)
         if len(self._times) > REMEMBERED:
             self._times.popitem(last=False)

@@ -1,4 +1,4 @@
-"""What can only be read off the library's file as a whole: its namespaces, and how full its tiers are."""
+"""Query the file of a library as a whole: its namespaces, the sizes of its tables, and its index files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,13 @@ from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.storage.database import Store
 
 
-def namespaces(path: Path, *, read_only: bool = True) -> list[str]:
-    """The parts of a library."""
+def list_namespaces(path: Path, *, read_only: bool = True) -> list[str]:
+    """Return the names of the namespaces of a library, sorted.
+
+    Args:
+        path: The library file.
+        read_only: Open the file read-only, which requires that it exists with the current schema.
+    """
     store = Store(path, read_only=read_only)
     try:
         return [row[0] for row in store.rows("SELECT name FROM namespaces ORDER BY name")]
@@ -19,8 +24,8 @@ def namespaces(path: Path, *, read_only: bool = True) -> list[str]:
         store.close()
 
 
-def filled(path: Path) -> dict[str, int]:
-    """Return the namespaces with episodes, and how many each has, the fullest first."""
+def count_episodes(path: Path) -> dict[str, int]:
+    """Return the number of episodes of every namespace that has any, largest first."""
     store = Store(path, read_only=True)
     try:
         return dict(
@@ -33,10 +38,18 @@ def filled(path: Path) -> dict[str, int]:
         store.close()
 
 
-def tiers(path: Path, namespace: str) -> dict[str, Any]:
-    """How many steps are live and folded, attempts, segments, vectors; items by status and kind; bytes of index files.
+def count_tiers(path: Path, namespace: str) -> dict[str, Any]:
+    """Count the steps, attempts, segments, vectors and items of a namespace, and the bytes of the index files.
 
-    Raises: UnknownName for a namespace that is not there.
+    Args:
+        path: The library file.
+        namespace: The namespace to count.
+
+    Returns:
+        `live` and `folded` steps, `attempts`, `segments`, `vectors` by kind, `items_by_status` and kind, `index_bytes`.
+
+    Raises:
+        UnknownName: The namespace does not exist.
     """
     store = Store(path, read_only=True)
     try:
@@ -63,26 +76,26 @@ def tiers(path: Path, namespace: str) -> dict[str, Any]:
         "segments": segments,
         "vectors": dict(vectors),
         "items_by_status": items,
-        "index_bytes": sum(index_files(path).values()),
+        "index_bytes": sum(list_index_files(path).values()),
     }
 
 
-def deciding(path: Path, namespace: str, strategies: Mapping[str, Sequence[int]]) -> dict[str, set[str]]:
-    """Return the episodes in which an estimate that a strategy is part of chose an action, by the strategy's id.
+def find_deciding_episodes(path: Path, namespace: str, strategies: Mapping[str, Sequence[int]]) -> dict[str, set[str]]:
+    """Return, by strategy id, the episodes in which a strategy took part in an estimate that chose an action.
 
     An estimate is a mean over all keys of an action, so every strategy of these keys took part in the choice.
 
     Args:
-        path: The library's file.
-        namespace: The part of the library to look at.
-        strategies: The ids of steps that each strategy rests on, by its id.
+        path: The library file.
+        namespace: The namespace to search.
+        strategies: The ids of the steps behind each strategy, by its id.
     """
     store = Store(path, read_only=True)
     try:
-        keys = _strategy_keys(store, strategies)
+        keys = _find_strategy_keys(store, strategies)
         if not keys:
             return {}
-        # A regular expression on the stored text takes a fifth of the time of parsing each step's JSON.
+        # Matching the stored text takes a fifth of the time of parsing the JSON of every step.
         wanted = re.compile(rf"(?<=[\[,])(?:{'|'.join(map(str, keys))})(?=[,\]])")
         rows = store.rows(
             'SELECT trajectory_id, keys FROM steps WHERE why LIKE \'%"key":"%\' AND why NOT LIKE \'%"key":""%\' '
@@ -91,16 +104,16 @@ def deciding(path: Path, namespace: str, strategies: Mapping[str, Sequence[int]]
         )
     finally:
         store.close()
-    found: dict[str, set[str]] = {}
+    episodes: dict[str, set[str]] = {}
     for episode, text in rows:
         for key in wanted.findall(text):
-            found.setdefault(keys[int(key)], set()).add(episode)
-    return found
+            episodes.setdefault(keys[int(key)], set()).add(episode)
+    return episodes
 
 
-def _strategy_keys(store: Store, strategies: Mapping[str, Sequence[int]]) -> dict[int, str]:
-    """Return the ids of strategies by the number of the key that each is made of: a key of its first step left."""
-    found: dict[int, str] = {}
+def _find_strategy_keys(store: Store, strategies: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    """Return the strategy ids by the number of their key, found among the keys of the first step that still exists."""
+    strategy_by_key: dict[int, str] = {}
     for strategy, steps in strategies.items():
         marks = ", ".join("?" * len(steps))
         rows = store.rows(
@@ -108,10 +121,11 @@ def _strategy_keys(store: Store, strategies: Mapping[str, Sequence[int]]) -> dic
             f"(SELECT keys FROM steps WHERE id IN ({marks}) LIMIT 1)))",
             tuple(steps),
         )
-        found |= {number: strategy for number, text in rows if strategy_id(text) == strategy}
-    return found
+        # The id of a strategy is a hash of its key, which tells this key from the others of the step.
+        strategy_by_key |= {number: strategy for number, text in rows if strategy_id(text) == strategy}
+    return strategy_by_key
 
 
-def index_files(path: Path) -> dict[str, int]:
-    """The files of saved indices beside a library, by name, and their sizes in bytes."""
+def list_index_files(path: Path) -> dict[str, int]:
+    """Return the sizes in bytes of the index files beside a library, by file name."""
     return {file.name: file.stat().st_size for file in sorted(Path(f"{path}.index").glob("*")) if file.is_file()}

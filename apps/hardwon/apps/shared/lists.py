@@ -1,7 +1,7 @@
-"""Lists of what a library holds, a page at a time, and how they are printed.
+"""List the contents of a library by page, and render the lists as text.
 
-A list is the rows of its page and how many there are in all. On paper a row is a line of figures and
-a line of words, cut to the width of the page; `hardwon memory show` has them whole.
+A list is the rows of a page and the total number of rows. In text, a row is a line of figures and a line of words,
+cut to the page width; `hardwon memory show` prints everything.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from . import file_queries
 from .common import WIDEST, as_text, cell, excerpt
 
 SEARCHED = 400
-"""Hits that are looked through where a filter leaves some out."""
+"""Number of hits to filter, if filters are given."""
 _STATUS = {"active": "active", "quarantined": "quarantined", "retired": "retired", "all": None}
 _TRUST = ("trusted", "untrusted")
 _SORTS = ("score", "confidence", "new", "old", "used")
@@ -28,21 +28,25 @@ _HOW = ("hybrid", "dense", "text")
 _WHAT = ("items", "steps", "all")
 
 Found = tuple[list[Any], int]
-"""The rows of a page, and how many there are in all."""
+"""The rows of a page, and the total number of rows."""
 
 
-def known_status(status: str) -> str | None:
-    """The status to filter by; None for all. Raises UnknownName."""
-    return _STATUS[_known("status", status, tuple(_STATUS))]
+def parse_status(status: str) -> str | None:
+    """Return the status to filter by, or None for "all".
+
+    Raises:
+        UnknownName: There is no such status.
+    """
+    return _STATUS[_check_name("status", status, tuple(_STATUS))]
 
 
-def _known(what: str, name: str, names: Sequence[str]) -> str:
+def _check_name(what: str, name: str, names: Sequence[str]) -> str:
     if name not in names:
         raise UnknownName.of(what, name, names)
     return name
 
 
-def items(
+def list_items(
     library: ExperienceLibrary,
     kinds: Sequence[str] | None = None,
     *,
@@ -55,48 +59,69 @@ def items(
     offset: int = 0,
     **among: str | None,
 ) -> Found:
-    """Items, filtered and sorted. Raises UnknownName for a kind, status, trust, source or order that does not exist.
+    """Return a page of items.
 
-    `among` are the other filters of `ExperienceLibrary.items`: writer, tag, location, signature, text.
+    Args:
+        library: The library.
+        kinds: Only items of these kinds; None or empty for all.
+        status: "active", "quarantined", "retired" or "all".
+        trust: Only "trusted" or only "untrusted" items.
+        source: Only items from this source.
+        min_score: Only items with at least this score, in [0, 1].
+        sort: "score", "confidence", "new", "old" or "used".
+        limit: Largest number of items.
+        offset: Number of items to skip.
+        among: Other filters of `ExperienceLibrary.items`: writer, tag, location, signature, text.
+
+    Returns:
+        The items of the page and the total number.
+
+    Raises:
+        UnknownName: There is no such kind, status, trust, source or order.
     """
-    _known("order", sort, _SORTS)
+    _check_name("order", sort, _SORTS)
     if trust is not None:
-        _known("trust", trust, _TRUST)
+        _check_name("trust", trust, _TRUST)
     if source is not None:
-        _known("source", source, SOURCES)
-    filters = {"status": known_status(status), "trust": trust, "source": source}
+        _check_name("source", source, SOURCES)
+    filters = {"status": parse_status(status), "trust": trust, "source": source}
     filters |= {name: value if value is None else as_text(value) for name, value in among.items()}
     found = library.items(cast("Sequence[Kind] | None", kinds or None), sort=cast(Any, sort), **cast(Any, filters))
     found = [item for item in found if item.score >= min_score]
-    if sort == "used":  # as it is listed: also in estimates
-        counts = dict(zip([item.id for item in found], uses(library, found), strict=True))
+    if sort == "used":  # the library sorts by recorded usages alone; the listed count includes estimates
+        counts = dict(zip([item.id for item in found], count_uses(library, found), strict=True))
         found.sort(key=lambda item: -counts[item.id])
     return found[offset : offset + limit], len(found)
 
 
-def uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
-    """In how many episodes each item was shown, followed, blocked an action, or was part of the estimate of one."""
-    held_back = "withheld"
-    estimated = estimates(library, found)
+def count_uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
+    """Return for each item the number of episodes that it influenced.
+
+    An item influences an episode if it is shown, followed, blocks an action, or takes part in an estimate.
+    """
+    estimated = find_estimates(library, found)
     return [
         len(
-            {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != held_back}
+            {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != "withheld"}
             | estimated.get(item.id, set())
         )
         for item in found
     ]
 
 
-def estimates(library: ExperienceLibrary, found: Sequence[Item]) -> dict[str, set[str]]:
-    """Return the episodes in which each strategy was part of the estimate that chose an action, by the item's id."""
+def find_estimates(library: ExperienceLibrary, found: Sequence[Item]) -> dict[str, set[str]]:
+    """Return, by item id, the episodes in which a strategy took part in an estimate that chose an action."""
     strategies = {item.id: item.provenance for item in found if item.kind == "strategy"}
     if not strategies or not Path(library.path).is_file():
         return {}
-    return file_queries.deciding(Path(library.path), library.namespace, strategies)
+    return file_queries.find_deciding_episodes(Path(library.path), library.namespace, strategies)
 
 
-def episodes(library: ExperienceLibrary, limit: int, offset: int = 0) -> Found:
-    """Episodes, newest first; `success` is true, false, or null for an excluded one."""
+def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0) -> Found:
+    """Return a page of episodes, newest first, and the total number.
+
+    `success` is true or false, or None for an excluded episode.
+    """
     rows = library.trajectories()
     page = rows[offset : offset + limit]
     return [{**row, "success": None if row["success"] is None else bool(row["success"])} for row in page], len(rows)
@@ -111,33 +136,48 @@ def search(
     among: str = "all",
     kinds: Sequence[str] | None = None,
 ) -> list[Hit]:
-    """Items and steps that speak of a text, or only one of them. Raises UnknownName for what does not exist."""
-    _known("way to search", how, _HOW)
-    _known("thing to find", among, _WHAT)
+    """Return items and steps that match a text.
+
+    Args:
+        library: The library.
+        text: The text to search for.
+        k: Largest number of hits.
+        how: "hybrid", "dense" or "text".
+        among: "items", "steps" or "all".
+        kinds: Only items of these kinds.
+
+    Raises:
+        UnknownName: `how`, `among` or a kind does not exist.
+    """
+    _check_name("way to search", how, _HOW)
+    _check_name("thing to find", among, _WHAT)
     for kind in kinds or ():
-        _known("kind of item", kind, KINDS)
+        _check_name("kind of item", kind, KINDS)
     filtered = among != "all" or bool(kinds)
+    # The index cannot filter, so more hits are fetched and filtered here.
     found = library.search(text, max(k, SEARCHED) if filtered else k, how=cast(Any, how))
-    return [hit for hit in found if _wanted(hit.what, among, kinds)][:k]
+    return [hit for hit in found if _is_wanted(hit.what, among, kinds)][:k]
 
 
-def _wanted(what: Item | Step, among: str, kinds: Sequence[str] | None) -> bool:
+def _is_wanted(what: Item | Step, among: str, kinds: Sequence[str] | None) -> bool:
     if isinstance(what, Item):
         return among != "steps" and (not kinds or what.kind in kinds)
     return among != "items" and not kinds
 
 
-def item_listing(found: Sequence[Item], used: Sequence[int]) -> Group:
-    """Two lines an item: its figures, and what it says."""
+def render_items(found: Sequence[Item], used: Sequence[int]) -> Group:
+    """Render items, two lines each: the figures and the text."""
     rows = [
-        (item.id, item.kind, item.score, item.confidence, count, _special(item))
+        (item.id, item.kind, item.score, item.confidence, count, _format_marks(item))
         for item, count in zip(found, used, strict=True)
     ]
-    return listing("id", "kind", "score", "conf.", "used", "", rows=rows, says=[_said(item) for item in found])
+    return render_rows(
+        "id", "kind", "score", "conf.", "used", "", rows=rows, says=[_format_item(item) for item in found]
+    )
 
 
-def _special(item: Item) -> str:
-    """What sets an item apart from most."""
+def _format_marks(item: Item) -> str:
+    """Return the unusual properties of an item: not active, not trusted, or pinned."""
     marks = (
         item.status if item.status != "active" else "",
         item.trust if item.trust != "trusted" else "",
@@ -146,70 +186,82 @@ def _special(item: Item) -> str:
     return ", ".join(filter(None, marks))
 
 
-def _said(item: Item) -> str:
+def _format_item(item: Item) -> str:
     return f"{item.title}. {item.body}" if item.body else item.title
 
 
-def quarantine_listing(found: Sequence[Item]) -> Group:
-    """Two lines an item that waits: where it came from, and what it says."""
+def render_quarantine(found: Sequence[Item]) -> Group:
+    """Render quarantined items, two lines each: the origin and the text."""
     rows = [(item.id, item.kind, item.source, item.writer) for item in found]
-    return listing("id", "kind", "source", "writer", rows=rows, says=[_said(item) for item in found])
+    return render_rows("id", "kind", "source", "writer", rows=rows, says=[_format_item(item) for item in found])
 
 
-def episode_listing(found: Sequence[Mapping[str, Any]]) -> Group:
-    """Two lines an episode: how it went, and its task."""
+def render_episodes(found: Sequence[Mapping[str, Any]]) -> Group:
+    """Render episodes, two lines each: the outcome and the task."""
     rows = [(row["id"], row["ending"], row["score"], row["n_steps"], row["arm"], row["seed"]) for row in found]
     says = [row["task"] for row in found]
-    return listing("id", "ending", "score", "steps", "arm", "seed", rows=rows, says=says)
+    return render_rows("id", "ending", "score", "steps", "arm", "seed", rows=rows, says=says)
 
 
-def hit_listing(hits: Sequence[Hit]) -> Group:
-    """Two lines a hit: how near it is and why it was found, and what it says."""
+def render_hits(hits: Sequence[Hit]) -> Group:
+    """Render hits, two lines each: the similarity with the reason of the match, and the text."""
     rows: list[tuple[Any, ...]] = []
     says: list[str] = []
     for hit in hits:
         if isinstance(hit.what, Item):
             rows.append((hit.similarity, hit.why, hit.what.id, hit.what.kind))
-            says.append(_said(hit.what))
+            says.append(_format_item(hit.what))
         else:
             rows.append((hit.similarity, hit.why, f"step:{hit.what.id}", "step"))
-            says.append(_did(hit.what))
-    return listing("near", "by", "id", "kind", rows=rows, says=says)
+            says.append(_format_step(hit.what))
+    return render_rows("similarity", "match", "id", "kind", rows=rows, says=says)
 
 
-def _did(step: Step) -> str:
+def _format_step(step: Step) -> str:
     return f"`{step.action}` (return {step.return_to_go or 0:.2f}) after: {step.pre.observation}"
 
 
-def guardrail_listing(found: Sequence[Mapping[str, Any]]) -> Group:
-    """Two lines a guardrail; `right` is how often what it blocked failed, of the times it was overridden."""
+def render_guardrails(found: Sequence[Mapping[str, Any]]) -> Group:
+    """Render guardrails, two lines each.
+
+    `right` is how often an overridden action failed, of the number of overrides.
+    """
     rows = [
-        (row["id"], row["evidence"], row["confidence"], row["blocked"], _right(row), row["precision"], _state(row))
+        (
+            row["id"],
+            row["evidence"],
+            row["confidence"],
+            row["blocked"],
+            _format_precision(row),
+            row["precision"],
+            _format_state(row),
+        )
         for row in found
     ]
-    says = [f"do not `{row['forbids']}` when {row['when']}. {row['because']}{_causes(row)}" for row in found]
-    return listing("id", "evidence", "conf.", "blocked", "right", "precision", "", rows=rows, says=says)
+    says = [f"do not `{row['forbids']}` when {row['when']}. {row['because']}{_format_causes(row)}" for row in found]
+    return render_rows("id", "evidence", "conf.", "blocked", "right", "precision", "", rows=rows, says=says)
 
 
-def _causes(row: Mapping[str, Any]) -> str:
-    """The first cause of its evidence's failures, and when it is tried next."""
-    told = [f" ({one['cause']}: {one['words'][:80]})" for one in row["failures"][:1]]
+def _format_causes(row: Mapping[str, Any]) -> str:
+    """Return the first cause of failure in the evidence, and when the guardrail is tried next."""
+    causes = [f" ({failure['cause']}: {failure['words'][:80]})" for failure in row["failures"][:1]]
     after = row["probation"]["next_trial_after_refusals"]
-    return "".join(told) + (f"; next trial after {after} refusals" if after is not None else "")
+    return "".join(causes) + (f"; next trial after {after} refusals" if after is not None else "")
 
 
-def _right(row: Mapping[str, Any]) -> str | None:
+def _format_precision(row: Mapping[str, Any]) -> str | None:
     return f"{row['overridden'] - row['worked']} of {row['overridden']}" if row["overridden"] else None
 
 
-def _state(row: Mapping[str, Any]) -> str:
+def _format_state(row: Mapping[str, Any]) -> str:
     marks = [row["status"]] if row["status"] != "active" else []
     return ", ".join([*marks, *(["pinned"] if row["pinned"] else [])])
 
 
-def listing(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str]) -> Group:
-    """Two lines a row: its cells in columns, and a text cut to the width of the page."""
+def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str]) -> Group:
+    """Render rows of two lines: cells in columns, and a text cut to the page width."""
     cells = [[cell(value) for value in row] for row in rows]
+    # cell_len, because wide characters take two columns of a terminal.
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
     right = [any(isinstance(row[at], int | float) for row in rows) for at in range(len(columns))]
 
@@ -221,7 +273,7 @@ def listing(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str]) -
         return Text("  ".join(padded).rstrip(), style, no_wrap=True, overflow="ellipsis")
 
     lines = [line(columns, "bold")]
-    for values, said in zip(cells, says, strict=True):
-        words = Text(f"    {excerpt(said, WIDEST)}", "dim", no_wrap=True, overflow="ellipsis")
+    for values, text in zip(cells, says, strict=True):
+        words = Text(f"    {excerpt(text, WIDEST)}", "dim", no_wrap=True, overflow="ellipsis")
         lines += [line(values), words]
     return Group(*lines)

@@ -41,7 +41,7 @@ Number = Annotated[int, InPath(ge=0, le=2**62)]
 def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
     """Rows about episodes, newest first, without their steps."""
     with at.reading() as library:
-        found, total = lists.episodes(library, limit, offset)
+        found, total = lists.list_episodes(library, limit, offset)
     return rows(found, total)
 
 

@@ -56,7 +56,7 @@ def items(
     """Items, filtered and sorted; `text` finds those that have all its words."""
     among = {"writer": writer, "tag": tag, "location": location, "signature": signature, "text": text}
     with at.reading() as library:
-        found, total = lists.items(
+        found, total = lists.list_items(
             library, kind, status=status, trust=trust, source=source, min_score=min_score, sort=sort,
             limit=limit, offset=offset, **among,
         )  # fmt: skip
@@ -94,7 +94,7 @@ def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
     """Change fields; the old values stay in the history. A value that cannot be is refused, and nothing changed."""
     with at.changing() as library:
         item = library.get(item_id)
-        return said(Item, library.update(item.id, **editing.checked(item, changes)))
+        return said(Item, library.update(item.id, **editing.check_changes(item, changes)))
 
 
 @router.post("/items/{item_id}/pin", response_model=Item)
@@ -171,9 +171,9 @@ def usefulness(item_id: str, at: At) -> Response:
 @router.get("/guardrails", response_model=Rows)
 def guardrails(at: At, status: Status = "active", limit: Count = 100, offset: Offset = 0) -> Response:
     """What is forbidden, when, on what evidence, how often it was blocked, and whether that was right."""
-    known = lists.known_status(status)
+    known = lists.parse_status(status)
     with at.reading() as library:
-        found = explain.guardrails(library, known, limit, offset)
+        found = explain.list_guardrails(library, known, limit, offset)
         return rows(found, len(library.items(["guardrail"], status=known)))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hardwon.apps.shared.file_queries import namespaces
+from hardwon.apps.shared.file_queries import list_namespaces
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, LibraryReadOnly, UnknownName
 from hardwon.memory.retrieval.embedders import Embedder
@@ -57,7 +57,7 @@ class Shelf:
 
     def names(self) -> list[str]:
         """The namespaces that there are."""
-        return namespaces(self.path, read_only=self.read_only)
+        return list_namespaces(self.path, read_only=self.read_only)
 
     @contextmanager
     def reading(self, namespace: str) -> Iterator[ExperienceLibrary]:
