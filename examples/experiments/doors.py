@@ -97,7 +97,7 @@ def trained(config: Path, out: Path, seed: int, name: str) -> float:
 async def _played(run: Path) -> tuple[Worlds, int]:
     """The newest checkpoint in the held-out worlds, sampled as `hardwon eval` does; and how many weights it has."""
     from hardwon.trainers.checkpoint import find
-    from hardwon.trainers.evaluate import of_rollouts
+    from hardwon.trainers.evaluate import collect_episodes
     from hardwon.trainers.session import Stage, read_config
 
     checkpoint = find(run)
@@ -111,7 +111,7 @@ async def _played(run: Path) -> tuple[Worlds, int]:
         finally:
             stage.close()
     by_world: dict[str, list[bool]] = {}
-    for episode in of_rollouts(rollouts):
+    for episode in collect_episodes(rollouts):
         if episode.success is not None:
             by_world.setdefault(episode.world, []).append(episode.success)
     return {world: fmean(successes) for world, successes in by_world.items()}, weights

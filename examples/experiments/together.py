@@ -134,11 +134,11 @@ def measured(checkpoint: Path, worlds: "Worlds", copies: int) -> Figures:
 
 
 async def _measured(stage: "Stage", worlds: "Worlds", copies: int) -> Figures:
-    from hardwon.trainers.evaluate import Played, of_rollouts
+    from hardwon.trainers.evaluate import Played, collect_episodes
 
     rollouts = await stage.play(worlds.all, dict.fromkeys(MEMORY, copies), salt="held out")
     parts: dict[tuple[str, str], list[Played]] = {}
-    for played in of_rollouts(rollouts):
+    for played in collect_episodes(rollouts):
         parts.setdefault((played.world, played.arm), []).append(played)
     found: Figures = {}
     for (world, arm), ended in parts.items():

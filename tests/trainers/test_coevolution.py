@@ -222,7 +222,7 @@ def test_an_evaluation_recalls_without_diversity(corridor, monkeypatch):
 
 def test_what_an_extractor_writes_must_be_shown_somewhere(corridor):
     settings = library_run(corridor)
-    with pytest.raises(ConfigError, match=r"no arm shows what comes of it; add one whose guidance is library"):
+    with pytest.raises(ConfigError, match=r"no arm shows its items; add an arm whose guidance is library"):
         of({**settings, "arms": {"control": 2, "experience": 2}})
     with pytest.raises(ConfigError, match=r"guidance is role"):
         of({**settings, "roles": {"policy": {}, "extractor": {}}})

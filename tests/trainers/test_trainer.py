@@ -122,13 +122,15 @@ def test_an_export_is_loaded_by_transformers(done):
 
 def test_a_folder_that_holds_a_run_is_not_written_over(done):
     _, out = done
-    with pytest.raises(ConfigError, match="holds a run already; go on with --resume"):
+    with pytest.raises(ConfigError, match="holds a run already; continue it with --resume"):
         train(find(out).parents[1] / "config.yaml", [f"run.out={out}"])
 
 
 def test_another_run_does_not_go_on_from_a_checkpoint(done):
     _, out = done
-    with pytest.raises(ConfigError, match=r"roles\.policy\.learner\.lr was 0\.0003 and is 0\.1: that is another run"):
+    with pytest.raises(
+        ConfigError, match=r"roles\.policy\.learner\.lr was 0\.0003 and is now 0\.1, but a resumed run must keep it"
+    ):
         train(out / "config.yaml", ["roles.policy.learner.lr=0.1"], resume=True)
 
 
@@ -320,7 +322,7 @@ def test_sigterm_finishes_the_iteration_saves_and_exits_with_0(corridor, tmp_pat
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert out.startswith("stopped after ")
-    assert "saved; --resume goes on from there" in err
+    assert "add --resume to continue" in err
     stopped = int(find(tmp_path / "run").name)
     assert 3 <= stopped < 200
     last = stopped + 2

@@ -37,7 +37,7 @@ from hardwon.trainers.config.schema import CONTROL, RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.guide import GuideRole, Lesson
-from hardwon.trainers.roles.guide_speech import Said
+from hardwon.trainers.roles.guide_speech import GuideReply
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .guide_houses import (
@@ -178,14 +178,14 @@ def run(here: Setting, seed: int) -> dict[str, Any]:
     return {"arms": result, "cpu_s": time.process_time() - began}
 
 
-def said(role: GuideRole, worlds: Sequence[World], speaks: bool | None = None) -> dict[World, Said]:
+def said(role: GuideRole, worlds: Sequence[World], speaks: bool | None = None) -> dict[World, GuideReply]:
     """What the guide says in each world, greedily."""
     specs = {Spec(*world).session: world for world in worlds}
     found = asyncio.run(role.ask([Spec(*world) for world in worlds], speaks=speaks))
     return {specs[session]: one for session, one in found.items()}
 
 
-def spent(one: Said) -> int:
+def spent(one: GuideReply) -> int:
     """Tokens that the guide read and said."""
     return one.usage.prompt_tokens + one.usage.completion_tokens
 

@@ -24,7 +24,7 @@ from hardwon.trainers.algorithms.imitation import Examples, WarmStart, build_exa
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
-from hardwon.trainers.roles.guide_speech import Asked
+from hardwon.trainers.roles.guide_speech import GuideQuery
 from hardwon.trainers.roles.note_generators import told
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.rollouts.transcript import Transcript
@@ -102,7 +102,7 @@ class Memory:
     """What is recalled in a world."""
 
     kind: str
-    asked: Asked
+    asked: GuideQuery
 
     @property
     def short(self) -> str:
@@ -131,11 +131,11 @@ def memories(
     return made
 
 
-def record(first: State, one: Trajectory, before: bool) -> Asked:
+def record(first: State, one: Trajectory, before: bool) -> GuideQuery:
     """A walk as it is recalled in a situation: `kitchen : move east . hall : take coin . lately`"""
     whole = told(one.steps)
     offers = dict.fromkeys((told(without_circles(one.steps)), whole))
-    return Asked(first, (f"{whole} {'before' if before else 'lately'}",), tuple(offers))
+    return GuideQuery(first, (f"{whole} {'before' if before else 'lately'}",), tuple(offers))
 
 
 def turned(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:

@@ -30,13 +30,13 @@ def with_(path, value):
     [
         ("roles.policy.learner.lrr", 1, r"roles\.policy\.learner\.lrr: did you mean lr\?"),
         ("runn", {}, r"^runn: did you mean run\?"),
-        ("run.iterations", "many", r"run\.iterations is 'many'; it is a whole number"),
-        ("run.iterations", True, r"run\.iterations is True; it is a whole number"),
+        ("run.iterations", "many", r"run\.iterations is 'many'; it must be a whole number"),
+        ("run.iterations", True, r"run\.iterations is True; it must be a whole number"),
         ("run.groups", 0, r"run: groups is 0; use 1 or more"),
         ("run.temperature", 0, "run: temperature is 0"),
         ("eval.copies", 0, "eval: copies is 0; use 1 or more"),
-        ("roles.policy.learner.lr", "fast", r"roles\.policy\.learner\.lr is 'fast'; it is a number"),
-        ("roles.policy.learner.betas", [0.9], "it is a list of 2"),
+        ("roles.policy.learner.lr", "fast", r"roles\.policy\.learner\.lr is 'fast'; it must be a number"),
+        ("roles.policy.learner.betas", [0.9], "it must be a list of 2"),
         ("roles.policy.loss.kind", "ppoo", r"roles\.policy\.loss\.kind is 'ppoo': did you mean ppo\?"),
         ("roles.policy.credit.name", "gigppo", r"roles\.policy\.credit: unknown estimator 'gigppo'\. Did you mean"),
         ("roles.policy.credit.settings", {"omega": 1.0}, r"settings\.omega: There are: none"),
@@ -46,12 +46,12 @@ def with_(path, value):
         ("arms", {"control": 1, "librari": 1}, r"guidance\.librari is 'librari': did you mean library\?"),
         ("guidance", {"control": "library"}, "control is shown nothing"),
         ("guidance", {"other": "none"}, r"guidance\.other: .*must be one of the arms"),
-        ("tasks.train.seeds", "9-5", r"tasks\.train: seeds '9-5' run backwards"),
+        ("tasks.train.seeds", "9-5", r"tasks\.train: seeds is '9-5'"),
         ("tasks.eval.seeds", "nine", r"tasks\.eval: seeds is 'nine'; write them as A-B"),
         ("model.adapter", 0, "model: adapter is 0"),
         ("environment", {"game": "coin"}, r"environment\.name is missing\. textworld, babyai"),
-        ("run", 3, "run is 3; it is a section: iterations"),
-        ("arms", 8, "arms is 8; it is a mapping"),
+        ("run", 3, "run is 3; it must be a section with: iterations"),
+        ("arms", 8, "arms is 8; it must be a mapping"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_path(path, value, message):
@@ -123,7 +123,7 @@ def test_every_setting_says_what_it_means():
     for kind in vars(settings).values():
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == settings.__name__:
             assert set(documented(kind)) == {one.name for one in fields(kind)}, kind
-    assert "# Episodes a group in each arm" in as_yaml(of(LEAST))
+    assert "# Episodes per group in each arm" in as_yaml(of(LEAST))
 
 
 def test_what_two_runs_differ_in():

@@ -28,7 +28,7 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenize
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.guide import GuideRole, asked_of, of_episodes, rows_of, to_streams
 from hardwon.trainers.roles.guide_credit import Branch, GuideCredit, guide_credit
-from hardwon.trainers.roles.guide_speech import Asked, Speaker
+from hardwon.trainers.roles.guide_speech import GuideQuery, Speaker
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.rollouts.transcript import Transcript
 
@@ -46,7 +46,7 @@ def _one_thread():
 
 
 def asked(kind, *offers):
-    return Asked(State(f"You are in the {kind} room.", task="leave"), ("red : go east .",), offers or (GOOD, BAD))
+    return GuideQuery(State(f"You are in the {kind} room.", task="leave"), ("red : go east .",), offers or (GOOD, BAD))
 
 
 def kind_of(spec):

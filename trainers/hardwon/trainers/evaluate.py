@@ -1,11 +1,11 @@
-"""Evaluation: arms on the same held-out worlds, with intervals, paired differences and harm.
+"""Evaluation of arms on the same held-out task instances: intervals, paired differences and harm.
 
     report = summarise(played)
     report["experience"].difference, report["experience"].harm
 
-Worlds are what was drawn, so intervals and standard errors are over worlds: a bootstrap of them, or
-Wilson's where each was played once. Harm is an episode that fails where control's of the same world
-and copy succeeded. This file changes no weights and no library.
+Task instances are the sampling unit. Intervals come from a bootstrap over instances, or from Wilson's
+formula if each instance was played once. Harm counts the episodes that fail although the control episode
+of the same instance and copy succeeded. An evaluation changes neither weights nor libraries.
 """
 
 import math
@@ -29,76 +29,84 @@ from .session import Stage, read_config
 Z = 1.959964
 """Standard deviations of a two-sided 95% interval."""
 RESAMPLES = 2000
-"""Of worlds, for a bootstrap interval."""
+"""Bootstrap resamples, over task instances."""
 RUNTIME_ARMS = (CONTROL, "library")
-"""Arms of a policy that is not a checkpoint."""
+"""Arms of `evaluate_policy`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One episode."""
+    """One episode of an evaluation."""
 
     arm: str
     world: str
     copy: int
     success: bool | None
-    """None where the environment failed."""
+    """Whether the task succeeded; None if the environment failed."""
     steps: int
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How an arm did."""
+    """The results of an arm."""
 
     episodes: int
     success: float
     low: float
-    """Of a 95% interval."""
+    """Lower bound of the 95% interval of the success rate."""
     high: float
     difference: float | None
-    """Mean over worlds of the success minus control's; None for control itself."""
+    """Mean over task instances of the success rate minus that of control; None for control itself."""
     error: float | None
     """Standard error of the difference."""
     harm: float | None
-    """Share of episodes that fail where control's of the same world and copy succeeded."""
+    """Share of episodes that fail although the control episode of the same instance and copy succeeded."""
     steps: float
     tokens: float
-    """Read and said, an episode."""
+    """Mean number of prompt and completion tokens per episode."""
     excluded: int
-    """Episodes that the environment broke."""
+    """Episodes excluded because the environment failed."""
 
 
-def of_rollouts(rollouts: Sequence[Rollout]) -> list[Played]:
-    """What was played, in the order of play."""
+def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
+    """Return one `Played` per rollout, in the order of play; repeats within an arm and group are numbered."""
     counts: dict[tuple[str, str], int] = {}
     played = []
     for rollout in rollouts:
         copy = counts.get((rollout.trajectory.arm, rollout.group), 0)
         counts[rollout.trajectory.arm, rollout.group] = copy + 1
-        played.append(_played(rollout.trajectory, rollout.group, copy, failed=bool(rollout.failed)))
+        played.append(_to_episode(rollout.trajectory, rollout.group, copy, failed=bool(rollout.failed)))
     return played
 
 
-def _played(trajectory: Trajectory, world: str, copy: int, *, failed: bool) -> Played:
+def _to_episode(trajectory: Trajectory, world: str, copy: int, *, failed: bool) -> Played:
+    """Return the figures of a trajectory that an evaluation needs."""
     spent = trajectory.meta.get("prompt_tokens", 0) + trajectory.meta.get("completion_tokens", 0)
     success = None if failed else trajectory.success
     return Played(trajectory.arm, world, copy, success, len(trajectory.steps), int(spent))
 
 
 def summarise(played: Sequence[Played]) -> dict[str, Arm]:
-    """Every arm, in the order of first appearance."""
+    """Return the results of every arm, in the order of first appearance.
+
+    Args:
+        played: Episodes of all arms. Episodes without an outcome count only as excluded.
+    """
     counted = [episode for episode in played if episode.success is not None]
     by_world: dict[str, dict[str, list[Played]]] = {arm: {} for arm in dict.fromkeys(e.arm for e in played)}
     for episode in counted:
         by_world[episode.arm].setdefault(episode.world, []).append(episode)
     excluded = {arm: sum(e.arm == arm and e.success is None for e in played) for arm in by_world}
-    return {arm: _arm(arm, worlds, by_world.get(CONTROL, {}), excluded[arm]) for arm, worlds in by_world.items()}
+    return {
+        arm: _summarize_arm(arm, worlds, by_world.get(CONTROL, {}), excluded[arm]) for arm, worlds in by_world.items()
+    }
 
 
-def _arm(
+def _summarize_arm(
     name: str, worlds: Mapping[str, Sequence[Played]], control: Mapping[str, Sequence[Played]], excluded: int
 ) -> Arm:
+    """Return the results of one arm, compared with the control episodes of the same task instances."""
     episodes = [episode for played in worlds.values() for episode in played]
     if not episodes:
         return Arm(0, 0.0, 0.0, 1.0, None, None, None, 0.0, 0.0, excluded)
@@ -112,7 +120,7 @@ def _arm(
         high,
         fmean(differences) if compared and differences else None,
         stdev(differences) / math.sqrt(len(differences)) if compared and len(differences) > 1 else None,
-        _harm(worlds, control) if compared else None,
+        _harm_rate(worlds, control) if compared else None,
         fmean(episode.steps for episode in episodes),
         fmean(episode.tokens for episode in episodes),
         excluded,
@@ -120,28 +128,35 @@ def _arm(
 
 
 def _mean(episodes: Sequence[Played]) -> float:
+    """Return the success rate of some episodes."""
     return fmean(bool(episode.success) for episode in episodes)
 
 
-def _harm(worlds: Mapping[str, Sequence[Played]], control: Mapping[str, Sequence[Played]]) -> float | None:
-    known = {(e.world, e.copy): e.success for played in control.values() for e in played}
+def _harm_rate(worlds: Mapping[str, Sequence[Played]], control: Mapping[str, Sequence[Played]]) -> float | None:
+    """Return the share of failures whose control episode succeeded, or None without pairs."""
+    outcomes = {(e.world, e.copy): e.success for played in control.values() for e in played}
     pairs = [
-        (known[e.world, e.copy], e.success) for played in worlds.values() for e in played if (e.world, e.copy) in known
+        (outcomes[e.world, e.copy], e.success)
+        for played in worlds.values()
+        for e in played
+        if (e.world, e.copy) in outcomes
     ]
-    return fmean(bool(without and not shown) for without, shown in pairs) if pairs else None
+    return fmean(bool(control_succeeded and not succeeded) for control_succeeded, succeeded in pairs) if pairs else None
 
 
 def _interval(worlds: Mapping[str, Sequence[Played]]) -> tuple[float, float]:
+    # Resampling worlds of one episode each would give an interval of width 0 when all succeed.
+    """Return the 95% interval of the success rate."""
     if all(len(played) == 1 for played in worlds.values()):
         return wilson(sum(bool(played[0].success) for played in worlds.values()), len(worlds))
     means = [_mean(played) for played in worlds.values()]
-    chance = random.Random(0)
-    drawn = sorted(fmean(chance.choices(means, k=len(means))) for _ in range(RESAMPLES))
-    return drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES) - 1]
+    rng = random.Random(0)  # fixed seed: the same episodes always give the same interval
+    resampled = sorted(fmean(rng.choices(means, k=len(means))) for _ in range(RESAMPLES))
+    return resampled[int(0.025 * RESAMPLES)], resampled[int(0.975 * RESAMPLES) - 1]
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share; (0, 1) of nothing."""
+    """Return Wilson's 95% interval of a proportion; (0, 1) if n is 0."""
     if n == 0:
         return 0.0, 1.0
     share, square = successes / n, Z * Z
@@ -150,8 +165,8 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def metrics_of(report: Mapping[str, Arm]) -> dict[str, float]:
-    """An evaluation as numbers by name, for the log."""
+def flatten_report(report: Mapping[str, Arm]) -> dict[str, float]:
+    """Return the results as numbers by name, such as `success/control`, for the metrics log."""
     return {
         f"{name}/{arm}": value
         for arm, result in report.items()
@@ -160,7 +175,7 @@ def metrics_of(report: Mapping[str, Arm]) -> dict[str, float]:
     }
 
 
-# -- whole evaluations ------------------------------------------------------------------------------
+# -- complete evaluations ---------------------------------------------------------------------------
 
 
 async def evaluate_checkpoint(
@@ -170,24 +185,41 @@ async def evaluate_checkpoint(
     copies: int | None = None,
     temperature: float | None = None,
 ) -> dict[str, Arm]:
-    """A checkpoint's policy with the library that it had; what is not given is as its settings say."""
+    """Evaluate the policy of a checkpoint together with its library.
+
+    Arguments that are None take the value of the checkpoint's settings.
+
+    Args:
+        checkpoint: Folder of one checkpoint.
+        worlds: Task instances to play.
+        arms: Names of the arms to play; None or empty plays all of them. Arms that learn also exist as
+            `NAME-frozen`, with the guidance of the start of training.
+        copies: Episodes per task instance and arm.
+        temperature: Sampling temperature of the policy; 0 is greedy.
+
+    Returns:
+        The results by arm.
+
+    Raises:
+        UnknownName: The checkpoint has no arm of that name.
+    """
     config = read_config(checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage.restore(checkpoint, Path(folder))
         try:
-            known = stage.arms_to_evaluate(copies or config.eval.copies)
+            available = stage.arms_to_evaluate(copies or config.eval.copies)
             for arm in arms or ():
-                if arm not in known:
-                    raise UnknownName.of("arm", arm, known)
+                if arm not in available:
+                    raise UnknownName.of("arm", arm, available)
             rollouts = await stage.play(
                 (worlds or config.tasks.eval).all,
-                {arm: number for arm, number in known.items() if not arms or arm in arms},
+                {arm: number for arm, number in available.items() if not arms or arm in arms},
                 salt=f"eval/{config.run.seed}",
                 temperature=config.eval.temperature if temperature is None else temperature,
             )
         finally:
             stage.close()
-    return summarise(of_rollouts(rollouts))
+    return summarise(collect_episodes(rollouts))
 
 
 def evaluate_policy(
@@ -198,7 +230,24 @@ def evaluate_policy(
     arms: Sequence[str] = (),
     copies: int = 1,
 ) -> dict[str, Arm]:
-    """Any policy of the runtime, without memory and with what a library recalls; nothing is learnt."""
+    """Evaluate any runtime policy without memory and, if a library is given, with its recall.
+
+    The library is opened read-only and the agent does not learn.
+
+    Args:
+        policy: A policy of the runtime.
+        environment: The environment, and the limit of steps per episode.
+        worlds: Task instances to play.
+        library: Path of an experience library for the arm `library`.
+        arms: `control`, `library` or both. The default is both with a library and `control` without one.
+        copies: Episodes per task instance and arm, each with its own agent seed.
+
+    Returns:
+        The results by arm.
+
+    Raises:
+        UnknownName: An arm is neither `control` nor `library`.
+    """
     arms = arms or (RUNTIME_ARMS if library else (CONTROL,))
     for arm in arms:
         if arm not in RUNTIME_ARMS:
@@ -216,24 +265,25 @@ def evaluate_policy(
 def _play_policy(
     policy: Any, world: Any, max_steps: int, worlds: Worlds, library: str | Path | None, arm: str, copies: int
 ) -> list[Played]:
-    remembers = arm != CONTROL and library is not None
-    path = library if remembers and library is not None else ":memory:"
+    """Play every task instance `copies` times in one arm."""
+    has_memory = arm != CONTROL and library is not None
+    path = library if has_memory and library is not None else ":memory:"
     played = []
-    with ExperienceLibrary.open(path, read_only=remembers) as opened:
+    with ExperienceLibrary.open(path, read_only=has_memory) as memory:
         for copy in range(copies):
             agent = Agent(
                 policy,
-                opened,
+                memory,
                 world.clone(),
                 arm=arm,
                 learn=False,
-                guardrails=remembers,
+                guardrails=has_memory,
                 max_steps=max_steps,
                 seed=copy,
             )
             for fold, seed in worlds.all:
                 result = agent.run(fold, seed)
                 failed = result.success is None
-                played.append(_played(result.trajectory, f"{fold}#{seed}", copy, failed=failed))
+                played.append(_to_episode(result.trajectory, f"{fold}#{seed}", copy, failed=failed))
             agent.close()
     return played

@@ -1,9 +1,9 @@
-"""The stage: everything that plays episodes, built from settings or brought back from a checkpoint.
+"""The session: everything that plays episodes, built from settings or restored from a checkpoint.
 
     stage = Stage.build(config, out)
     rollouts = await stage.play([("train", 7)], {"control": 4, "experience": 4}, salt="1")
 
-An episode is the runtime's: the same agent, loop and library as in production. This file trains nothing.
+Episodes use the same agent, loop and library as in production. The updates themselves are run by `trainer`.
 """
 
 import json
@@ -38,20 +38,20 @@ from .rollouts.transcript import Transcript
 CONCURRENT = 256
 """Episodes that run at once."""
 FROZEN = "-frozen"
-"""An arm of this ending is shown what it would have been shown when the run began."""
+"""Suffix of the arms that show the guidance of the start of training."""
 LIBRARY, START = "library.db", "library-start.db"
-"""Files in a run's folder: the library that learns, and as it was at the start."""
+"""Files in a run's folder: the library that learns, and a copy of its initial state."""
 SHOWN, GATE_LOG = "shown.json", "gate.jsonl"
-"""In a checkpoint: what was shown how often, and what the gate remembers. In a run's folder: its answers."""
+"""In a checkpoint: counts of shown items, and the records of the gate. In a run's folder: the gate's answers."""
 GUIDANCE_WORDS = (
     "- strategy warning skill remedy insight guardrail : ` . ( ) , ; not when in a similar situation failed led to "
     "return of 0 1 2 3 4 5 6 7 8 9 10"
 )
-"""What retrieval says beside the words of items and steps."""
+"""Words that retrieval adds to those of items and steps; a word tokenizer must know them."""
 
 
 class Stage:
-    """See the module's docstring."""
+    """The models, engine, roles, environment and libraries of a run."""
 
     def __init__(
         self,
@@ -65,17 +65,26 @@ class Stage:
         *,
         plays: bool = True,
     ) -> None:
-        """`base`: model and tokenizer; `start`: the library as it was when the run began, if that matters.
+        """Build the engine and the roles around a base model.
 
-        plays: else no engine elsewhere is opened, because another process plays.
+        Args:
+            config: The settings of the run.
+            environment: The environment; agents work on clones of it.
+            explorer: Plays the episodes of random actions.
+            base: The base model and its tokenizer.
+            library: The library that learns.
+            start: The library at the start of the run, for the frozen arms; None if no arm uses one.
+            out: Folder of the run.
+            plays: False in a process that only helps with updates; it opens no remote engine.
         """
         self.config, self.environment, self.explorer, self._out = config, environment, explorer, out
         self.library, self._start = library, start
         model, self.tokenizer = base
         self.transcript = Transcript(self.tokenizer)
         trained = base_models.for_roles(model, list(config.roles), config.model, config.run.seed)
-        if (ours := get_team()) is not None and ours.shards:
-            ours.shard_base(next(iter(trained.values())))
+        if (workers := get_team()) is not None and workers.shards:
+            workers.shard_base(next(iter(trained.values())))
+        # Only the process that plays may connect to a server or start vLLM.
         elsewhere = config if plays else replace(config, engine=EngineConfig())
         self.engine = open_engine(elsewhere, next(iter(trained.values())), self.tokenizer, out)
         self.gate = open_gate(config.gate, self.engine, self.transcript)
@@ -84,41 +93,48 @@ class Stage:
         self._agents: dict[tuple[str, float, bool], Agent] = {}
         self._policies: dict[float, TokenPolicy] = {}
         self.snapshot = ""
-        """Names the library that is consulted, on every row."""
+        """Name of the library version in use; stored with every sample."""
 
     @classmethod
     def build(cls, config: TrainConfig, out: Path) -> "Stage":
-        """Anew, in a run's folder: a tiny base knows the words that were explored."""
+        """Build a new session in a run's folder. The tokenizer of a tiny base learns the explored words."""
         environment = open_world(config.environment)
         explorer = Explorer(environment, config.explore)
         out.mkdir(parents=True, exist_ok=True)
         if config.library.path and config.uses_library:
             copy_library(config.library.path, out / LIBRARY)
-        library, start = _libraries(config, out)
+        library, start = _open_libraries(config, out)
         texts: Iterable[str] = ()
         if config.model.base == "tiny":
-            asked = [QUESTION] if config.gate.kind == "policy" else []
-            texts = words(explorer.trajectories(config.explore.worlds), [*_library_words(library), *asked])
+            question = [QUESTION] if config.gate.kind == "policy" else []
+            texts = words(explorer.trajectories(config.explore.worlds), [*_collect_library_words(library), *question])
         base = base_models.build_base(config.model, texts, config.run.seed)
         return cls(config, environment, explorer, base, library, start, out)
 
     @classmethod
     def restore(cls, checkpoint: Path, out: Path, config: TrainConfig | None = None, *, plays: bool = True) -> "Stage":
-        """As it was in a checkpoint, weights and library included; works in `out`."""
+        """Restore a session from a checkpoint, weights and libraries included.
+
+        Args:
+            checkpoint: Folder of the checkpoint.
+            out: Folder to work in; the libraries are copied there.
+            config: Settings to use instead of the checkpoint's own.
+            plays: False in a process that only helps with updates.
+        """
         config = config or read_config(checkpoint)
         environment = open_world(config.environment)
         out.mkdir(parents=True, exist_ok=True)
         for name in (LIBRARY, START):
             if (checkpoint / name).exists():
                 put_library(checkpoint / name, out / name)
-        library, start = _libraries(config, out)
+        library, start = _open_libraries(config, out)
         base = base_models.read_base(checkpoint / BASE, config.model)
         stage = cls(config, environment, Explorer(environment, config.explore), base, library, start, out, plays=plays)
         stage._load_roles(checkpoint)
         return stage
 
     def save(self, folder: Path) -> None:
-        """What `restore` needs: settings, base, the state of every role, the libraries."""
+        """Write what `restore` needs: settings, base model, role states and libraries."""
         import torch
 
         (folder / "config.json").write_text(json.dumps(self.config_dict(), indent=2) + "\n", encoding="utf-8")
@@ -134,12 +150,13 @@ class Stage:
                 copy_library(library.path, folder / name)
 
     def config_dict(self) -> dict[str, Any]:
-        """The settings as plain values."""
+        """Return the settings as plain values."""
         from .config.schema import as_dict
 
         return as_dict(self.config)
 
     def _load_roles(self, checkpoint: Path) -> None:
+        """Load the roles, the diversity counts and the gate from a checkpoint."""
         import torch
 
         for name, role in self.roles.items():
@@ -152,6 +169,7 @@ class Stage:
             self.gate.load_state_dict(shown["gate"])
 
     def _role(self, name: str, config: RoleConfig, model: Any) -> Role:
+        """Build a role by its name."""
         if name not in ROLES:
             raise UnknownName.of("role", name, ROLES)
         seed, source = self.config.run.seed, self.explorer.source
@@ -172,6 +190,7 @@ class Stage:
 
     @property
     def _model(self) -> Any:
+        """Return the model of the first role."""
         return next(iter(self.roles.values())).model
 
     # -- playing ------------------------------------------------------------------------------------
@@ -185,9 +204,17 @@ class Stage:
         temperature: float = 1.0,
         learning: bool = False,
     ) -> list[Rollout]:
-        """So many episodes of every arm in every world, by world, then arm, then copy.
+        """Play episodes of every arm in every task instance.
 
-        `learning`: roles show what they want to learn from, instead of what they think best.
+        Args:
+            worlds: The task instances.
+            arms: Episodes per task instance, by arm.
+            salt: Distinguishes the random numbers of this call from those of other calls.
+            temperature: Sampling temperature of the policy.
+            learning: True lets roles sample the guidance that they learn from; false lets them choose greedily.
+
+        Returns:
+            The rollouts, ordered by task instance, then arm, then copy.
         """
         specs = [
             Spec(fold, seed, arm, copy, memory=self._memory((fold, seed), arm, worlds), salt=salt)
@@ -195,7 +222,7 @@ class Stage:
             for arm, copies in arms.items()
             for copy in range(copies)
         ]
-        specs = await self._prepared(specs, learning)
+        specs = await self._prepare_specs(specs, learning)
         agents = {arm: self._agent(arm, temperature, learning) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
         rollouts: list[Rollout] = []
@@ -204,36 +231,38 @@ class Stage:
         return rollouts
 
     def _memory(self, world: Task, arm: str, worlds: Sequence[Task]) -> str | None:
-        """What is shown at the start of an episode, of this world or of one beside it."""
+        """Return the text shown at the start of an episode: from this task instance or from another."""
         kind = self.config.shown(arm.removesuffix(FROZEN))
         if kind == "experience":
             return self.explorer.experience(world)
         if kind == "another":
-            others = [*worlds, *self.config.explore.worlds.all]
-            return self.explorer.experience(others[(others.index(world) + 1) % len(others)])
+            candidates = [*worlds, *self.config.explore.worlds.all]
+            return self.explorer.experience(candidates[(candidates.index(world) + 1) % len(candidates)])
         return None
 
-    async def _prepared(self, specs: list[Spec], learning: bool) -> list[Spec]:
-        """The roles say what is shown in the arms that are theirs."""
-        made = dict(enumerate(specs))
+    async def _prepare_specs(self, specs: list[Spec], learning: bool) -> list[Spec]:
+        """Let the roles fill in the guidance of the arms with guidance `role`."""
+        prepared = dict(enumerate(specs))
         for frozen in (False, True):
-            mine = [
+            chosen = [
                 at
-                for at, spec in made.items()
+                for at, spec in prepared.items()
                 if self.config.shown(spec.arm.removesuffix(FROZEN)) == "role" and spec.arm.endswith(FROZEN) is frozen
             ]
-            for role in self.roles.values() if mine else ():
-                given = [made[at] for at in mine]
-                asked = role.prepare(given, frozen=frozen) if learning or frozen else role.choose(given)
-                made.update(zip(mine, await asked, strict=True))
-        return [made[at] for at in range(len(specs))]
+            for role in self.roles.values() if chosen else ():
+                given = [prepared[at] for at in chosen]
+                # The greedy path stores nothing, so an evaluation leaves no trace in the training buffers.
+                answer = role.prepare(given, frozen=frozen) if learning or frozen else role.choose(given)
+                prepared.update(zip(chosen, await answer, strict=True))
+        return [prepared[at] for at in range(len(specs))]
 
     def _agent(self, arm: str, temperature: float, learning: bool) -> Agent:
+        """Return the agent of an arm; agents are cached."""
         policy = self._policies.setdefault(
             temperature, TokenPolicy(self.engine, self.transcript, temperature=temperature)
         )
-        if (known := self._agents.get((arm, temperature, learning))) is not None:
-            return known
+        if (cached := self._agents.get((arm, temperature, learning))) is not None:
+            return cached
         recalls = self.config.shown(arm.removesuffix(FROZEN)) == "library"
         library: Any = self._start if arm.endswith(FROZEN) and self._start is not None else self.library
         if learning and recalls and self.config.library.diverse:
@@ -241,7 +270,7 @@ class Stage:
         retrieval: Guidance = RetrievalGuidance()
         if self.gate is not None and not arm.endswith(FROZEN):
             retrieval = GatedGuidance(retrieval, self.gate)
-        made = self._agents[arm, temperature, learning] = Agent(
+        agent = self._agents[arm, temperature, learning] = Agent(
             policy,
             library,
             self.environment.clone(),
@@ -253,17 +282,17 @@ class Stage:
             recall_k=self.config.library.recall if recalls else 0,
             retries=0,
         )
-        return made
+        return agent
 
     # -- learning -----------------------------------------------------------------------------------
 
     @property
     def readers(self) -> list[Reader]:
-        """The roles that read beside the rollouts."""
+        """Return the roles that read in the background while episodes are played."""
         return [role for role in self.roles.values() if isinstance(role, Reader)]
 
-    def learned(self, rollouts: Sequence[Rollout]) -> None:
-        """Every role takes what it can learn from; the gate hears how it goes without, and what items were worth."""
+    def distribute(self, rollouts: Sequence[Rollout]) -> None:
+        """Pass the rollouts to every role; pass the outcomes without guidance and the item effects to the gate."""
         self.diversity.settle()
         for role in self.roles.values():
             role.collect(rollouts)
@@ -275,8 +304,8 @@ class Stage:
             if use.control:
                 self.gate.learned(item, use.differences)
 
-    def gate_told(self, iteration: int, kind: str = "train") -> dict[str, float]:
-        """How often the gate gave which answer since the last time; every answer goes to a file."""
+    def log_gate(self, iteration: int, kind: str = "train") -> dict[str, float]:
+        """Return the counts of the gate's answers since the last call, and append each answer to the log file."""
         if self.gate is None:
             return {}
         answers = self.gate.drained()
@@ -284,39 +313,39 @@ class Stage:
             file.writelines(
                 sorted(json.dumps({"iteration": iteration, "kind": kind, **answer}) + "\n" for answer in answers)
             )
-        told = Counter({"accept": 0, "refine": 0, "reject": 0})
+        counts = Counter({"accept": 0, "refine": 0, "reject": 0})
         for answer in answers:
-            told[answer["answer"]] += answer["times"]
-        return {f"gate/{name}": float(number) for name, number in told.items()}
+            counts[answer["answer"]] += answer["times"]
+        return {f"gate/{name}": float(number) for name, number in counts.items()}
 
-    async def library_learns(self, iteration: int, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """What was played and read becomes experience; the weights are left alone."""
-        config, told = self.config.library, dict[str, float]()
+    async def update_library(self, iteration: int, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Record the rollouts, collect what the reading roles wrote, and evolve and merge on schedule."""
+        config, metrics = self.config.library, dict[str, float]()
         learns = self.config.uses_library and config.learn
         if learns:
             self.library.record_many([rollout.trajectory for rollout in rollouts])
         for name, role in self.roles.items():
             if isinstance(role, Reader):
-                told.update({f"{name}/{key}": value for key, value in (await role.written(rollouts)).items()})
+                metrics.update({f"{name}/{key}": value for key, value in (await role.written(rollouts)).items()})
         if not learns:
-            return told
-        # through a fresh handle, so that what comes of it depends on the file alone and a run can go on exactly
+            return metrics
+        # A fresh handle makes the result depend on the file alone, so that a resumed run matches exactly.
         with ExperienceLibrary.open(self.library.path, self.library.embedder, self.library.namespace) as fresh:
             if config.evolve_every and iteration % config.evolve_every == 0:
                 fresh.evolve()
             if config.merge_every and iteration % config.merge_every == 0:
-                told["library/merged"] = merge_pass(fresh)
-        self.library.forget_findings()  # a run that goes on has not seen what was found earlier
-        return {**told, "library/episodes": self.library.episodes, "library/items": len(self.library.items())}
+                metrics["library/merged"] = merge_pass(fresh)
+        self.library.forget_findings()  # a resumed run starts with an empty cache, so this one must as well
+        return {**metrics, "library/episodes": self.library.episodes, "library/items": len(self.library.items())}
 
     def arms_to_evaluate(self, copies: int) -> dict[str, int]:
-        """Every arm, and those that learn also as they were at the start."""
+        """Return the episodes per task instance of every arm, with a frozen copy of each arm that learns."""
         arms = dict.fromkeys(self.config.arms, copies)
         learning = [arm for arm in arms if self.config.shown(arm) in LEARNS]
         return {**arms, **{f"{arm}{FROZEN}": copies for arm in learning}}
 
     def close(self) -> None:
-        """Close environments and libraries."""
+        """Close the agents, engine, environments and libraries."""
         for agent in self._agents.values():
             agent.close()
         if (close := getattr(self.engine, "close", None)) is not None:
@@ -329,12 +358,15 @@ class Stage:
 
 
 def read_config(checkpoint: Path) -> TrainConfig:
-    """The settings that a checkpoint was made with."""
+    """Return the settings that a checkpoint was saved with."""
     return of(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
 
 
-def _libraries(config: TrainConfig, out: Path) -> tuple[ExperienceLibrary, ExperienceLibrary | None]:
-    """The library that learns, and as it was at the start; in memory where nothing is recalled or recorded."""
+def _open_libraries(config: TrainConfig, out: Path) -> tuple[ExperienceLibrary, ExperienceLibrary | None]:
+    """Return the library that learns and its initial copy.
+
+    Without recall and recording, return an empty library in memory and None.
+    """
     if not config.uses_library:
         return ExperienceLibrary.open(":memory:"), None
     library = ExperienceLibrary.open(out / LIBRARY)
@@ -343,12 +375,13 @@ def _libraries(config: TrainConfig, out: Path) -> tuple[ExperienceLibrary, Exper
     return library, ExperienceLibrary.open(out / START, read_only=True)
 
 
-def _library_words(library: ExperienceLibrary) -> list[str]:
+def _collect_library_words(library: ExperienceLibrary) -> list[str]:
+    """Return the texts that recall may show, for the vocabulary of a word tokenizer."""
     items = library.items()
-    said = [f"{item.title} {item.body} {item.when_not_to_use}" for item in items]
-    return [GUIDANCE_WORDS, WORDS, OUTCOMES, *said]
+    texts = [f"{item.title} {item.body} {item.when_not_to_use}" for item in items]
+    return [GUIDANCE_WORDS, WORDS, OUTCOMES, *texts]
 
 
 def failures(rollouts: Sequence[Rollout]) -> Counter[str]:
-    """How many episodes were excluded, by why."""
+    """Return the number of excluded episodes by reason."""
     return Counter(rollout.failed for rollout in rollouts if rollout.failed)

@@ -1,10 +1,10 @@
-"""A training run: worlds drawn, groups played, credit, one role moved, the engine reloaded, again.
+"""The training loop: draw tasks, play groups, assign credit, update one role, reload the engine.
 
     report = train("examples/train_coin.yaml", ["run.out=runs/coin"])
 
-The runtime that plays here is the one of production. Everything that chance or learning has moved is
-in a checkpoint, so that a run which was stopped, or killed, goes on bit for bit on a CPU. This file
-is the loop alone: what it drives is in `session`, `roles`, `evaluate` and `checkpoint`.
+Episodes run through the production runtime. A checkpoint holds the weights, the library and the random
+states, so a stopped or killed run resumes bit for bit on a CPU. The objects that the loop drives are in
+`session`, `roles`, `evaluate` and `checkpoint`.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from .config.schema import CONTROL, TrainConfig
 from .console import Screen
 from .engines import base_models
 from .engines.factory import tokens_read
-from .evaluate import metrics_of, of_rollouts, summarise
+from .evaluate import collect_episodes, flatten_report, summarise
 from .metrics import Metrics, keep_until
 from .roles.base import Role
 from .rollouts.explore import Task, way
@@ -38,33 +38,33 @@ from .rollouts.task_sampler import Drawn
 from .session import FROZEN, GATE_LOG, Stage, failures, read_config
 
 MAY_DIFFER = ("engine.", "eval.", "run.iterations", "run.save_every", "run.keep", "run.out", "run.threads", "run.wandb")
-"""Settings that may be changed when a run goes on."""
+"""Prefixes of the settings that may change when a run resumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainReport:
-    """What a run did."""
+    """The result of a training run."""
 
     out: str
     iterations: int
-    """Done so far, earlier parts of the run included."""
+    """Iterations finished in total, including those before the run was resumed."""
     stopped: bool
-    """Whether it was asked to stop before the end."""
+    """True if SIGTERM ended the run early."""
     checkpoint: str
-    """The newest."""
+    """Path of the newest checkpoint."""
     best: str | None
-    """The checkpoint that did best in the evaluations."""
+    """Path of the checkpoint with the highest evaluation score, or None without an evaluation."""
     start: dict[str, Any]
-    """The first evaluation, by arm; empty where there was none."""
+    """Results of the first evaluation by arm; empty if there was none."""
     final: dict[str, Any]
-    """The last one."""
+    """Results of the last evaluation by arm; empty if there was none."""
     cpu_s: float
-    """Of this part of the run, in this process."""
+    """CPU seconds of this process, since the run was started or resumed."""
     wall_s: float
     exported: tuple[str, ...] = ()
-    """Folders that peft, transformers and vLLM load."""
+    """Folders of the exported weights, readable by peft, transformers and vLLM."""
     rank: int = 0
-    """Of the process, where several train one run: only the first has something to say."""
+    """Rank of this process in a multi-process run. Only rank 0 has results to report."""
 
 
 def train(
@@ -75,18 +75,31 @@ def train(
     export: str | Path | None = None,
     quiet: bool = True,
 ) -> TrainReport:
-    """Run to the end, or until SIGTERM, which finishes the iteration and saves.
+    """Train the roles of an agent until the last iteration, or until SIGTERM.
 
-    `resume` goes on from the newest whole checkpoint in `run.out`, or begins anew where there is none.
-    Raises: ConfigError for settings that cannot work, and for a folder that holds a run already.
+    On SIGTERM, the current iteration finishes and a checkpoint is saved.
+
+    Args:
+        config: The settings: a `TrainConfig`, the path of a YAML file, or a nested mapping.
+        overrides: Settings that replace those of `config`, such as `"roles.policy.learner.lr=1e-4"`.
+        resume: Continue from the newest intact checkpoint in `run.out`; start a new run if there is none.
+        export: Folder for the trained weights, one subfolder per role. None exports nothing.
+        quiet: Print no progress to stderr.
+
+    Returns:
+        The paths of the checkpoints, and the first and the last evaluation.
+
+    Raises:
+        ConfigError: The settings are invalid, `run.out` already holds a run and `resume` is false, or a
+            resumed run changes a setting that must stay the same.
     """
-    config = _read(config, overrides)
+    config = _load_settings(config, overrides)
     wall, cpu = time.perf_counter(), time.process_time()
     parallel.check_sharding(config)
-    if (ours := parallel.get_team()) is not None and ours.rank:
-        return _worked(config, ours)
-    with _Run.opened(config, resume=resume, quiet=quiet) as run, run.stoppable():
-        asyncio.run(run.go())
+    if (workers := parallel.get_team()) is not None and workers.rank:
+        return _run_worker(config, workers)
+    with _Run.open(config, resume=resume, quiet=quiet) as run, run.stop_on_sigterm():
+        asyncio.run(run.run_loop())
         exported = run.export(Path(export)) if export is not None else ()
         best = run.checkpoints.best()
         return TrainReport(
@@ -103,16 +116,19 @@ def train(
         )
 
 
-def _worked(config: TrainConfig, ours: parallel.Team) -> TrainReport:
-    """The part of a process that does not play."""
+def _run_worker(config: TrainConfig, workers: parallel.Team) -> TrainReport:
+    """Take part in the updates as a process that plays no episodes, until the run ends."""
     out = Path(config.run.out)
     _prepare_torch(config)
     with tempfile.TemporaryDirectory() as folder:
-        parallel.run_worker(ours, lambda checkpoint: Stage.restore(Path(checkpoint), Path(folder), config, plays=False))
-    return TrainReport(str(out), 0, False, "", None, {}, {}, time.process_time(), 0.0, rank=ours.rank)
+        parallel.run_worker(
+            workers, lambda checkpoint: Stage.restore(Path(checkpoint), Path(folder), config, plays=False)
+        )
+    return TrainReport(str(out), 0, False, "", None, {}, {}, time.process_time(), 0.0, rank=workers.rank)
 
 
-def _read(config: TrainConfig | str | Path | Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:
+def _load_settings(config: TrainConfig | str | Path | Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings as a `TrainConfig`, with the overrides applied."""
     if isinstance(config, str | Path):
         return settings.load(config, overrides)
     if isinstance(config, TrainConfig):
@@ -122,23 +138,23 @@ def _read(config: TrainConfig | str | Path | Mapping[str, Any], overrides: Seque
 
 @dataclass(slots=True)
 class _State:
-    """Where a run stands, beside its weights."""
+    """The position of a run, without its weights."""
 
     iteration: int = 0
     drawn: int = 0
     """Environment seeds drawn so far."""
     turn: int = 0
-    """Number of the role whose turn it is."""
+    """Index of the role whose turn it is."""
     in_turn: int = 0
-    """Updates it has made in this turn."""
+    """Updates that this role has made in its turn."""
     evaluated: int = -1
-    """The iteration after which the last evaluation was."""
+    """Iteration of the last evaluation, or -1."""
     first_evaluation: dict[str, Any] = field(default_factory=dict)
     last_evaluation: dict[str, Any] = field(default_factory=dict)
 
 
 class _Run:
-    """One run, from where it stands to its end."""
+    """One training run, from its current position to its end."""
 
     def __init__(self, stage: Stage, out: Path, state: _State, screen: Screen, metrics: Metrics) -> None:
         self.stage, self.config, self.out, self.state = stage, stage.config, out, state
@@ -151,46 +167,47 @@ class _Run:
 
     @classmethod
     @contextmanager
-    def opened(cls, config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator["_Run"]:
-        """From the newest checkpoint, or from nothing; closed in the end."""
+    def open(cls, config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator["_Run"]:
+        """Open a run from the newest checkpoint, or a new one, and close it on exit."""
         _prepare_torch(config)
         out = Path(config.run.out)
         screen = Screen(config.run.iterations, list(config.arms), quiet=quiet)
-        found = Checkpoints(out / "checkpoints").latest(screen.tell)
-        if found is not None and not resume:
-            raise ConfigError(f"{out} holds a run already; go on with --resume, or choose another run.out.")
-        if resume and found is None:
-            screen.tell(f"there is no checkpoint in {out} yet: beginning anew.")
-        stage, state = _begun(config, out) if found is None else _gone_on(config, found, out)
-        begun = None if found is None else state.iteration
+        latest = Checkpoints(out / "checkpoints").latest(screen.tell)
+        if latest is not None and not resume:
+            raise ConfigError(f"{out} holds a run already; continue it with --resume, or choose another run.out.")
+        if resume and latest is None:
+            screen.tell(f"no checkpoint in {out} yet: starting a new run.")
+        stage, state = _start_run(config, out) if latest is None else _resume_run(config, latest, out)
+        begun = None if latest is None else state.iteration
         keep_until(out / GATE_LOG, -1 if begun is None else begun)
         with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=settings.as_dict(config)) as metrics:
             run = cls(stage, out, state, screen, metrics)
             try:
-                if found is not None:
+                if latest is not None:
                     run.saved = state.iteration
-                    screen.tell(f"going on from {found}.")
+                    screen.tell(f"resuming from {latest}.")
                 yield run
             except KeyboardInterrupt as stop:
-                stop.add_note(f"What was saved is in {out / 'checkpoints'}; --resume goes on from there.")
+                stop.add_note(f"Checkpoints are in {out / 'checkpoints'}; add --resume to continue.")
                 raise
             finally:
-                if (ours := parallel.get_team()) is not None:
-                    ours.broadcast_job(("end", None))
+                if (workers := parallel.get_team()) is not None:
+                    workers.broadcast_job(("end", None))
                 stage.close()
 
     @contextmanager
-    def stoppable(self) -> Iterator[None]:
-        """While this lasts SIGTERM asks the run to stop; a second one kills it as usual."""
+    def stop_on_sigterm(self) -> Iterator[None]:
+        """Stop the run cleanly at the first SIGTERM; the second one kills the process."""
 
         def stop(*_: object) -> None:
             self.stopping = True
+            # The default handler is back, so a second SIGTERM kills a run that hangs.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self.screen.tell("asked to stop: finishing the iteration, then saving.")
+            self.screen.tell("stopping: finishing the current iteration, then saving a checkpoint.")
 
         try:
             before: Any = signal.signal(signal.SIGTERM, stop)
-        except ValueError:  # not in the main thread, where nobody can be told
+        except ValueError:  # signal handlers can only be installed in the main thread
             yield
             return
         try:
@@ -201,7 +218,7 @@ class _Run:
     # -- the loop -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The warm start, if there is one; then every role's weights are what the engine serves."""
+        """Run the warm start if there is one, then load the weights of every role into the engine."""
         config = self.config
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "config.yaml").write_text(settings.as_yaml(config), encoding="utf-8")
@@ -212,99 +229,115 @@ class _Run:
             self.stage.engine.load_adapter(name, 1, role.weights())
 
     def _warm_start(self, config: settings.WarmStartConfig) -> None:
+        """Train the policy to imitate the exploring episodes."""
         trajectories = self.stage.explorer.trajectories(self.config.explore.worlds)
         streams = build_examples(trajectories, self.stage.transcript.rows, config.examples, memory=way)
         model = self.stage.roles["policy"].model
         report = warm_start(model, streams, config.learning, self.screen.tell, role="policy")
-        told = {"first": report.first, "last": report.last, "examples": report.examples, "cpu_s": report.cpu_s}
-        self.metrics.log(0, told, kind="warmstart")
+        metrics = {"first": report.first, "last": report.last, "examples": report.examples, "cpu_s": report.cpu_s}
+        self.metrics.log(0, metrics, kind="warmstart")
 
-    async def go(self) -> None:
-        """Evaluate and save where it is due, iterate, until the end or until asked to stop."""
+    async def run_loop(self) -> None:
+        """Iterate until the end or a stop request; evaluate and save on schedule."""
         if self.saved < 0:
             self.begin()
         self.screen.begin(self.state.iteration)
         while True:
-            here, last = self.state.iteration, self.state.iteration >= self.config.run.iterations
-            if not self.stopping and self._is_due(self.config.eval.every, last) and self.state.evaluated != here:
+            iteration, is_last = self.state.iteration, self.state.iteration >= self.config.run.iterations
+            if (
+                not self.stopping
+                and self._is_due(self.config.eval.every, is_last)
+                and self.state.evaluated != iteration
+            ):
                 await self._evaluate()
                 self._save()
-            elif self.saved != here and (self.stopping or self._is_due(self.config.run.save_every, last)):
+            elif self.saved != iteration and (self.stopping or self._is_due(self.config.run.save_every, is_last)):
                 self._save()
-            if last or self.stopping:
+            if is_last or self.stopping:
                 break
             await self._iterate()
-        if self.stopping and not last:
-            self.screen.tell(f"stopped after iteration {here}, saved; --resume goes on from there.")
+        if self.stopping and not is_last:
+            self.screen.tell(f"stopped and saved after iteration {iteration}; add --resume to continue.")
 
     def _is_due(self, every: int, last: bool) -> bool:
+        """Return whether something that happens every `every` iterations is due now."""
         return every > 0 and (last or self.state.iteration % every == 0)
 
     async def _iterate(self) -> None:
-        """Play, credit and move one role, serve its new weights, let the library learn; read meanwhile."""
+        """Run one iteration: play, assign credit, update one role, reload the engine, update the library.
+
+        Roles of the `Reader` kind read episodes in the background while the groups are played.
+        """
         began, number = time.perf_counter(), self.state.iteration + 1
-        self._gather()
+        self._start_workers()
         self.stage.snapshot = f"library@{self.state.iteration}" if self.config.uses_library else ""
         read = tokens_read(self.stage.engine)
         await self._read_ahead(number)
-        first, kept, told = await self._groups(number)
-        played = time.perf_counter() - began
-        self.stage.learned(kept)
-        metrics = {**_counts(first, list(self.config.arms)), **told, **self.stage.gate_told(number)}
-        metrics.update(await self.stage.library_learns(number, first))
-        if (mine := self._whose_turn()) is not None:
-            metrics.update({f"{mine.name}/{name}": value for name, value in mine.update().items()})
-            self.stage.engine.load_adapter(mine.name, self.stage.engine.versions()[mine.name] + 1, mine.weights())
+        played, learnable, group_counts = await self._play_groups(number)
+        rollout_seconds = time.perf_counter() - began
+        self.stage.distribute(learnable)
+        metrics = {
+            **_summarize_episodes(played, list(self.config.arms)),
+            **group_counts,
+            **self.stage.log_gate(number),
+        }
+        metrics.update(await self.stage.update_library(number, played))
+        if (role := self._select_role()) is not None:
+            metrics.update({f"{role.name}/{name}": value for name, value in role.update().items()})
+            self.stage.engine.load_adapter(role.name, self.stage.engine.versions()[role.name] + 1, role.weights())
+        # Advance only after the update: a checkpoint must describe finished iterations.
         self.state.iteration, self.state.drawn = number, self.worlds.count
-        metrics["tokens_per_second"] = (tokens_read(self.stage.engine) - read) / max(played, 1e-9)
+        metrics["tokens_per_second"] = (tokens_read(self.stage.engine) - read) / max(rollout_seconds, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
         self.metrics.log(number, metrics)
         self.screen.show(number, metrics)
 
-    def _gather(self) -> None:
-        """The other processes, if there are any, read where the run stands: then they help with its updates."""
-        ours = parallel.get_team()
-        if ours is not None and not ours.active:
+    def _start_workers(self) -> None:
+        """Have the other processes, if any, load the current checkpoint and join the updates."""
+        workers = parallel.get_team()
+        if workers is not None and not workers.active:
+            # Workers load their state from a checkpoint, so there must be one of this iteration.
             if self.saved != self.state.iteration:
                 self._save()
-            ours.broadcast_job(("start", str(self.checkpoints.latest())))
-            ours.active = True
+            workers.broadcast_job(("start", str(self.checkpoints.latest())))
+            workers.active = True
 
     async def _read_ahead(self, number: int) -> None:
-        """Whoever reads begins to, what comes next included; before the first rollouts it has to be waited for."""
+        """Start reading for the upcoming tasks; wait for the results only before the first rollouts."""
         config, readers = self.config.run, self.stage.readers
         most = config.groups * (1 + config.rerolls)
         for reader in readers:
             reader.read(self.worlds.ahead(2 * most), f"{config.seed}/{number}")
-            if number == 1:
+            if number == 1:  # nothing was read during an earlier iteration, so wait once
                 await reader.written()
                 reader.read(self.worlds.ahead(2 * most), f"{config.seed}/{number}'")
 
-    async def _groups(self, number: int) -> tuple[list[Rollout], list[Rollout], dict[str, float]]:
-        """The groups as they were drawn, those that are learnt from, and counts.
+    async def _play_groups(self, number: int) -> tuple[list[Rollout], list[Rollout], dict[str, float]]:
+        """Return the groups as first drawn, the rollouts to learn from, and counts.
 
-        Dynamic sampling: a group from which no role can learn is replaced by another world's, so many
-        times. What stays without a signal counts in the loss's denominator.
+        Dynamic sampling: a group without a learning signal for any role is replaced by a group of another task
+        instance, at most `rerolls` times. Remaining groups without a signal still count in the loss denominator.
         """
         config = self.config.run
         groups = await self._play(self.worlds.draw(config.groups), f"{config.seed}/{number}")
         first = [rollout for group in groups.values() for rollout in group]
         rerolled = 0
         for again in range(1, config.rerolls + 1):
-            dull = [world for world, group in groups.items() if not self._is_wanted(group)]
-            others = self.worlds.draw(len(dull), without=list(groups))
-            if not others:
+            without_signal = [world for world, group in groups.items() if not self._is_wanted(group)]
+            replacements = self.worlds.draw(len(without_signal), without=list(groups))
+            if not replacements:
                 break
-            rerolled += len(others)
-            for world in dull[: len(others)]:
+            rerolled += len(replacements)
+            # Near the end of a small pool there may be fewer replacements than groups without a signal.
+            for world in without_signal[: len(replacements)]:
                 del groups[world]
-            groups.update(await self._play(others, f"{config.seed}/{number}.{again}"))
-        dull_left = sum(not self._is_wanted(group) for group in groups.values())
-        told = {"groups_rerolled": float(rerolled), "groups_without_signal": float(dull_left)}
-        return first, [rollout for group in groups.values() for rollout in group], told
+            groups.update(await self._play(replacements, f"{config.seed}/{number}.{again}"))
+        remaining = sum(not self._is_wanted(group) for group in groups.values())
+        counts = {"groups_rerolled": float(rerolled), "groups_without_signal": float(remaining)}
+        return first, [rollout for group in groups.values() for rollout in group], counts
 
     async def _play(self, worlds: Sequence[Task], salt: str) -> dict[Task, list[Rollout]]:
-        """The rollouts of a group for each world."""
+        """Play one group per task instance and return the rollouts by instance."""
         rollouts = await self.stage.play(
             worlds, self.config.arms, salt=salt, temperature=self.config.run.temperature, learning=True
         )
@@ -312,10 +345,11 @@ class _Run:
         return {world: rollouts[n * size : (n + 1) * size] for n, world in enumerate(worlds)}
 
     def _is_wanted(self, group: Sequence[Rollout]) -> bool:
+        """Return whether any role can learn from a group."""
         return any(role.wants(group) for role in self.stage.roles.values())
 
-    def _whose_turn(self) -> Role | None:
-        """The role to train now: one a phase, the next one that is ready."""
+    def _select_role(self) -> Role | None:
+        """Return the role to train now: the current one until its phase ends, then the next that is ready."""
         roles, state = list(self.stage.roles.values()), self.state
         if state.in_turn >= self.config.roles[roles[state.turn].name].phase:
             state.turn, state.in_turn = (state.turn + 1) % len(roles), 0
@@ -329,44 +363,50 @@ class _Run:
         return None
 
     async def _evaluate(self) -> None:
-        """Play the held-out worlds in every arm."""
-        config, here = self.config.eval, self.state.iteration
+        """Play the held-out task instances in every arm, then log the results."""
+        config, iteration = self.config.eval, self.state.iteration
         rollouts = await self.stage.play(
             self.config.tasks.eval.all,
             self.stage.arms_to_evaluate(config.copies),
             salt=f"eval/{self.config.run.seed}",
             temperature=config.temperature,
         )
-        report = summarise(of_rollouts(rollouts))
-        self.metrics.log(here, {**metrics_of(report), **self.stage.gate_told(here, "eval")}, kind="eval")
-        self.state.evaluated, self.state.last_evaluation = here, {arm: asdict(part) for arm, part in report.items()}
+        report = summarise(collect_episodes(rollouts))
+        self.metrics.log(iteration, {**flatten_report(report), **self.stage.log_gate(iteration, "eval")}, kind="eval")
+        self.state.evaluated, self.state.last_evaluation = (
+            iteration,
+            {arm: asdict(part) for arm, part in report.items()},
+        )
         self.state.first_evaluation = self.state.first_evaluation or self.state.last_evaluation
-        said = ", ".join(
+        summary = ", ".join(
             f"{arm} {part.success:.2f} ({part.low:.2f} to {part.high:.2f})" for arm, part in report.items()
         )
-        self.screen.tell(f"held out after {here}: {said}")
+        self.screen.tell(f"evaluation after iteration {iteration}: {summary}")
 
-    def _score(self) -> float | None:
-        """Success with memory, or without where every arm is control; None where it was not evaluated now."""
+    def _score_checkpoint(self) -> float | None:
+        """Return the mean success of the arms with memory, or of control; None without a current evaluation."""
         if self.state.evaluated != self.state.iteration:
             return None
-        found = {arm: part["success"] for arm, part in self.state.last_evaluation.items()}
-        return fmean([found[arm] for arm in found if arm != CONTROL and not arm.endswith(FROZEN)] or found.values())
+        successes = {arm: part["success"] for arm, part in self.state.last_evaluation.items()}
+        return fmean(
+            [successes[arm] for arm in successes if arm != CONTROL and not arm.endswith(FROZEN)] or successes.values()
+        )
 
-    # -- what is kept ---------------------------------------------------------------------------------
+    # -- saving ---------------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        """Save a checkpoint of the current iteration."""
         import torch
 
         def write(folder: Path) -> None:
             self.stage.save(folder)
             torch.save({"state": asdict(self.state), "random": random_states()}, folder / "run.pt")
 
-        self.checkpoints.save(self.state.iteration, write, self._score())
+        self.checkpoints.save(self.state.iteration, write, self._score_checkpoint())
         self.saved = self.state.iteration
 
     def export(self, folder: Path) -> tuple[str, ...]:
-        """Every role's weights with the tokenizer."""
+        """Write the weights of every role with the tokenizer, and return the folders."""
         stage = self.stage
         return tuple(
             str(base_models.export(role.model, stage.tokenizer, name, folder, self.config.model))
@@ -375,50 +415,57 @@ class _Run:
 
 
 def _prepare_torch(config: TrainConfig) -> None:
+    """Apply the settings of torch for this process."""
     import torch
 
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
 
 
-def _begun(config: TrainConfig, out: Path) -> tuple[Stage, _State]:
-    """From nothing; what an earlier run left before its first checkpoint is cleared away."""
+def _start_run(config: TrainConfig, out: Path) -> tuple[Stage, _State]:
+    """Build a new session; delete library files that a run left before its first checkpoint."""
     import torch
 
-    for left in out.glob("library*.db*"):
-        if left.is_file():
-            left.unlink()
+    for leftover in out.glob("library*.db*"):
+        if leftover.is_file():
+            leftover.unlink()
     random.seed(config.run.seed)
     torch.manual_seed(config.run.seed)
     return Stage.build(config, out), _State()
 
 
-def _gone_on(config: TrainConfig, checkpoint: Path, out: Path) -> tuple[Stage, _State]:
-    """From a checkpoint. Raises ConfigError for settings that make it another run."""
+def _resume_run(config: TrainConfig, checkpoint: Path, out: Path) -> tuple[Stage, _State]:
+    """Restore a session and its state from a checkpoint.
+
+    Raises:
+        ConfigError: A setting that must stay the same was changed.
+    """
     import torch
 
     differing = settings.differences(read_config(checkpoint), config)
     for path, (before, now) in differing.items():
         if not path.startswith(MAY_DIFFER):
             raise ConfigError(
-                f"{path} was {before!r} and is {now!r}: that is another run. Leave it, or choose another run.out."
+                f"{path} was {before!r} and is now {now!r}, but a resumed run must keep it. "
+                "Restore it, or choose another run.out."
             )
     stage = Stage.restore(checkpoint, out, config)
     saved = torch.load(checkpoint / "run.pt", map_location="cpu", weights_only=True)
+    # Restore the random states last: building the session may draw random numbers.
     restore_random_states(saved["random"])
     return stage, _State(**saved["state"])
 
 
-def _counts(rollouts: Sequence[Rollout], arms: Sequence[str]) -> dict[str, float]:
-    """How an iteration's episodes went, as they were drawn."""
+def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str]) -> dict[str, float]:
+    """Return success and steps by arm, mean reward, and counts of failures."""
     counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
-    told: dict[str, float] = {f"failed/{why}": float(number) for why, number in sorted(failures(rollouts).items())}
+    metrics: dict[str, float] = {f"failed/{why}": float(number) for why, number in sorted(failures(rollouts).items())}
     for arm in arms:
-        mine = [trajectory for trajectory in counted if trajectory.arm == arm]
-        if mine:
-            told[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in mine)
-            told[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in mine)
+        of_arm = [trajectory for trajectory in counted if trajectory.arm == arm]
+        if of_arm:
+            metrics[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in of_arm)
+            metrics[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in of_arm)
     if counted:
-        told["reward"] = fmean(trajectory.total_reward for trajectory in counted)
-    told["episodes"] = float(len(counted))
-    return told
+        metrics["reward"] = fmean(trajectory.total_reward for trajectory in counted)
+    metrics["episodes"] = float(len(counted))
+    return metrics

@@ -1,10 +1,10 @@
-"""Settings as dataclasses: plain values in and out, every one documented, nothing guessed.
+"""Parse and print settings that are declared as dataclasses.
 
     settings = parse(RunConfig, {"iterations": 3}, "run")
     print(as_yaml(settings))
 
-An unknown name is refused with the nearest one and its path, a value with its type. This file knows no
-setting by name.
+Errors name the path of a setting; an unknown name comes with the most similar known one. This module
+works for any dataclass and knows no individual setting.
 """
 
 import ast
@@ -24,25 +24,38 @@ T = TypeVar("T")
 
 
 def parse(kind: type[T], given: Any, path: str = "") -> T:
-    """A dataclass of a mapping, its types checked all the way down; raises ConfigError that names the path."""
+    """Return a dataclass instance from a mapping, with the types of all values checked recursively.
+
+    Args:
+        kind: The dataclass.
+        given: A mapping of field names to values.
+        path: Dotted path of this section, for error messages.
+
+    Raises:
+        ConfigError: A name is unknown, a required setting is missing, or a value has the wrong type.
+    """
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{path or 'the settings'} is {given!r}; it is a section: {', '.join(_names(kind))}.")
+        raise ConfigError(
+            f"{path or 'the settings'} is {given!r}; it must be a section with: {', '.join(_field_names(kind))}."
+        )
     for name in given:
-        if name not in _names(kind):
-            raise ConfigError(f"{_joined(path, str(name))}: {nearest(str(name), _names(kind))}")
-    for one in fields(kind):  # type: ignore[arg-type]
-        if one.default is MISSING and one.default_factory is MISSING and one.name not in given:
-            raise ConfigError(f"{_joined(path, one.name)} is missing. {documented(kind).get(one.name, '')}".rstrip())
+        if name not in _field_names(kind):
+            raise ConfigError(f"{_join_path(path, str(name))}: {nearest(str(name), _field_names(kind))}")
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.default is MISSING and field.default_factory is MISSING and field.name not in given:
+            raise ConfigError(
+                f"{_join_path(path, field.name)} is missing. {documented(kind).get(field.name, '')}".rstrip()
+            )
     hints = get_type_hints(kind)
-    values = {name: _value(hints[name], value, _joined(path, name)) for name, value in given.items()}
+    values = {name: _parse_value(hints[name], value, _join_path(path, name)) for name, value in given.items()}
     try:
         return kind(**values)
     except (ConfigError, UnknownName) as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
 
 
-def _value(kind: Any, given: Any, path: str) -> Any:
-    """`given` as a value of this type."""
+def _parse_value(kind: Any, given: Any, path: str) -> Any:
+    """Return a value converted to a declared type."""
     if isinstance(kind, type) and is_dataclass(kind):
         return parse(kind, given, path)
     origin, parts = get_origin(kind), get_args(kind)
@@ -50,109 +63,111 @@ def _value(kind: Any, given: Any, path: str) -> Any:
         if given is None and NoneType in parts:
             return None
         (inner,) = [part for part in parts if part is not NoneType]
-        return _value(inner, given, path)
+        return _parse_value(inner, given, path)
     if origin is Literal:
         if given not in parts:
             raise ConfigError(f"{path} is {given!r}: {nearest(str(given), list(map(str, parts)))}")
         return given
     if origin is dict:
         if not isinstance(given, Mapping):
-            raise ConfigError(f"{path} is {given!r}; it is a mapping of names to values.")
-        return {str(name): _value(parts[1], value, _joined(path, str(name))) for name, value in given.items()}
+            raise ConfigError(f"{path} is {given!r}; it must be a mapping of names to values.")
+        return {str(name): _parse_value(parts[1], value, _join_path(path, str(name))) for name, value in given.items()}
     if origin is tuple:
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(parts):
-            raise ConfigError(f"{path} is {given!r}; it is a list of {len(parts)}.")
+            raise ConfigError(f"{path} is {given!r}; it must be a list of {len(parts)}.")
         return tuple(
-            _value(part, value, f"{path}[{n}]") for n, (part, value) in enumerate(zip(parts, given, strict=True))
+            _parse_value(part, value, f"{path}[{n}]") for n, (part, value) in enumerate(zip(parts, given, strict=True))
         )
-    return given if kind is Any else _plain(kind, given, path)
+    return given if kind is Any else _parse_scalar(kind, given, path)
 
 
-def _plain(kind: type, given: Any, path: str) -> Any:
-    if kind is float and isinstance(given, str):  # YAML reads 1e-4, without a point, as text
+def _parse_scalar(kind: type, given: Any, path: str) -> Any:
+    """Return a scalar of the given type, or raise ConfigError."""
+    if kind is float and isinstance(given, str):  # YAML reads 1e-4, without a decimal point, as a string
         try:
             return float(given)
         except ValueError:
             pass
     if kind is float and isinstance(given, int) and not isinstance(given, bool):
         return float(given)
+    # bool is a subclass of int in Python, but `true` is not a number in a settings file.
     if not isinstance(given, kind) or (kind is int and isinstance(given, bool)):
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        raise ConfigError(f"{path} is {given!r}; it is {words.get(kind, kind.__name__)}.")
+        descriptions = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+        raise ConfigError(f"{path} is {given!r}; it must be {descriptions.get(kind, kind.__name__)}.")
     return given
 
 
-def _names(kind: Any) -> list[str]:
-    return [one.name for one in fields(kind)]
+def _field_names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
-def _joined(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """`did you mean lr? There are: lr, betas.`"""
-    near = difflib.get_close_matches(name, known, n=1)
-    return (f"did you mean {near[0]}? " if near else "") + f"There are: {', '.join(known) or 'none'}."
+    """Return a hint for an unknown name, such as `did you mean lr? There are: lr, betas.` in one line."""
+    matches = difflib.get_close_matches(name, known, n=1)
+    return (f"did you mean {matches[0]}? " if matches else "") + f"There are: {', '.join(known) or 'none'}."
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
 def as_dict(config: Any) -> dict[str, Any]:
-    """The settings as plain values, all of them; `of` reads them back."""
+    """Return all settings as plain values, in the form that `of` reads."""
     return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
 
 
 def as_yaml(config: Any) -> str:
-    """The settings as YAML, every one under a comment that says what it is."""
-    return "\n".join(_lines(config, "")) + "\n"
+    """Return all settings as YAML, each below a comment with its description."""
+    return "\n".join(_format_section(config, "")) + "\n"
 
 
-def _lines(section: Any, indent: str) -> list[str]:
+def _format_section(section: Any, indent: str) -> list[str]:
     lines: list[str] = []
-    said = documented(type(section))
-    for one in fields(section):
-        if one.name in said:
-            lines += textwrap.wrap(said[one.name], 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
-        lines += _entry(one.name, getattr(section, one.name), indent)
+    descriptions = documented(type(section))
+    for field in fields(section):
+        if field.name in descriptions:
+            lines += textwrap.wrap(
+                descriptions[field.name], 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+            )
+        lines += _format_field(field.name, getattr(section, field.name), indent)
     return lines
 
 
-def _entry(name: str, value: Any, indent: str) -> list[str]:
+def _format_field(name: str, value: Any, indent: str) -> list[str]:
     if is_dataclass(value):
-        return [f"{indent}{name}:", *_lines(value, f"{indent}  ")]
+        return [f"{indent}{name}:", *_format_section(value, f"{indent}  ")]
     if isinstance(value, Mapping) and any(map(is_dataclass, value.values())):
-        inner = [line for key, part in value.items() for line in _entry(key, part, f"{indent}  ")]
+        inner = [line for key, part in value.items() for line in _format_field(key, part, f"{indent}  ")]
         return [f"{indent}{name}:", *inner]
     return [f"{indent}{name}: {json.dumps(value)}"]
 
 
 def documented(kind: Any) -> dict[str, str]:
-    """The sentence under each field of a dataclass, read from its source."""
+    """Return the descriptions of a dataclass's fields, read from the docstrings in its source."""
+    # Python keeps no docstrings of attributes at run time, so read them from the source.
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(node, ast.ClassDef)
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for before, after in pairwise(node.body):
-        said = after.value if isinstance(after, ast.Expr) else None
-        if isinstance(before, ast.AnnAssign) and isinstance(said, ast.Constant):
-            found[ast.unparse(before.target)] = " ".join(str(said.value).split())
-    return found
+        text = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(before, ast.AnnAssign) and isinstance(text, ast.Constant):
+            descriptions[ast.unparse(before.target)] = " ".join(str(text.value).split())
+    return descriptions
 
 
-def differences(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
-    """What two runs' settings differ in, by path."""
-    ours, theirs = _flat(as_dict(one)), _flat(as_dict(other))
-    return {
-        path: (ours.get(path), theirs.get(path))
-        for path in sorted({*ours, *theirs})
-        if ours.get(path) != theirs.get(path)
-    }
+def differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, as (before, after) by dotted path."""
+    old, new = _flatten(as_dict(before)), _flatten(as_dict(after))
+    return {path: (old.get(path), new.get(path)) for path in sorted({*old, *new}) if old.get(path) != new.get(path)}
 
 
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return nested settings as one mapping by dotted path."""
+    flat: dict[str, Any] = {}
     for name, value in values.items():
-        here = _joined(path, name)
-        found.update(_flat(value, here) if isinstance(value, Mapping) and value else {here: value})
-    return found
+        full_path = _join_path(path, name)
+        flat.update(_flatten(value, full_path) if isinstance(value, Mapping) and value else {full_path: value})
+    return flat

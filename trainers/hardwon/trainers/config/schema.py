@@ -1,10 +1,9 @@
-"""The settings of a training run: YAML in, documented dataclasses out, nothing guessed.
+"""Settings of a training run, read from YAML into documented dataclasses.
 
     config = load("examples/train_coin.yaml", ["roles.policy.learner.lr=1e-4"])
 
-Every field says what it is and in which unit; `hardwon train CONFIG --print-config` prints them all.
-An unknown key is refused with the nearest name and its path, a value with its type or range. This
-file builds nothing: it knows no model, no environment and no library.
+`hardwon train CONFIG --print-config` prints every field with its docstring as a comment. Unknown keys and
+values of a wrong type or range raise ConfigError with their path.
 """
 
 import inspect
@@ -23,31 +22,31 @@ from hardwon.trainers.models.tiny import TinyConfig
 from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, nearest, parse as parse
 
 GUIDANCE = {
-    "none": "Nothing is shown.",
-    "library": "What the library recalls, at every step.",
-    "experience": "The way that an earlier, exploring episode of the same world took, at the start.",
-    "another": "The same of another world: what memory does that does not belong here.",
-    "role": "What a role gives: what an extractor or a guide says.",
+    "none": "No guidance.",
+    "library": "Items and steps recalled from the library, at every step.",
+    "experience": "The path of an exploring episode of the same task instance, at the start.",
+    "another": "The path of an exploring episode of another instance: a control for unrelated memory.",
+    "role": "The text of a role (extractor or guide), at the start.",
 }
-"""What an arm may be shown, by name."""
+"""Kinds of guidance that an arm can show, by name."""
 LEARNS = frozenset({"library", "role"})
-"""Guidance that changes while the run goes on, so that it is also evaluated as it was at the start."""
+"""Guidance that changes during training. Arms with it are also evaluated in their initial state."""
 CONTROL = "control"
-"""The arm that is shown nothing, which every group has."""
+"""Name of the arm without guidance, which every group contains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentConfig:
-    """The world."""
+    """The environment of a run."""
 
     name: str
-    """textworld, babyai, or MODULE:CLASS of an environment of your own."""
+    """textworld, babyai, or MODULE:CLASS of your own environment."""
     game: str | None = None
-    """Which of its games."""
+    """Name of one of the environment's games."""
     params: str = ""
-    """The game's parameters, as NAME=NUMBER, NAME=NUMBER."""
+    """Parameters of the game, as NAME=NUMBER, NAME=NUMBER."""
     max_steps: int = 50
-    """Steps after which an episode ends."""
+    """Maximum number of steps per episode."""
 
     def __post_init__(self) -> None:
         _at_least(self, max_steps=1)
@@ -55,47 +54,51 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Worlds:
-    """Episodes of an environment, named by fold and seed."""
+    """Task instances of an environment, named by split and seed."""
 
     fold: str = ""
-    """What the environment is given as task: train, dev, test; empty for its default."""
+    """Split that is passed to the environment as task: train, dev, test. Empty uses the environment's default."""
     seeds: str = "0-99"
-    """Seeds of the fold, as A-B, both included."""
+    """Seeds of the split as A-B, both inclusive."""
 
     def __post_init__(self) -> None:
-        _ = self.all
+        _ = self.all  # raises ConfigError for malformed seeds
 
     @property
     def all(self) -> tuple[tuple[str, int], ...]:
-        """Fold and seed of each."""
+        """Return the split and seed of each task instance.
+
+        Raises:
+            ConfigError: `seeds` is not a range A-B.
+        """
         first, dash, last = self.seeds.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise ConfigError(f"seeds is {self.seeds!r}; write them as A-B, for example 100-149.")
         if int(last or first) < int(first):
-            raise ConfigError(f"seeds {self.seeds!r} run backwards; write the smaller number first.")
+            raise ConfigError(f"seeds is {self.seeds!r}; write the smaller number first.")
         return tuple((self.fold, seed) for seed in range(int(first), int(last or first) + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TasksConfig:
-    """Which worlds are trained in and which are held out."""
+    """Task instances for training and for evaluation."""
 
     train: Worlds = field(default_factory=Worlds)
-    """Worlds to train in; each is drawn once before any is drawn twice."""
+    """Task instances to train on. Each is drawn once before any is drawn again."""
     eval: Worlds = field(default_factory=lambda: Worlds(seeds="900-929"))
-    """Worlds to evaluate in; none of them may be trained or explored in."""
+    """Held-out task instances for evaluation. Training and exploration must not use them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreConfig:
-    """Episodes of random actions: examples of a warm start, words of a tokenizer, experience to show."""
+    """Episodes of random actions: source of warm-start examples, vocabulary and example paths."""
 
     worlds: Worlds = field(default_factory=Worlds)
-    """Where the examples and the words come from."""
+    """Task instances that provide the examples and the vocabulary."""
     steps: int = 40
-    """Steps after which an exploring episode ends."""
+    """Maximum number of steps per exploring episode."""
     tries: int = 2
-    """Episodes that a world is explored for, until one succeeds."""
+    """Maximum number of exploring episodes per task instance. Exploration stops at the first success."""
 
     def __post_init__(self) -> None:
         _at_least(self, steps=1, tries=1)
@@ -103,16 +106,17 @@ class ExploreConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """What is trained."""
+    """The model to train."""
 
     base: str = "tiny"
-    """A model's folder, its name on the hub, or tiny: made here with random weights and the words explored."""
+    """Folder or hub name of a model, or tiny: a small model with random weights and the explored words as
+    vocabulary."""
     tiny: TinyConfig = field(default_factory=TinyConfig)
-    """The shape of a tiny model: numbers of weights, layers, heads and tokens."""
+    """Shape of a tiny model: width, layers, heads and context length."""
     adapter: int | None = None
-    """Rank of each role's LoRA adapter; null trains all parameters, a copy of the base for each role."""
+    """Rank of the LoRA adapter of each role. null trains all parameters, on one copy of the base per role."""
     device: str = "auto"
-    """cpu, cuda, or auto: a GPU where there is one."""
+    """cpu, cuda, or auto, which uses a GPU if there is one."""
 
     def __post_init__(self) -> None:
         if self.adapter is not None:
@@ -121,20 +125,20 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryConfig:
-    """The experience library of the arms that are shown what it recalls."""
+    """The experience library of the arms that show recalled items."""
 
     path: str | None = None
-    """The library to begin with: the run works on a copy. null begins with an empty one."""
+    """Library to start from; the run works on a copy. null starts with an empty library."""
     learn: bool = True
     """Record the finished rollouts after every iteration."""
     evolve_every: int = 1
-    """Iterations between two evolutions: extract, admit, merge, decay, evict. 0 for never."""
+    """Iterations between two evolutions, which extract, admit, merge, decay and evict items. 0 for never."""
     merge_every: int = 5
-    """Iterations between two passes that rewrite near twins into one. 0 for never."""
+    """Iterations between two passes that merge near duplicates. 0 for never."""
     recall: int = 5
-    """Items, and similar steps, that are shown at most."""
+    """Maximum number of items, and of similar steps, per recall."""
     diverse: bool = True
-    """While training, what was shown less comes first among what is about as near; never in an evaluation."""
+    """Prefer less often shown items among similar matches. Applies to training only, never to evaluation."""
 
     def __post_init__(self) -> None:
         _at_least(self, evolve_every=0, merge_every=0, recall=1)
@@ -142,15 +146,15 @@ class LibraryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GateConfig:
-    """Whoever is asked before anything that was learnt is shown: accept, refine or reject; logged in gate.jsonl."""
+    """The gate accepts, refines or rejects each learned item before it is shown. Answers are logged in gate.jsonl."""
 
     kind: str = "none"
-    """none, record (rejects what did harm so far), policy (whoever will act says so itself), or MODULE:CLASS
-    with the method judge(task, text, record)."""
+    """none, record (rejects items that lowered success so far), policy (the policy decides), or MODULE:CLASS
+    of a class with the method judge(task, text, record)."""
     least: int = 4
-    """Of record: episodes before it rejects."""
+    """For record: minimum number of episodes before an item can be rejected."""
     floor: float = -0.1
-    """Of record: mean difference to the control siblings below which it rejects."""
+    """For record: an item is rejected if its mean difference from control is below this value."""
 
     def __post_init__(self) -> None:
         _at_least(self, least=1)
@@ -158,44 +162,47 @@ class GateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """What generates."""
+    """The engine that generates tokens."""
 
     kind: Literal["local", "vllm", "server"] = "local"
-    """local: the model that is trained, in this process. vllm: vLLM in this process. server: a vLLM server."""
+    """local: the trained model, in this process. vllm: vLLM in this process. server: a vLLM server."""
     url: str | None = None
-    """Of the server, with its /v1; it serves the base, and loads adapters while it runs."""
+    """URL of the server, including /v1. The server must serve the base and load adapters at run time."""
     model: str | None = None
-    """The server's name of the base; null takes the first that it has."""
+    """Name of the base on the server. null takes the first model that it lists."""
     key: str | None = None
-    """Name of the environment variable that holds the server's API key."""
+    """Name of the environment variable with the server's API key."""
     folder: str | None = None
-    """Where adapters are written for the engine, under a path that the server sees; null is run.out/adapters."""
+    """Folder for the adapters, under a path that the server can read. null uses run.out/adapters."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Arguments of vLLM in this process, such as gpu_memory_utilization."""
+    """Arguments for vLLM in this process, such as gpu_memory_utilization."""
 
     def __post_init__(self) -> None:
         if (self.url is not None) != (self.kind == "server"):
-            raise ConfigError(f"kind is {self.kind} and url {self.url!r}; a server has a url, and nothing else has.")
+            raise ConfigError(
+                f"kind is {self.kind} and url is {self.url!r}; set url for kind: server, and for no other kind."
+            )
         if self.settings and self.kind != "vllm":
-            raise ConfigError(f"settings are vLLM's and kind is {self.kind}; leave them, or use kind: vllm.")
+            raise ConfigError(f"settings apply to vLLM only and kind is {self.kind}; remove them, or use kind: vllm.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreditConfig:
-    """How much better than its siblings a turn was."""
+    """Estimation of the advantage of a turn over its siblings."""
 
     name: str = "grpo"
-    """The estimator: dr-grpo, empg, gigpo, grpo, hgpo, igpo, reinforce, rlvmr, rloo, salt, slea, spa."""
+    """Advantage estimator: dr-grpo, empg, gigpo, grpo, hgpo, igpo, reinforce, rlvmr, rloo, salt, slea, spa."""
     settings: dict[str, float] = field(default_factory=dict)
-    """Its own settings, such as discount and omega of gigpo."""
+    """Settings of the estimator, such as discount and omega of gigpo."""
 
     def __post_init__(self) -> None:
         if self.name not in ESTIMATORS:
             raise UnknownName.of("estimator", self.name, ESTIMATORS)
-        known = list(inspect.signature(ESTIMATORS[self.name]).parameters)[1:]
+        # The first parameter is the group of traces; the others are the estimator's settings.
+        available = list(inspect.signature(ESTIMATORS[self.name]).parameters)[1:]
         for name in self.settings:
-            if name not in known:
-                raise ConfigError(f"settings.{name}: {nearest(name, known)}")
+            if name not in available:
+                raise ConfigError(f"settings.{name}: {nearest(name, available)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,15 +210,15 @@ class RoleConfig:
     """How one role learns."""
 
     learner: LearnerSettings = field(default_factory=LearnerSettings)
-    """The optimiser."""
+    """The optimizer."""
     loss: LossSettings = field(default_factory=LossSettings)
-    """What it minimises."""
+    """The loss."""
     credit: CreditConfig = field(default_factory=CreditConfig)
-    """Advantages, within group, arm and role."""
+    """Advantage estimation within group, arm and role."""
     phase: int = 1
-    """Updates before the turn passes to the next role that is ready: one role is trained at a time."""
+    """Updates before the next ready role takes its turn. One role is trained at a time."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """The role's own settings."""
+    """Settings of this kind of role."""
 
     def __post_init__(self) -> None:
         _at_least(self, phase=1)
@@ -219,24 +226,24 @@ class RoleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStartConfig:
-    """Imitation of the exploring episodes that went well, before the first iteration."""
+    """Imitation of successful exploring episodes before the first iteration."""
 
     examples: Examples = field(default_factory=Examples)
-    """Which episodes, and how often with their memory."""
+    """Selection of the episodes, and how often each is used with its memory."""
     learning: WarmStart = field(default_factory=WarmStart)
-    """How they are learnt."""
+    """Settings of the imitation updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """Evaluation in held-out worlds."""
+    """Evaluation on held-out task instances."""
 
     every: int = 20
-    """Iterations between two evaluations; there is one at the start and one at the end. 0 for none."""
+    """Iterations between two evaluations, with one more at the start and at the end. 0 for none."""
     copies: int = 2
-    """Episodes a world and arm."""
+    """Episodes per task instance and arm."""
     temperature: float = 1.0
-    """Of the policy; 0 takes the most probable token, which walks in circles more often."""
+    """Sampling temperature of the policy. 0 is greedy, which walks in circles more often."""
 
     def __post_init__(self) -> None:
         _at_least(self, every=0, copies=1, temperature=0)
@@ -244,65 +251,69 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """How long, how often, where."""
+    """Length, schedule, seeds and output of a run."""
 
     iterations: int = 60
-    """Rounds of rollouts and an update."""
+    """Iterations, each with rollouts and one update."""
     groups: int = 8
-    """Worlds an iteration, each a group of episodes in every arm."""
+    """Groups per iteration. A group plays one task instance in every arm."""
     rerolls: int = 0
-    """Times that groups without a signal are replaced by other worlds' in an iteration (dynamic sampling)."""
+    """Maximum number of times per iteration that groups without a signal are replaced (dynamic sampling)."""
     temperature: float = 1.0
-    """Of the rollouts."""
+    """Sampling temperature of the rollouts."""
     save_every: int = 10
-    """Iterations between two checkpoints; there is one at the start, at the end and after each evaluation."""
+    """Iterations between two checkpoints, with more at the start, at the end and after each evaluation."""
     keep: int = 3
-    """Newest checkpoints that are kept, beside the best."""
+    """Number of newest checkpoints to keep, besides the best one."""
     seed: int = 0
-    """Of the run's chance."""
+    """Seed of all random numbers of the run."""
     threads: int | None = None
-    """CPU threads; null leaves them as they are."""
+    """CPU threads. null keeps torch's default."""
     out: str = "runs/train"
-    """Folder of checkpoints and metrics."""
+    """Folder for checkpoints and metrics."""
     wandb: str | None = None
-    """Project on Weights & Biases; null sends nothing anywhere."""
+    """Weights & Biases project. null sends nothing."""
 
     def __post_init__(self) -> None:
         _at_least(self, iterations=0, groups=1, rerolls=0, save_every=1, keep=1)
         if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}; rollouts need one above 0: use 1.")
+            raise ConfigError(f"temperature is {self.temperature}; rollouts need a value above 0, such as 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A training run."""
+    """Settings of a training run.
+
+    Raises:
+        ConfigError: The settings contradict each other, such as evaluation on training instances.
+    """
 
     environment: EnvironmentConfig
-    """The world."""
+    """The environment."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
-    """Worlds to train and to evaluate in."""
+    """Task instances for training and for evaluation."""
     explore: ExploreConfig = field(default_factory=ExploreConfig)
-    """Episodes of random actions, before anything is learnt."""
+    """Episodes of random actions before training."""
     model: ModelConfig = field(default_factory=ModelConfig)
-    """What is trained."""
+    """The model to train."""
     engine: EngineConfig = field(default_factory=EngineConfig)
-    """What generates with it."""
+    """The engine that generates tokens with it."""
     arms: dict[str, int] = field(default_factory=lambda: {CONTROL: 8})
-    """Episodes a group in each arm; one of them is control, which is shown nothing."""
+    """Episodes per group in each arm. The arm control, without guidance, is required."""
     guidance: dict[str, str] = field(default_factory=dict)
-    """What each arm is shown: none, library, experience, another, role. An arm of such a name need not say."""
+    """Guidance of each arm: none, library, experience, another or role. Default: the arm's own name."""
     library: LibraryConfig = field(default_factory=LibraryConfig)
-    """Used where an arm is shown what it recalls, or a role needs it."""
+    """The experience library, used if an arm shows recalled items or a role needs it."""
     gate: GateConfig = field(default_factory=GateConfig)
-    """Who says of what was learnt whether it is shown."""
+    """The gate, which decides whether a learned item is shown."""
     roles: dict[str, RoleConfig] = field(default_factory=lambda: {"policy": RoleConfig()})
-    """The parts that learn, in the order of their turns."""
+    """The trainable roles, in the order of their turns."""
     warmstart: WarmStartConfig | None = None
-    """Imitation first; null begins with the model as it is."""
+    """Imitation before training. null starts with the model as it is."""
     eval: EvalConfig = field(default_factory=EvalConfig)
-    """Evaluation in held-out worlds."""
+    """Evaluation on held-out task instances."""
     run: RunConfig = field(default_factory=RunConfig)
-    """How long, how often, where."""
+    """Length, seeds and output of the run."""
 
     def __post_init__(self) -> None:
         self._check_arms()
@@ -313,42 +324,44 @@ class TrainConfig:
         self._check_extractor()
 
     def _check_engine(self) -> None:
+        """Check that the engine can serve the model."""
         if self.engine.kind != "local" and self.model.adapter is None:
             raise ConfigError(
-                f"engine.kind is {self.engine.kind}, which swaps LoRA adapters, and model.adapter is null; "
-                "give a rank, such as model.adapter=16, or use engine.kind=local."
+                f"engine.kind is {self.engine.kind}, which needs LoRA adapters, and model.adapter is null; "
+                "set a rank, such as model.adapter=16, or use engine.kind=local."
             )
         if self.engine.kind == "server" and self.model.base == "tiny":
             raise ConfigError(
-                "a tiny base is made by the run, so no server serves it yet; "
-                "give the folder that the server has as model.base, or use engine.kind=vllm."
+                "model.base is tiny, a model that the run builds itself, so no server can serve it; "
+                "set model.base to the folder that the server loaded, or use engine.kind=vllm."
             )
 
     def _check_extractor(self) -> None:
-        """What an extractor writes must be shown somewhere."""
+        """Check that some arm shows the items of the extractor."""
         if (extractor := self.roles.get("extractor")) is None:
             return
         reads = extractor.settings.get("reads", "explored")
         needed = "library" if reads == "rollouts" else "role"
         if needed not in {self.shown(arm) for arm in self.arms}:
             raise ConfigError(
-                f"roles.extractor reads {reads}, and no arm shows what comes of it; "
-                f"add one whose guidance is {needed}, such as arms.advice=4 guidance.advice={needed}."
+                f"roles.extractor reads {reads}, and no arm shows its items; "
+                f"add an arm whose guidance is {needed}, such as arms.advice=4 guidance.advice={needed}."
             )
         if reads == "rollouts" and not self.library.learn:
             raise ConfigError(
-                "roles.extractor reads rollouts, which library.learn=false does not record; leave it true."
+                "roles.extractor reads rollouts, which are not recorded with library.learn=false; set it to true."
             )
 
     def _check_arms(self) -> None:
+        """Check the arms and their guidance."""
         if CONTROL not in self.arms:
-            raise ConfigError(f"arms has no {CONTROL}, which every group is compared with; add arms.{CONTROL}.")
+            raise ConfigError(f"arms has no {CONTROL}, the baseline of every group; add arms.{CONTROL}.")
         for arm, copies in self.arms.items():
             if copies < 1:
                 raise ConfigError(f"arms.{arm} is {copies}; use 1 or more, or leave the arm out.")
             if self.shown(arm) not in GUIDANCE:
-                known = [*GUIDANCE]
-                raise ConfigError(f"guidance.{arm} is {self.shown(arm)!r}: {nearest(self.shown(arm), known)}")
+                hint = nearest(self.shown(arm), [*GUIDANCE])
+                raise ConfigError(f"guidance.{arm} is {self.shown(arm)!r}: {hint}")
         for arm in self.guidance:
             if arm not in self.arms:
                 raise ConfigError(f"guidance.{arm}: {nearest(arm, [*self.arms])} It must be one of the arms.")
@@ -356,25 +369,27 @@ class TrainConfig:
             raise ConfigError(f"guidance.{CONTROL} is {self.shown(CONTROL)!r}; {CONTROL} is shown nothing.")
 
     def _check_worlds(self) -> None:
+        """Check that training and exploration share no task instance with evaluation."""
         held_out = set(self.tasks.eval.all)
         for path, worlds in (("tasks.train", self.tasks.train), ("explore.worlds", self.explore.worlds)):
             if both := sorted(held_out & set(worlds.all)):
                 raise ConfigError(
                     f"{path} and tasks.eval share {len(both)} worlds, such as {both[0][0]}#{both[0][1]}; "
-                    "what is evaluated in must never have been trained in. Change the seeds or the fold."
+                    "evaluation must use worlds that training never sees. Change the seeds or the fold."
                 )
 
     def shown(self, arm: str) -> str:
-        """Name of the guidance of an arm."""
+        """Return the kind of guidance of an arm."""
         return "none" if arm == CONTROL and arm not in self.guidance else self.guidance.get(arm, arm)
 
     @property
     def uses_library(self) -> bool:
-        """Whether anything is recalled or recorded."""
+        """Return whether an arm shows recalled items or the texts of a role."""
         return bool(LEARNS & {self.shown(arm) for arm in self.arms})
 
 
 def _at_least(section: Any, **bounds: float) -> None:
+    """Raise ConfigError if a field is below its bound."""
     for name, least in bounds.items():
         if getattr(section, name) < least:
             raise ConfigError(f"{name} is {getattr(section, name)}; use {least} or more.")
@@ -384,7 +399,15 @@ def _at_least(section: Any, **bounds: float) -> None:
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The settings of a YAML file with `a.b=value` on top. Raises ConfigError with the path of what is wrong."""
+    """Load the settings from a YAML file.
+
+    Args:
+        path: Path of the file.
+        overrides: Settings as `a.b=value` that replace those of the file.
+
+    Raises:
+        ConfigError: The file cannot be read or a setting is invalid; the message names its path.
+    """
     import yaml
 
     try:
@@ -398,9 +421,18 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
 
 
 def of(given: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
-    """The settings of a mapping as it stands in YAML."""
+    """Build the settings from a nested mapping, as it is written in YAML.
+
+    Args:
+        given: The sections.
+        overrides: Settings as `a.b=value` that replace those of `given`.
+
+    Raises:
+        ConfigError: A setting is invalid; the message names its path.
+    """
     if not isinstance(given, Mapping):
-        raise ConfigError(f"the settings are {given!r}; write sections, such as `run:`.")
+        raise ConfigError(f"the settings are {given!r}; they must be a mapping of sections, such as `run:`.")
+    # A deep copy of plain values: overrides must not change the caller's mapping.
     merged = json.loads(json.dumps(given, default=str))
     for override in overrides:
         _override(merged, override)
@@ -408,6 +440,7 @@ def of(given: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
 
 
 def _override(given: dict[str, Any], override: str) -> None:
+    """Apply one override `a.b=value` to a mapping, in place."""
     import yaml
 
     path, equals, value = override.partition("=")
@@ -417,7 +450,7 @@ def _override(given: dict[str, Any], override: str) -> None:
     place = given
     for n, section in enumerate(sections):
         inner = place.setdefault(section, {})
-        if inner is None:
+        if inner is None:  # an empty section in YAML, such as `warmstart:`
             inner = place[section] = {}
         if not isinstance(inner, dict):
             raise ConfigError(f"{'.'.join(sections[: n + 1])} is {inner!r} and has no {name}.")

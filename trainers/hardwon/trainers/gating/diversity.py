@@ -14,7 +14,7 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item, Recollection, State
 from hardwon.memory.retrieval.recall import within_budget
-from hardwon.trainers.rollouts.rollout import playing
+from hardwon.trainers.rollouts.rollout import current_session
 
 USED = 0.4
 """What a doubling of the times that an item was shown, by e, costs in ranks."""
@@ -95,7 +95,7 @@ class DiverseLibrary:
         hits = {hit.what.id: hit for hit in found.items if isinstance(hit.what, Item)}
         if not hits:
             return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
-        order = self._diversity.ranked({item: hit.similarity for item, hit in hits.items()}, k, playing())
+        order = self._diversity.ranked({item: hit.similarity for item, hit in hits.items()}, k, current_session())
         first = tuple(hits[item] for item in order[:k])
         items, steps, tokens = within_budget(first, found.steps[:k], budget_tokens)
         return replace(found, items=items, steps=steps, tokens=tokens)

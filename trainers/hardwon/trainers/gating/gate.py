@@ -20,7 +20,7 @@ from hardwon.runtime.guidance.base import Guidance, Hint, proposed, recalling
 from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.trainers.config.schema import GateConfig
 from hardwon.trainers.engines.base import Engine
-from hardwon.trainers.rollouts.rollout import playing
+from hardwon.trainers.rollouts.rollout import current_session
 from hardwon.trainers.rollouts.transcript import Transcript
 
 REMEMBERED = 32
@@ -104,7 +104,7 @@ class Gated:
 
         An item is its text unless named; in an episode it is asked about once, and what was said then stands.
         """
-        task, asked = context.state.task, (playing(), item or text)
+        task, asked = context.state.task, (current_session(), item or text)
         if (known := self._judged.get(asked)) is not None:
             return replace(known, usage=Usage())
         question = Question(context, text, self._records.get(item or text, ()), self._scores.get(task, ()))
@@ -117,7 +117,7 @@ class Gated:
             {"task": task, "item": item, "text": text, "answer": said.answer, "shown": shown, "why": said.why}
         )
         judged = replace(said, text=shown or "")
-        if playing():
+        if current_session():
             self._judged[asked] = judged
         return judged
 

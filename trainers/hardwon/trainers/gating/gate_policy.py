@@ -20,7 +20,7 @@ from hardwon.runtime.llm.prompts import GUIDANCE, clean
 from hardwon.trainers.algorithms.samples import Ids
 from hardwon.trainers.engines.base import Engine, Request
 from hardwon.trainers.engines.trie import Trie
-from hardwon.trainers.rollouts.rollout import playing
+from hardwon.trainers.rollouts.rollout import current_session
 from hardwon.trainers.rollouts.transcript import Transcript
 
 from .gate import Judgement, Question
@@ -55,7 +55,7 @@ class PolicyGate:
         """What it says; a refinement that is of no use accepts the text as it is."""
         prompt = self.prompt(question)
         said = await self._engine.generate(
-            Request(prompt, self._role, self._either, temperature=0.0, session=playing())
+            Request(prompt, self._role, self._either, temperature=0.0, session=current_session())
         )
         answer, spent = self._answers[said.tokens], Usage(len(prompt), sum(said.mask), calls=1)
         why = " ".join([f"p {math.exp(sum(said.logprobs)):.2f}", *_known(question)])
@@ -83,7 +83,7 @@ class PolicyGate:
             max_tokens=MOST,
             temperature=0.0,
             stop=(self._transcript.end,),
-            session=playing(),
+            session=current_session(),
         )
         said = await self._engine.generate(request)
         text = str(self._transcript.tokenizer.decode(said.tokens, skip_special_tokens=True))

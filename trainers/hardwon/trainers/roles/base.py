@@ -1,7 +1,7 @@
-"""Roles: the parts that learn. The run knows them only by this protocol.
+"""The protocol of the trainable roles, and the policy as a role.
 
-A role takes what it can learn from out of finished rollouts, says when that is enough, and moves its
-weights. Before the episodes of an arm whose guidance is `role`, roles are asked what to show.
+A role collects what it can learn from out of finished rollouts, reports when it has enough, and updates its
+weights. Before the episodes of an arm with guidance `role`, the roles provide the text to show.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,95 +22,111 @@ from hardwon.trainers.rollouts.transcript import Transcript
 
 
 class Role(Protocol):
-    """A part that learns."""
+    """A trainable component with its own learner, weights and version."""
 
     name: str
     model: Any
-    """What it trains: its own copy of the base, or the base with its adapter."""
+    """The model that it trains: its own copy of the base, or the base with its adapter."""
 
     def begin(self) -> None:
-        """Training begins, after the warm start: what it is now is what it is compared with later."""
+        """Prepare for training after the warm start, such as by freezing a reference model."""
         ...
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """The episodes with what this role gives them to be shown; `frozen`: as it was when training began.
+        """Return the episodes with the text that this role wants to show.
 
-        Asked of the arms whose guidance is `role` alone; groups that are rolled again are asked for by
-        themselves, so that there may be several calls before `collect`.
+        Called only for arms with guidance `role`. Rerolled groups are prepared separately, so several calls can
+        precede one `collect`.
+
+        Args:
+            specs: The episodes to prepare.
+            frozen: Use the weights of the start of training.
         """
         ...
 
     async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """The same at its best, for an evaluation: nothing is remembered of it."""
+        """Return the episodes with the role's best text, for an evaluation; store nothing for training."""
         ...
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether there is a signal for it in a group's rollouts, all arms of them."""
+        """Return whether the role can learn from a group, given its rollouts of all arms."""
         ...
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """Take what can be learnt from, out of an iteration's finished rollouts."""
+        """Take over the training data of an iteration's finished rollouts."""
         ...
 
     def ready(self) -> bool:
-        """Whether there is enough for an update."""
+        """Return whether there is enough data for an update."""
         ...
 
     def update(self) -> dict[str, float]:
-        """Move the weights; what there is to log of it."""
+        """Run one optimizer step, and return the metrics to log by name."""
         ...
 
     def weights(self) -> Weights:
-        """What the engine is to load."""
+        """Return the weights that the engine loads."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it needs to go on exactly: weights, optimiser, buffers."""
+        """Return everything that an exact resume needs: weights, optimizer state and buffers."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         ...
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """A role that also reads, beside the rollouts: nobody waits for it while they play."""
+    """A role that also reads episodes in the background. The rollouts never wait for it."""
 
     def read(self, ahead: Sequence[tuple[str, int]], salt: str) -> None:
-        """Begin to read what waits to be read, the worlds that come next among it; returns at once."""
+        """Start reading and return at once.
+
+        Args:
+            ahead: Split and seed of the upcoming task instances.
+            salt: Distinguishes the random numbers of this call from those of other calls.
+        """
         ...
 
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
-        """The iteration is over: take over what was read; `rollouts`, recorded, may be read next. What to log."""
+        """Take over the finished readings at the end of an iteration.
+
+        Args:
+            rollouts: Recorded rollouts, which may be read next.
+
+        Returns:
+            The metrics to log by name.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a role is built of."""
+    """The objects that a role is built from."""
 
     config: RoleConfig
     model: Any
-    """Its own copy of the base, or the base with an adapter of the role's name."""
+    """The role's own copy of the base, or the base with an adapter of the role's name."""
     transcript: Transcript
     engine: Engine
     library: ExperienceLibrary
     seed: int = 0
     source: Callable[[str, int], Trajectory | None] = lambda task, seed: None
-    """An earlier episode of a world that succeeded, by task and seed, if there is one."""
+    """Returns a successful earlier episode of a task instance, by split and seed, or None."""
     gate: Gated | None = None
-    """Asked before anything is shown, where there is one."""
+    """The gate that texts must pass before they are shown, if there is one."""
     explored: Callable[[str, int], Sequence[Trajectory]] = lambda task, seed: ()
-    """All the exploring episodes of a world, by task and seed, however they ended."""
+    """Returns all exploring episodes of a task instance, by split and seed, whatever their outcome."""
     episodes: Callable[[], Sequence[Trajectory]] = lambda: ()
-    """Those of the worlds that are explored before anything is learnt."""
+    """Returns the exploring episodes that are played before training."""
     environment: Environment | None = None
-    """What a role that sends teams into worlds makes clones of."""
+    """The environment, to be cloned by roles that play episodes themselves."""
 
 
 class PolicyRole:
-    """The role that acts: credit within arms, rows as streams, a step of its learner."""
+    """The role that acts: it learns from advantages within group and arm."""
 
     def __init__(self, parts: Parts, *, name: str = "policy") -> None:
         self.name, self.model = name, parts.model
@@ -120,49 +136,50 @@ class PolicyRole:
         self._rollouts: list[Rollout] = []
 
     def begin(self) -> None:
-        """Where a divergence from a full model is asked for, the reference is what it is now."""
+        """Freeze a copy of the model as the reference if the loss has a KL term and there are no adapters."""
         if self._config.loss.kl and not has_adapters(self.model):
             self._learner.reference = freeze_copy(self.model)
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """As they are: a policy shows nothing."""
+        """Return the episodes unchanged: a policy shows nothing."""
         return specs
 
     async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """As they are."""
+        """Return the episodes unchanged."""
         return specs
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether any advantage differs from 0."""
-        return any(map(any, self.advantages(_finished(rollouts)).values()))
+        """Return whether any advantage of the group differs from 0."""
+        return any(map(any, self.advantages(_select_finished(rollouts)).values()))
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """Only the newest: older ones are another policy's."""
-        self._rollouts = _finished(rollouts)
+        """Keep only these rollouts: older ones were sampled from an earlier policy."""
+        self._rollouts = _select_finished(rollouts)
 
     def ready(self) -> bool:
-        """Whether there are rollouts."""
+        """Return whether there are rollouts."""
         return bool(self._rollouts)
 
     def update(self) -> dict[str, float]:
-        """One step on the rollouts; they are gone then."""
+        """Run one optimizer step on the collected rollouts and drop them."""
         rollouts, self._rollouts = self._rollouts, []
         advantages = self.advantages(rollouts)
+        # A rollout can hold samples of several roles; this learner moves only its own parameters.
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
         metrics = self._learner.step(pack_samples(rows, advantages), self._config.loss)
         return {**metrics, "lr": self._learner.lr, "advantage_spread": compute_spread(advantages)}
 
     def advantages(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
-        """By trace, one a turn, within group, arm and role."""
+        """Return the advantages by trace, one per turn, within group, arm and role."""
         credit = self._config.credit
         return ESTIMATORS[credit.name]([to_trace(rollout, self.name) for rollout in rollouts], **credit.settings)
 
     def weights(self) -> Weights:
-        """All parameters, or the adapter's as peft names them."""
+        """Return all parameters, or the adapter's parameters under peft's names."""
         return weights_of(self.model, self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser, and the reference where there is one."""
+        """Return weights, optimizer state, and the reference model if there is one."""
         reference = self._learner.reference.state_dict() if self._learner.reference is not None else None
         return {
             "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
@@ -171,7 +188,7 @@ class PolicyRole:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
         if state["reference"] is not None:
@@ -179,12 +196,13 @@ class PolicyRole:
             self._learner.reference.load_state_dict(state["reference"])
 
 
-def _finished(rollouts: Sequence[Rollout]) -> list[Rollout]:
+def _select_finished(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Return the rollouts that have samples and did not fail."""
     return [rollout for rollout in rollouts if rollout.rows and not rollout.failed]
 
 
 def weights_of(model: Any, role: str) -> Weights:
-    """What an engine loads of a role."""
+    """Return the weights of a role that an engine loads: the whole model, or the role's adapter."""
     if not has_adapters(model):
         return model.state_dict()  # type: ignore[no-any-return]
     from peft import get_peft_model_state_dict
@@ -194,29 +212,38 @@ def weights_of(model: Any, role: str) -> Weights:
 
 
 def load_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Write saved weights into the parameters of the same names."""
+    """Copy saved weights into the parameters of the same names.
+
+    Raises:
+        ValueError: The names differ.
+    """
     import torch
 
-    if missing := sorted({*parameters} ^ {*weights}):
-        raise ValueError(f"the weights are of another model: {missing[0]!r} and {len(missing) - 1} more differ.")
+    if differing := sorted({*parameters} ^ {*weights}):
+        raise ValueError(
+            f"the weights belong to another model: {differing[0]!r} and {len(differing) - 1} more names differ."
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
 
 
-def _extractor(parts: Parts) -> Role:
+# The roles are imported when they are built: they import this module themselves.
+
+
+def _build_extractor(parts: Parts) -> Role:
     from .extractor import ExtractorRole
 
     return ExtractorRole(parts, parts.source)
 
 
-def _guide(parts: Parts) -> Role:
+def _build_guide(parts: Parts) -> Role:
     from .guide import GuideRole
 
     return GuideRole(parts)
 
 
-def _admission(parts: Parts) -> Role:
+def _build_admission(parts: Parts) -> Role:
     from .admission import AdmissionRole
 
     return AdmissionRole(parts)
@@ -224,8 +251,8 @@ def _admission(parts: Parts) -> Role:
 
 ROLES: dict[str, Callable[[Parts], Role]] = {
     "policy": PolicyRole,
-    "guide": _guide,
-    "extractor": _extractor,
-    "admission": _admission,
+    "guide": _build_guide,
+    "extractor": _build_extractor,
+    "admission": _build_admission,
 }
-"""How each role is built, by its name."""
+"""Constructor of each role, by name."""

@@ -28,13 +28,13 @@ from hardwon.trainers.rollouts.rollout import Spec
 
 from .base import Parts, load_weights, weights_of
 from .guide_credit import LEAST, Branch, GuideCredit, guide_credit
-from .guide_speech import Asked, Said, Speaker
+from .guide_speech import GuideQuery, GuideReply, Speaker
 from .item_reward import row_of
 from .note_generators import told
 
-Source = Callable[[Spec], Asked | None]
+Source = Callable[[Spec], GuideQuery | None]
 """What the guide may look at before an episode; None where there is nothing to say anything of."""
-Lesson = tuple[Asked, str]
+Lesson = tuple[GuideQuery, str]
 """A situation with what was recalled for it, and the guidance that experience bears out."""
 
 
@@ -86,7 +86,7 @@ class GuideRole:
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, GuideReply] = {}
         self._groups: list[tuple[list[Sample], dict[str, list[float]]]] = []
         self.told: dict[str, float] = {}
         """Of the last collection: probability of speaking, advantage of the decision, groups left out."""
@@ -133,11 +133,11 @@ class GuideRole:
         """Greedy: a hint, or nothing; not remembered. `speaks` makes it speak, or be silent, all the same."""
         return _shown(specs, await self._say(specs, speaks=speaks, greedy=True))
 
-    async def ask(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> dict[str, Said]:
+    async def ask(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> dict[str, GuideReply]:
         """What it says to each episode, greedily, with what it cost; by session."""
         return await self._say(specs, speaks=speaks, greedy=True)
 
-    async def _say(self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False) -> dict[str, Said]:
+    async def _say(self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False) -> dict[str, GuideReply]:
         """What is said to each episode; those that look at the same are decided on once, by the first one's chance."""
         asked = {spec.session: found for spec in specs if (found := self._source(spec)) is not None}
         firsts = {self.speaker.prompt(one): name for name, one in reversed(asked.items())}
@@ -147,7 +147,7 @@ class GuideRole:
         decided = dict(zip(firsts, chosen, strict=True))
         made = await asyncio.gather(
             *(
-                self.speaker.go_on(decided[self.speaker.prompt(one)], one, name, speaks=speaks, greedy=greedy)
+                self.speaker.complete(decided[self.speaker.prompt(one)], one, name, speaks=speaks, greedy=greedy)
                 for name, one in asked.items()
             )
         )
@@ -173,7 +173,7 @@ class GuideRole:
             "reward": fmean(credit.reward for _, credit in found) if found else 0.0,
         }
 
-    def _credit(self, rollouts: Sequence[Rollout]) -> tuple[list[Said], GuideCredit] | None:
+    def _credit(self, rollouts: Sequence[Rollout]) -> tuple[list[GuideReply], GuideCredit] | None:
         """What was said in a group and its advantages: one branch that abstained, two or more that spoke."""
         counted = _counted(rollouts)
         silent = tuple(_outcome(one) for one in counted if one.trajectory.arm == CONTROL)
@@ -228,7 +228,7 @@ class GuideRole:
         set_peft_model_state_dict(self.model, dict(weights), adapter_name=self.name)
 
 
-def rows_of(said: Sequence[Said], credit: GuideCredit) -> tuple[list[Sample], dict[str, list[float]]]:
+def rows_of(said: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sample], dict[str, list[float]]]:
     """The rows of a group with their advantages: to abstain, to speak, and the texts where those have a signal.
 
     A decision counts by the probability with which it would have been taken, for here it was made: the gradient is
@@ -256,23 +256,23 @@ def to_streams(groups: Iterable[tuple[Sequence[Sample], Mapping[str, Sequence[fl
 # -- what a run gives it to look at -------------------------------------------------------------------
 
 
-def explored(spec: Spec, parts: Parts) -> Asked | None:
+def explored(spec: Spec, parts: Parts) -> GuideQuery | None:
     """What another role chose to show, else the last walk that explored this world, whatever became of it."""
     walks = parts.explored(spec.task, spec.seed)
     if not walks or not walks[-1].steps:
         return None
     first = walks[-1].steps[0].pre
-    return Asked(first, (spec.memory,), (spec.memory,)) if spec.memory else asked_of(walks[-1])
+    return GuideQuery(first, (spec.memory,), (spec.memory,)) if spec.memory else asked_of(walks[-1])
 
 
-def asked_of(walk: Trajectory) -> Asked:
+def asked_of(walk: Trajectory) -> GuideQuery:
     """The situation in which a walk began, and the walk as it is recalled: insight where it succeeded, else warning.
 
     On offer are the way that it took without its circles, and the whole of it.
     """
     whole, kept = told(walk.steps), told(without_circles(walk.steps))
     kind = "insight" if walk.success else "warning"
-    return Asked(walk.steps[0].pre, (f"{whole} {kind}",), tuple(dict.fromkeys((kept, whole))))
+    return GuideQuery(walk.steps[0].pre, (f"{whole} {kind}",), tuple(dict.fromkeys((kept, whole))))
 
 
 def of_episodes(episodes: Iterable[Trajectory]) -> list[Lesson]:
@@ -280,7 +280,7 @@ def of_episodes(episodes: Iterable[Trajectory]) -> list[Lesson]:
     return [(asked_of(one), told(without_circles(one.steps))) for one in episodes if one.success and one.steps]
 
 
-def _shown(specs: Sequence[Spec], said: Mapping[str, Said]) -> list[Spec]:
+def _shown(specs: Sequence[Spec], said: Mapping[str, GuideReply]) -> list[Spec]:
     """Where it says nothing, nothing is shown, whatever was meant to be."""
     return [replace(spec, memory=said[spec.session].text if spec.session in said else None) for spec in specs]
 

@@ -1,9 +1,9 @@
-"""How a guide speaks: one token that decides, then a text; every token kept as it was sampled.
+"""Generation for a guide: one token decides whether to speak, then follows a text.
 
-    said = await Speaker(engine, transcript).say(asked, "a name")        # said.text is None where it abstains
-    guidance = TrainedGuidance(engine, transcript)                       # the same in the runtime's loop
+    reply = await Speaker(engine, transcript).say(query, "a name")      # reply.text is None if it abstains
+    guidance = TrainedGuidance(engine, transcript)                      # the same in the runtime's loop
 
-It learns nothing and credits nobody.
+Every sampled token is kept for training. Credit and updates are in `guide`.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from hardwon.trainers.rollouts.transcript import Transcript, compact
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a guide looks at: a situation, and what was recalled for it; `offers` are the texts that it may say."""
+class GuideQuery:
+    """The input of a guide: a state, the recalled texts, and the texts that it may say (`offers`)."""
 
     state: State
     recalled: tuple[str, ...]
@@ -30,115 +30,137 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a guide said, token by token."""
+class GuideReply:
+    """The output of a guide, with its tokens."""
 
     text: str | None
-    """None: it abstained."""
+    """The hint, or None if the guide abstained."""
     p_speaks: float
     decision: Sample
-    """The token of the decision that was taken, or that it was made to take."""
+    """The decision token, as it was sampled or forced."""
     silent: Sample
-    """The token that abstains, in the same place."""
+    """The token that abstains, in the same position."""
     content: Sample | None = None
     usage: Usage = field(default_factory=Usage)
 
     @property
     def tokens(self) -> int:
-        """Of the text."""
+        """Return the number of tokens of the text."""
         return len(self.content.completion) if self.content is not None else 0
 
 
 class Speaker:
-    """Asks an engine for what a guide says."""
+    """Samples a guide's replies from an engine."""
 
     def __init__(
         self, engine: Engine, transcript: Transcript, *, role: str = "guide", free: bool = False, most: int = 64
     ) -> None:
-        """free: any words, at most `most` tokens; else one of the texts on offer."""
+        """Create a speaker on an engine.
+
+        Args:
+            engine: Generates the tokens.
+            transcript: Provides the tokenizer and the end token.
+            role: The engine's role whose weights speak.
+            free: Allow any words; otherwise only the texts on offer.
+            most: Maximum number of tokens of a text.
+        """
         self._engine, self._transcript, self._role = engine, transcript, role
         self._free, self._most = free, most
         (self._speak,), (self._abstain,) = (self._ids(word) for word in ("<keep>", "<skip>"))
         self._either = Trie([(self._speak,), (self._abstain,)])
 
-    async def say(self, asked: Asked, name: str, *, speaks: bool | None = None, greedy: bool = False) -> Said:
-        """A text or nothing; `speaks` decides in its place. `name` is that of the trace, and of its chance.
+    async def say(
+        self, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
+    ) -> GuideReply:
+        """Decide and, if the decision is to speak, generate a text.
 
-        With nothing on offer it abstains, unless its words are free.
+        Without offers the guide abstains, unless `free` is set.
+
+        Args:
+            query: The situation and the texts.
+            name: Name of the trace, which also seeds its random numbers.
+            speaks: Overrides the decision; None leaves it to the model.
+            greedy: Take the most probable tokens.
         """
-        return await self.go_on(
-            await self.decide(asked, name, greedy=greedy), asked, name, speaks=speaks, greedy=greedy
+        return await self.complete(
+            await self.decide(query, name, greedy=greedy), query, name, speaks=speaks, greedy=greedy
         )
 
-    async def decide(self, asked: Asked, name: str, *, greedy: bool = False) -> Completion:
-        """The token that decides, alone: where several texts are wanted of one situation it is asked for once."""
+    async def decide(self, query: GuideQuery, name: str, *, greedy: bool = False) -> Completion:
+        """Sample only the decision token. Several texts for one query can share it."""
         chance, temperature = random.Random(name), 0.0 if greedy else 1.0
         return await self._engine.generate(
-            Request(self.prompt(asked), self._role, self._either, temperature=temperature, chance=chance)
+            Request(self.prompt(query), self._role, self._either, temperature=temperature, chance=chance)
         )
 
-    async def go_on(
-        self, chosen: Completion, asked: Asked, name: str, *, speaks: bool | None = None, greedy: bool = False
-    ) -> Said:
-        """What follows that token, or the one that it is made to be."""
-        prompt, p = self.prompt(asked), math.exp(chosen.logprobs[0])
-        p = p if chosen.tokens[0] == self._speak else 1.0 - p
-        wants = chosen.tokens[0] == self._speak if speaks is None else speaks
-        spoken = self._decision(prompt, self._speak, p, chosen, name)
-        silent = self._decision(prompt, self._abstain, 1.0 - p, chosen, f"{name}/silent")
+    async def complete(
+        self, chosen: Completion, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
+    ) -> GuideReply:
+        """Generate the text after a decision token, or after the decision that `speaks` forces."""
+        prompt, p_speaks = self.prompt(query), math.exp(chosen.logprobs[0])
+        p_speaks = p_speaks if chosen.tokens[0] == self._speak else 1.0 - p_speaks
+        speaks_now = chosen.tokens[0] == self._speak if speaks is None else speaks
+        spoken = self._decision_row(prompt, self._speak, p_speaks, chosen, name)
+        silent = self._decision_row(prompt, self._abstain, 1.0 - p_speaks, chosen, f"{name}/silent")
         usage = Usage(len(prompt), 1, calls=1)
-        if not wants or not (self._free or asked.offers):
-            return Said(None, p, replace(silent, trace=name), silent, None, usage)
+        if not speaks_now or not (self._free or query.offers):
+            return GuideReply(None, p_speaks, replace(silent, trace=name), silent, None, usage)
         request = Request(
             (*prompt, self._speak),
             self._role,
-            None if self._free else Trie({self._said(text) for text in asked.offers}),
+            None if self._free else Trie({self._encode(text) for text in query.offers}),
             max_tokens=self._most,
             temperature=0.0 if greedy else 1.0,
             stop=(self._transcript.end,),
             chance=random.Random(f"{name}/text"),
         )
-        said = await self._engine.generate(request)
-        content = self._row(request.prompt, said, name)
-        usage += Usage(len(request.prompt), sum(said.mask), calls=1)
-        return Said(self._text(said.tokens, asked), p, spoken, silent, content, usage)
+        completion = await self._engine.generate(request)
+        content = self._row(request.prompt, completion, name)
+        usage += Usage(len(request.prompt), sum(completion.mask), calls=1)
+        return GuideReply(self._decode(completion.tokens, query), p_speaks, spoken, silent, content, usage)
 
-    def prompt(self, asked: Asked) -> Ids:
-        """`<task> find coin . <see> kitchen . fridge . <at> kitchen <memory> kitchen : move east . insight <item>`
+    def prompt(self, query: GuideQuery) -> Ids:
+        """Return the tokens of a query.
 
-        What was recalled comes last, next to the decision about it.
+        `<task> find coin . <see> kitchen . <at> kitchen <memory> kitchen : move east . insight <item>`
+
+        The recalled texts come last, next to the decision about them.
         """
-        state = asked.state
+        state = query.state
         at = f"<at> {state.location.lower()} " if state.location else ""
-        recalled = " ".join(f"<memory> {text}" for text in asked.recalled)
+        recalled = " ".join(f"<memory> {text}" for text in query.recalled)
         return self._ids(f"<task> {compact(state.task)} <see> {compact(state.observation)} {at}{recalled} <item>")
 
-    def lesson(self, asked: Asked, text: str, name: str) -> Sample:
-        """What it should have said once it speaks, as a row to imitate."""
-        said = self._said(text)
-        n = len(said)
-        trie = None if self._free else Trie({said, *(self._said(offer) for offer in asked.offers)})
-        allowed: tuple[Allowed, ...] = tuple(None if trie is None else trie.allowed(said[:at]) for at in range(n))
+    def lesson(self, query: GuideQuery, text: str, name: str) -> Sample:
+        """Return a text as a sample to imitate, as the continuation of a decision to speak."""
+        tokens = self._encode(text)
+        n = len(tokens)
+        trie = None if self._free else Trie({tokens, *(self._encode(offer) for offer in query.offers)})
+        allowed: tuple[Allowed, ...] = tuple(None if trie is None else trie.allowed(tokens[:at]) for at in range(n))
+        # A token without an alternative has probability 1 and nothing to learn.
         mask = tuple(each is None or len(each) > 1 for each in allowed)
-        prompt = (*self.prompt(asked), self._speak)
-        return Sample(prompt, said, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
+        prompt = (*self.prompt(query), self._speak)
+        return Sample(prompt, tokens, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
 
-    def _decision(self, prompt: Ids, token: int, p: float, chosen: Completion, name: str) -> Sample:
-        logprob = math.log(max(p, 1e-30))
-        known = (self._role, chosen.version, "", "", "", name, 0)
-        return Sample(prompt, (token,), (logprob,), (True,), chosen.allowed[:1], *known)
+    def _decision_row(self, prompt: Ids, token: int, probability: float, chosen: Completion, name: str) -> Sample:
+        """Return the sample of a decision token with its probability."""
+        logprob = math.log(max(probability, 1e-30))  # a probability can underflow to 0
+        fields = (self._role, chosen.version, "", "", "", name, 0)
+        return Sample(prompt, (token,), (logprob,), (True,), chosen.allowed[:1], *fields)
 
-    def _row(self, prompt: Ids, said: Completion, name: str) -> Sample:
-        known = (self._role, said.version, "", "", "", name, 1)
-        return Sample(prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known)
+    def _row(self, prompt: Ids, completion: Completion, name: str) -> Sample:
+        """Return the sample of a generated text."""
+        fields = (self._role, completion.version, "", "", "", name, 1)
+        return Sample(prompt, completion.tokens, completion.logprobs, completion.mask, completion.allowed, *fields)
 
-    def _said(self, text: str) -> Ids:
+    def _encode(self, text: str) -> Ids:
+        """Return the tokens of a text with the end token."""
         return (*self._ids(text), self._transcript.end)
 
-    def _text(self, tokens: Ids, asked: Asked) -> str | None:
-        """The offer that was said, or the words; None where there were none."""
+    def _decode(self, tokens: Ids, query: GuideQuery) -> str | None:
+        """Return the offer or the free words behind some tokens; None for an empty text."""
         if not self._free:
-            return {self._said(text): text for text in reversed(asked.offers)}[tokens]
+            return {self._encode(text): text for text in reversed(query.offers)}[tokens]
         words = tokens[:-1] if tokens and tokens[-1] == self._transcript.end else tokens
         return str(self._transcript.tokenizer.decode(words)).strip() or None
 
@@ -147,23 +169,30 @@ class Speaker:
 
 
 class TrainedGuidance:
-    """A guide of an engine, as guidance in the runtime's loop: what was recalled is on offer, line by line."""
+    """Guidance in the runtime's loop by a trained guide, which chooses among the recalled lines."""
 
     def __init__(self, engine: Engine, transcript: Transcript, *, role: str = "guide", free: bool = False) -> None:
-        """As `Speaker`."""
+        """Create guidance on an engine.
+
+        Args:
+            engine: Generates the tokens.
+            transcript: Encodes the texts.
+            role: The engine's role whose weights speak.
+            free: Allow any words; otherwise only the recalled lines.
+        """
         self._speaker = Speaker(engine, transcript, role=role, free=free)
 
     async def apropose(self, context: Context) -> Hint | None:
-        """Greedy; nothing recalled: nothing is asked."""
+        """Return the guide's greedy hint, or None if nothing was recalled."""
         lines = lines_of(context.recollection, context.state, context.actions)
         if not lines:
             return None
         texts = tuple(dict.fromkeys(line.text for line in lines))
-        said = await self._speaker.say(Asked(context.state, texts, texts), "", greedy=True)
-        used = [line for line in lines if line.text == said.text]
-        hint = hint_of(used, said.text) if said.text else Hint("")
-        return replace(hint, usage=said.usage, written=True, why={"p_speaks": round(said.p_speaks, 4)})
+        reply = await self._speaker.say(GuideQuery(context.state, texts, texts), "", greedy=True)
+        used = [line for line in lines if line.text == reply.text]
+        hint = hint_of(used, reply.text) if reply.text else Hint("")
+        return replace(hint, usage=reply.usage, written=True, why={"p_speaks": round(reply.p_speaks, 4)})
 
     def propose(self, context: Context) -> Hint | None:
-        """The same, for a loop that does not await."""
+        """Run `apropose` for a loop without asyncio."""
         return asyncio.run(self.apropose(context))

@@ -1,8 +1,8 @@
-"""Rollouts: groups of episodes through the runtime's own loop, with every sampled token kept.
+"""Rollouts: groups of episodes in the runtime's own loop, with every sampled token kept.
 
-A rollout is `Agent.arun` whose policy asks the engine; nothing of the loop is built again here. All
-episodes of a batch run at once; one that is over is waited for by nobody. What the environment or
-the policy broke is typed, excluded and counted, never a zero.
+A rollout is one `Agent.arun` with a policy that samples from the engine. All episodes of a batch run
+concurrently. Episodes that fail because of the environment or the policy are labeled, counted and
+excluded; they do not count as a reward of 0.
 """
 
 import asyncio
@@ -24,56 +24,58 @@ from .transcript import Transcript
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One episode to run: the same task and seed in every arm and copy make a group."""
+    """One episode to run. Episodes with the same task and seed form a group, across arms and copies."""
 
     task: str
     seed: int
     arm: str = "control"
     copy: int = 0
     memory: str | None = None
-    """Text that this episode is shown at its start, where the arm's guidance is `GivenGuidance`."""
+    """Text shown at the start of the episode, if the arm's guidance is `GivenGuidance`."""
     salt: str = ""
-    """What tells this batch's chance from another's: the iteration, the run's seed."""
+    """Distinguishes the random numbers of this batch: the run's seed and the iteration."""
 
     @property
     def group(self) -> str:
-        """Task and seed."""
+        """Return the name of the task instance, `TASK#SEED`."""
         return f"{self.task}#{self.seed}"
 
     @property
     def session(self) -> str:
-        """A name of its own; chance is drawn from it, so that a run can be repeated."""
+        """Return the unique name of the episode, which also seeds its random numbers."""
         return f"{self.salt}/{self.group}/{self.arm}/{self.copy:03}"
 
 
 @dataclass(slots=True)
 class _Episode:
+    """The samples of a running episode, and the guidance shown last."""
+
     spec: Spec
     rows: list[Sample] = field(default_factory=list)
     shown: str | None = None
 
 
 _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
-"""The episode that the running task belongs to."""
+"""The episode of the running asyncio task."""
 
 
-def playing() -> str:
-    """Name of the episode that the running task belongs to; empty outside of any."""
+def current_session() -> str:
+    """Return the session name of the episode that the current task runs, or an empty string."""
     episode = _EPISODE.get(None)
     return "" if episode is None else episode.spec.session
 
 
 class GivenGuidance:
-    """Shows the memory that the episode's `Spec` names, at its start; asks no library."""
+    """Guidance that shows the memory of the episode's `Spec` at its start and uses no library."""
 
     def propose(self, context: Context) -> Hint | None:
-        """The text of the spec, or nothing."""
+        """Return the memory of the spec as a hint, or None."""
         memory = _EPISODE.get().spec.memory
         return Hint(memory) if memory else None
 
 
 class TokenPolicy:
-    """A policy that reads the transcript and says an action, token by token, through the engine."""
+    """A policy that reads the transcript and samples an action token by token from an engine."""
 
     name = "tokens"
     reads: Literal["values", "text"] = "text"
@@ -87,44 +89,61 @@ class TokenPolicy:
         snapshot: str = "",
         role: str = "policy",
     ) -> None:
+        """Create a policy on an engine.
+
+        Args:
+            engine: Generates the tokens.
+            transcript: Encodes the episode and the actions.
+            temperature: Sampling temperature; 0 is greedy.
+            snapshot: Name of the library version in use, stored with every sample.
+            role: The engine's role whose weights act.
+        """
         self._engine, self._transcript = engine, transcript
         self._temperature, self._role = temperature, role
         self.snapshot = snapshot
-        """Names the library that is consulted, on every row."""
+        """Name of the library version in use; stored with every sample."""
 
     async def adecide(self, context: Context) -> Decision:
-        """An admissible action that is not forbidden, sampled; its row is kept with the episode."""
+        """Sample an admissible action that is not forbidden, and keep its sample with the episode.
+
+        If all admissible actions are forbidden, sample among all of them.
+
+        Raises:
+            PolicyFailure: The environment lists no admissible actions.
+        """
         if not context.actions:
-            raise PolicyFailure("TokenPolicy chooses among admissible actions and this environment lists none.")
-        alone = _EPISODE.get(None) is None
-        episode = _Episode(Spec("", 0)) if alone else _EPISODE.get()
+            raise PolicyFailure("TokenPolicy chooses among admissible actions, but this environment lists none.")
+        is_standalone = _EPISODE.get(None) is None
+        episode = _Episode(Spec("", 0)) if is_standalone else _EPISODE.get()
         turn = len(context.history)
         memory = context.guidance if context.guidance != episode.shown else None
         open_actions = [action for action in context.actions if action not in context.forbidden]
-        trie, said = self._transcript.choices(open_actions or context.actions)
-        chance = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
+        trie, actions_by_tokens = self._transcript.choices(open_actions or context.actions)
+        # Seeded by episode, turn and attempt: the result does not depend on the order of the batch.
+        rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
         prompt = self._transcript.prompt(context.history, context.state, memory)
         request = Request(
             prompt,
             self._role,
             trie,
             temperature=self._temperature,
-            session="" if alone else episode.spec.session,
-            chance=chance,
+            session="" if is_standalone else episode.spec.session,
+            chance=rng,
         )
         completion = await self._engine.generate(request)
-        del episode.rows[turn:]  # of an attempt that a guardrail refused
+        del episode.rows[turn:]  # drop the sample of an attempt that a guardrail rejected
         episode.rows.append(self._row(episode, context, request, completion))
         episode.shown = context.guidance or episode.shown
         why = {"said": list(completion.tokens), **({"memory": memory} if memory else {})}
-        spent = Usage(len(prompt), sum(completion.mask), calls=1)
-        return Decision(said[completion.tokens], why, spent)
+        usage = Usage(len(prompt), sum(completion.mask), calls=1)
+        return Decision(actions_by_tokens[completion.tokens], why, usage)
 
     def decide(self, context: Context) -> Decision:
-        """The same, for a loop that does not await."""
+        """Run `adecide` for a loop without asyncio."""
         return asyncio.run(self.adecide(context))
 
     def _row(self, episode: _Episode, context: Context, request: Request, said: Completion) -> Sample:
+        """Return the sample of a completion."""
         shown = context.guidance or episode.shown
         return Sample(
             request.prompt,
@@ -143,15 +162,17 @@ class TokenPolicy:
 
 
 async def collect(agents: Mapping[str, Agent], engine: Engine, specs: Sequence[Spec]) -> list[Rollout]:
-    """Run the episodes, all at once, each with the agent of its arm; in the order of the specs."""
+    """Run all episodes concurrently, each with the agent of its arm; return the rollouts in order."""
+    # Announce all sessions first, so that the engine can wait for a full batch.
     for spec in specs:
         await engine.begin(spec.session)
     return list(await asyncio.gather(*(_run(agents[spec.arm], engine, spec) for spec in specs)))
 
 
 async def _run(agent: Agent, engine: Engine, spec: Spec) -> Rollout:
+    """Run one episode and return its rollout."""
     episode = _Episode(spec)
-    _EPISODE.set(episode)
+    _EPISODE.set(episode)  # visible in this asyncio task only, so episodes do not mix
     try:
         result = await agent.arun(spec.task, spec.seed, thread_id=spec.session)
     finally:
