@@ -115,14 +115,14 @@ def test_to_be_repeatable_a_run_waits_at_the_end_of_an_iteration_alone(corridor,
 def test_what_is_read_beside_an_iteration_is_shown_from_the_next_one_on(corridor, monkeypatch):
     """Episodes of 1 are read beside 2, and what was written of them is recalled in 3."""
     shown: list[set[str]] = []
-    learned = Stage.learned
+    learned = Stage.distribute
 
     def watched(self: Stage, rollouts: list[Rollout]) -> None:
         steps = [step for rollout in rollouts for step in rollout.trajectory.steps]
         shown.append({item for step in steps for item in step.why.get("recalled", ())})
         learned(self, rollouts)
 
-    monkeypatch.setattr(Stage, "learned", watched)
+    monkeypatch.setattr(Stage, "distribute", watched)
     report = train(library_run(corridor, 3))
     read = [line["extractor/read"] for line in metrics.read(Path(report.out))]
     assert (read[0], read[1] > 0) == (0, True)

@@ -287,7 +287,7 @@ def test_a_run_asks_its_policy_and_logs_every_answer(corridor, reads):
 def test_what_the_policy_rejects_was_shown_to_nobody(corridor, monkeypatch):
     """systems.md §5: reject -> the run counts as control, not consumer."""
     used: list[str | None] = []
-    learned = Stage.learned
+    learned = Stage.distribute
 
     def watched(self, rollouts):
         used.extend(item for rollout in rollouts for item in consumed(rollout.trajectory))
@@ -297,7 +297,7 @@ def test_what_the_policy_rejects_was_shown_to_nobody(corridor, monkeypatch):
         return Judgement("reject", why=str(self.prompt(question)))
 
     monkeypatch.setattr(PolicyGate, "ajudge", reject)
-    monkeypatch.setattr(Stage, "learned", watched)
+    monkeypatch.setattr(Stage, "distribute", watched)
     report = train(run(corridor))
     assert {line["answer"] for line in answers(report.out)} == {"reject"}
     assert set(used) == {None}
