@@ -312,7 +312,7 @@ def test_a_library_that_may_only_be_read_is_looked_at(hardwon, own, monkeypatch)
         for command, *more in [[name] for name in READS] + [["search", "apple"]]:
             assert hardwon("memory", command, own, *more).stdout
         monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)  # root may write everything
-        assert "may not be written" in hardwon("memory", "evolve", own, expect=1).stderr
+        assert "is not writable" in hardwon("memory", "evolve", own, expect=1).stderr
     finally:
         own.parent.chmod(0o755)
 

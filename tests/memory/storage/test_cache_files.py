@@ -69,11 +69,11 @@ def flip_late(path):
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (lambda path: path.write_bytes(b""), "it is not a file of an index"),
-        (lambda path: path.write_bytes(path.read_bytes()[:30]), "it is not a file of an index"),
+        (lambda path: path.write_bytes(b""), "it is not an index file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:30]), "it is not an index file"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "its checksum is wrong"),
         (lambda path: path.write_bytes(path.read_bytes() + b"x"), "its checksum is wrong"),
-        (lambda path: flip(path, 0), "it is not a file of an index"),
+        (lambda path: flip(path, 0), "it is not an index file"),
         (lambda path: flip(path, 20), "its checksum is wrong"),
         (lambda path: flip(path, 45), "its checksum is wrong"),
         (lambda path: flip(path, 100), "its checksum is wrong"),
@@ -114,7 +114,7 @@ def test_a_file_of_another_library_is_passed_over(tmp_path, sidecar, caplog):
         sidecar.folder.mkdir()
         shutil.copy(theirs.path("a"), sidecar.path("a"))
     assert sidecar.load("a", "made") is None
-    assert "it is of another library" in caplog.text
+    assert "it belongs to another library" in caplog.text
 
 
 def test_a_file_of_another_history_is_passed_over(path, library, sidecar, episode, caplog, tmp_path):
@@ -136,7 +136,7 @@ def test_a_file_of_another_history_is_passed_over(path, library, sidecar, episod
         assert older.load("x", "made") is not None
         again.record(episode("another way"))
         assert older.load("a", "made") is None
-    assert "the library's history is another" in caplog.text
+    assert "the library's history differs" in caplog.text
 
 
 def test_a_library_in_memory_has_no_files(tmp_path, monkeypatch, episode):

@@ -115,7 +115,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 def test_reading_what_is_not_there(tmp_path):
     """Nothing is created by a reader."""
-    with pytest.raises(NotALibrary, match=r"there is no library at .* Make one with: hardwon run"):
+    with pytest.raises(NotALibrary, match=r"there is no library at .* Create one with: hardwon run"):
         Store(tmp_path / "experience.db", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +123,7 @@ def test_reading_what_is_not_there(tmp_path):
 def test_a_reader_does_not_write(path, store):
     """The message says how to open it for writing."""
     reader = Store(path, read_only=True)
-    with pytest.raises(LibraryReadOnly, match="open it with read_only=False to write"), reader.transaction():
+    with pytest.raises(LibraryReadOnly, match="Open it with read_only=False to write"), reader.transaction():
         pass
     reader.close()
 
@@ -199,7 +199,7 @@ def test_a_writer_that_never_ends_is_named(path, monkeypatch):
     first, second = Store(path), Store(path)
     with (
         first.transaction(),
-        pytest.raises(LibraryUnwritable, match=r"held by another writer .* Stop it"),
+        pytest.raises(LibraryUnwritable, match=r"locked by another writer .* Stop it"),
         second.transaction(),
     ):
         pass
@@ -256,9 +256,9 @@ def test_a_file_that_may_not_be_written_is_refused_at_once():
         Path(folder).chmod(0o555)
 
         def check():
-            with pytest.raises(LibraryUnwritable, match="may not be written"):
+            with pytest.raises(LibraryUnwritable, match="is not writable"):
                 Store(path)
-            with pytest.raises(LibraryUnwritable, match="Check its permissions and its folder's"):
+            with pytest.raises(LibraryUnwritable, match="Check the permissions of the file and its folder"):
                 Store(Path(folder) / "new.db")
             with ExperienceLibrary.open(path, read_only=True) as library:
                 assert library.episodes == 0
@@ -304,7 +304,7 @@ def test_a_file_that_is_gone_is_noticed(path, tmp_path, became):
         path.unlink()
         if became == "replaced":
             shutil.copy(tmp_path / "other.db", path)
-        with pytest.raises(LibraryMissing, match="was removed" if became == "removed" else "is another file"):
+        with pytest.raises(LibraryMissing, match="was removed" if became == "removed" else "was replaced by another file"):
             library.add(Item("insight", "lamps break at night"))
         with pytest.raises(LibraryMissing):
             library.recall("drawers")

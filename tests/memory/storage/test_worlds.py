@@ -271,7 +271,7 @@ def test_verify_reads_the_file_of_values_per_world(path, episode):
         file = Sidecar(library._store, 1).path("world-values")
         assert file is not None
         file.write_bytes(b"torn")
-        assert [problem.what for problem in library.verify()] == ["it is not a file of an index"]
+        assert [problem.what for problem in library.verify()] == ["it is not an index file"]
         library.repair()
         assert not file.exists()
 

@@ -25,7 +25,7 @@ def harm(library, *statements):
 
 
 FIRST = "trajectory_id = (SELECT min(id) FROM trajectories)"
-OTHER_COUNTS = "1 with other counts than their steps"
+OTHER_COUNTS = "1 with wrong counts"
 GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1, 0.0, 1, 1)"
 
 
@@ -49,11 +49,11 @@ GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1
         ("UPDATE attempts SET best = 2 WHERE id = 1", "attempts", OTHER_COUNTS),
         ("UPDATE attempts SET best_return = 7 WHERE id = 1", "attempts", OTHER_COUNTS),
         ("UPDATE attempts SET first = 2, last = 2 WHERE id = 1", "attempts", OTHER_COUNTS),
-        ("DELETE FROM attempts WHERE id = 1", "attempts", "1 missing, 1 steps filed wrongly"),
-        (GHOST, "attempts", "1 of nothing that was done"),
-        ("UPDATE steps SET attempt = NULL WHERE id = 1", "attempts", "1 steps filed wrongly"),
-        ("UPDATE steps SET attempt = 2 WHERE id = 1", "attempts", "1 steps filed wrongly"),
-        ("UPDATE steps SET folded = 1 WHERE id = 1", "attempts", "1 steps filed wrongly"),
+        ("DELETE FROM attempts WHERE id = 1", "attempts", "1 missing, 1 steps assigned or folded wrongly"),
+        (GHOST, "attempts", "1 without steps"),
+        ("UPDATE steps SET attempt = NULL WHERE id = 1", "attempts", "1 steps assigned or folded wrongly"),
+        ("UPDATE steps SET attempt = 2 WHERE id = 1", "attempts", "1 steps assigned or folded wrongly"),
+        ("UPDATE steps SET folded = 1 WHERE id = 1", "attempts", "1 steps assigned or folded wrongly"),
         (f"DELETE FROM segments WHERE {FIRST}", "segments", "1 missing, 0 too many"),
         (f"UPDATE segments SET text = 'ghost' WHERE {FIRST}", "segments", "1 missing, 1 too many"),
         (f"UPDATE segments SET gain = 9 WHERE {FIRST}", "segments", "1 missing, 1 too many"),
@@ -94,7 +94,7 @@ def test_folding_is_checked(library, episode):
     """systems.md §3: which steps are folded follows from how many there are."""
     library.record(episode(*["wait"] * 40))
     harm(library, "UPDATE steps SET folded = 0 WHERE id = 3")
-    assert [(one.where, one.what) for one in library.verify()] == [("attempts", "1 steps filed wrongly")]
+    assert [(one.where, one.what) for one in library.verify()] == [("attempts", "1 steps assigned or folded wrongly")]
     library.repair()
     assert library._store.rows("SELECT folded FROM steps WHERE id = 3") == [(1,)]
 

@@ -291,7 +291,7 @@ def test_values_of_worlds_that_were_united_are_passed_over_in_silence(library, c
     for name in ("world-values", "values"):
         files.save(name, "one make", 0, 0, {})
         assert files.load(name, "another make") is None
-    assert [record.message.partition(" is passed over")[0][-8:] for record in caplog.records] == ["1-values"]
+    assert [record.message.partition(" was skipped")[0][-8:] for record in caplog.records] == ["1-values"]
 
 
 # ---- the order of items

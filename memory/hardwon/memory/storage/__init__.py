@@ -1,1 +1,1 @@
-"""Store episodes, states and what is derived from them in one SQLite file."""
+"""SQLite storage of episodes, states, items and their rollups."""

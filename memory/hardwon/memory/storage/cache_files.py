@@ -1,10 +1,9 @@
-"""Files beside a library that save rebuilding what is derived from it; never trusted over it.
+"""Cache files beside a library, so that indexes and value tables need not be rebuilt at every start.
 
-`experience.db.index/` holds a few files a namespace. Each begins with a checksum of all that
-follows and says of which library, of which moment of its history, and how it was made. A file that
-is missing costs time; one that is damaged, or of another library, moment or making, is said once,
-and passed over. Losing the folder loses nothing. A library in memory, or in a folder that may not
-be written, has none.
+The folder `experience.db.index/` holds a few files per namespace. Each file starts with a checksum of the rest. Its
+header records the library, the position in the change log, and the code or embedder that built it. SQLite stays the
+source of truth. A missing file only costs time. A stale or corrupt file is logged once, skipped and rebuilt. You can
+delete the folder without losing data. Libraries in memory or in a read-only folder have no cache files.
 
     magic (8 bytes) | blake2b of the rest (32) | length of the header (8) | header, JSON | arrays
 """
@@ -31,15 +30,15 @@ from .database import Store
 
 Arrays = Mapping[str, NDArray[Any]]
 FORMAT = 1
-"""Of these files; one of another format is passed over."""
+"""Version of the file format. Files of any other version are skipped."""
 SAVE_AFTER = 2000
-"""Rows that a file may be behind before it is written anew: reading them takes some 50 ms."""
+"""Rows that a file may lag behind the library before it is rewritten. Reading them takes about 50 ms."""
 SAVE_SHARE = 0.05
-"""The same as a share of the rows that it covers, so that a large file is not written at every closing."""
+"""The allowed lag as a share of the rows covered, so that a large file is not rewritten at every close."""
 ABANDONED_S = 3600.0
-"""Age after which a half-written file is nobody's."""
-OTHER_MAKE = "it was made by"
-"""Begins what is said of a file whose content depends on something that has changed."""
+"""Age in seconds after which a partly written file is considered abandoned."""
+OTHER_MAKE = "it was built by"
+"""Prefix of the message about a file that was built by another embedder or another version of the code."""
 _MAGIC = b"tacitidx"
 _HEAD = len(_MAGIC) + 32 + 8
 
@@ -48,7 +47,7 @@ logger = logging.getLogger("hardwon.memory")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A file's arrays and the last row that they cover."""
+    """The arrays of a cache file and the id of the last row that they cover."""
 
     last: int
     count: int
@@ -56,7 +55,7 @@ class Saved:
 
 
 class Sidecar:
-    """The files of one namespace."""
+    """The cache files of one namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -66,42 +65,63 @@ class Sidecar:
 
     @property
     def writable(self) -> bool:
-        """Whether a file may be written now: not of what may be taken back, by a transaction or with a copy."""
-        writable = not (self._store.read_only or self._store.copied or self._store.connection.in_transaction)
-        return self.folder is not None and writable
+        """Return whether a file may be written now: never inside a transaction or while a copy is being read."""
+        # A rollback, or the end of an in-memory copy, would leave a file about rows that never existed.
+        is_final = not (self._store.read_only or self._store.copied or self._store.connection.in_transaction)
+        return self.folder is not None and is_final
 
     def path(self, name: str) -> Path | None:
-        """Where a file is, or would be."""
+        """Return the path of a cache file, whether or not it exists."""
         return self.folder and self.folder / f"{self._namespace}-{name}"
 
     def load(self, name: str, made: str) -> Saved | None:
-        """A file's content if it is whole and of this library; said once if it is there and is not."""
+        """Return the content of a cache file; log and delete a file that is stale or corrupt.
+
+        Args:
+            name: Name of the file, such as `values` or `states`.
+            made: Version of the code or embedder that must have built the file.
+
+        Returns:
+            The content, or None if the file is missing, stale or corrupt.
+        """
         path = self.path(name)
         if path is None or not path.exists():
             return None
-        found = self._read(path, made)
-        if isinstance(found, Saved):
-            return found
-        usual = name == "world-values" and found.startswith(OTHER_MAKE)  # worlds were united since
-        level = logging.DEBUG if usual else logging.WARNING
-        logger.log(level, "%s is passed over: %s. It is rebuilt from the library.", path, found)
+        content = self._read(path, made)
+        if isinstance(content, Saved):
+            return content
+        # Merging worlds changes the ids that this file depends on, so a mismatch there is expected.
+        is_expected = name == "world-values" and content.startswith(OTHER_MAKE)
+        level = logging.DEBUG if is_expected else logging.WARNING
+        logger.log(level, "%s was skipped: %s. It will be rebuilt from the library.", path, content)
         if not self._store.read_only:
             with suppress(OSError):
                 path.unlink()
         return None
 
     def problem(self, name: str, made: str) -> str | None:
-        """What is wrong with a file that is there."""
+        """Return the reason why an existing file cannot be used, or None if it is usable or missing."""
         path = self.path(name)
-        found = self._read(path, made) if path is not None and path.exists() else None
-        return found if isinstance(found, str) else None
+        content = self._read(path, made) if path is not None and path.exists() else None
+        return content if isinstance(content, str) else None
 
     def save(self, name: str, made: str, last: int, count: int, arrays: Arrays) -> bool:
-        """Write a file whole or not at all; whether it was. What cannot be written is done without."""
+        """Write a cache file atomically.
+
+        Args:
+            name: Name of the file.
+            made: Version of the code or embedder that built the arrays.
+            last: Id of the last row that the arrays cover.
+            count: Number of rows covered.
+            arrays: One-dimensional arrays by name.
+
+        Returns:
+            Whether the file was written. Errors of the file system are logged, not raised.
+        """
         path = self.path(name)
         if path is None or not self.writable or self._store.generation() != self._generation:
-            return False  # what was forgotten meanwhile is still in the arrays
-        seq, change = _moment(self._store)
+            return False  # the arrays may still contain experience that was forgotten in the meantime
+        seq, change = _read_last_change(self._store)
         header = {
             "format": FORMAT,
             "library": library_id(self._store),
@@ -119,62 +139,64 @@ class Sidecar:
         except OSError as error:
             logger.info("%s was not written (%s).", path, error)
             return False
-        if self._store.generation() != self._generation:  # forgotten while it was written
+        if self._store.generation() != self._generation:  # experience was forgotten during the write
             path.unlink(missing_ok=True)
             return False
         return True
 
     def drop(self, name: str | None = None) -> None:
-        """Delete one file, or all of this namespace."""
+        """Delete one cache file, or all files of this namespace."""
         if self.folder is not None:
             for path in self.folder.glob(f"{self._namespace}-{name or '*'}"):
                 with suppress(OSError):
                     path.unlink()
 
     def _read(self, path: Path, made: str) -> Saved | str:
-        """The content, or what is wrong with it."""
+        """Return the content of a file, or the reason why it cannot be used."""
         try:
             content = path.read_bytes()
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
         body = memoryview(content)[_HEAD - 8 :]
         if len(content) < _HEAD or content[: len(_MAGIC)] != _MAGIC:
-            return "it is not a file of an index"
+            return "it is not an index file"
         if hashlib.blake2b(body, digest_size=32).digest() != content[len(_MAGIC) : _HEAD - 8]:
             return "its checksum is wrong"
         at = _HEAD + int.from_bytes(content[_HEAD - 8 : _HEAD], "little")
         header = json.loads(content[_HEAD:at])
-        if (wrong := self._foreign(header, made)) is not None:
-            return wrong
+        if (mismatch := self._find_mismatch(header, made)) is not None:
+            return mismatch
+        # `frombuffer` returns views of `content`, so the arrays are not copied.
         arrays = {}
         for key, kind, length in header["arrays"]:
             dtype = np.dtype(kind)
             arrays[key] = np.frombuffer(content, dtype, length, at)
-            at += _padded(dtype.itemsize * length)
+            at += _pad_size(dtype.itemsize * length)
         return Saved(header["last"], header["count"], arrays)
 
-    def _foreign(self, header: Mapping[str, Any], made: str) -> str | None:
-        """Why a whole file is not of this library as it is now."""
+    def _find_mismatch(self, header: Mapping[str, Any], made: str) -> str | None:
+        """Return how a file's header differs from the current library, or None if it matches."""
         if header["format"] != FORMAT:
             return f"it has format {header['format']}, not {FORMAT}"
         if header["library"] != library_id(self._store) or header["namespace"] != self._namespace:
-            return "it is of another library"
+            return "it belongs to another library"
         if header["made"] != made:
             return f"{OTHER_MAKE} {header['made']}, not by {made}"
         if header.get("generation", 0) != self._generation:
-            return "something was forgotten since"
-        if header["seq"] and _change(self._store, header["seq"]) != header["change"]:
-            return "the library's history is another"
+            return "experience was forgotten after it was written"
+        # A restored backup has the same id but a different change log after the point of the backup.
+        if header["seq"] and _read_change(self._store, header["seq"]) != header["change"]:
+            return "the library's history differs"
         return None
 
 
 def due(behind: int, covered: int) -> bool:
-    """Whether a file so many rows behind, of so many covered, is to be written anew."""
+    """Return whether a file that covers `covered` rows and lags `behind` rows should be rewritten."""
     return behind >= max(SAVE_AFTER, SAVE_SHARE * covered)
 
 
 def drop_indices(store: Store) -> None:
-    """Delete the indices of every namespace; values, which depend on no embedder, stay."""
+    """Delete the vector and text indexes of every namespace; keep value tables, which need no embedder."""
     if store.path != ":memory:":
         for path in Path(f"{store.path}.index").glob("*-*"):
             if not path.name.endswith("-values"):
@@ -182,46 +204,48 @@ def drop_indices(store: Store) -> None:
 
 
 def library_id(store: Store) -> str:
-    """What tells this library from any other; given to it when first asked for. Empty where that cannot be."""
-    known = store.rows("SELECT value FROM meta WHERE name = 'id'")
-    if not known and not store.read_only:
+    """Return the unique id of a library, creating it if needed; empty if it has none and is read-only."""
+    rows = store.rows("SELECT value FROM meta WHERE name = 'id'")
+    if not rows and not store.read_only:
         with store.transaction() as connection:
-            _give_id(connection)
-        known = store.rows("SELECT value FROM meta WHERE name = 'id'")
-    return str(known[0][0]) if known else ""
+            _write_id(connection)
+        # Read it again: another process may have written its id first.
+        rows = store.rows("SELECT value FROM meta WHERE name = 'id'")
+    return str(rows[0][0]) if rows else ""
 
 
-def _give_id(connection: Connection) -> None:
+def _write_id(connection: Connection) -> None:
     connection.execute("INSERT OR IGNORE INTO meta VALUES ('id', ?)", (uuid.uuid4().hex,))
 
 
-def _moment(store: Store) -> tuple[int, str]:
-    """The last line of the change log."""
+def _read_last_change(store: Store) -> tuple[int, str]:
+    """Return the sequence number and the content of the last entry in the change log."""
     rows = store.rows("SELECT seq, at || ' ' || ref FROM changes ORDER BY seq DESC LIMIT 1")
     return (int(rows[0][0]), str(rows[0][1])) if rows else (0, "")
 
 
-def _change(store: Store, seq: int) -> str | None:
+def _read_change(store: Store, seq: int) -> str | None:
     rows = store.rows("SELECT at || ' ' || ref FROM changes WHERE seq = ?", (seq,))
     return str(rows[0][0]) if rows else None
 
 
-def _padded(size: int) -> int:
-    """Arrays begin at multiples of eight bytes."""
+def _pad_size(size: int) -> int:
+    """Return `size` rounded up to a multiple of eight bytes, so that every array is aligned."""
     return -(-size // 8) * 8
 
 
 def _write(path: Path, header: bytes, arrays: Arrays) -> None:
-    """Temporary file, fsync, rename: a reader finds the old file or the new one."""
+    """Write a temporary file, sync it and rename it, so that readers see either the old file or the new one."""
     path.parent.mkdir(FOLDER_MODE, exist_ok=True)
-    header += b" " * (_padded(len(header)) - len(header))
+    header += b" " * (_pad_size(len(header)) - len(header))
     parts = [len(header).to_bytes(8, "little"), header]
     for array in arrays.values():
         content = np.ascontiguousarray(array).tobytes()
-        parts.append(content + bytes(_padded(len(content)) - len(content)))
+        parts.append(content + bytes(_pad_size(len(content)) - len(content)))
     digest = hashlib.blake2b(digest_size=32)
     for part in parts:
         digest.update(part)
+    # The temporary file must be in the same folder: a rename is atomic only within one file system.
     new = path.parent / f".new-{uuid.uuid4().hex}"
     try:
         with open_new(new, exclusive=True) as file:
@@ -233,12 +257,12 @@ def _write(path: Path, header: bytes, arrays: Arrays) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    _sweep(path.parent)
+    _remove_abandoned(path.parent)
 
 
-def _sweep(folder: Path) -> None:
-    """Delete what killed writers left."""
-    for left in folder.glob(".new-*"):
+def _remove_abandoned(folder: Path) -> None:
+    """Delete temporary files of writers that were killed."""
+    for path in folder.glob(".new-*"):
         with suppress(OSError):
-            if time.time() - left.stat().st_mtime > ABANDONED_S:
-                left.unlink()
+            if time.time() - path.stat().st_mtime > ABANDONED_S:
+                path.unlink()

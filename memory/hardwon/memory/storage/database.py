@@ -1,9 +1,9 @@
-"""The library's truth: one SQLite file, opened, locked and written safely.
+"""The library's SQLite file: connections, locking, transactions and error messages.
 
-WAL, synchronous=FULL: what a transaction wrote is on disk when it returns. Several processes may
-write; each waits for its turn. This file knows connections and transactions, not what is stored:
-but it knows that something may have to be done before the next read (`waiting`, see `upkeep.write_buffer`), and
-reads a copy in memory where that cannot be done in the file.
+The file uses WAL with synchronous=FULL, so a transaction is on disk when it returns. Several processes may write; each
+waits for its turn. This module does not know the stored tables. It only knows that a callback may have to run before
+the next read (`Store.waiting`, see `upkeep.write_buffer`). If the file cannot be written then, reads use an in-memory
+copy in which the callback has run.
 """
 
 import logging
@@ -33,37 +33,47 @@ from hardwon.memory.privacy.private_files import FILE_MODE, OwnLock
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
 
 BUSY_TIMEOUT_S = 60.0
-"""How long a writer waits for another one before it gives up."""
+"""Seconds for which a writer waits for another writer before it gives up."""
 SOON_S = 20.0
-"""How long a transaction that need not be durable waits for another writer: a read waits for it."""
+"""The same for a transaction that need not be durable. It is shorter because a read waits for it."""
 SHRINK_S = 20.0
-"""How long erasing waits for those who read an old version of the file."""
+"""Seconds for which erasing waits for readers of an old version of the file."""
 SHORT_LOG, LONG_LOG = 1000, 4000
-"""Pages of the write-ahead log before it is copied into the file. A short one is soon written over, which costs a
-commit a third less than growing it; in a long one a page that many large transactions change is copied once."""
+"""Pages in the write-ahead log before a checkpoint copies them into the file.
+
+Overwriting a short log makes a commit a third cheaper than growing a long one. With a long log, a page that several
+large transactions change is copied only once."""
 CACHE_KIB = 65_536
-"""Pages that a connection keeps: the rows of 25,000 steps."""
+"""Page cache of a connection in KiB, enough for the rows of 25,000 steps."""
 MAPPED = 2**31 - 2**16
-"""Bytes that SQLite maps into memory at most. A file that is larger yet gains nothing by it."""
-_OF_PARENTS: list[sqlite3.Connection] = []
-"""Connections that a forked process inherited: closing one there would touch the parent's files."""
+"""Largest size in bytes of a memory-mapped file. Larger files do not benefit."""
+_PARENT_CONNECTIONS: list[sqlite3.Connection] = []
+"""Connections that a forked process inherited. They are kept, because closing one would affect the parent's files."""
 MAKING_S = 3.0
-"""Seconds that a new library's file may be empty, while another process makes it."""
+"""Seconds for which a new file may stay empty while another process creates the library."""
 _MAGIC = b"SQLite format 3\x00"
-_NO_TEXT = "Could not decode to UTF-8"
-"""How Python's words begin for a text that is damaged."""
+_INVALID_TEXT = "Could not decode to UTF-8"
+"""Prefix of Python's message about text that is not valid UTF-8."""
 _VERIFY = "hardwon memory verify"
 
 logger = logging.getLogger("hardwon.memory")
 
 
 class Store:
-    """A connection that many threads of one process share, with transactions that many processes share."""
+    """A connection that the threads of one process share, with transactions across several processes."""
 
     def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
-        """Open the library at `path`, creating it unless `read_only`.
+        """Open the library at `path`, creating it unless `read_only` is set.
 
-        Raises: NotALibrary, NewerSchema, LibraryUnwritable, LibraryReadOnly (see `errors`).
+        Args:
+            path: Path of the library file, or `:memory:`.
+            read_only: Refuse writes, and do not create or migrate the file.
+
+        Raises:
+            NotALibrary: The file is missing, empty, or not a hardwon library.
+            NewerSchema: A newer version of hardwon wrote the file.
+            LibraryUnwritable: The file or its folder cannot be read or written.
+            LibraryReadOnly: The file needs a migration but `read_only` is set.
         """
         self.path = str(path)
         self._at = Path(self.path)
@@ -75,15 +85,15 @@ class Store:
         self._inode: tuple[int, int] | None = None
         self._file: sqlite3.Connection | None = None
         self.waiting: Callable[[], None] | None = None
-        """What has to be done before the next read; it clears this when it is done."""
+        """Callback that must run before the next read, such as emptying the write buffer. It resets this attribute."""
         self.on_forgotten: Callable[[], None] | None = None
-        """Called before the next read or write after something was forgotten, by whatever process."""
+        """Callback for the first access after any process has forgotten experience."""
         self.copies = 0
-        """How often what is read went from the file to a copy or back: then nothing read before is to be trusted."""
+        """Number of switches between the file and an in-memory copy. Each switch invalidates everything read before."""
         self._new = self.path != ":memory:" and not Path(self.path).exists()
         if self.path != ":memory:":
-            _refuse_other_files(Path(self.path), read_only)
-        with self._explained():
+            _check_path(Path(self.path), read_only)
+        with self._translate_errors():
             self.connection = self._connect()
             try:
                 self._prepare()
@@ -92,8 +102,8 @@ class Store:
                 raise
         self._generation = self.generation()
         if self.path != ":memory:":
-            found = self._at.stat()
-            self._inode = found.st_dev, found.st_ino
+            stat = self._at.stat()
+            self._inode = stat.st_dev, stat.st_ino
         self.db = sqlite_utils.Database(self.connection)
 
     def _connect(self) -> sqlite3.Connection:
@@ -107,14 +117,15 @@ class Store:
             connection.close()
             if Path(f"{self.path}-wal").exists():
                 raise
-            # a folder that may not be written: readers of WAL want a file there, and nobody else writes
+            # In WAL mode even readers create a -shm file. In a read-only folder that fails, but then nobody else can
+            # write either, so the file can be opened as immutable.
             connection = _connect(f"{uri}?immutable=1", uri=True)
         return connection
 
     def _prepare(self) -> None:
-        # tables first: another process may be creating them, and commits them together with the numbers
+        # Count tables first: a process that is creating the library commits them together with the two numbers.
         (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if self._new:  # the file is there now, and empty; its log takes the mode that it has
+        if self._new:  # the file exists now; SQLite creates the log with the same permissions
             Path(self.path).chmod(FILE_MODE)
         (application,) = self.connection.execute("PRAGMA application_id").fetchone()
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
@@ -122,31 +133,34 @@ class Store:
             raise NotALibrary(f"{self.path} is a SQLite database, but not a hardwon library. Give another path.")
         if version > SCHEMA_VERSION:
             raise NewerSchema(
-                f"{self.path} has schema {version}; this hardwon knows up to {SCHEMA_VERSION}. "
+                f"{self.path} has schema {version}, but this version of hardwon supports up to {SCHEMA_VERSION}. "
                 "Update your clone of hardwon, then run: pip install ."
             )
-        self._read_quickly()
+        self._tune_reads()
         if self.read_only:
-            if not tables:  # its process was stopped between making the file and committing the tables
+            if not tables:  # the creating process was stopped before it committed the tables
                 raise NotALibrary(
-                    f"{self.path} is an empty library that was not finished: the process that made it was stopped. "
+                    f"{self.path} is an empty library, because the process that created it was stopped. "
                     "Run its command again, or delete the file."
                 )
             if version < SCHEMA_VERSION:
                 raise LibraryReadOnly(
-                    f"{self.path} has schema {version} and must be brought to {SCHEMA_VERSION} by a writer. "
+                    f"{self.path} has schema {version} and must be migrated to {SCHEMA_VERSION} by a writer. "
                     f"Run: hardwon memory stats {self.path} --migrate"
                 )
             return
-        _keep_a_log(self.connection)
+        _enable_wal(self.connection)
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {SHORT_LOG}")
         if version < SCHEMA_VERSION:
             with self.transaction():
                 migrate(self.connection)
 
-    def _read_quickly(self) -> None:
-        """Keep the pages of a small file; map a large one, of which most would be copied anew for every query."""
+    def _tune_reads(self) -> None:
+        """Cache the pages of a small file and memory-map a large one.
+
+        The cache cannot hold a large file, so every query would copy most of its pages again.
+        """
         self.connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
         (size,) = self.connection.execute("PRAGMA page_size").fetchone()
@@ -155,22 +169,29 @@ class Store:
 
     @property
     def writing(self) -> bool:
-        """Whether a transaction runs."""
+        """Return whether a transaction is active."""
         return self._depth > 0
 
     @property
     def nested(self) -> bool:
-        """Whether the transaction that runs is part of another one."""
+        """Return whether the active transaction is nested in another one."""
         return self._depth > 1
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Everything inside becomes durable together, or not at all. May be nested.
+        """Commit everything inside together, or nothing. Transactions may be nested.
 
-        What need not be `durable` costs no fsync: a power cut may undo it, never a part of it nor out of turn.
+        Args:
+            durable: Sync the log at the commit. Without it a power failure may undo the transaction, but only as a
+                whole and only together with all later ones.
+
+        Raises:
+            LibraryReadOnly: The library is open for reading only.
+            LibraryUnwritable: The file is locked, the disk is full, or a copy is being read.
+            LibraryMissing: The file was removed or replaced.
         """
         if self.read_only:
-            raise LibraryReadOnly(f"{self.path} was opened to be read; open it with read_only=False to write.")
+            raise LibraryReadOnly(f"{self.path} is open for reading only. Open it with read_only=False to write.")
         with self._lock:
             if self._depth:
                 self._depth += 1
@@ -180,14 +201,18 @@ class Store:
                     self._depth -= 1
                 return
             if self._file is not None:
-                raise LibraryUnwritable(f"{self.path} could not be written lately. Write once more, or open it anew.")
-            self._same_file()
+                raise LibraryUnwritable(
+                    f"{self.path} is being read from a copy, because a write failed. Retry, or reopen it."
+                )
+            self._check_same_file()
             run = self.connection.execute
             try:
+                # In WAL mode, NORMAL skips the fsync of a commit but keeps the order of commits.
                 if not durable:
                     run("PRAGMA synchronous = NORMAL")
                     run(f"PRAGMA busy_timeout = {SOON_S * 1000:.0f}")
                     run(f"PRAGMA wal_autocheckpoint = {LONG_LOG}")
+                # Take the write lock now: a read transaction that upgrades later fails if another process wrote.
                 run("BEGIN IMMEDIATE")
                 self._depth += 1
                 try:
@@ -195,13 +220,14 @@ class Store:
                     yield self.connection
                     run("COMMIT")
                 except BaseException:
-                    if self.connection.in_transaction:
+                    if self.connection.in_transaction:  # a full disk ends the transaction by itself
                         run("ROLLBACK")
                     raise
                 finally:
                     self._depth -= 1
-            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:  # `_explained` takes as long
-                raise self._explain(error) from error
+            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+                # Not `_translate_errors`: a context manager would double the time of a short transaction.
+                raise self._translate(error) from error
             finally:
                 if not durable:
                     run("PRAGMA synchronous = FULL")
@@ -210,8 +236,8 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything read inside is of one moment. May be nested, also inside a transaction."""
-        with self._lock, self._explained():
+        """Read everything inside from one state of the database. May be nested, also inside a transaction."""
+        with self._lock, self._translate_errors():
             if self.connection.in_transaction:
                 yield
                 return
@@ -224,22 +250,25 @@ class Store:
                 self.connection.execute("COMMIT")
 
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query, read at one moment."""
+        """Return all rows of a query."""
         with self._lock:
             if self.waiting is not None:
                 self.waiting()
             try:
                 return self.connection.execute(sql, parameters).fetchall()
             except sqlite3.OperationalError as error:
-                if not str(error).startswith(_NO_TEXT):
-                    raise self._explain(error) from error
-                return self._as_well_as_can_be(sql, parameters)
-            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:  # `_explained` takes as long
-                raise self._explain(error) from error
+                if not str(error).startswith(_INVALID_TEXT):
+                    raise self._translate(error) from error
+                return self._read_damaged(sql, parameters)
+            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+                # Not `_translate_errors`: a context manager would double the time of a short query.
+                raise self._translate(error) from error
 
-    def _as_well_as_can_be(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Read rows in which a byte was changed so that a text is no UTF-8: the others are not to blame."""
-        logger.warning("%s was damaged after it was written. Which rows says: hardwon memory verify", self.path)
+    def _read_damaged(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Read rows of which one contains invalid UTF-8, so that a damaged row does not hide the others."""
+        logger.warning(
+            "%s was damaged after it was written. To list the damaged rows, run: hardwon memory verify", self.path
+        )
         self.connection.text_factory = lambda text: text.decode(errors="replace")
         try:
             return self.connection.execute(sql, parameters).fetchall()
@@ -247,8 +276,8 @@ class Store:
             self.connection.text_factory = str
 
     def to_copy(self, change: Callable[[], None]) -> None:
-        """Read from a copy in memory from now on, with a change that the file cannot take."""
-        with self._lock, self._explained():
+        """Switch reads to an in-memory copy of the file to which `change` is applied."""
+        with self._lock, self._translate_errors():
             self.to_file()
             copy, read_only = _connect(":memory:"), self.read_only
             self.connection.backup(copy)
@@ -260,7 +289,7 @@ class Store:
                 self.copies += 1
 
     def to_file(self) -> None:
-        """Read and write the file again."""
+        """Switch back from the in-memory copy to the file."""
         with self._lock:
             if self._file is not None:
                 self.connection.close()
@@ -269,47 +298,53 @@ class Store:
 
     @property
     def copied(self) -> bool:
-        """Whether a copy is read."""
+        """Return whether reads use an in-memory copy."""
         return self._file is not None
 
     @contextmanager
     def at_once(self) -> Iterator[bool]:
-        """Hold the connection, unless another thread does; whether it is held."""
-        free = self._lock.acquire(blocking=False)
+        """Try to lock the connection without waiting; yield whether it is locked."""
+        is_held = self._lock.acquire(blocking=False)
         try:
-            yield free
+            yield is_held
         finally:
-            if free:
+            if is_held:
                 self._lock.release()
 
     def version(self) -> int:
-        """A number that changes when another connection has written."""
+        """Return a number that changes when another connection writes to the file."""
         with self._lock:
-            self._same_file()
+            self._check_same_file()
             try:
                 return int((self._file or self.connection).execute("PRAGMA data_version").fetchone()[0])
             except sqlite3.Error as error:
-                raise self._explain(error) from error
+                raise self._translate(error) from error
 
-    def _same_file(self) -> None:
-        """Raise LibraryMissing if the file was removed or replaced: what is written to it now would be lost."""
+    def _check_same_file(self) -> None:
+        """Check that the path still refers to the file that was opened; otherwise writes would be lost.
+
+        Raises:
+            LibraryMissing: The file was removed or replaced.
+        """
         if self._inode is None:
             return
         try:
-            found = self._at.stat()
+            stat = self._at.stat()
         except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._inode:
-            became = "was removed" if found is None else "is another file than the one that was opened"
-            raise LibraryMissing(f"{self.path} {became} while the library was open. Put it back, or open it anew.")
+            stat = None
+        if stat is None or (stat.st_dev, stat.st_ino) != self._inode:
+            change = "was removed" if stat is None else "was replaced by another file"
+            raise LibraryMissing(
+                f"{self.path} {change} while the library was open. Restore the file, or reopen the library."
+            )
 
     def generation(self) -> int:
-        """Return a number that grows whenever something is forgotten, and again when its bytes are erased."""
+        """Return a number that grows when experience is forgotten and again when its bytes are erased."""
         return int(self.connection.execute("SELECT coalesce(sum(1 + erased), 0) FROM receipts").fetchone()[0])
 
     def heed(self) -> None:
-        """Have what was read before dropped, if something was forgotten since."""
-        if self._generation is None:  # the schema is being made
+        """Call `on_forgotten` if experience was forgotten since the last call, so that caches are dropped."""
+        if self._generation is None:  # the schema is still being created
             return
         generation = self.generation()
         if generation != self._generation:
@@ -318,67 +353,80 @@ class Store:
                 self.on_forgotten()
 
     def shrink(self, *, rewrite: bool = True) -> None:
-        """Rewrite the file without what was deleted, and cut its log to nothing.
+        """Truncate the log, and by default rewrite the file without deleted content.
 
-        Raises: LibraryUnwritable where another process keeps reading an old version, or the disk is full.
+        Raises:
+            LibraryUnwritable: Another process keeps reading an old version, or the disk is full.
         """
-        with self._lock, self._explained():
+        with self._lock, self._translate_errors():
             if rewrite:
                 self.connection.execute("VACUUM")
             until = time.monotonic() + SHRINK_S
             while self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
                 if time.monotonic() > until:
-                    raise LibraryUnwritable(f"{self.path} is being read by another process since {SHRINK_S:.0f} s.")
+                    raise LibraryUnwritable(
+                        f"{self.path} has been read by another process for {SHRINK_S:.0f} s. Stop it, then try again."
+                    )
                 time.sleep(0.05)
 
     def close(self) -> None:
-        """Close the file. Closing twice is fine. In a forked process it stays as it is: it is the parent's."""
+        """Close the file. Closing twice has no effect, and neither does closing in a forked process."""
         if os.getpid() != self._owner:
-            _OF_PARENTS.append(self.connection)
+            _PARENT_CONNECTIONS.append(self.connection)
             return
         with self._lock:
             self.to_file()
             self.connection.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """SQLite's errors as ours, naming the file and the next step."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Convert SQLite's errors to library errors that name the file and the next step."""
         try:
             yield
         except (sqlite3.Error, OverflowError) as error:
-            raise self._explain(error) from error
+            raise self._translate(error) from error
 
-    def _explain(self, error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> HardwonError:
+    def _translate(self, error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> HardwonError:
         if isinstance(error, UnicodeEncodeError):
-            return ConfigError(f"{self.path}: {error.object!r:.60} holds half a character, which cannot be looked up.")
+            return ConfigError(
+                f"{self.path}: {error.object!r:.60} contains a lone surrogate, which is not valid Unicode. Remove it."
+            )
         if isinstance(error, OverflowError):
-            return LibraryError(f"{self.path}: a whole number is beyond 64 bits ({error}). Give a smaller one.")
+            return LibraryError(f"{self.path}: an integer does not fit into 64 bits ({error}). Use a smaller one.")
         code = getattr(error, "sqlite_errorname", None) or ""
-        words = str(error)
-        if words.startswith((_NO_TEXT, "malformed JSON")):
-            return LibraryDamaged(f"{self.path} was damaged after it was written ({words:.80}). Run: {_VERIFY}")
+        message = str(error)
+        if message.startswith((_INVALID_TEXT, "malformed JSON")):
+            return LibraryDamaged(f"{self.path} was damaged after it was written ({message:.80}). Run: {_VERIFY}")
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return LibraryUnwritable(
-                f"{self.path} is held by another writer since {BUSY_TIMEOUT_S:.0f} s. Stop it, then try again."
+                f"{self.path} has been locked by another writer for {BUSY_TIMEOUT_S:.0f} s. Stop it, then try again."
             )
         if code.startswith("SQLITE_FULL"):
-            return LibraryUnwritable(f"the disk that holds {self.path} is full. Free some space, then try again.")
+            return LibraryUnwritable(f"the disk of {self.path} is full. Free some space, then try again.")
         if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
             how = "read" if self.read_only else "written"
-            return LibraryUnwritable(f"{self.path} cannot be {how} ({words}). Check its permissions and its folder's.")
+            return LibraryUnwritable(
+                f"{self.path} cannot be {how} ({message}). Check the permissions of the file and its folder."
+            )
         if code.startswith("SQLITE_IOERR"):
-            return LibraryUnwritable(f"{self.path}: the disk answered with an error ({words}). Nothing was torn.")
+            return LibraryUnwritable(
+                f"{self.path}: the disk reported an error ({message}). The transaction was rolled back."
+            )
         if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-            return NotALibrary(f"{self.path} is damaged or not a SQLite database ({words}). Restore a copy.")
-        return LibraryError(f"{self.path}: {words}")
+            return NotALibrary(f"{self.path} is damaged or not a SQLite database ({message}). Restore a copy.")
+        return LibraryError(f"{self.path}: {message}")
 
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=uri)
 
 
-def _keep_a_log(connection: sqlite3.Connection) -> None:
-    """WAL. Where several open a new file at once SQLite refuses all but one without waiting, so it is asked again."""
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to WAL mode.
+
+    If several processes open a new file at once, SQLite ignores the timeout and fails with BUSY for all but one.
+    So retry until the timeout.
+    """
     until = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -390,12 +438,12 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
             time.sleep(0.005)
 
 
-def _refuse_other_files(path: Path, read_only: bool) -> None:
+def _check_path(path: Path, read_only: bool) -> None:
     if path.is_dir():
         raise NotALibrary(f"{path} is a folder. Give the path of a library file, such as {path / 'experience.db'}.")
     if not path.exists():
         if read_only:
-            raise NotALibrary(f"there is no library at {path}. Make one with: hardwon run textworld --library {path}")
+            raise NotALibrary(f"there is no library at {path}. Create one with: hardwon run textworld --library {path}")
         if not path.absolute().parent.is_dir():
             raise LibraryUnwritable(f"the folder {path.absolute().parent} does not exist. Create it first.")
         return
@@ -405,22 +453,25 @@ def _refuse_other_files(path: Path, read_only: bool) -> None:
     except OSError as error:
         raise LibraryUnwritable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
     if not read_only and not os.access(path, os.W_OK):
-        raise LibraryUnwritable(f"{path} may not be written. Change its permissions, or open it with read_only=True.")
+        raise LibraryUnwritable(f"{path} is not writable. Change its permissions, or open it with read_only=True.")
     if not head:
-        _wait_for_its_maker(path)
+        _wait_for_creator(path)
     elif head != _MAGIC:
-        raise NotALibrary(f"{path} is not a hardwon library (nor a SQLite database). Give another path.")
+        raise NotALibrary(f"{path} is not a hardwon library (not even a SQLite database). Give another path.")
 
 
-def _wait_for_its_maker(path: Path) -> None:
-    """Wait while another process makes the library; raise NotALibrary for a file that stays empty.
+def _wait_for_creator(path: Path) -> None:
+    """Wait while another process creates the library.
 
-    SQLite creates a file empty and writes its first page a moment later. A file that is empty for longer was cut,
-    or made by something else: to begin a new library in it would hide that the old one is lost.
+    SQLite creates an empty file and writes its first page a moment later. A file that stays empty was truncated or
+    created by something else. Starting a new library in it would hide the loss of the old one.
+
+    Raises:
+        NotALibrary: The file stays empty.
     """
     while not path.stat().st_size:
         if time.time() - path.stat().st_mtime > MAKING_S:
             raise NotALibrary(
-                f"{path} is empty, so it is no library (any more). Restore a copy, or delete the file to begin anew."
+                f"{path} is empty, so it is not a library. Restore a copy, or delete the file to start over."
             )
         time.sleep(0.02)

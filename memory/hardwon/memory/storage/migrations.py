@@ -1,7 +1,7 @@
-"""The library's schema, as numbered steps that are never edited after a release.
+"""The library's schema as numbered migrations, which are never edited after a release.
 
-A library file knows the number of the last step applied (`PRAGMA user_version`) and that it is a
-hardwon library (`PRAGMA application_id`). Each step runs in the caller's transaction.
+A library file stores the number of the last migration (`PRAGMA user_version`) and marks itself as a hardwon library
+(`PRAGMA application_id`). Every migration runs in the caller's transaction.
 """
 
 from collections.abc import Callable
@@ -15,25 +15,25 @@ Migration = Callable[[Connection], None]
 
 
 def m001_initial(connection: Connection) -> None:
-    """Experience, items, usage, the change log, and the caches derived from them."""
+    """Create the tables for experience, items, usages and the change log, and the caches derived from them."""
     for statement in _INITIAL.split(";\n"):
         if statement.strip():
             connection.execute(statement)
 
 
 def m002_tiers(connection: Connection) -> None:
-    """Attempts (rolling summaries of steps), segments of episodes, places of items, their use and age."""
+    """Add attempts and segments, and the places, use counts and ages of items."""
     for statement in _TIERS.split(";\n"):
         if statement.strip():
             connection.execute(statement)
-    # what is derived from the steps of an older file is made by the first writer that opens it
+    # The rollups need Python code to build. The first writer that opens an older file sees this mark and builds them.
     connection.execute("INSERT INTO meta SELECT 'rebuild', '1' WHERE EXISTS (SELECT 1 FROM steps)")
 
 
 def m003_vectors_as_rows(connection: Connection) -> None:
-    """Vectors in an ordinary table: without rowids, one of a kilobyte took a page of four for itself.
+    """Move vectors to a table with rowids, because WITHOUT ROWID used a 4 KiB page per vector of 1 KiB.
 
-    Those of states are left behind: they were of a text that had the task in it, and are made anew.
+    Vectors of states are dropped, because their texts included the task. They are computed again.
     """
     for statement in _VECTORS.split(";\n"):
         if statement.strip():
@@ -41,21 +41,22 @@ def m003_vectors_as_rows(connection: Connection) -> None:
 
 
 def m004_inbox(connection: Connection) -> None:
-    """Episodes that were recorded and not yet filed, in the order in which they came."""
+    """Add the write buffer: recorded episodes that are not stored yet, in order of arrival."""
     for statement in _INBOX.split(";\n"):
         if statement.strip():
             connection.execute(statement)
 
 
 def m005_named_episodes(connection: Connection) -> None:
-    """Of the episodes in the inbox, those whose id a caller gave are found by it; others by their row."""
+    """Index only those buffered episodes whose id a caller chose; other ids encode their row number."""
+    # An index costs one more page per write, and only ids from callers are looked up by name.
     connection.execute("ALTER TABLE inbox ADD COLUMN named INTEGER NOT NULL DEFAULT 1")
     connection.execute("DROP INDEX inbox_by_ref")
     connection.execute("CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref) WHERE named")
 
 
 def m006_worlds(connection: Connection) -> None:
-    """Create the tables of worlds, and place the episodes of an older file in them."""
+    """Create the tables of worlds, and place the existing episodes in them."""
     for statement in _WORLDS.split(";\n"):
         if statement.strip():
             connection.execute(statement)
@@ -64,9 +65,9 @@ def m006_worlds(connection: Connection) -> None:
 
 
 def m007_writers(connection: Connection) -> None:
-    """Who recorded an episode, and whether it is trusted; older episodes were recorded by the library's own kind.
+    """Add the writer and the trust of every episode; existing episodes count as trusted.
 
-    `steps.witness` is 0 for a trusted step, else the number of its untrusted writer.
+    `steps.witness` is 0 for a trusted step, otherwise the number of its untrusted writer.
     """
     for statement in _WRITERS.split(";\n"):
         if statement.strip():
@@ -74,7 +75,7 @@ def m007_writers(connection: Connection) -> None:
 
 
 def m008_receipts(connection: Connection) -> None:
-    """What was forgotten, in numbers: when, by what it was selected, and whether its bytes are erased."""
+    """Add receipts of forgetting: time, selector, counts, and whether the bytes are erased."""
     connection.execute(
         "CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, what TEXT NOT NULL, "
         "namespace INTEGER NOT NULL, counts TEXT NOT NULL, digest TEXT NOT NULL, erased INTEGER NOT NULL DEFAULT 0)"
@@ -82,30 +83,31 @@ def m008_receipts(connection: Connection) -> None:
 
 
 def m009_probation(connection: Connection) -> None:
-    """How every guardrail stands on its probation: refusals, trials, and when it was last tried."""
+    """Add the probation record of every guardrail: refusals, trials and the time of the last trial."""
     connection.execute(_PROBATION)
 
 
 def m010_offers(connection: Connection) -> None:
-    """Keep what could be done at a step; steps of older versions have none."""
+    """Add the admissible actions of steps; existing steps have none."""
     connection.execute(_OFFERS)
+    # ALTER TABLE has no IF NOT EXISTS.
     if "offer" not in {row[1] for row in connection.execute("PRAGMA table_info(steps)")}:
         connection.execute("ALTER TABLE steps ADD COLUMN offer INTEGER")
 
 
 def m011_checksums(connection: Connection) -> None:
-    """Give every row of the truth a checksum; `migrate` fills in those of rows that are there."""
+    """Add a checksum column to every primary table. `migrate` fills it for existing rows."""
     for table in SUMMED:
         connection.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER")
 
 
 def m012_item_worlds(connection: Connection) -> None:
-    """Keep what an item earned in each world; items of older versions have one score for all."""
+    """Add item scores per world; existing items keep one score for all worlds."""
     connection.execute(_ITEM_WORLDS)
 
 
 def m013_opinions(connection: Connection) -> None:
-    """Keep what untrusted writers said of items, which bounds how far they move a score."""
+    """Add the feedback of untrusted writers on items, which limits how far they can move a score."""
     connection.execute(_OPINIONS)
 
 
@@ -268,11 +270,12 @@ CREATE TABLE IF NOT EXISTS offers (
 
 
 def migrate(connection: Connection) -> int:
-    """Apply what is missing; return the number of steps applied. Call inside a transaction."""
+    """Apply the missing migrations inside the caller's transaction; return the number of migrations applied."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     for number, step in enumerate(MIGRATIONS[version:], version + 1):
         step(connection)
         connection.execute(f"PRAGMA user_version = {number}")
+    # Only after all migrations: a later one may add columns to the tables with checksums.
     if version < SCHEMA_VERSION:
         seal_missing(connection)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -1,9 +1,9 @@
-"""The tiers between raw steps and items: attempts, which sum up steps, and segments, which sum up episodes.
+"""Rollups between steps and items: attempts, which summarize steps, and segments, which summarize episodes.
 
-An attempt is one kind of action in one kind of situation: a rolling summary with exact counts. Only
-its newest steps stay in step-by-step recall; the older ones are folded into the summary and remain in
-the ledger, so that every count resolves to the ids behind it. Both tiers are derived: the steps are
-the truth, and both are rebuilt from them. What they say is counted, never judged by a model.
+An attempt covers one kind of action in one kind of situation and keeps exact counts. Only its newest steps are recalled
+individually. Older steps are folded: they stay in the episode store, so every count can be traced to step ids, but
+recall uses the summary in their place. Both rollups are derived from the steps and can be rebuilt from them. They
+contain counts only, never a model's judgment.
 """
 
 import json
@@ -18,38 +18,38 @@ from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Failure, Segment, Step, Summary
 from hardwon.memory.situations.keys import parse_action
 
-from .checksums import parse
+from .checksums import parse_json
 from .database import Store
 
 WINDOW = 32
-"""Steps of one attempt that are recalled one by one."""
+"""Largest number of steps of one attempt that recall reads individually."""
 FOLD = 16
-"""Steps folded at once, the oldest, when there are more than WINDOW."""
+"""Number of oldest steps that are folded together when an attempt exceeds WINDOW."""
 RUNS = 12
-"""Runs of equal actions that a segment's text names; of a longer one the first and the last."""
+"""Largest number of runs of equal actions in a segment's text; longer segments list the first and last ones."""
 
-_ASKED = 200
-"""Attempts asked for in one statement: SQLite takes so many parameters."""
+_CHUNK = 200
+"""Attempts read per statement, below SQLite's limit on parameters."""
 
 Key = tuple[str, str]
-"""Of an attempt: the signature of the state, and the action with its arguments left open."""
+"""Identity of an attempt: the signature of the state and the template of the action."""
 
 _SUMMARY = "id, signature, pattern, n, failures, returns, best, first, last, live"
 
 
 def live_of(n: int) -> int:
-    """How many of so many steps are not folded."""
+    """Return how many of the `n` steps of an attempt are not folded."""
     return n if n <= WINDOW else WINDOW - FOLD + 1 + (n - WINDOW - 1) % FOLD
 
 
 def key_of(signature: str, action: str) -> Key:
-    """To which attempt an action in a state belongs."""
+    """Return the key of the attempt to which an action in a state belongs."""
     return signature, parse_action(action).template
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the steps of one attempt, in the order of their ids."""
+    """Counts and returns of the steps of one attempt, in the order of their ids."""
 
     n: int = 0
     returns: float = 0.0
@@ -60,19 +60,19 @@ class Tally:
     last: int = 0
 
     def add(self, step: int, value: float, failure: str) -> None:
-        """Count one more step; of equal returns the newest is the best."""
+        """Count one more step. If returns are equal, the newest step is the best one."""
         self.n += 1
         self.returns += value
         if failure != Failure.NONE:
             self.failures[failure] += 1
         if value >= self.best_return:
             self.best, self.best_return = step, value
-        self.first = self.first or step
+        self.first = self.first or step  # ids start at 1, so 0 means not set
         self.last = step
 
 
 class Attempts:
-    """The attempts that one transaction adds to: read once, counted in memory, written once by `write`."""
+    """The attempts that one transaction changes: read once, counted in memory, and written once by `write`."""
 
     def __init__(self, connection: Connection, namespace: int) -> None:
         self._connection = connection
@@ -83,19 +83,20 @@ class Attempts:
         self._next = 0
 
     def read(self, steps: Iterable[Step]) -> None:
-        """Read what there is of the attempts to which steps belong, in few statements."""
+        """Read the stored attempts to which `steps` belong, in a few statements."""
         keys = dict.fromkeys(key_of(step.pre.signature, step.action) for step in steps if step.action)
         missing = [key for key in keys if key not in self._tallies]
-        for at in range(0, len(missing), _ASKED):
-            some = missing[at : at + _ASKED]
+        for at in range(0, len(missing), _CHUNK):
+            chunk = missing[at : at + _CHUNK]
+            # CROSS JOIN fixes the join order: SQLite looks up each wanted key in the index of attempts.
             rows = self._connection.execute(
-                f"WITH wanted(s, p) AS (VALUES {','.join(['(?, ?)'] * len(some))}) "
+                f"WITH wanted(s, p) AS (VALUES {','.join(['(?, ?)'] * len(chunk))}) "
                 "SELECT signature, pattern, id, n, returns, failures, best, best_return, first, last "
                 "FROM wanted CROSS JOIN attempts ON namespace = ? AND signature = s AND pattern = p",
-                (*(part for key in some for part in key), self._namespace),
+                (*(part for key in chunk for part in key), self._namespace),
             )
             for signature, pattern, ref, n, returns, failures, *rest in rows:
-                counted = Counter(parse(failures, "attempts")) if failures != "{}" else Counter()
+                counted = Counter(parse_json(failures, "attempts")) if failures != "{}" else Counter()
                 self._ids[signature, pattern] = ref
                 self._tallies[signature, pattern] = Tally(n, returns, counted, *rest)
         for key in missing:
@@ -105,7 +106,7 @@ class Attempts:
             self._before[key] = self._tallies[key].n
 
     def count(self, step: Step) -> int | None:
-        """Count a step that has its id; returns the number of its attempt, None where nothing was done."""
+        """Count a step that has an id; return the id of its attempt, or None if the step has no action."""
         if not step.action:
             return None
         key = key_of(step.pre.signature, step.action)
@@ -122,17 +123,18 @@ class Attempts:
         return self._next
 
     def write(self) -> None:
-        """Write what was counted, and fold what is too much; call when the steps are written."""
+        """Write the counts and fold the oldest steps of large attempts. Call it after the steps are written."""
         new = [key for key in self._tallies if not self._before[key]]
-        known = [key for key in self._tallies if self._before[key]]
+        old = [key for key in self._tallies if self._before[key]]
         self._connection.executemany(
             _INSERT, [(self._ids[key], self._namespace, *key, *_columns(self._tallies[key])) for key in new]
         )
         self._connection.executemany(
             "UPDATE attempts SET n = ?, live = ?, returns = ?, failures = ?, best = ?, best_return = ?, "
             "first = ?, last = ? WHERE id = ?",
-            [(*_columns(self._tallies[key]), self._ids[key]) for key in known],
+            [(*_columns(self._tallies[key]), self._ids[key]) for key in old],
         )
+        # Update only the attempts whose number of folded steps grew.
         counts = [(self._ids[key], self._before[key], tally.n) for key, tally in self._tallies.items()]
         self._connection.executemany(
             "UPDATE steps SET folded = 1 WHERE id IN "
@@ -153,7 +155,7 @@ def _columns(tally: Tally) -> tuple[float | str, ...]:
         tally.n,
         live_of(tally.n),
         tally.returns,
-        _failures(tally.failures),
+        _encode_failures(tally.failures),
         tally.best,
         tally.best_return,
         tally.first,
@@ -161,45 +163,52 @@ def _columns(tally: Tally) -> tuple[float | str, ...]:
     )
 
 
-def _failures(counts: Mapping[str, int]) -> str:
+def _encode_failures(counts: Mapping[str, int]) -> str:
     return json.dumps(dict(sorted(counts.items())))
 
 
 def summaries(
     store: Store, namespace: int, signature: str | None = None, limit: int | None = None, offset: int = 0
 ) -> tuple[Summary, ...]:
-    """Attempts, the most tried first; of one situation, or of all."""
+    """Return attempts of one situation, or of all, with the most frequent first."""
     where, parameters = ("AND signature = ?", (signature,)) if signature is not None else ("", ())
     rows = store.rows(
         f"SELECT {_SUMMARY} FROM attempts WHERE namespace = ? {where} ORDER BY n DESC, id DESC LIMIT ? OFFSET ?",
         (namespace, *parameters, -1 if limit is None else limit, offset),
     )
-    return tuple(map(_summary, rows))
+    return tuple(map(_build_summary, rows))
 
 
-def _summary(row: tuple[int, str, str, int, str, float, int, int, int, int]) -> Summary:
+def _build_summary(row: tuple[int, str, str, int, str, float, int, int, int, int]) -> Summary:
     ref, signature, pattern, n, failures, returns, best, first, last, live = row
-    counts = parse(failures, "attempts") if failures != "{}" else {}
+    counts = parse_json(failures, "attempts") if failures != "{}" else {}
     return Summary(ref, signature, pattern, n, counts, returns / n, best, first, last, live)
 
 
 def evidence(store: Store, namespace: int, summary_id: int, failure: str | None = None) -> list[int]:
-    """The ids of the steps behind a summary's count: all, or those with a failure; `none` are the others.
+    """Return the ids of the steps behind a summary's counts.
 
-    Raises: UnknownName for a summary or a failure that does not exist.
+    Args:
+        store: The library's store.
+        namespace: Id of the namespace.
+        summary_id: Id of the summary.
+        failure: Return only the steps with this failure; `none` selects steps without a failure.
+
+    Raises:
+        UnknownName: The summary or the failure does not exist.
     """
     if failure is not None and failure not in list(Failure):
         raise UnknownName.of("failure", failure, list(Failure))
     if not store.rows("SELECT 1 FROM attempts WHERE namespace = ? AND id = ?", (namespace, summary_id)):
-        known = store.rows("SELECT id FROM attempts WHERE namespace = ? ORDER BY n DESC LIMIT 20", (namespace,))
-        raise UnknownName.of("summary", str(summary_id), [str(row[0]) for row in known])
+        candidates = store.rows("SELECT id FROM attempts WHERE namespace = ? ORDER BY n DESC LIMIT 20", (namespace,))
+        raise UnknownName.of("summary", str(summary_id), [str(row[0]) for row in candidates])
     where, parameters = ("AND failure = ?", (str(failure),)) if failure is not None else ("", ())
     rows = store.rows(f"SELECT id FROM steps WHERE attempt = ? {where} ORDER BY id", (summary_id, *parameters))
     return [row[0] for row in rows]
 
 
 def segments_of(trajectory_id: str, steps: Sequence[Step]) -> Iterator[Segment]:
-    """The stretches of an episode that end with a gain, and what follows the last of them."""
+    """Yield the segments of an episode: each ends with a reward, and the last one holds the remaining steps."""
     start = 0
     for end, step in enumerate(steps):
         if step.reward > 0 or end == len(steps) - 1:
@@ -208,26 +217,26 @@ def segments_of(trajectory_id: str, steps: Sequence[Step]) -> Iterator[Segment]:
                 trajectory_id,
                 part[0].t,
                 part[-1].t,
-                sum(one.reward for one in part),
+                sum(step.reward for step in part),
                 part[0].pre.location,
                 segment_text(part),
-                tuple(one.id for one in part if one.id is not None),
+                tuple(step.id for step in part if step.id is not None),
             )
             start = end + 1
 
 
 def segment_text(steps: Sequence[Step]) -> str:
-    """In words: the actions, equal ones in a row once; what failed, by kind; what was gained.
+    """Return a description of a segment: its actions with runs collapsed, failures by kind, and the gain.
 
-    `go east (3 times), take map; failed: no_effect 2; gained 1`
+    Example: `go east (3 times), take map; failed: no_effect 2; gained 1`
     """
     runs = [(action or "nothing", len(list(run))) for action, run in groupby(step.action for step in steps)]
-    said = [f"{action} ({times} times)" if times > 1 else action for action, times in runs]
-    if len(said) > RUNS:
-        said[RUNS // 2 : -RUNS // 2] = [f"... {len(said) - RUNS} more ..."]
+    actions = [f"{action} ({times} times)" if times > 1 else action for action, times in runs]
+    if len(actions) > RUNS:
+        actions[RUNS // 2 : -RUNS // 2] = [f"... {len(actions) - RUNS} more ..."]
     failures = Counter(step.diagnosis.failure.value for step in steps if step.diagnosis.failure is not Failure.NONE)
     gain = sum(step.reward for step in steps)
-    parts = [", ".join(said)]
+    parts = [", ".join(actions)]
     if failures:
         parts.append("failed: " + ", ".join(f"{name} {n}" for name, n in sorted(failures.items())))
     if gain:
@@ -236,15 +245,15 @@ def segment_text(steps: Sequence[Step]) -> str:
 
 
 def write_segments(connection: Connection, namespace: int, segments: Iterable[Segment]) -> None:
-    """Keep the segments of an episode."""
+    """Store segments."""
     connection.executemany(
         "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(namespace, one.trajectory_id, one.first_t, one.last_t, one.gain, one.location, one.text) for one in segments],
+        [(namespace, cut.trajectory_id, cut.first_t, cut.last_t, cut.gain, cut.location, cut.text) for cut in segments],
     )
 
 
 def segments(store: Store, namespace: int, trajectory_id: str) -> list[Segment]:
-    """The segments of one episode, in their order."""
+    """Return the segments of one episode, in order."""
     ids = dict(
         store.rows("SELECT t, id FROM steps WHERE namespace = ? AND trajectory_id = ?", (namespace, trajectory_id))
     )
@@ -259,7 +268,7 @@ def segments(store: Store, namespace: int, trajectory_id: str) -> list[Segment]:
     ]
 
 
-# -- against the truth ----------------------------------------------------------------------------
+# -- checks against the steps ---------------------------------------------------------------------
 
 _TRUTH = """
 SELECT steps.id, signature, action, return_to_go, failure, attempt, folded FROM steps
@@ -268,37 +277,41 @@ JOIN trajectories AS episode ON episode.namespace = steps.namespace AND episode.
 WHERE steps.namespace = ? AND action != '' AND success IS NOT NULL AND trust = 'trusted' ORDER BY steps.id
 """
 _ATTEMPT = "n, live, returns, failures, best, best_return, first, last"
-_OF = "FROM attempts WHERE namespace = ?"
-_KEYS = f"SELECT id, signature, pattern {_OF}"
+_FROM_NAMESPACE = "FROM attempts WHERE namespace = ?"
+_KEYS = f"SELECT id, signature, pattern {_FROM_NAMESPACE}"
 
 
 def differences(store: Store, namespace: int) -> list[str]:
-    """In what the attempts differ from the steps, in words; nothing when they agree."""
-    kept = {row[1:3]: row for row in store.rows(f"SELECT id, signature, pattern, {_ATTEMPT} {_OF}", (namespace,))}
-    truth, strays = _count_again(store, namespace, {key: row[0] for key, row in kept.items()})
+    """Return descriptions of how the attempts differ from the steps; empty if they agree."""
+    kept = {
+        row[1:3]: row
+        for row in store.rows(f"SELECT id, signature, pattern, {_ATTEMPT} {_FROM_NAMESPACE}", (namespace,))
+    }
+    truth, strays = _recount(store, namespace, {key: row[0] for key, row in kept.items()})
     rows = {key: row[3:] for key, row in kept.items()}
-    wrong = sum(key in rows and not _same(_columns(tally), rows[key]) for key, tally in truth.items())
-    found = []
+    wrong = sum(key in rows and not _equals(_columns(tally), rows[key]) for key, tally in truth.items())
+    differing = []
     if missing := len(truth.keys() - rows.keys()):
-        found.append(f"{missing} missing")
-    if ghosts := len(rows.keys() - truth.keys()):
-        found.append(f"{ghosts} of nothing that was done")
+        differing.append(f"{missing} missing")
+    if extra := len(rows.keys() - truth.keys()):
+        differing.append(f"{extra} without steps")
     if wrong:
-        found.append(f"{wrong} with other counts than their steps")
+        differing.append(f"{wrong} with wrong counts")
     if strays:
-        found.append(f"{strays} steps filed wrongly")
-    return found
+        differing.append(f"{strays} steps assigned or folded wrongly")
+    return differing
 
 
-def _same(told: Sequence[float | str], kept: Sequence[float | str]) -> bool:
+def _equals(expected: Sequence[float | str], kept: Sequence[float | str]) -> bool:
+    # Sums of returns depend on the order of addition, so floats are compared with a tolerance.
     return all(
         isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) if isinstance(a, float) and isinstance(b, float) else a == b
-        for a, b in zip(told, kept, strict=True)
+        for a, b in zip(expected, kept, strict=True)
     )
 
 
-def _count_again(store: Store, namespace: int, ids: Mapping[Key, int]) -> tuple[dict[Key, Tally], int]:
-    """The attempts by the steps themselves, and how many steps are filed under another or folded wrongly."""
+def _recount(store: Store, namespace: int, ids: Mapping[Key, int]) -> tuple[dict[Key, Tally], int]:
+    """Return the attempts as counted from the steps, and the number of steps that are assigned or folded wrongly."""
     tallies: dict[Key, Tally] = {}
     filed: dict[Key, list[tuple[int, int]]] = {}
     strays = 0
@@ -320,17 +333,18 @@ def _count_again(store: Store, namespace: int, ids: Mapping[Key, int]) -> tuple[
 
 
 def rebuild(connection: Connection, store: Store, namespace: int) -> None:
-    """Make the attempts anew from the steps; one that is there keeps its number."""
+    """Rebuild the attempts from the steps. Existing attempts keep their ids."""
     ids = {row[1:]: row[0] for row in store.rows(_KEYS, (namespace,))}
-    taken = set(ids.values())
-    for _, signature, action, _, _, attempt, _ in store.rows(_TRUTH, (namespace,)):  # a lost one by what its steps say
+    used = set(ids.values())
+    # A row that was lost gets the id that its steps still refer to, unless that id is in use.
+    for _, signature, action, _, _, attempt, _ in store.rows(_TRUTH, (namespace,)):
         key = key_of(signature, action)
-        if key not in ids and attempt is not None and attempt not in taken:
+        if key not in ids and attempt is not None and attempt not in used:
             ids[key] = attempt
-            taken.add(attempt)
+            used.add(attempt)
     connection.execute("UPDATE steps SET attempt = NULL, folded = 0 WHERE namespace = ?", (namespace,))
     connection.execute("DELETE FROM attempts WHERE namespace = ?", (namespace,))
-    truth, _ = _count_again(store, namespace, {})
+    truth, _ = _recount(store, namespace, {})
     connection.executemany(
         _INSERT,
         [(ids.get(key), namespace, *key, *_columns(tally)) for key, tally in truth.items()],

@@ -1,8 +1,8 @@
-"""Scores per world: what an item earned in each world, so that its use in one does not cost it its standing in another.
+"""Scores of items per world, so that failures in one world do not lower an item's score in another.
 
-An item's score is the one of the world where it surely helps most: by (score - 0.5) n / (n + PRIOR) after n uses
-there. In a new world it begins with the score it has. World 0 is what an item had before: from a file that knew no
-worlds, from an import, or from the world that it was made in.
+The overall score of an item is its score in the world with the strongest evidence of benefit. That is the world with
+the largest (score - 0.5) n / (n + PRIOR) after n uses. In a new world an item starts with its overall score. World 0
+holds the score from before worlds were tracked, from an import, or from the world in which the item was created.
 """
 
 import json
@@ -15,36 +15,49 @@ from hardwon.memory.records import Item
 
 SCORES = "SELECT item_id, world, score, uses FROM item_worlds WHERE namespace = ?"
 PRIOR = 5
-"""Uses in a world after which half of what an item earned there is believed."""
+"""Shrinkage constant: after this many uses in a world, the local score has half the weight."""
 BEFORE = 0
+"""Pseudo-world for scores that are not tied to a world."""
 
 Scores = dict[int, tuple[float, int]]
-"""By world: the score, and after how many uses."""
+"""Score and number of uses, by world."""
 
 
 def overall(scores: Mapping[int, tuple[float, int]]) -> float:
-    """Return the score of an item that has these scores in worlds."""
-    return max(scores.values(), key=lambda one: ((one[0] - 0.5) * one[1] / (one[1] + PRIOR), one[0]))[0]
+    """Return the overall score of an item from its scores per world."""
+    return max(scores.values(), key=_rank_score)[0]
+
+
+def _rank_score(scored: tuple[float, int]) -> tuple[float, float]:
+    score, uses = scored
+    return (score - 0.5) * uses / (uses + PRIOR), score
 
 
 def score_in(scores: Mapping[int, tuple[float, int]], world: int, score: float) -> float:
-    """Return the score in one world of an item whose score is `score`, shrunk to the mean over its worlds."""
+    """Return an item's score in one world, shrunk toward its mean over all worlds.
+
+    Args:
+        scores: Score and number of uses, by world.
+        world: Id of the world.
+        score: The item's stored overall score, in [0, 1].
+    """
     if not scores:
         return score
     mean, _ = _mean(list(scores.values()))
     local, uses = scores.get(world, (mean, 0))
     shrunk = (uses * local + PRIOR * mean) / (uses + PRIOR)
-    moved = score - overall(scores)  # by a person, who moves all of them
+    # A person edits the overall score, which shifts the score in every world by the same amount.
+    moved = score - overall(scores)
     return min(1.0, max(0.0, shrunk + moved))
 
 
 class WorldScores:
-    """The scores in one world of the items that an episode was shown."""
+    """The scores, in the world of one episode, of the items that were shown in it."""
 
     def __init__(
         self, connection: Connection, namespace: int, episode: str, items: Iterable[Item], uses: Mapping[str, int]
     ) -> None:
-        """Read them; `uses` is how often each item was used before, anywhere."""
+        """Read the scores; `uses` counts earlier uses of each item in any world."""
         self._connection = connection
         self._namespace = namespace
         row = connection.execute(
@@ -55,7 +68,7 @@ class WorldScores:
         self._scores = {item.id: self._read(item, uses[item.id]) for item in self._items.values()}
 
     def local(self) -> list[Item]:
-        """Return the items, with the scores that they have in this world."""
+        """Return the items with their scores in this world."""
         return [
             replace(item, score=self._scores[item.id].get(self._world, (item.score, 0))[0])
             if self._world is not None
@@ -64,7 +77,7 @@ class WorldScores:
         ]
 
     def move(self, item_id: str, score: float) -> tuple[Item, float]:
-        """Write an item's score in this world; return the item as it was, and its new score over all worlds."""
+        """Write an item's score in this world; return the unchanged item and its new overall score."""
         item = self._items[item_id]
         if self._world is None:
             return item, score
@@ -74,18 +87,18 @@ class WorldScores:
         return item, overall(scores)
 
     def _read(self, item: Item, uses: int) -> Scores:
-        """Read the scores of an item; a person who changed its score since changed all of them."""
+        """Read the scores of an item and apply a person's later change of the overall score to all worlds."""
         scores = read(self._connection, self._namespace, item.id)
         if scores:
-            by = item.score - overall(scores)
-            if abs(by) > 1e-9:
-                scores = {world: (min(1.0, max(0.0, score + by)), n) for world, (score, n) in scores.items()}
+            shift = item.score - overall(scores)
+            if abs(shift) > 1e-9:  # a person changed the overall score, see `score_in`
+                scores = {world: (min(1.0, max(0.0, score + shift)), n) for world, (score, n) in scores.items()}
         elif (uses or item.provenance) and not self._is_home(item):
             scores = {BEFORE: (item.score, uses + 1)}
         return scores
 
     def _is_home(self, item: Item) -> bool:
-        """Whether this is the only world, or the one whose steps the item was made of."""
+        """Return whether this is the only world, or the world of the steps that support the item."""
         worlds = self._connection.execute(
             "SELECT 1 FROM worlds WHERE namespace = ? AND json_extract(record, '$.into') = 0 LIMIT 2",
             (self._namespace,),
@@ -110,7 +123,7 @@ def read(connection: Connection, namespace: int, item_id: str) -> Scores:
 
 
 def write(connection: Connection, namespace: int, item_id: str, scores: Scores) -> None:
-    """Write the scores of an item in place of those it has."""
+    """Replace the stored scores of an item."""
     connection.execute("DELETE FROM item_worlds WHERE namespace = ? AND item_id = ?", (namespace, item_id))
     connection.executemany(
         "INSERT INTO item_worlds VALUES (?, ?, ?, ?, ?)",
@@ -119,7 +132,10 @@ def write(connection: Connection, namespace: int, item_id: str, scores: Scores) 
 
 
 def rename(connection: Connection, namespace: int, names: Mapping[int, int]) -> None:
-    """File scores under other worlds: two that become one are a mean by uses. Those of no new name are dropped."""
+    """Assign scores to new world ids.
+
+    Scores that get the same id are averaged, weighted by uses. Scores whose world has no new id are dropped.
+    """
     rows = connection.execute(
         "SELECT item_id, world, score, uses FROM item_worlds WHERE namespace = ? ORDER BY item_id, world", (namespace,)
     ).fetchall()
@@ -130,32 +146,34 @@ def rename(connection: Connection, namespace: int, names: Mapping[int, int]) -> 
             items[ref][name].append((score, uses))
     connection.execute("DELETE FROM item_worlds WHERE namespace = ?", (namespace,))
     for ref, worlds in items.items():
-        write(connection, namespace, ref, {world: _mean(some) for world, some in worlds.items()})
+        write(connection, namespace, ref, {world: _mean(scored) for world, scored in worlds.items()})
 
 
 def unite(connection: Connection, namespace: int, united: Mapping[int, int]) -> None:
-    """File the scores of worlds that were united under the ones that stand for them."""
+    """Move the scores of merged worlds to the worlds that replace them."""
     rows = connection.execute("SELECT DISTINCT world FROM item_worlds WHERE namespace = ?", (namespace,)).fetchall()
-    known = [world for (world,) in rows]
-    if not united.keys().isdisjoint(known):
-        rename(connection, namespace, {world: united.get(world, world) for world in known})
+    scored = [world for (world,) in rows]
+    if not united.keys().isdisjoint(scored):
+        rename(connection, namespace, {world: united.get(world, world) for world in scored})
 
 
-def _mean(some: Sequence[tuple[float, int]]) -> tuple[float, int]:
-    weight = sum(max(1, uses) for _, uses in some)
-    return sum(score * max(1, uses) for score, uses in some) / weight, sum(uses for _, uses in some)
+def _mean(scored: Sequence[tuple[float, int]]) -> tuple[float, int]:
+    # A score without uses, from an import, still counts once; otherwise the weight could be zero.
+    """Return the mean score, weighted by uses, and the total number of uses."""
+    weight = sum(max(1, uses) for _, uses in scored)
+    return sum(score * max(1, uses) for score, uses in scored) / weight, sum(uses for _, uses in scored)
 
 
 def problems(connection: Connection, namespace: int) -> Iterator[tuple[str, int]]:
-    """Return the rows that are of no item, of no world that stands, or whose figures cannot be: (item, world)."""
+    """Yield (item id, world) of rows with an unknown item, an unknown world or values out of range."""
     yield from connection.execute(_WRONG, (namespace,)).fetchall()
 
 
 def repair(connection: Connection, namespace: int) -> None:
-    """Drop the rows that are wrong; the item's own score is used in their place."""
+    """Delete invalid rows, so that the overall score of the item is used instead."""
     connection.executemany(
         "DELETE FROM item_worlds WHERE namespace = ? AND item_id = ? AND world = ?",
-        [(namespace, *one) for one in problems(connection, namespace)],
+        [(namespace, *row) for row in problems(connection, namespace)],
     )
 
 

@@ -1,12 +1,12 @@
-"""Worlds: which recorded episodes are of one environment and one kind of task.
+"""Worlds: groups of recorded episodes with the same environment and the same kind of task.
 
-What an action returned in one game says nothing of another, so values are kept per world. Callers need not
-name their environment. Each episode is placed by what it shows of itself: the environment's label where it has
-one, the words of its task, and the forms of its actions. A world's frame is the words that most of its
-tasks share; the rest are names that differ from task to task. A state belongs to the world whose frame its task
-fits best; where it fits none, the library has nothing to say about it.
+The value of an action in one game says nothing about another game, so values are kept per world. Callers need not name
+their environment. Each episode is placed by its environment label, if it has one, by the words of its task and by the
+forms of its actions. The frame of a world is the set of words that most of its tasks share; the other words are names
+that differ between tasks. A state belongs to the world whose frame fits its task best. If no frame fits, the library
+returns nothing for it.
 
-Placement runs in the transaction that files an episode, in the order of filing, so that all processes agree.
+Placement runs in the transaction that stores an episode, in the order of storage, so that all processes agree.
 """
 
 import json
@@ -21,53 +21,53 @@ from hardwon.memory.records import Trajectory
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.keys import content_words
 
-from .checksums import parse
+from .checksums import parse_json
 from .world_scores import rename, unite
 
 FRAME = 0.8
-"""The share of a world's tasks that have a word of its frame."""
+"""Share of a world's tasks in which a word must occur to belong to the frame."""
 FIT = 0.5
-"""How much of a world's own likeness between frame and task a task must reach."""
+"""Share of a world's typical similarity between frame and task that a task must reach to fit."""
 FRAMED = 0.25
-"""The least share of its tasks that a frame must make up; below it they are free text, which has no frame."""
+"""Smallest share of a task's words that the frame must cover; below it, tasks count as free text without a frame."""
 UNFRAMED_FORMS = 0.5
-"""Where tasks share no words: the share of the action forms that the world must know."""
+"""If tasks share no words: the share of a state's action forms that the world must have seen."""
 YOUNG = 3
-"""Worlds of at most so many episodes are united when their tasks turn out to differ in names alone."""
+"""Worlds with at most this many episodes are merged when their tasks turn out to differ only in names."""
 UNITE_BY_WORD = 3
-"""Young worlds that share a word of their tasks, before they are united."""
+"""Number of young worlds with a common task word that triggers a merge."""
 UNITE_ANY = 6
-"""Young worlds of one environment with nothing in common: its tasks are free text, and count as one kind."""
+"""Number of young worlds of one environment without common words that triggers a merge: tasks are free text."""
 ALIKE = 0.6
-"""Overlap of action forms above which episodes without a label count as of one environment."""
+"""Overlap of action forms from which episodes without a label count as one environment."""
 NAMED = 6
-"""Words of its frame that a world's name has."""
+"""Largest number of frame words in a world's name."""
 KEPT = 400
-"""Words and forms counted per world; the rarest are dropped."""
+"""Largest number of words, and of forms, counted per world; beyond it the rarest are dropped."""
 
 
 @dataclass(slots=True)
 class World:
-    """What the episodes of one environment and kind of task have in common."""
+    """Statistics of the episodes of one environment and kind of task."""
 
     id: int
     environment: str = ""
     episodes: int = 0
     size: int = 0
-    """Sum of the numbers of words of its tasks."""
+    """Total number of words of its tasks."""
     words: Counter[str] = field(default_factory=Counter)
-    """In how many tasks each word occurred."""
+    """Number of tasks in which each word occurred."""
     forms: Counter[str] = field(default_factory=Counter)
-    """In how many episodes each form of action was taken."""
+    """Number of episodes in which each form of action was used."""
     won: int = 0
-    """How many of its episodes succeeded."""
+    """Number of its episodes that succeeded."""
     into: int = 0
-    """The world that this one was united with; 0 while it stands for itself."""
+    """Id of the world that this one was merged into; 0 if it was not merged."""
     _frame: frozenset[str] | None = None
 
     @property
     def frame(self) -> frozenset[str]:
-        """The words that most tasks of this world share."""
+        """Return the words that most tasks of this world share."""
         if self._frame is None:
             enough = FRAME * self.episodes
             self._frame = frozenset(word for word, count in self.words.items() if count >= enough)
@@ -75,7 +75,7 @@ class World:
 
     @property
     def name(self) -> str:
-        """What a person calls this world: its environment's label, then the words that most of its tasks share."""
+        """Return a readable name: the environment label, then the frame words or the most frequent actions."""
         shared = ", ".join(sorted(self.frame)[:NAMED])
         acts = ", ".join(form for form, _ in self.forms.most_common(2))
         return ": ".join(part for part in (self.environment, shared or acts) if part) or f"world {self.id}"
@@ -90,7 +90,7 @@ class World:
         self._trim()
 
     def unite(self, other: "World") -> None:
-        """Take over what another world counted."""
+        """Merge another world's counts into this one."""
         self.episodes += other.episodes
         self.won += other.won
         self.size += other.size
@@ -103,23 +103,28 @@ class World:
         self._frame = None
         for counts in (self.words, self.forms):
             if len(counts) > KEPT:
-                kept = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[: KEPT // 2]
+                kept = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[: KEPT // 2]
                 counts.clear()
                 counts.update(dict(kept))
 
     def likeness(self, words: Collection[str]) -> float | None:
-        """Return how much of the frame and the task's words are shared, in [0, 1]; None when the task does not fit.
+        """Return the similarity between the frame and a task, or None if the task does not fit.
 
-        0 where nothing can be told: of a task without words, and where the tasks of this world are free text.
+        Args:
+            words: Content words of the task.
+
+        Returns:
+            The Jaccard similarity in [0, 1]; 0 if the task has no words or the tasks of this world are free text.
         """
         usual = len(self.frame) * self.episodes / self.size if self.size else 0.0
         if not words or usual < FRAMED:
             return 0.0
         shared = len(self.frame.intersection(words)) / len(self.frame.union(words))
+        # `usual` is the typical similarity in this world, so the threshold is lower if its tasks are long.
         return shared if shared >= FIT * min(1.0, usual) else None
 
     def knows(self, forms: Collection[str]) -> float:
-        """Return the share of these forms that were taken in this world; 1 of none."""
+        """Return the share of these action forms that occurred in this world; 1 if there are none."""
         return sum(form in self.forms for form in forms) / len(forms) if forms else 1.0
 
 
@@ -128,45 +133,45 @@ class Worlds:
 
     def __init__(self, worlds: Iterable[World] = ()) -> None:
         self._worlds = {world.id: world for world in worlds}
-        self._found: dict[tuple[str, frozenset[str]], int | None] = {}
+        self._cache: dict[tuple[str, frozenset[str]], int | None] = {}
         self._related: dict[tuple[int | None, str, frozenset[str]], frozenset[int] | None] = {}
 
     @property
     def standing(self) -> list[World]:
-        """Worlds that were not united with another one, in the order of their ids."""
+        """Return the worlds that were not merged into another one, in the order of their ids."""
         return [world for _, world in sorted(self._worlds.items()) if not world.into]
 
     @property
     def aliases(self) -> dict[int, int]:
-        """The worlds that were united, with the one that stands for each."""
+        """Return a mapping from the ids of merged worlds to the worlds that replace them."""
         return {number: self.standing_for(number) for number, world in sorted(self._worlds.items()) if world.into}
 
     def standing_for(self, number: int) -> int:
-        """Return the world that a world was united with, or itself."""
+        """Return the id of the world that a world was merged into, or its own id."""
         while number in self._worlds and self._worlds[number].into:
             number = self._worlds[number].into
         return number
 
     def names_of(self, number: int) -> list[int]:
-        """Return the ids of a world and of those united with it."""
+        """Return the id of a world and the ids of all worlds merged into it."""
         return [number, *(other for other, into in self.aliases.items() if into == number)]
 
     def get(self, number: int) -> World:
-        """Return a world by its id."""
+        """Return a world by id."""
         return self._worlds[number]
 
     def find(self, task: str, actions: Iterable[str] = ()) -> int | None:
-        """Return the world that a state with this task and these admissible actions belongs to; None when it is new."""
+        """Return the id of the world of a state with this task and these actions, or None for a new world."""
         forms = frozenset(parse_action(action).template for action in actions)
-        if (task, forms) not in self._found:
-            if len(self._found) > KEPT:
-                self._found.clear()
-            best = self._best(content_words(task), forms, lambda world: True)
-            self._found[task, forms] = best.id if best else None
-        return self._found[task, forms]
+        if (task, forms) not in self._cache:
+            if len(self._cache) > KEPT:  # a simple bound: rebuilding the cache is cheap
+                self._cache.clear()
+            best = self._find_best(content_words(task), forms, lambda world: True)
+            self._cache[task, forms] = best.id if best else None
+        return self._cache[task, forms]
 
     def find_sure(self, task: str, actions: Iterable[str] = ()) -> int | None:
-        """Return the world of a state where its task or actions tell it; None where several are as likely."""
+        """Return the world of a state if its task or actions identify it; None if the choice is ambiguous."""
         forms = frozenset(parse_action(action).template for action in actions)
         number = self.find(task, actions)
         if number is None or forms or len(self.standing) < 2 or self._worlds[number].likeness(content_words(task)):
@@ -174,11 +179,11 @@ class Worlds:
         return None
 
     def related(self, task: str, actions: Iterable[str] = ()) -> frozenset[int] | None:
-        """Return the worlds whose experience counts in a state; None where that of all worlds does.
+        """Return the worlds whose experience applies to a state, or None if all of them apply.
 
-        Where the world of the state is sure, these are it, the other kinds of task of its environment, and any other
-        world that the task fits. Where the state is of no known world, they are the worlds that know any of its
-        admissible actions. Worlds that were united are listed by each of their ids.
+        If the world of the state is certain, the result holds this world, the other kinds of task of its environment
+        and all worlds that the task fits. If the state belongs to no known world, the result holds the worlds in which
+        one of its admissible actions occurred. Merged worlds are listed with all their ids.
         """
         number = self.find_sure(task, actions)
         forms = frozenset(parse_action(action).template for action in actions) if number is None else frozenset()
@@ -187,35 +192,36 @@ class Worlds:
         if (number, task, forms) not in self._related:
             if len(self._related) > KEPT:
                 self._related.clear()
-            self._related[number, task, forms] = self._relatives(number, content_words(task), forms)
+            self._related[number, task, forms] = self._find_related(number, content_words(task), forms)
         return self._related[number, task, forms]
 
-    def _relatives(self, number: int | None, words: frozenset[str], forms: frozenset[str]) -> frozenset[int] | None:
+    def _find_related(self, number: int | None, words: frozenset[str], forms: frozenset[str]) -> frozenset[int] | None:
         if number is None:
             kept = {world.id for world in self.standing if world.knows(forms)}
         else:
-            mine = self._worlds[number]
-            kept = {world.id for world in self.standing if are_kin(mine, world) or world.likeness(words)}
+            home = self._worlds[number]
+            kept = {world.id for world in self.standing if are_kin(home, world) or world.likeness(words)}
         if len(kept) == len(self.standing):
             return None
         return frozenset({*kept, *(old for old, stands in self.aliases.items() if stands in kept)})
 
     def fits(self, number: int, task: str) -> bool:
-        """Return whether a task may be of this world; a task without words may be of any."""
+        """Return whether a task may belong to this world. A task without words fits every world."""
         world = self._worlds.get(self.standing_for(number))
         return world is None or world.likeness(content_words(task)) is not None
 
-    def _best(self, words: frozenset[str], forms: Collection[str], among: Callable[[World], bool]) -> World | None:
+    def _find_best(self, words: frozenset[str], forms: Collection[str], among: Callable[[World], bool]) -> World | None:
         best: tuple[float, float, int] | None = None
         chosen: World | None = None
         for world in self.standing:
             likeness = world.likeness(words) if among(world) else None
             if likeness is None:
                 continue
-            known = world.knows(forms)
-            if known < UNFRAMED_FORMS if not likeness else forms and not known:
+            familiarity = world.knows(forms)
+            # Without shared words, the action forms alone must identify the world.
+            if familiarity < UNFRAMED_FORMS if not likeness else forms and not familiarity:
                 continue
-            rank = (likeness, known, world.episodes)
+            rank = (likeness, familiarity, world.episodes)
             if best is None or rank > best:
                 best, chosen = rank, world
         return chosen
@@ -223,15 +229,16 @@ class Worlds:
     def place(
         self, environment: str, task: str, actions: Iterable[str], *, won: bool = False
     ) -> tuple[int, list[World]]:
-        """Count an episode; return the id of its world, and the worlds that changed."""
-        self._found.clear()
+        """Count an episode; return the id of its world and the worlds that changed."""
+        # One more episode may change any frame, and with it every cached answer.
+        self._cache.clear()
         self._related.clear()
         words, forms = content_words(task), frozenset(parse_action(action).template for action in actions)
 
-        def possible(world: World) -> bool:
+        def is_candidate(world: World) -> bool:
             return world.environment == environment
 
-        world = self._best(words, forms, possible)
+        world = self._find_best(words, forms, is_candidate)
         changed: list[World] = []
         if world is None:
             united = self._unite(environment, words, forms)
@@ -242,19 +249,23 @@ class Worlds:
             number = max(self._worlds, default=0) + 1
             world = self._worlds[number] = World(number, environment)
         world.add(words, forms, won=won)
-        return world.id, [world, *(one for one in changed if one is not world)]
+        return world.id, [world, *(other for other in changed if other is not world)]
 
     def _unite(self, environment: str, words: frozenset[str], forms: frozenset[str]) -> list[World]:
-        """Unite young worlds of which this episode shows that their tasks differ in names alone; the first stays."""
+        """Merge young worlds if this episode shows that their tasks differ only in names.
+
+        Returns:
+            The merged worlds. The first one absorbs the others. Empty if nothing was merged.
+        """
         young = [
             world
             for world in self.standing
             if world.environment == environment
             and world.episodes <= YOUNG
-            and (environment or _overlap(frozenset(world.forms), forms) >= ALIKE)
+            and (environment or _jaccard(frozenset(world.forms), forms) >= ALIKE)
         ]
         sharing = [[world for world in young if word in world.frame] for word in sorted(words)]
-        framed = [group for group in sharing if _shared(words, group) >= FRAMED]
+        framed = [group for group in sharing if _common_share(words, group) >= FRAMED]
         chosen = max(framed, key=len, default=[])
         if len(chosen) < UNITE_BY_WORD - 1:
             chosen = young if len(young) >= UNITE_ANY - 1 else []
@@ -264,47 +275,52 @@ class Worlds:
 
 
 def are_kin(one: World, other: World) -> bool:
-    """Return whether two worlds are of one environment: by their labels or, without labels, by what was done there.
+    """Return whether two worlds belong to one environment.
 
-    Of a world of few episodes without a label this cannot be told: it counts as kin where any action is common.
+    Labels decide if both worlds have one; otherwise the overlap of their actions does. A world with few episodes and no
+    label counts as kin if any action is common.
     """
     if one is other:
         return True
     if one.environment and other.environment:
         return one.environment == other.environment
-    some, others = _acts(one), _acts(other)
+    names, other_names = _action_names(one), _action_names(other)
+    # A few episodes show only some of the actions, so one common action is enough for young worlds.
     if min(one.episodes, other.episodes) <= YOUNG:
-        return not (some and others) or not some.isdisjoint(others)
-    return _overlap(some, others) >= ALIKE
+        return not (names and other_names) or not names.isdisjoint(other_names)
+    return _jaccard(names, other_names) >= ALIKE
 
 
-def _acts(world: World) -> frozenset[str]:
-    """Return what was done in a world: the tools of its calls, the forms of its other actions."""
+def _action_names(world: World) -> frozenset[str]:
+    """Return the actions of a world: tool names for calls, action forms otherwise."""
     return frozenset(
         parse_action(form).verb if form.rstrip().endswith((")", "]", "}")) and "(" in form else form
         for form in world.forms
     )
 
 
-def _shared(words: frozenset[str], group: Sequence[World]) -> float:
-    """Return the share of its words that a task has in common with all of these worlds."""
+def _common_share(words: frozenset[str], group: Sequence[World]) -> float:
+    """Return the share of a task's words that occur in the frames of all worlds of a group."""
     return len(words.intersection(*(world.frame for world in group))) / len(words) if group else 0.0
 
 
-def _overlap(some: frozenset[str], others: frozenset[str]) -> float:
-    return len(some & others) / len(some | others) if some or others else 1.0
+def _jaccard(first: frozenset[str], second: frozenset[str]) -> float:
+    """Return the Jaccard similarity of two sets; 1 if both are empty."""
+    return len(first & second) / len(first | second) if first or second else 1.0
 
 
 def read_worlds(rows: Iterable[tuple[int, str]]) -> Worlds:
-    """Make worlds of their rows."""
-    return Worlds(_stored(number, record) for number, record in rows)
+    """Return the worlds that database rows describe."""
+    return Worlds(_decode_world(number, record) for number, record in rows)
 
 
-def _stored(number: int, record: str) -> World:
+def _decode_world(number: int, record: str) -> World:
     try:
-        return _from_record(number, parse(record, "worlds"))
+        return _from_record(number, parse_json(record, "worlds"))
     except (LookupError, TypeError, AttributeError) as error:
-        raise LibraryDamaged(f"worlds holds {record!r:.60}, which is no world. Run: hardwon memory repair") from error
+        raise LibraryDamaged(
+            f"worlds holds {record!r:.60}, which is not a valid world. Run: hardwon memory repair"
+        ) from error
 
 
 def _from_record(number: int, record: Mapping[str, Any]) -> World:
@@ -337,26 +353,26 @@ SELECT = "SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id"
 
 
 def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Trajectory]) -> None:
-    """Place filed episodes and write down where; an excluded one has no world."""
-    told = [
+    """Place stored episodes in worlds and record the result. Excluded episodes belong to no world."""
+    placements = [
         (
-            one.id,
-            str(one.meta.get("environment") or ""),
-            one.task,
-            [step.action for step in one.steps],
-            bool(one.success),
+            episode.id,
+            str(episode.meta.get("environment") or ""),
+            episode.task,
+            [step.action for step in episode.steps],
+            bool(episode.success),
         )
-        for one in episodes
-        if one.success is not None
+        for episode in episodes
+        if episode.success is not None
     ]
-    unite(connection, namespace, _place(connection, namespace, told))
+    unite(connection, namespace, _place(connection, namespace, placements))
 
 
 def renew(connection: Connection, namespace: int) -> None:
-    """Place every episode anew, and file the scores of items under the worlds that most of their episodes moved to."""
+    """Place all episodes again, and move item scores to the worlds to which most of their episodes moved."""
     try:
         before = read_worlds(connection.execute(SELECT, (namespace,)).fetchall())
-    except LibraryDamaged:  # where scores were filed cannot be told any more
+    except LibraryDamaged:  # the old ids are lost, so scores cannot be moved to the new ones
         rebuild(connection, namespace)
         return
     placed = "SELECT trajectory_id, world FROM episode_worlds WHERE namespace = ?"
@@ -369,13 +385,14 @@ def renew(connection: Connection, namespace: int) -> None:
         if ref in old
     )
     names: dict[int, int] = {}
-    for (source, target), _ in sorted(moves.items(), key=lambda one: (one[1], one[0])):
+    # In ascending order of counts, so that the most frequent target is assigned last and wins.
+    for (source, target), _ in sorted(moves.items(), key=lambda entry: (entry[1], entry[0])):
         names[source] = target
     rename(connection, namespace, names)
 
 
 def rebuild(connection: Connection, namespace: int) -> None:
-    """Place every episode of a namespace anew, in the order in which they were filed."""
+    """Place all episodes of a namespace again, in the order in which they were stored."""
     connection.execute("DELETE FROM worlds WHERE namespace = ?", (namespace,))
     connection.execute("DELETE FROM episode_worlds WHERE namespace = ?", (namespace,))
     rows = connection.execute(
@@ -389,7 +406,7 @@ def rebuild(connection: Connection, namespace: int) -> None:
         (
             (
                 ref,
-                _environment_in(meta),
+                _read_environment(meta),
                 task,
                 [row[0] for row in connection.execute(actions, (namespace, ref))],
                 bool(success),
@@ -399,8 +416,8 @@ def rebuild(connection: Connection, namespace: int) -> None:
     )
 
 
-def _environment_in(meta: str) -> str:
-    """Return the environment that an episode names; empty where its row is damaged."""
+def _read_environment(meta: str) -> str:
+    """Return the environment label in an episode's metadata; empty if the row is damaged."""
     try:
         return str(json.loads(meta).get("environment") or "")
     except (ValueError, AttributeError):
@@ -410,7 +427,7 @@ def _environment_in(meta: str) -> str:
 def _place(
     connection: Connection, namespace: int, episodes: Iterable[tuple[str, str, str, Sequence[str], bool]]
 ) -> dict[int, int]:
-    """Place episodes; return the worlds that were united, with the one that stands for each."""
+    """Place episodes; return a mapping from the worlds that were merged to the worlds that replace them."""
     worlds = read_worlds(connection.execute(SELECT, (namespace,)))
     changed: dict[int, World] = {}
     placed = []

@@ -1,1 +1,1 @@
-"""File recorded episodes, inspect and repair a library, move data in and out."""
+"""Maintenance of a library: write buffer, queries, integrity checks, forgetting, and import and export."""

@@ -7,7 +7,7 @@ from inspect import isfunction
 from typing import Any, TypeVar
 
 from hardwon.memory.errors import HardwonError, LibraryDamaged
-from hardwon.memory.storage.checksums import Damage, damages
+from hardwon.memory.storage.checksums import Damage, find_damaged_rows
 from hardwon.memory.storage.database import Store
 
 C = TypeVar("C", bound=type)
@@ -49,7 +49,7 @@ def _found(store: Store, error: Exception) -> LibraryDamaged | None:
     """Return the error that names the damaged rows; None where every row is as it was written."""
     try:
         with store.snapshot():
-            rows = [one for one in damages(store.connection) if not one.missing]
+            rows = [one for one in find_damaged_rows(store.connection) if not one.missing]
     except (HardwonError, sqlite3.Error):
         return None
     return damaged(store.path, rows, error) if rows else None

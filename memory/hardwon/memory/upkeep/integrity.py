@@ -17,7 +17,7 @@ from hardwon.memory.retrieval import search
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.storage import rollups, world_scores, worlds
 from hardwon.memory.storage.cache_files import Sidecar
-from hardwon.memory.storage.checksums import Damage, damages, seal, seal_missing
+from hardwon.memory.storage.checksums import Damage, find_damaged_rows, seal, seal_missing
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import episode_words, plain, state_text
 from hardwon.memory.values import saved_tables
@@ -38,7 +38,7 @@ def verify(store: Store, namespace: int) -> list[Problem]:
     if damage:
         return [Problem("file", words, "Restore a copy; what can be read: hardwon memory export") for words in damage]
     with store.snapshot():
-        damaged = list(damages(store.connection))
+        damaged = list(find_damaged_rows(store.connection))
         problems = [_named(store, namespace, one) for one in damaged if not one.missing]
         if without := len(damaged) - len(problems):
             problems.append(Problem("checksums", f"{without} rows have none", _REPAIR))

@@ -25,7 +25,7 @@ from hardwon.memory.guardrails.outage import mark_outages
 from hardwon.memory.learning import item_credit
 from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
-from hardwon.memory.storage.checksums import SUMMED, sum_of, undecoded
+from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
 from hardwon.memory.validation import LARGEST, check_episode, check_episodes, check_size
@@ -95,7 +95,7 @@ class Inbox:
                 self._file_there()
                 self.on_filed(self.write(connection, [(at, _named(episode, ref)) for ref, episode in new.items()]))
             else:
-                connection.executemany(_PUT, [(*row, sum_of(row)) for row in rows])
+                connection.executemany(_PUT, [(*row, compute_checksum(row)) for row in rows])
                 self._newest = rows[-1][0] if rows else self._newest
         if new and not at_once:
             self._remember(new, sum(len(told) for *_, told in rows))
@@ -175,7 +175,7 @@ class Inbox:
         found: list[tuple[int, str, Trajectory]] = []
         steps = 0
         broken = []
-        with undecoded(connection), closing(connection.execute(_NEXT, (self._namespace,))) as rows:
+        with raw_text(connection), closing(connection.execute(_NEXT, (self._namespace,))) as rows:
             for checksum, *row in rows:
                 try:
                     found.append(self._read(row, checksum))
@@ -200,7 +200,7 @@ class Inbox:
 
     def _read(self, row: Sequence[Any], checksum: int | None) -> tuple[int, str, Trajectory]:
         """Return the number, the time and the episode of a row, whose texts are not decoded yet."""
-        if checksum not in (None, sum_of(row)):
+        if checksum not in (None, compute_checksum(row)):
             raise ValueError("the row was damaged after it was written: its checksum does not fit")
         number, _, ref, _, at, told = row
         ref, at, told = ref.decode(), at.decode(), told.decode()
