@@ -94,7 +94,7 @@ def test_a_file_made_otherwise_is_passed_over(sidecar, caplog):
     """By another embedder, or by another version of what makes it."""
     sidecar.save("a", "by MiniLM", 7, 5, ARRAYS)
     assert sidecar.load("a", "by hashing") is None
-    assert "it was made by by MiniLM, not by by hashing" in caplog.text
+    assert "it was built by by MiniLM, not by by hashing" in caplog.text
 
 
 def test_a_file_of_another_format_is_passed_over(sidecar, caplog, monkeypatch):
