@@ -304,7 +304,7 @@ def test_a_file_that_is_gone_is_noticed(path, tmp_path, became):
         path.unlink()
         if became == "replaced":
             shutil.copy(tmp_path / "other.db", path)
-        with pytest.raises(LibraryMissing, match="was removed" if became == "removed" else "was replaced by another file"):
+        with pytest.raises(LibraryMissing, match=f"was {became}"):
             library.add(Item("insight", "lamps break at night"))
         with pytest.raises(LibraryMissing):
             library.recall("drawers")
