@@ -103,7 +103,7 @@ def test_a_newer_library_is_refused(path, store):
     """An older hardwon must not write what it does not understand."""
     store.connection.execute("PRAGMA user_version = 99")
     store.close()
-    with pytest.raises(NewerSchema, match=r"has schema 99; .* run: pip install \."):
+    with pytest.raises(NewerSchema, match=r"has schema 99, .* run: pip install \."):
         Store(path)
 
 
