@@ -132,7 +132,7 @@ class TendedLibrary(ABC):
         """
         with self._transaction() as connection:
             item = self.get(item_id)
-            score = opinions.moved(connection, self._number, item, helped, writer, episode)
+            score = opinions.record_opinion(connection, self._number, item, helped, writer, episode)
             if score == item.score:
                 return item
             return catalogue.change(connection, self._number, item, {"score": score}, "updated")

@@ -30,7 +30,7 @@ from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, episode_words, log_change, now, witness_of
 from hardwon.memory.validation import check_text
-from hardwon.memory.values.saved_tables import read_anew
+from hardwon.memory.values.saved_tables import rebuild_values
 
 from .damage import UNREADABLE
 from .forgotten_texts import readable_item, speaking, texts_of, tokens_in, whole_numbers
@@ -414,7 +414,7 @@ class _Forgetting:
 
     def _made_anew(self) -> dict[str, Item]:
         """What the rules make of the steps that are left, by id."""
-        values = read_anew(self._store, self._namespace)
+        values = rebuild_values(self._store, self._namespace)
         distiller = Distiller(self._store, self._namespace)
         distiller.read(self._other_episode)
         proposed = (redact_item(item) for item, *_ in distiller.proposals(values))

@@ -1,1 +1,1 @@
-"""Estimate the value of actions and items from past steps."""
+"""Value estimates of actions and items, computed from past steps."""

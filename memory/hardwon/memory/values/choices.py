@@ -1,10 +1,10 @@
-"""Choices: learning from successes alone, by what was done beside what could have been done.
+"""Choice frequencies: learn from successes alone by comparing the chosen action with the alternatives.
 
-Where every recorded episode succeeded, every action is worth about the same, and values tell nothing. Then the
-contrast is in the steps themselves: an action of some kind was admissible at many steps, and taken at few. The
-share of its chances at which a kind of action was taken, from general keys to special ones, each shrunk towards
-the more general, is an estimate of what the demonstrator would do here (behavioral cloning with nested backoff).
-Failures make it unnecessary, so its weight falls to nothing as their share grows.
+If every recorded episode succeeded, every action has about the same value, and values carry no signal. The contrast is
+then within the steps: an action of some kind was admissible at many steps and chosen at few. The estimate is the share
+of its opportunities at which a kind of action was chosen. It is computed from general keys to specific ones, each
+shrunk towards the more general key. This is behavioral cloning with nested backoff. Failures make it unnecessary, so
+its weight falls to 0 as their share grows.
 """
 
 from collections import Counter
@@ -16,53 +16,62 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
 PRIOR = 2.0
-"""How many imagined chances the share of a more general key counts for."""
+"""Weight of the share of a more general key, as a number of opportunities."""
 FAILURES = 5.0
-"""The weight of choices falls by so much for each unit of the share of episodes that failed: at a fifth, none."""
+"""Slope by which the weight of choices falls with the share of failed episodes; it reaches 0 at one fifth."""
 EPISODES = 100
-"""Newest successes that choices are read from."""
+"""Number of successes that choices are read from, the newest ones."""
 MOST_TRIES = 2
-"""Tries in one state that are told apart, as in the runtime's counts."""
+"""Largest number of tries in one state that is distinguished, as in the counts of the runtime."""
 REREAD = 1.25
-"""Growth of the number of successes at which choices are read anew."""
+"""Growth factor of the number of successes after which choices are read again."""
 
 
 def weight_of(won: int, episodes: int) -> float:
-    """Return how much choices count beside values, in [0, 1], where so many of a world's episodes succeeded."""
+    """Return the weight of choices relative to values, in [0, 1].
+
+    Args:
+        won: Successful episodes of a world.
+        episodes: All episodes of that world.
+    """
     return max(0.0, 1.0 - FAILURES * (episodes - won) / episodes) if episodes else 0.0
 
 
 class Choices:
-    """How often each kind of action was admissible and taken in successful episodes."""
+    """Counts of how often each kind of action was admissible and chosen in successful episodes."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
         self.steps = 0
-        """Steps at which a choice was seen."""
+        """Number of steps with a choice."""
 
     def read(self, episode: Iterable[Step], structural: frozenset[str]) -> None:
-        """Count the choices of an episode, each with how often it had been made in the same state before."""
+        """Count the choices of an episode, with the number of earlier tries of each action in the same state."""
         tries: Counter[tuple[str, str]] = Counter()
         for step in episode:
-            shown = f"{step.pre.observation}\n{step.pre.signature}"
-            self._add(step, structural, {action: tries[shown, action] for action in step.admissible})
-            tries[shown, step.action] += 1
+            state = f"{step.pre.observation}\n{step.pre.signature}"
+            self._add(step, structural, {action: tries[state, action] for action in step.admissible})
+            tries[state, step.action] += 1
 
     def _add(self, step: Step, structural: frozenset[str], tries: Mapping[str, int]) -> None:
-        """Count one choice; a step that does not say what was admissible, or had no alternative, tells nothing."""
+        """Count one choice; skip failed steps and steps without recorded alternatives."""
         if step.action not in step.admissible or len(step.admissible) < 2 or not step.diagnosis.success:
             return
         self.steps += 1
         situation = Situation(step.pre, structural)
         for action in step.admissible:
-            taken = action == step.action
+            chosen = action == step.action
             for key in dict.fromkeys(situation.keys(action, f"tried {min(tries[action], MOST_TRIES)}")):
                 count = self._counts.setdefault(key, [0, 0])
                 count[0] += 1
-                count[1] += taken
+                count[1] += chosen
 
     def share(self, keys: Sequence[str]) -> float:
-        """Return the share of its chances at which an action with these keys was taken, most general first."""
+        """Return the share of its opportunities at which an action was chosen, in [0, 1].
+
+        Args:
+            keys: The keys of the action, the most general first.
+        """
         share = 0.0
         for key in keys:
             count = self._counts.get(key)
@@ -73,10 +82,14 @@ class Choices:
     def blend(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], weight: float
     ) -> dict[str, Estimate]:
-        """Return the estimates with their values moved towards the likelihood that the action would be chosen.
+        """Return the estimates with their values moved towards the likelihood that each action is chosen.
 
-        `actions` say how often each was tried; where an action led then is left out, for it is not known of the
-        alternatives of a recorded step.
+        Args:
+            estimates: Estimates by action.
+            situation: The current situation.
+            actions: By action, the text about its earlier tries. The part about where a try led is dropped, because it
+                is unknown for the alternatives of a recorded step.
+            weight: Weight of the choices in [0, 1]; see `weight_of`.
         """
         shares = {action: self.share(situation.keys(action, actions[action].split(" to ")[0])) for action in estimates}
         most = max(shares.values(), default=0.0)
@@ -84,19 +97,26 @@ class Choices:
             return estimates
         return {
             action: Estimate(
-                (1.0 - weight) * known.value + weight * shares[action] / most,
-                known.n,
-                known.key,
-                known.tried,
-                known.steps,
-                known.context,
+                (1.0 - weight) * estimate.value + weight * shares[action] / most,
+                estimate.n,
+                estimate.key,
+                estimate.tried,
+                estimate.steps,
+                estimate.context,
             )
-            for action, known in estimates.items()
+            for action, estimate in estimates.items()
         }
 
 
 def read_choices(store: Store, namespace: int, worlds: Sequence[int], structural: frozenset[str]) -> Choices:
-    """Count the choices of the newest successes of a world, which goes by all these ids."""
+    """Count the choices in the newest successes of a world.
+
+    Args:
+        store: The library.
+        namespace: The number of the namespace.
+        worlds: All ids of the world, including those of worlds that were merged into it.
+        structural: The structural words.
+    """
     marks = ",".join("?" * len(worlds))
     newest = store.rows(
         "SELECT id FROM trajectories AS one JOIN episode_worlds AS placed "
@@ -109,6 +129,6 @@ def read_choices(store: Store, namespace: int, worlds: Sequence[int], structural
         read_steps(store, "namespace = ? AND trajectory_id = ? AND offer IS NOT NULL ORDER BY t", (namespace, ref))
         for (ref,) in reversed(newest)
     )
-    for episode in episodes:
+    for episode in episodes:  # oldest first
         choices.read(episode, structural)
     return choices

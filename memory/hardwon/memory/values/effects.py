@@ -1,22 +1,23 @@
-"""Effects of items per world: where an item helps, where it hurts, and where it is left out for that.
+"""Effects of items per world: where an item helps, where it hurts, and where it is therefore masked.
 
-While an agent learns, items that fit are held back at random (one episode of ten). In each world, the episodes
-that were shown an item are compared with those that it was held back from:
+While an agent learns, matching items are withheld at random (in one of ten episodes). In each world, the episodes that
+showed an item are compared with those that withheld it:
 
     d_w = p_w - q_w,  v_w = p_w (1 - p_w) / (n_w + 2) + q_w (1 - q_w) / (m_w + 2)
 
-with p_w = (won + 1) / (n_w + 2) of the n_w episodes shown, and q_w likewise of the m_w withheld ones (Agresti and
-Caffo 2000: no interval of width 0). Only the last WINDOW episodes of each arm count, so that a world may change.
+with p_w = (won + 1) / (n_w + 2) for the n_w episodes that showed it, and q_w likewise for the m_w that withheld it
+(Agresti and Caffo 2000; the interval never has width 0). Only the last WINDOW episodes of each arm count, so the
+estimate follows changes of a world.
 
-Worlds tell of each other, so each difference is shrunk to the item's mean over its worlds (empirical Bayes,
-DerSimonian and Laird 1986 for the variance tau^2 between worlds, at least SPREAD^2):
+Worlds inform each other: each difference is shrunk towards the item's mean over its worlds (empirical Bayes; the
+variance tau^2 between worlds is by DerSimonian and Laird 1986 and at least SPREAD^2):
 
     mean = sum_w d_w / (v_w + tau^2) / sum_w 1 / (v_w + tau^2)
     effect_w = B_w mean + (1 - B_w) d_w,  B_w = v_w / (v_w + tau^2)
     variance_w = (1 - B_w) v_w + B_w^2 / sum_w 1 / (v_w + tau^2)
 
-An item is masked in a world where the whole 90 % interval of its effect is below 0 and each arm has LEAST episodes.
-A masked item is still shown now and then, as others are now and then withheld; so the mask can be lifted.
+An item is masked in a world if the whole 90 % interval of its effect is below 0 and each arm has at least LEAST
+episodes. A masked item is still shown at random, as other items are withheld at random, so a mask can be lifted.
 """
 
 import json
@@ -31,20 +32,20 @@ from hardwon.memory.storage.world_scores import SCORES, Scores, score_in
 from hardwon.memory.storage.worlds import Worlds
 
 WINDOW = 40
-"""Episodes per item, world and arm that count: the newest."""
+"""Episodes that count per item, world and arm, the newest ones."""
 LEAST = 3
-"""Episodes of each arm before an item may be masked: two failures are chance."""
+"""Episodes that each arm needs before an item may be masked; two failures may be chance."""
 SPREAD = 0.1
-"""The least standard deviation of an item's effect between worlds."""
+"""Least standard deviation of an item's effect between worlds."""
 Z = 1.645
-"""Of a 90 % interval: 5 % on each side."""
+"""Normal quantile of a two-sided 90 % interval."""
 FLOOR = 0.4
-"""A score in a world below which an item is left out there while its effect is not known."""
+"""Score below which an item is masked in a world while its effect there is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """Episodes of one world: how many were shown an item, how many it was held back from, and how many of each won."""
+    """Episodes of one world that showed or withheld an item, and the number of successes among them."""
 
     shown: int = 0
     shown_won: int = 0
@@ -54,23 +55,23 @@ class Arms:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an item does in one world: the difference that showing it makes, with a 90 % interval."""
+    """The effect of an item in one world: the difference that showing it makes, with a 90 % interval."""
 
     world: int
     name: str
     shown: int
     withheld: int
     difference: float | None
-    """Shrunk to the item's mean over worlds; None until it was both shown and withheld there."""
+    """Difference in success rate, shrunk towards the mean over worlds; None until both arms have episodes."""
     low: float | None
     high: float | None
     masked: bool
-    """Whether it is left out in this world."""
+    """Whether recall leaves the item out in this world."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """A shrunk difference and its interval."""
+    """A shrunk difference with its 90 % interval."""
 
     difference: float
     low: float
@@ -78,47 +79,51 @@ class Estimated:
 
 
 def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
-    """Return the effect in each world that has episodes of both arms."""
-    seen = {world: _difference(one) for world, one in arms.items() if one.shown and one.withheld}
-    if not seen:
+    """Return the shrunk effect in each world that has episodes of both arms.
+
+    Args:
+        arms: By world, the episodes that showed or withheld the item.
+    """
+    differences = {world: _difference(counts) for world, counts in arms.items() if counts.shown and counts.withheld}
+    if not differences:
         return {}
-    between = max(SPREAD**2, _variance_between(list(seen.values())))
-    weights = {world: 1.0 / (v + between) for world, (_, v) in seen.items()}
+    between = max(SPREAD**2, _variance_between(list(differences.values())))
+    weights = {world: 1.0 / (v + between) for world, (_, v) in differences.items()}
     total = sum(weights.values())
-    mean = sum(weights[world] * d for world, (d, _) in seen.items()) / total
-    found = {}
-    for world, (d, v) in seen.items():
+    mean = sum(weights[world] * d for world, (d, _) in differences.items()) / total
+    estimates = {}
+    for world, (d, v) in differences.items():
         share = v / (v + between)
         effect = share * mean + (1.0 - share) * d
         margin = Z * math.sqrt((1.0 - share) * v + share**2 / total)
-        found[world] = Estimated(effect, max(-1.0, effect - margin), min(1.0, effect + margin))
-    return found
+        estimates[world] = Estimated(effect, max(-1.0, effect - margin), min(1.0, effect + margin))
+    return estimates
 
 
 def _difference(arms: Arms) -> tuple[float, float]:
-    """Return the smoothed difference of the arms, and its variance."""
+    """Return the smoothed difference of the success rates, and its variance."""
     p = (arms.shown_won + 1) / (arms.shown + 2)
     q = (arms.withheld_won + 1) / (arms.withheld + 2)
     return p - q, p * (1 - p) / (arms.shown + 2) + q * (1 - q) / (arms.withheld + 2)
 
 
-def _variance_between(seen: Sequence[tuple[float, float]]) -> float:
-    """Return by how much the differences vary beyond what chance within each makes (DerSimonian and Laird)."""
-    weights = [1.0 / v for _, v in seen]
+def _variance_between(differences: Sequence[tuple[float, float]]) -> float:
+    """Return the variance between worlds beyond chance within each (DerSimonian and Laird)."""
+    weights = [1.0 / v for _, v in differences]
     total = sum(weights)
-    mean = sum(w * d for w, (d, _) in zip(weights, seen, strict=True)) / total
-    apart = sum(w * (d - mean) ** 2 for w, (d, _) in zip(weights, seen, strict=True))
+    mean = sum(w * d for w, (d, _) in zip(weights, differences, strict=True)) / total
+    dispersion = sum(w * (d - mean) ** 2 for w, (d, _) in zip(weights, differences, strict=True))
     scale = total - sum(w * w for w in weights) / total
-    return max(0.0, (apart - (len(seen) - 1)) / scale) if len(seen) > 1 else 0.0
+    return max(0.0, (dispersion - (len(differences) - 1)) / scale) if len(differences) > 1 else 0.0
 
 
 def hurts(arms: Arms, estimated: Estimated | None) -> bool:
-    """Return whether an item surely hurts in a world."""
+    """Return whether an item hurts in a world: its interval is below 0 and both arms have enough episodes."""
     return estimated is not None and estimated.high < 0 and is_tried(arms)
 
 
 def is_tried(arms: Arms) -> bool:
-    """Return whether both arms have enough episodes to tell."""
+    """Return whether both arms have enough episodes to judge an item."""
     return min(arms.shown, arms.withheld) >= LEAST
 
 
@@ -133,34 +138,34 @@ _USED = (
 
 
 class Effects:
-    """The effects of a namespace's items, read from the usages that were written since it was last asked."""
+    """The effects of a namespace's items, updated from new usages on every query."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
         self._namespace = namespace
         self._last = 0
         self._outcomes: dict[str, dict[tuple[int, bool], _Outcomes]] = {}
-        """By item; by world as it was placed, and whether shown: (usage, won), the newest last."""
+        """By item, then by (world as recorded, whether shown): (usage id, success) pairs, the newest last."""
         self._scores: dict[str, Scores] = {}
         self._masked: dict[str, set[int]] = {}
-        """By item: the worlds where it is left out, as far as told since its episodes changed."""
+        """By item: the worlds that mask it, computed on demand since its episodes last changed."""
         self._left_out: dict[int, frozenset[str]] | None = None
         self.unread = True
-        """Whether there may be usages that were not read."""
+        """Whether there may be usages that have not been read."""
 
     def left_out(self, world: int | None, worlds: Worlds, items: Mapping[str, Item]) -> frozenset[str]:
-        """Return the ids of the items that are masked in a world; pinned ones never are."""
+        """Return the ids of the items that are masked in a world; pinned items are never masked."""
         if self.unread:
             self._read()
         if self._left_out is None:
-            found: defaultdict[int, set[str]] = defaultdict(set)
+            masked: defaultdict[int, set[str]] = defaultdict(set)
             for ref in {*self._outcomes, *self._scores}:
                 if ref in items and not items[ref].pinned:
                     if ref not in self._masked:
                         self._masked[ref] = self._masks(ref, worlds)
                     for number in self._masked[ref]:
-                        found[number].add(ref)
-            self._left_out = {number: frozenset(refs) for number, refs in found.items()}
+                        masked[number].add(ref)
+            self._left_out = {number: frozenset(refs) for number, refs in masked.items()}
         return self._left_out.get(world, frozenset()) if world is not None else frozenset()
 
     def left_out_anywhere(self, worlds: Worlds, items: Mapping[str, Item]) -> bool:
@@ -169,13 +174,17 @@ class Effects:
         return bool(self._left_out)
 
     def score_in(self, item: Item, world: int) -> float:
-        """Return the score of an item in one world, by which it is ranked there."""
+        """Return the score of an item in one world, which ranks it there."""
         if self.unread:
             self._read()
         return score_in(self._scores.get(item.id, {}), world, item.score)
 
     def renew(self, *, worlds: bool = False) -> None:
-        """Tell anew what is masked where: items changed or, with their scores per world, worlds were united."""
+        """Invalidate the masks.
+
+        Args:
+            worlds: Whether worlds were merged; scores per world are then read again, too.
+        """
         self._left_out = None
         if worlds:
             self._masked.clear()
@@ -183,32 +192,32 @@ class Effects:
             self.unread = True
 
     def of(self, item: Item, worlds: Worlds) -> list[Effect]:
-        """Return what an item does in each world that it was shown in, or withheld."""
+        """Return the effect of an item in each world in which it was shown or withheld, ordered by world."""
         if self.unread:
             self._read()
         arms = self._arms(item.id, worlds)
-        found, masked = shrink(arms), set() if item.pinned else self._masks(item.id, worlds)
+        estimates, masked = shrink(arms), set() if item.pinned else self._masks(item.id, worlds)
         return [
             Effect(
                 world,
                 worlds.get(world).name,
-                one.shown,
-                one.withheld,
-                found[world].difference if world in found else None,
-                found[world].low if world in found else None,
-                found[world].high if world in found else None,
+                counts.shown,
+                counts.withheld,
+                estimates[world].difference if world in estimates else None,
+                estimates[world].low if world in estimates else None,
+                estimates[world].high if world in estimates else None,
                 world in masked,
             )
-            for world, one in sorted(arms.items())
+            for world, counts in sorted(arms.items())
         ]
 
     def _masks(self, ref: str, worlds: Worlds) -> set[int]:
-        """The worlds where an item is left out: by its effect or, while that is not known, by its score there."""
+        """Return the worlds that mask an item: by its effect or, until that is known, by its score there."""
         arms = self._arms(ref, worlds)
-        found = shrink(arms)
-        masked = {world for world, one in arms.items() if hurts(one, found.get(world))}
+        estimates = shrink(arms)
+        masked = {world for world, counts in arms.items() if hurts(counts, estimates.get(world))}
         scores = self._scores.get(ref, {})
-        if len(scores) > 1:  # of a single world it is the item's own, which recall looks at
+        if len(scores) > 1:  # with a single world it equals the item's own score, which recall checks itself
             masked |= {
                 world
                 for world, (score, _) in scores.items()
@@ -217,23 +226,24 @@ class Effects:
         return masked
 
     def _arms(self, ref: str, worlds: Worlds) -> dict[int, Arms]:
-        """Count the newest episodes of each world that stands; those united with it are of it."""
-        kept: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
+        """Count the newest episodes of each world; merged worlds are counted together."""
+        outcomes_by_arm: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
         for (world, shown), outcomes in self._outcomes.get(ref, {}).items():
-            kept[worlds.standing_for(world), shown] += outcomes
-        won = {where: [success for _, success in sorted(some)[-WINDOW:]] for where, some in kept.items()}
+            outcomes_by_arm[worlds.standing_for(world), shown] += outcomes
+        successes = {arm: [success for _, success in sorted(pairs)[-WINDOW:]] for arm, pairs in outcomes_by_arm.items()}
         return {
             world: Arms(
-                *_counts(won.get((world, True), ())),
-                *_counts(won.get((world, False), ())),
+                *_counts(successes.get((world, True), ())),
+                *_counts(successes.get((world, False), ())),
             )
-            for world in {world for world, _ in won}
+            for world in {world for world, _ in successes}
         }
 
     def _read(self) -> None:
-        """Read the usages that were written since, and the scores of their items."""
+        """Read new usages and the scores of their items."""
         self.unread = False
         episodes: dict[tuple[str, str], tuple[int, int, int, bool]] = {}
+        # One entry per item and episode: an item both withheld and shown in an episode counts as shown.
         for number, ref, episode, mode, world, success in self._store.rows(_USED, (self._last, self._namespace)):
             self._last = number
             shown = mode != "withheld" or episodes.get((ref, episode), (0, 0, 0, False))[-1]
@@ -246,16 +256,17 @@ class Effects:
             self._left_out = None
 
     def _read_scores(self, changed: set[str] | None) -> None:
-        """Read the scores per world of the items that were used since; None for all."""
-        of = "" if changed is None else " AND item_id IN (SELECT value FROM json_each(?))"
-        asked = () if changed is None else (json.dumps(sorted(changed)),)
+        """Read the scores per world of these items, or of all items if None is given."""
+        condition = "" if changed is None else " AND item_id IN (SELECT value FROM json_each(?))"
+        parameters = () if changed is None else (json.dumps(sorted(changed)),)
         for ref in self._scores.keys() | self._outcomes.keys() if changed is None else changed:
             self._scores.pop(ref, None)
             self._masked.pop(ref, None)
-        for ref, world, score, uses in self._store.rows(SCORES + of, (self._namespace, *asked)):
+        for ref, world, score, uses in self._store.rows(SCORES + condition, (self._namespace, *parameters)):
             self._scores.setdefault(ref, {})[world] = score, uses
 
 
 def _counts(won: Iterable[int]) -> tuple[int, int]:
-    some = list(won)
-    return len(some), sum(some)
+    """Return the number of episodes and of successes."""
+    outcomes = list(won)
+    return len(outcomes), sum(outcomes)

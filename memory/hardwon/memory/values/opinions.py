@@ -1,8 +1,8 @@
-"""Opinions: how far untrusted writers may move the score of an item by saying that it helped or misled them.
+"""Feedback of untrusted writers: how far it may move the score of an item.
 
-What a writer said is kept in the library's file, so that a restarted server forgets nothing of it. One writer says
-one thing of an item for each episode, moves it by at most `MOST` in all, and never takes an item below the score at
-which it is no longer recalled: only trusted feedback and outcomes do that.
+Feedback is stored in the library, so it survives a restart of the server. Each writer may rate an item once per episode
+and moves it by at most `MOST` in total. Untrusted feedback never takes an item below the score at which recall drops
+it; only trusted feedback and outcomes can do that.
 """
 
 from sqlite3 import Connection
@@ -13,24 +13,40 @@ from hardwon.memory.records import Item
 from .effects import FLOOR
 
 LEAST = 0.1
-"""How far one opinion moves an item's score towards 1 or 0."""
+"""Share of the distance to 1 or 0 by which one opinion moves an item's score."""
 MOST = 0.15
-"""How far one untrusted writer moves the score of one item in all."""
+"""Largest total change of an item's score by one untrusted writer."""
 
 
-def moved(connection: Connection, namespace: int, item: Item, helped: bool, writer: str, episode: str) -> float:
-    """Return the score of an item after an untrusted writer's opinion, and keep that opinion.
+def record_opinion(
+    connection: Connection, namespace: int, item: Item, helped: bool, writer: str, episode: str
+) -> float:
+    """Record an untrusted writer's feedback on an item, and return the item's new score.
 
-    Raises: TooMuchFeedback for a second opinion on an item in one episode.
+    Args:
+        connection: An open transaction.
+        namespace: The number of the namespace.
+        item: The rated item.
+        helped: Whether the item helped.
+        writer: Name of the writer.
+        episode: Id of the episode in which the item was shown.
+
+    Returns:
+        The score in [0, 1], rounded to 4 decimals.
+
+    Raises:
+        TooMuchFeedback: If the writer already rated the item in this episode.
     """
-    said = connection.execute(
+    opinions = connection.execute(
         "SELECT episode, moved FROM opinions WHERE namespace = ? AND item_id = ? AND writer = ?",
         (namespace, item.id, writer),
     ).fetchall()
-    if any(one == episode for one, _ in said):
-        raise TooMuchFeedback(f"you said already whether {item.id} helped in this episode. Speak of it after the next.")
+    if any(rated == episode for rated, _ in opinions):
+        raise TooMuchFeedback(
+            f"{item.id} already has your feedback for this episode. Send feedback again after the next episode."
+        )
     wanted = LEAST * (float(helped) - item.score)
-    left = max(0.0, MOST - sum(abs(float(by)) for _, by in said))
+    left = max(0.0, MOST - sum(abs(float(by)) for _, by in opinions))
     score = item.score + max(-left, min(left, wanted))
     if not helped:
         score = max(score, min(item.score, FLOOR))

@@ -1,6 +1,6 @@
-"""Tables of values that follow the library's steps: read from a file where there is one, then from the steps.
+"""Value tables that follow the library's steps: loaded from a cache file if there is one, then updated from new steps.
 
-One table has all steps of a namespace; where a `WorldMap` is given, the keys of each step begin with its world.
+One table holds all steps of a namespace. With a `WorldMap`, the keys of each step are prefixed with its world.
 """
 
 import json
@@ -23,21 +23,25 @@ logger = logging.getLogger("hardwon.memory")
 
 MAX_ID = 2**63 - 1
 _READ = 8192
+"""Rows per query."""
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 
 HEARD, ALONE = "", " one writer"
-"""Whose steps a table has: the trusted ones, or those of the only writer there is, who is not trusted."""
+"""Whose steps a table contains: those of trusted writers, or those of the only writer, who is untrusted."""
 _FILTERS = {HEARD: "AND witness = 0 ", ALONE: ""}
 
 
 def heard_in(store: Store, namespace: int) -> str:
-    """Return whose steps count in a namespace: an untrusted writer's count while nobody else has written there."""
+    """Return whose steps count in a namespace: `HEARD` or `ALONE`.
+
+    The steps of an untrusted writer count only while nobody else has written to the namespace.
+    """
     (writers,) = store.rows("SELECT count(*), sum(name != '') FROM writers WHERE namespace = ?", (namespace,))
     return ALONE if tuple(writers) == (1, 1) else HEARD
 
 
 class FiledValues:
-    """One table, and up to which step it is read and saved."""
+    """A value table, with the last step it contains and the last step saved to its cache file."""
 
     def __init__(
         self,
@@ -48,7 +52,15 @@ class FiledValues:
         *,
         witness: int | None = None,
     ) -> None:
-        """Read the steps that count in a namespace, or those of one untrusted writer alone, which have no file."""
+        """Create an unread table.
+
+        Args:
+            store: The library.
+            namespace: The number of the namespace.
+            sidecar: The cache files of the namespace.
+            worlds: If given, keys are prefixed with the world of each step.
+            witness: If given, only the steps of this untrusted writer are read, and the table has no cache file.
+        """
         self._witness = witness
         self._store = store
         self._namespace = namespace
@@ -62,17 +74,17 @@ class FiledValues:
         self._filed = 0
         self._saved = 0
         self.unread = True
-        """Whether there may be steps that the table has not."""
+        """Whether there may be steps that the table does not contain."""
 
     @property
     def is_read(self) -> bool:
-        """Whether anybody asked for the table yet."""
+        """Return whether the table has been read."""
         return self._table is not None
 
     def read(self) -> ValueTable:
-        """Return the table, brought up to the truth."""
+        """Return the table, updated with all new steps."""
         if self._witness is None and self.unread and (heard := heard_in(self._store, self._namespace)) != self._heard:
-            self._heard, self._table = heard, None  # a first writer beside the untrusted one: its steps count no more
+            self._heard, self._table = heard, None  # a second writer appeared: the untrusted steps no longer count
             self._last_step = self._filed = self._saved = 0
         if self._table is None:
             saved = self._sidecar.load(self._name, self._made) if self._witness is None else None
@@ -85,19 +97,21 @@ class FiledValues:
             with self._store.snapshot():
                 self.read_steps(self._table)
             if self._filed - before >= SAVE_AFTER or self._filed - self._saved >= max(SAVE_AFTER, self._saved):
-                self.save()  # what took long to read, or has doubled; the rest at closing
+                self.save()  # the read was long or the table doubled; the rest is saved on close
         return self._table
 
     @property
     def _counted(self) -> str:
+        """Return the SQL condition on the steps that count."""
         return _FILTERS[self._heard] if self._witness is None else f"AND witness = {self._witness:d} "
 
     @property
     def _made(self) -> str:
+        """Return the string that identifies how the cache file was made; a file with another string is stale."""
         return f"{MADE}{self._of_worlds}{self._heard}"
 
     def save(self) -> None:
-        """Write the table to its file, where that is much behind."""
+        """Write the table to its cache file if that is far behind."""
         if (
             self._table is not None
             and self._witness is None
@@ -109,8 +123,14 @@ class FiledValues:
             self._saved = self._filed
 
     def read_steps(self, values: ValueTable, newest: int = MAX_ID) -> None:
-        """File the steps that were recorded since."""
-        # few steps among many of others are found by the namespace's index, all others in the order of their ids
+        """Add the steps that were recorded since the last call.
+
+        Args:
+            values: The table to add them to.
+            newest: Id of the last step to read.
+        """
+        # A namespace with few steps is read by its index. Otherwise the unary plus disables that index, because
+        # SQLite would sort the whole namespace for every batch; scanning by id needs no sort.
         few = "SELECT count(*) FROM (SELECT 1 FROM steps WHERE namespace = ? LIMIT ?)"
         plus = "" if not self._last_step and self._store.rows(few, (self._namespace, _READ))[0][0] < _READ else "+"
         query = (
@@ -120,53 +140,61 @@ class FiledValues:
         texts: dict[int, str] = {}
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
             rows = _whole_episodes(rows)
-            filed = _numbers_of(rows)
-            unknown = sorted({number for numbers in filed for number in numbers if number not in texts})
+            ids_of_steps = _parse_key_ids(rows)
+            unknown = sorted({number for numbers in ids_of_steps for number in numbers if number not in texts})
             texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
-            for numbers, (step_id, _, value, _, action, episode), known in zip(filed, rows, _judged(rows), strict=True):
-                keys = self._keyed([texts[number] for number in numbers if number in texts], action, episode, known)
-                value = bounded(value)  # older files hold any return
-                values.add(keys, value, step_id, action=action, bad=known.bad, lost=known.lost, episode=known.episode)
-                if known.again is not None and keys and self._worlds is None:
-                    self._count_again(values, action, value, step_id, known)
+            for numbers, (step_id, _, value, _, action, episode), evidence in zip(
+                ids_of_steps, rows, _judge_steps(rows), strict=True
+            ):
+                keys = self._keyed([texts[number] for number in numbers if number in texts], action, episode, evidence)
+                value = bounded(value)  # older files may hold unbounded returns
+                values.add(
+                    keys, value, step_id, action=action, bad=evidence.bad, lost=evidence.lost, episode=evidence.episode
+                )
+                if evidence.again is not None and keys and self._worlds is None:
+                    self._count_again(values, action, value, step_id, evidence)
             self._last_step = rows[-1][0]
             self._filed += len(rows)
 
     @staticmethod
-    def _count_again(values: ValueTable, action: str, value: float, step_id: int, known: Evidence) -> None:
-        """Count the repetition of a failed call: for its form, and for all forms."""
-        form, bad = parse_action(action).template, bool(known.again)
-        values.add([again_key(form)], value, step_id, action=action, bad=bad, episode=known.episode)
-        values.add([ANY_AGAIN], value, step_id, action=form, bad=bad, episode=known.episode)
+    def _count_again(values: ValueTable, action: str, value: float, step_id: int, evidence: Evidence) -> None:
+        """Count the repetition of a failed call, both for the form of the call and for all forms."""
+        form, bad = parse_action(action).template, bool(evidence.again)
+        values.add([again_key(form)], value, step_id, action=action, bad=bad, episode=evidence.episode)
+        values.add([ANY_AGAIN], value, step_id, action=form, bad=bad, episode=evidence.episode)
 
-    def _keyed(self, keys: list[str], action: str, episode: str, known: Evidence) -> list[str]:
-        """The keys of a step in this table; an outage is filed under none that counts failures."""
+    def _keyed(self, keys: list[str], action: str, episode: str, evidence: Evidence) -> list[str]:
+        """Return the keys of a step in this table; an outage has no keys that count failures."""
         if self._worlds is not None:
             world = self._worlds.of(episode)
             return [] if world is None else [in_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
-        if not known.counts:
+        if not evidence.counts:
             return [key for key in keys if not key.startswith(GUARD_MARK)]
         return [*keys, *call_keys(action)] if keys else keys
 
 
 def _whole_episodes(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows without the last episode's, where it may go on beyond them; one that fills them all is taken as it is."""
+    """Drop the last episode of a batch of rows, because it may continue beyond the batch.
+
+    An episode that fills the whole batch is kept as it is.
+    """
     if len(rows) < _READ or rows[0][-1] == rows[-1][-1]:
         return rows
     begun = next(at for at in range(len(rows) - 1, -1, -1) if rows[at][-1] != rows[-1][-1])
     return rows[: begun + 1]
 
 
-def _numbers_of(rows: list[tuple[Any, ...]]) -> list[list[int]]:
-    """Return the numbers of the keys of each step; a step whose row is damaged is filed under none."""
+def _parse_key_ids(rows: list[tuple[Any, ...]]) -> list[list[int]]:
+    """Return the key ids of each step; a step with a damaged row has none."""
     try:
-        found: list[list[int]] = json.loads(f"[{','.join(row[1] for row in rows)}]")
-        return found
+        key_ids: list[list[int]] = json.loads(f"[{','.join(row[1] for row in rows)}]")
+        return key_ids
     except (ValueError, TypeError):
-        return [_numbers(row) for row in rows]
+        return [_parse_row(row) for row in rows]
 
 
-def _numbers(row: tuple[Any, ...]) -> list[int]:
+def _parse_row(row: tuple[Any, ...]) -> list[int]:
+    """Return the key ids of one row, or none with a warning if the row is damaged."""
     try:
         return [int(number) for number in json.loads(row[1])]
     except (ValueError, TypeError):
@@ -174,15 +202,15 @@ def _numbers(row: tuple[Any, ...]) -> list[int]:
         return []
 
 
-def _judged(rows: list[tuple[Any, ...]]) -> Iterator[Evidence]:
-    """What each step says of its call, episode by episode."""
+def _judge_steps(rows: list[tuple[Any, ...]]) -> Iterator[Evidence]:
+    """Yield the evidence of each step about its call, episode by episode."""
     for _, episode in groupby(rows, key=lambda row: row[-1]):
         steps = list(episode)
         yield from evidence_of([(row[4], row[3]) for row in steps], steps[0][0])
 
 
-def read_anew(store: Store, namespace: int) -> ValueTable:
-    """Return the values of the steps that are there, whatever a file says."""
+def rebuild_values(store: Store, namespace: int) -> ValueTable:
+    """Return the values of all recorded steps, ignoring the cache file."""
     truth, values = FiledValues(store, namespace, Sidecar(store, namespace)), ValueTable()
     truth._heard = heard_in(store, namespace)
     truth.read_steps(values)
@@ -190,9 +218,12 @@ def read_anew(store: Store, namespace: int) -> ValueTable:
 
 
 def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> str:
-    """Return how the file of a namespace's values differs from its steps; empty when it does not, or is not there.
+    """Compare the cache file of a namespace's values with its steps.
 
-    A file of worlds that were united since is no fault: it is passed over when it is next opened.
+    A file from before worlds were merged is not a problem; it is ignored the next time it is opened.
+
+    Returns:
+        The problem in words, or an empty string if there is none or no file.
     """
     sidecar, worlds = Sidecar(store, namespace), None
     if per_world:

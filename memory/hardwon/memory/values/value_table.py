@@ -1,8 +1,8 @@
-"""What past steps say about an action: mean returns under keys from general to special.
+"""Mean returns and failures of past steps by key, from general keys to specific ones.
 
-A derived index: rebuilt from the library's steps at any time, in the order of their ids, so that
-the same steps give the same numbers in any process. A large table is kept as arrays in a file (see
-`storage.cache_files`): opened, a cell is made when it is first asked for, to the same numbers bit by bit.
+The table is a derived index. It can be rebuilt from the library's steps at any time; they are added in the order of
+their ids, so every process gets the same numbers. A large table is stored as arrays in a cache file (see
+`storage.cache_files`). Each cell is decoded on first access, bit for bit the same.
 """
 
 import zlib
@@ -19,48 +19,59 @@ from hardwon.memory.records import Estimate
 from hardwon.memory.situations.keys import CONTEXT_KEY, KEYS_VERSION
 
 MEMORY = 50
-"""Steps a mean remembers: older ones fade, so that returns of a weaker policy do not linger."""
+"""Number of steps in the moving mean; older steps fade, so returns of a weaker policy do not linger."""
 GENERALITY = 0.6
-"""What a key weighs against the next more special one, at equal evidence."""
+"""Weight of a key relative to the next more specific one, at equal evidence."""
 SPREAD = 0.02
-"""Variance that two imagined steps bring to every key, so that two equal returns prove little."""
+"""Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
 ABSENT = 16_384
-"""Keys of which it is remembered that nothing is stored under them: some 3 MB at most."""
+"""Keys remembered as absent from the stored table; at most about 3 MB."""
 MADE = f"cells 4 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
-"""What the numbers of a cell depend on, for files that hold some."""
+"""Identifies the parameters that cells depend on; cache files with another value are stale."""
 
 
 @dataclass(slots=True)
 class Cell:
-    """The steps filed under one key."""
+    """Statistics of the steps filed under one key."""
 
     n: int = 0
     mean: float = 0.0
     variance: float = 0.0
     precision: float = 0.0
-    """Remembered steps over their variance, smoothed by SPREAD: how firmly the mean is known."""
+    """Number of remembered steps over their variance, smoothed by SPREAD."""
     bad: int = 0
+    """Steps that are evidence against the action."""
     lost: int = 0
-    """Of the bad ones, those that lost the task."""
+    """Bad steps that lost the task."""
     bad_action: str = ""
     several_bad: bool = False
-    """Whether different actions failed: what one of them did says nothing of the others."""
+    """Whether different actions failed; with one action, nothing follows for the others."""
     streak: int = 0
-    """Of the bad ones, those since the last good one."""
+    """Bad steps since the last good one."""
     bad_episodes: int = 0
-    """Episodes that the bad ones are of."""
+    """Number of episodes with bad steps."""
     bad_in: int = field(default=0, compare=False)
-    """The episode of the last bad one; episodes are filed whole, one after the other."""
+    """Episode of the last bad step; this suffices because episodes are filed whole, one after another."""
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
 
     def add(
         self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False, episode: int = 0
     ) -> None:
+        """Add one step.
+
+        Args:
+            value: Discounted return of the step.
+            step_id: Id of the step.
+            action: The action, to recognize whether different actions failed.
+            bad: Whether the step is evidence against the action.
+            lost: Whether the step lost the task.
+            episode: A number that all steps of one episode share.
+        """
         self.n += 1
-        remembered = min(self.n, MEMORY)
+        remembered = min(self.n, MEMORY)  # Welford's update, exponential once MEMORY steps are reached
         error = value - self.mean
         self.mean += error / remembered
         self.variance += (error * (value - self.mean) - self.variance) / remembered
@@ -93,11 +104,11 @@ _NUMBERS: Mapping[str, type] = {
 _TEXTS = ("key", "bad_action")
 _STEPS = ("steps", "bad_steps")
 _ODD = "surrogatepass"
-"""Half a surrogate pair is no reason to fail."""
+"""Error handler of the text codec: lone surrogates from broken input must not fail."""
 
 
 class StoredCells:
-    """Cells as arrays, in the order of their keys' checksums, by which they are found."""
+    """Cells stored as arrays, sorted by the checksums of their keys for binary search."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._arrays = arrays
@@ -105,7 +116,7 @@ class StoredCells:
 
     @staticmethod
     def arrays(cells: Mapping[str, Cell]) -> dict[str, NDArray[Any]]:
-        """What cells look like in a file."""
+        """Return the arrays that represent cells in a file."""
         ordered = sorted((zlib.crc32(_encoded(key)), key) for key in cells)
         values = [cells[key] for _, key in ordered]
         arrays: dict[str, NDArray[Any]] = {"sum": np.array([number for number, _ in ordered], dtype=np.uint32)}
@@ -127,25 +138,25 @@ class StoredCells:
         return len(self._sums)
 
     def find(self, key: str) -> Cell | None:
-        """The cell of a key, made anew at every call."""
+        """Return the cell of a key, or None; every call decodes a new cell."""
         encoded = _encoded(key)
         number = zlib.crc32(encoded)
         at = bisect_left(self._sums, number)
         while at < len(self._sums) and self._sums[at] == number:
-            if self._part("key", at).tobytes() == encoded:
+            if self._part("key", at).tobytes() == encoded:  # checksums can collide
                 return self._cell(at)
             at += 1
         return None
 
     def all(self) -> dict[str, Cell]:
-        """Every cell."""
+        """Return all cells by key."""
         arrays = self._arrays
         numbers = zip(*(arrays[name].tolist() for name in _NUMBERS), strict=True)
         keys, actions = (self._texts(name) for name in _TEXTS)
         steps, bad_steps = (self._lists(name) for name in _STEPS)
         return {
-            key: _cell(figures, action, some, bad)
-            for key, figures, action, some, bad in zip(keys, numbers, actions, steps, bad_steps, strict=True)
+            key: _cell(figures, action, step_ids, bad_ids)
+            for key, figures, action, step_ids, bad_ids in zip(keys, numbers, actions, steps, bad_steps, strict=True)
         }
 
     def _cell(self, at: int) -> Cell:
@@ -168,6 +179,7 @@ class StoredCells:
 
 
 def _cell(figures: Sequence[Any], action: str, steps: list[int], bad_steps: list[int]) -> Cell:
+    """Build a cell from its decoded columns."""
     n, mean, variance, precision, bad, lost, several_bad, streak, bad_episodes = figures
     return Cell(n, mean, variance, precision, bad, lost, action, several_bad, streak, bad_episodes, 0, steps, bad_steps)
 
@@ -177,23 +189,23 @@ def _encoded(text: str) -> bytes:
 
 
 def _starts(parts: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
-    """Where each part begins, and where the last one ends."""
+    """Return the offset of each part in their concatenation, and the total length, (n + 1,) int64."""
     return np.array([0, *accumulate(map(len, parts))], dtype=np.int64)
 
 
 class ValueTable:
-    """Mean discounted return and failures of past steps, by key."""
+    """Mean discounted returns and failures of past steps, by key."""
 
     def __init__(self, stored: StoredCells | None = None) -> None:
         self._cells: dict[str, Cell] = {}
         self._stored = stored
         self._absent: set[str] = set()
-        """Keys that were asked for and are not stored: most keys of an action are of no step."""
+        """Looked-up keys that are not stored; most keys of an action have no steps."""
         self._touched: dict[str, None] | None = None if stored else {}
 
     @property
     def cells(self) -> dict[str, Cell]:
-        """Every cell, by its key."""
+        """Return all cells by key; this decodes the whole stored table."""
         if self._stored is not None:
             self._cells = {**self._stored.all(), **self._cells}
             self._stored = None
@@ -201,23 +213,23 @@ class ValueTable:
 
     @property
     def touched(self) -> dict[str, None]:
-        """Keys that got steps since evolution last looked, in order; after opening, all."""
+        """Return the keys with new steps since evolution last ran, in order; after loading, all keys."""
         if self._touched is None:
             self._touched = dict.fromkeys(self.cells)
         return self._touched
 
     def cell(self, key: str) -> Cell | None:
-        """The steps filed under a key, if there are any."""
-        found = self._cells.get(key)
-        if found is None and self._stored is not None and key not in self._absent:
-            found = self._stored.find(key)
-            if found is not None:
-                self._cells[key] = found
+        """Return the cell of a key, or None."""
+        cell = self._cells.get(key)
+        if cell is None and self._stored is not None and key not in self._absent:
+            cell = self._stored.find(key)
+            if cell is not None:
+                self._cells[key] = cell
             else:
                 if len(self._absent) >= ABSENT:
                     self._absent.clear()
                 self._absent.add(key)
-        return found
+        return cell
 
     def add(
         self,
@@ -230,7 +242,17 @@ class ValueTable:
         lost: bool = False,
         episode: int = 0,
     ) -> None:
-        """File one step under all its keys; `episode` is any number that the steps of one episode share."""
+        """File one step under all its keys.
+
+        Args:
+            keys: The keys of the step.
+            value: Discounted return of the step.
+            step_id: Id of the step.
+            action: The action, to recognize whether different actions failed.
+            bad: Whether the step is evidence against the action.
+            lost: Whether the step lost the task.
+            episode: A number that all steps of one episode share.
+        """
         for key in keys:
             cell = self.cell(key)
             if cell is None:
@@ -240,22 +262,30 @@ class ValueTable:
                 self._touched[key] = None
 
     def estimate(self, keys: Sequence[str], context: str = "") -> Estimate:
-        """The value of an action with these keys, most general first.
+        """Estimate the value of an action by a weighted mean over its keys.
 
             v = sum_k w_k m_k / sum_k w_k,   w_k = GENERALITY^(K - k) n_k / variance_k
 
-        A key whose past returns agree speaks louder than one whose returns scatter; a key without
-        steps says nothing. No key known: value 0.
+        A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight.
+
+        Args:
+            keys: The keys of the action, the most general first.
+            context: The context of the action, copied into the estimate.
+
+        Returns:
+            The estimate; its value is 0 if no key has steps.
         """
         total = weight = 0.0
-        special = Cell()
-        known = ""
+        most_specific = Cell()
+        key_of_cell = ""
         for key in keys:
             cell = self.cell(key)
             if cell is not None:
                 total = GENERALITY * total + cell.precision * cell.mean
                 weight = GENERALITY * weight + cell.precision
-                special, known = cell, key
-        familiar = self.cell(keys[CONTEXT_KEY]) if len(keys) > CONTEXT_KEY else None
+                most_specific, key_of_cell = cell, key
+        in_context = self.cell(keys[CONTEXT_KEY]) if len(keys) > CONTEXT_KEY else None
         value = total / weight if weight else 0.0
-        return Estimate(value, special.n, known, familiar.n if familiar else 0, tuple(special.steps), context)
+        return Estimate(
+            value, most_specific.n, key_of_cell, in_context.n if in_context else 0, tuple(most_specific.steps), context
+        )

@@ -1,7 +1,7 @@
-"""Values of actions per world: what past steps of one environment and kind of task say about an action.
+"""Action values per world: estimates from past steps of one environment and kind of task.
 
-A library of a single world has one table of values, which is used as it is. Where there are several, the steps are
-filed a second time, under keys that begin with their world, so that no game's returns reach another's.
+A library with a single world uses its one value table. With several worlds, steps are filed a second time under keys
+prefixed with their world, so returns of one game do not affect another.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,16 @@ from hardwon.memory.storage.worlds import SELECT, Worlds, read_worlds
 from .value_table import ValueTable
 
 _MARK = "\x1f"
+"""Separates the world from the key."""
 
 
 def in_world(world: int, key: str) -> str:
-    """Return a key as it is filed for one world."""
+    """Return a key with the prefix of a world."""
     return f"{world}{_MARK}{key}"
 
 
 class WorldMap:
-    """The worlds of a namespace, and which episode belongs to which."""
+    """The worlds of a namespace and the world of each episode."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -32,14 +33,14 @@ class WorldMap:
         self.worlds = Worlds()
 
     def read(self) -> bool:
-        """Read the worlds; return whether worlds were united, so that what was filed per world must be filed anew."""
+        """Read the worlds, and return whether some were merged, which makes all data per world stale."""
         before = self.worlds.aliases
         self.worlds = read_worlds(self._store.rows(SELECT, (self._namespace,)))
         self._read = False
         return self.worlds.aliases != before
 
     def of(self, trajectory_id: str) -> int | None:
-        """Return the world of an episode; None of one that was excluded."""
+        """Return the world of an episode, or None if the episode was excluded."""
         if not self._read:
             self._read = True
             rows = self._store.rows(
@@ -51,7 +52,14 @@ class WorldMap:
 
 
 def estimate_in(values: ValueTable, world: int, keys: Sequence[str], context: str = "") -> Estimate:
-    """Return the estimate of an action from the steps of one world."""
-    found = values.estimate([in_world(world, key) for key in keys], context)
-    key = found.key.partition(_MARK)[2]
-    return Estimate(found.value, found.n, key, found.tried, found.steps, found.context)
+    """Estimate the value of an action from the steps of one world.
+
+    Args:
+        values: A table with keys per world.
+        world: The world.
+        keys: The keys of the action without prefix, the most general first.
+        context: The context of the action, copied into the estimate.
+    """
+    estimate = values.estimate([in_world(world, key) for key in keys], context)
+    key = estimate.key.partition(_MARK)[2]
+    return Estimate(estimate.value, estimate.n, key, estimate.tried, estimate.steps, estimate.context)
