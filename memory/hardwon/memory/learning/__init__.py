@@ -1,1 +1,1 @@
-"""Turn recorded episodes into items, and credit items with outcomes."""
+"""Learning: turn recorded episodes into items, and credit items with outcomes."""

@@ -1,7 +1,7 @@
-"""Distilling: what was recorded since the last time becomes items, within the rate limits.
+"""Consolidation: turn what was recorded since the last run into items, within the rate limits.
 
-What is proposed is for `learning.rule_mining` (from counts) and `learning.skill_mining` (from episodes) to say; what
-comes in, for the `curator`. Here is remembered what was read and proposed already; nothing here is durable.
+`learning.rule_mining` proposes items from counts and `learning.skill_mining` from episodes. The `curator` decides which
+ones are admitted. This module remembers what was already read and proposed. Nothing here is durable.
 """
 
 import logging
@@ -26,14 +26,14 @@ from .untrusted_writers import Voices, in_general
 logger = logging.getLogger("hardwon.memory")
 
 EPISODES_READ = 500
-"""Newest episodes that the first `evolve` of a process reads for skills and remedies."""
+"""Number of newest episodes that the first `evolve` of a process reads for skills and remedies."""
 
 Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
-"""A candidate, with what to call when it was put before the curator, and when it has to wait."""
+"""A candidate, a callback for when it was submitted to the curator, and one for when it has to wait."""
 
 
 class Distiller:
-    """What one process proposes for one namespace."""
+    """The proposals of one process for one namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -42,41 +42,46 @@ class Distiller:
         self.start_over()
 
     def start_over(self) -> None:
-        """Propose everything again: what was proposed was not written."""
+        """Forget all proposals, so that everything is proposed again; used if they were not written."""
         self._evolution, self._induction, self._read_up_to = Evolution(), Induction(), 0
         self._idle = IdleWatch(self._store, self._namespace)
         self._voices = Voices(self._store, self._namespace)
         self._heard = ""
 
     def keep(self, episodes: Sequence[Trajectory]) -> None:
-        """Keep episodes that this process just filed, so that they need not be read again."""
+        """Keep episodes that this process just recorded, so that they need not be read again."""
         for stored in episodes[-EPISODES_READ:]:
             if len(self._just_recorded) < EPISODES_READ:
                 self._just_recorded[stored.id] = stored
 
     def forget(self) -> None:
-        """Drop what was kept."""
+        """Drop the kept episodes."""
         self._just_recorded.clear()
 
     def read(self, trajectory: Callable[[str], Trajectory]) -> None:
-        """Read what was recorded since the last time, by this process or another, for skills and remedies."""
-        heard = heard_in(self._store, self._namespace)
-        if heard != self._heard:  # the only writer was not trusted, and now there is another one
+        """Read the episodes recorded since the last call, by any process, for skills and remedies.
+
+        Args:
+            trajectory: Loads an episode by its id.
+        """
+        writers = heard_in(self._store, self._namespace)
+        if writers != self._heard:  # a second writer joined an untrusted one: the counts change
             self.start_over()
-            self._heard = heard
-        new = self._store.rows(
+            self._heard = writers
+        changes = self._store.rows(
             "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' "
             "ORDER BY seq DESC LIMIT ?",
             (self._read_up_to, self._namespace, EPISODES_READ),
         )
-        for seq, ref in reversed(new):
-            known = self._just_recorded.get(ref)
-            self._read_up_to = seq
+        for seq, ref in reversed(changes):
+            kept = self._just_recorded.get(ref)
+            self._read_up_to = seq  # before loading: a damaged episode must not be read again on every call
             try:
-                episode = trajectory(ref) if known is None else known
+                episode = trajectory(ref) if kept is None else kept
             except LibraryDamaged as error:
-                logger.warning("episode %s is not learned from: %s", ref, error)
+                logger.warning("episode %s is damaged and skipped: %s", ref, error)
                 continue
+            # Untrusted episodes are mined per writer, unless their writer is the only one.
             if episode.trust == "untrusted" and self._heard != ALONE:
                 self._voices.read(episode)
             else:
@@ -84,80 +89,105 @@ class Distiller:
         self._just_recorded.clear()
 
     def proposals(self, values: ValueTable) -> list[Proposal]:
-        """Every candidate."""
+        """Return all candidates."""
         if self._heard == ALONE:
-            return proposals_of(self._evolution, self._induction, values, self._of_the_only_writer)
-        return [*proposals_of(self._evolution, self._induction, values, _as_it_is), *self._voices.proposals(values)]
+            return proposals_of(self._evolution, self._induction, values, self._generalize)
+        return [
+            *proposals_of(self._evolution, self._induction, values, _keep_unchanged),
+            *self._voices.proposals(values),
+        ]
 
     @staticmethod
-    def _of_the_only_writer(item: Item, pattern: str) -> Item | None:
-        """Return an item of the only writer, who is not trusted: in general words; what acts waits in quarantine."""
-        told = in_general(item, pattern)
-        return replace(told, trust="untrusted") if told is not None and told.steps else told
+    def _generalize(item: Item, pattern: str) -> Item | None:
+        """Return an item of a single untrusted writer in general words, or None.
+
+        Items with steps become untrusted, so they wait in quarantine.
+        """
+        general = in_general(item, pattern)
+        return replace(general, trust="untrusted") if general is not None and general.steps else general
 
     def released(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Guardrails that the counts do not support any more, and why."""
-        known = list(items)
-        found = list(self._evolution.released(values, iter(known)))
+        """Return the guardrails that the counts no longer support, each with the reason."""
+        all_items = list(items)
+        released = list(self._evolution.released(values, iter(all_items)))
         if self._heard == ALONE:
-            return found
-        over = {item.id for item, _ in found}
-        of_others = (
-            item for item in known if item.writer == "rules" and item.forbids and values.cell(guard_key(item)) is None
+            return released
+        released_ids = {item.id for item, _ in released}
+        uncounted = (
+            item
+            for item in all_items
+            if item.writer == "rules" and item.forbids and values.cell(guard_key(item)) is None
         )
-        why = "it works for other writers"
+        reason = "it works for other writers"
         return [
-            *found,
-            *((one, why) for one in of_others if one.id not in over and self._voices.is_outweighed(one, values)),
+            *released,
+            *(
+                (item, reason)
+                for item in uncounted
+                if item.id not in released_ids and self._voices.is_outweighed(item, values)
+            ),
         ]
 
     def idle(self, derived: Derived, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Guardrails that decided nothing for long, and why they go; looked for once in a while."""
+        """Return the guardrails that decided nothing for long, each with the reason; searches only at intervals.
+
+        Args:
+            derived: The cache of the namespace.
+            items: The active items.
+        """
         loses = partial(self._evolution.loses, derived.values)
         return self._idle.idle(items, derived.episodes, derived.worlds, derived.homes_of, loses)
 
     def reopen(self, items: Iterable[Item]) -> None:
-        """Propose guardrails again that were retired until they are needed, at their next failure."""
+        """Allow guardrails that were retired until needed to be proposed again at their next failure."""
         for item in items:
             self._evolution.reopen(item)
 
     def weakened(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Guardrails whose call worked the last time, and why that is known."""
+        """Return the guardrails whose call succeeded the last time, each with the reason."""
         return list(self._evolution.weakened(values, iter(items)))
 
 
 def proposals_of(
     evolution: Evolution, induction: Induction, values: ValueTable, worded: Callable[[Item, str], Item | None]
 ) -> list[Proposal]:
-    """Return every candidate, worded by a function of the item and the pattern of its key."""
+    """Return the candidates of both miners.
+
+    Args:
+        evolution: The rule miner.
+        induction: The skill miner.
+        values: Counts that the rules read.
+        worded: Rewrites an item, given the pattern of its key; returns None to drop it.
+    """
     proposals: list[Proposal] = []
     for key, item in evolution.candidates(values):
-        if (told := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
-            proposals.append((told, _nothing, partial(evolution.postpone, key, values)))
+        if (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
+            proposals.append((reworded, _nothing, partial(evolution.postpone, key, values)))
     for candidate, item in induction.candidates():
-        if (told := worded(item, "")) is not None:
-            proposals.append((told, partial(induction.taken, candidate), _nothing))
+        if (reworded := worded(item, "")) is not None:
+            proposals.append((reworded, partial(induction.mark_submitted, candidate), _nothing))
     return proposals
 
 
-def _as_it_is(item: Item, pattern: str) -> Item:
+def _keep_unchanged(item: Item, pattern: str) -> Item:
+    """Return the item unchanged."""
     return item
 
 
 def admit_within_limits(curator: Curator, proposals: Iterable[Proposal]) -> list[Admission]:
-    """Put the proposals before the curator; those of a kind whose limit is reached wait."""
+    """Submit the proposals to the curator; proposals beyond the rate limit of their kind wait."""
     left = dict(RATE_LIMITS)
     admissions = []
-    for item, taken, wait in proposals:
+    for item, mark_submitted, postpone in proposals:
         if not left.get(item.kind, 0):
-            wait()
+            postpone()
             continue
         admission = curator.admit(item)
-        taken()
+        mark_submitted()
         left[item.kind] -= admission.status in ("added", "replaced")
         admissions.append(admission)
     return admissions
 
 
 def _nothing() -> None:
-    """What is done where nothing is to be done."""
+    """Do nothing."""

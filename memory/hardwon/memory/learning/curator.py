@@ -1,10 +1,10 @@
-"""The curator: the one way by which an item comes into the library.
+"""The curator: the only way for an item to enter the library.
 
-    rules (schema, specific, no conflict) -> learned gate, where there is one -> duplicates -> capacity
+    rules (schema, specific, no conflict) -> learned gate, if there is one -> duplicates -> capacity
 
-Every candidate ends as added, merged, replaced or rejected, with the reason. What comes from an
-untrusted source is put in quarantine: kept, looked at, neither recalled nor enforced. It is released
-by a person, or by evidence: when this library's own experience says the same.
+Every candidate is added, merged, replaced or rejected, and the admission gives the reason. Items from untrusted sources
+are put in quarantine: stored and visible, but neither recalled nor enforced. A person releases them, or evidence does,
+when the library's own experience supports the same item.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,23 +24,23 @@ from hardwon.memory.trust.instructions import instruction_in
 
 T = TypeVar("T")
 CAPACITY = 2000
-"""Active items of one kind in one namespace."""
+"""Largest number of active items of one kind in one namespace."""
 QUARANTINE = 500
-"""Items of one kind that may wait in quarantine: a stranger must not flood the library."""
+"""Largest number of items of one kind in quarantine, so that an untrusted source cannot flood the library."""
 HALF_LIFE = 400
-"""Episodes without use after which an item counts half when the weakest is looked for."""
+"""Episodes without use after which the strength of an item is halved."""
 MAX_EVIDENCE = 64
-"""Step ids kept on an item; the newest stay."""
+"""Step ids stored on an item, the newest ones."""
 MAX_PLACES = 64
-"""Clusters, places and tags kept on an item; the newest stay."""
+"""Clusters, places and tags stored on an item, the newest ones."""
 SAME = 0.85
-"""Likeness of two texts above which the second says nothing new (SLEA-RL)."""
+"""Similarity of two texts above which the second is a duplicate (SLEA-RL)."""
 OVERLAP = 0.5
-"""Overlap of two triggers above which different contents contradict each other (MineEvolve eq. 6)."""
+"""Overlap of two triggers above which different contents are a conflict (MineEvolve eq. 6)."""
 FIRM = 0.8
-"""Confidence from which an item holds its ground against one that contradicts it (MineEvolve eq. 6)."""
+"""Least confidence with which an item prevails over a contradicting candidate (MineEvolve eq. 6)."""
 MIN_WORDS = 3
-"""Words that must be left when the generic phrases are taken out."""
+"""Content words that must remain after the generic phrases are removed."""
 GENERIC = (
     "be careful",
     "be patient",
@@ -67,42 +67,62 @@ GENERIC = (
 )
 _NEGATIONS = frozenset(["not", "never", "no", "don't", "dont", "avoid", "cannot", "without", "stop"])
 _NEAR = 8
-"""Items with most words in common that a candidate is compared with."""
+"""Number of similar items that a candidate is compared with."""
 _QUERY_WORDS = 6
 
 
 class Gate(Protocol):
-    """A learned judge of candidates, asked after the rules."""
+    """A learned judge of candidates that is consulted after the rules."""
 
     def decide(self, candidate: Item, similar: Iterable[Item]) -> tuple[bool, float, str]:
-        """(admit, probability of admitting, reason); `similar` are the nearest items that are there."""
+        """Decide on a candidate.
+
+        Args:
+            candidate: The item to judge.
+            similar: The most similar active items.
+
+        Returns:
+            Whether to admit it, the probability of admitting it in [0, 1], and the reason.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Curator:
-    """Admits items into one namespace inside the caller's transaction."""
+    """Admits items into one namespace within the caller's transaction."""
 
     connection: Connection
     namespace: int
     clock: int = 0
-    """Episodes recorded so far, by which the age of items is told."""
+    """Number of episodes recorded so far, the unit of an item's age."""
     gate: Gate | None = None
 
     def admit(self, item: Item) -> Admission:
-        """Add, merge, replace or reject a candidate. Raises ConfigError for a condition that cannot be checked."""
+        """Add, merge, replace or reject a candidate.
+
+        Args:
+            item: The candidate; secrets in it are redacted.
+
+        Returns:
+            The decision with its reason and the id of the item.
+
+        Raises:
+            ConfigError: If a condition of the item cannot be evaluated.
+        """
         item = redact_item(item)
         check_conditions(item)
         if item.trust == "untrusted" and item.source != "experience":
-            item = replace(item, id="")  # whoever is not trusted chooses no id: ids are shown
+            item = replace(item, id="")  # untrusted sources may not choose ids, because agents see them
         item = replace(item, id=item.id or identify(item))
-        order = "" if item.source == "person" else _order_in(item)
+        order = "" if item.source == "person" else _find_instruction(item)
         if order:
             item = replace(item, trust="untrusted")
         known = read_item(self.connection, self.namespace, item.id)
         if known is not None:
             return self._meet(known, item)
-        objection = _malformed(item) or _generic(item) or self._conflict(item) or self._covered(item)
+        objection = (
+            _find_schema_error(item) or _find_generic_phrase(item) or self._conflict(item) or self._explain_cover(item)
+        )
         if objection:
             return Admission("rejected", objection)
         similar = self._similar(item)
@@ -116,20 +136,20 @@ class Curator:
         return self._place(item, order)
 
     def _meet(self, known: Item, item: Item) -> Admission:
-        """A candidate says what an item says that is there already."""
+        """Merge a candidate into an equivalent item, or reject or revive it depending on that item's status."""
         if known.status == "retired" and self._is_needed(known, item):
             return self._revive(known, item)
         if known.status == "retired":
             return Admission("rejected", f"{known.id} says the same and was retired", known.id)
         if item.trust == "untrusted" and known.trust == "trusted":
-            return Admission("rejected", f"{known.id} says the same and its source is trusted", known.id)
-        merged = _merged(known, item)
-        if self._used(known):  # what it earned counts, not what is claimed for it
+            return Admission("rejected", f"{known.id} says the same and comes from a trusted source", known.id)
+        merged = _merge(known, item)
+        if self._used(known):  # earned figures take precedence over claimed ones
             judged = known.confidence if known.kind == "skill" else merged.confidence
             merged = replace(merged, score=known.score, confidence=judged)
-        reason = f"the same as {known.id}: evidence united"
+        reason = f"same as {known.id}; evidence merged"
         if known.status == "quarantined" and item.trust == "trusted":
-            # Whoever is not trusted could have known the id in advance: nothing of what it said is released.
+            # An untrusted source can guess the id in advance, so none of its text is released.
             merged = replace(item, id=known.id, pinned=known.pinned, version=known.version + 1)
             reason = f"{known.id} is released from quarantine: {item.source} says the same"
         if replace(merged, version=known.version) != known:
@@ -138,21 +158,29 @@ class Curator:
         return Admission("merged", reason, known.id)
 
     def rewrite(self, targets: Sequence[Item], item: Item) -> Admission:
-        """Rewrite items into one: the first takes the new words, the others are retired, evidence is united.
+        """Rewrite one or more items into one.
 
-        What is not trusted does not rewrite what is: it becomes a candidate of its own, in quarantine.
+        The first item takes the new text, the others are retired, and the evidence is merged. An untrusted rewrite of a
+        trusted item becomes a separate candidate in quarantine.
+
+        Args:
+            targets: The items to rewrite, at least one.
+            item: The new text and evidence.
+
+        Returns:
+            The decision with its reason and the id of the first item.
         """
         first, rest, item = targets[0], targets[1:], redact_item(item)
         if item.trust == "untrusted" and any(target.trust == "trusted" for target in targets):
             return self.admit(item)
-        objection = _malformed(item) or _generic(item)
+        objection = _find_schema_error(item) or _find_generic_phrase(item)
         if not objection and any(target.pinned for target in targets):
-            objection = "it is pinned: only a person changes it"
+            objection = "it is pinned; only a person can change it"
         if objection:
             return Admission("rejected", objection, first.id)
         united = first
         for other in (*rest, item):
-            united = _merged(united, replace(other, writer=""))
+            united = _merge(united, replace(other, writer=""))
         rewritten = replace(
             united,
             title=item.title,
@@ -169,17 +197,18 @@ class Curator:
         return Admission("merged", f"rewrote {first.id}" + (f" with {len(rest)} more" if rest else ""), first.id)
 
     def _place(self, item: Item, order: str) -> Admission:
+        """Write a new item: into quarantine, as active, or in place of the weakest item."""
         if item.trust == "untrusted":
             if self._held(item.kind, "quarantined") >= QUARANTINE:
                 return Admission(
-                    "rejected", f"{QUARANTINE} items of its kind wait in quarantine: release or retire some"
+                    "rejected", f"quarantine already holds {QUARANTINE} items of its kind; release or retire some"
                 )
             self._write(replace(item, status="quarantined", pinned=False), "added")
             why = f"its source ({item.source}) is not trusted"
             if order:
                 why = f"it reads like an instruction to a model ({order})"
             elif item.source == "experience":
-                why = "one writer who is not trusted says so alone: another writer's evidence or a person releases it"
+                why = "only one untrusted writer supports it; evidence from another writer or a person can release it"
             return Admission("added", f"quarantined: {why}", item.id)
         if self._held(item.kind, "active") >= CAPACITY:
             return self._replace_weakest(item)
@@ -188,6 +217,7 @@ class Curator:
         return Admission("added", "new", item.id)
 
     def _replace_weakest(self, item: Item) -> Admission:
+        """Replace the weakest item of a full kind if the candidate scores higher."""
         weakest = self._weakest(item.kind)
         if weakest is None:
             return Admission("rejected", f"{item.kind} is full of pinned items")
@@ -200,7 +230,7 @@ class Curator:
         return Admission("replaced", f"scores {item.score:.2f}, above {loser} with {score:.2f}", item.id)
 
     def _is_needed(self, known: Item, item: Item) -> bool:
-        """Whether there are failures of what a guardrail forbids since it was retired for want of use."""
+        """Return whether a guardrail retired for lack of use has new failures in its evidence."""
         return (
             thinning.is_made_by_rules(item)
             and max(item.provenance, default=0) > max(known.provenance, default=0)
@@ -208,28 +238,30 @@ class Curator:
         )
 
     def _revive(self, known: Item, item: Item) -> Admission:
-        """Bring a guardrail back into force, unless another one does its work."""
-        if objection := self._covered(item):
+        """Reactivate a retired guardrail, unless another one covers it."""
+        if objection := self._explain_cover(item):
             return Admission("rejected", objection, known.id)
-        revived = replace(_merged(known, item), status="active", score=known.score)
+        revived = replace(_merge(known, item), status="active", score=known.score)
         self._write(revived, "revived: what it forbids failed again")
         self._harden(revived)
-        return Admission("added", "what it forbids failed again since it was retired", known.id)
+        return Admission("added", "what it forbids has failed again since it was retired", known.id)
 
-    def _covered(self, item: Item) -> str:
-        """Why a guardrail by rules would decide nothing; empty when it would, and for all other items."""
+    def _explain_cover(self, item: Item) -> str:
+        """Return why a rule-made guardrail would be redundant, or an empty string."""
         if not (thinning.is_made_by_rules(item) and is_in_force(item)):
             return ""
         wide = thinning.find_covering(self.connection, self.namespace, item, self._active("guardrail"))
-        return f"{wide.id} forbids it already" if wide else ""
+        return f"{wide.id} already forbids it" if wide else ""
 
     def _used(self, item: Item) -> bool:
+        """Return whether an item was ever used."""
         (uses,) = self.connection.execute(
             "SELECT uses FROM items WHERE namespace = ? AND id = ?", (self.namespace, item.id)
         ).fetchone()
         return bool(uses)
 
     def _write(self, item: Item, op: str) -> None:
+        """Write an item and mark it as fresh."""
         items.write(self.connection, self.namespace, item, op)
         self.connection.execute(
             "UPDATE items SET fresh = ? WHERE namespace = ? AND id = ?", (self.clock, self.namespace, item.id)
@@ -237,7 +269,7 @@ class Curator:
         seal(self.connection, "items", "namespace = ? AND id = ?", (self.namespace, item.id))
 
     def _harden(self, item: Item) -> None:
-        """Retire what a guardrail in force makes needless: warnings of the same, guardrails that it covers."""
+        """Retire the items that a guardrail in force makes redundant: equal warnings and covered guardrails."""
         if not is_in_force(item):
             return
         for other in thinning.find_covered(self.connection, self.namespace, item, self._active("guardrail")):
@@ -248,12 +280,14 @@ class Curator:
                 items.retire(self.connection, self.namespace, warning.id, f"became guardrail {item.id}")
 
     def _conflict(self, item: Item) -> str:
-        """Why an item that is there, and is sure, contradicts the candidate; empty when none does."""
+        """Return why an existing confident item contradicts the candidate, or an empty string."""
         if item.kind == "remedy":
             for other in self._active("remedy"):
                 rival = other.confidence >= FIRM and item.repairs == other.repairs
                 if rival and item.steps != other.steps and _trigger_overlap(item, other) >= OVERLAP:
-                    return f"conflicts with {other.id}, which repairs the same and is sure ({other.confidence:.2f})"
+                    return (
+                        f"conflicts with {other.id}, which repairs the same failure (confidence {other.confidence:.2f})"
+                    )
         if item.steps:
             for other in self._active("guardrail"):
                 told = other.confidence >= FIRM and other.condition == item.condition
@@ -262,17 +296,21 @@ class Curator:
         if item.kind in ("strategy", "insight", "warning") and item.condition is None:
             for other in self._similar(item):
                 if other.confidence >= FIRM and _contradicts(item, other):
-                    return f"conflicts with {other.id}, which says the opposite and is sure ({other.confidence:.2f})"
+                    return f"conflicts with {other.id}, which says the opposite (confidence {other.confidence:.2f})"
         return ""
 
     def _active(self, kind: str) -> list[Item]:
+        """Return the active items of a kind."""
         rows = self.connection.execute(
             "SELECT record FROM items WHERE namespace = ? AND status = 'active' AND kind = ?", (self.namespace, kind)
         )
         return [items.kept_item_of(row[0]) for row in rows]
 
     def _similar(self, item: Item) -> list[Item]:
-        """The active items of its kind that share most words; none for what rules made, which is told by its id."""
+        """Return the active items of the same kind with the most words in common.
+
+        Items made by rules or with a condition have none: they are identified by their id.
+        """
         chosen = sorted(content_words(item.text), key=lambda word: (-len(word), word))[:_QUERY_WORDS]
         if not chosen or item.condition is not None or item.writer == "rules":
             return []
@@ -285,12 +323,13 @@ class Curator:
         return [items.item_of(row[0]) for row in rows]
 
     def _held(self, kind: str, status: str) -> int:
+        """Return the number of items with this kind and status."""
         where = "namespace = ? AND status = ? AND kind = ?"
         row = self.connection.execute(f"SELECT count(*) FROM items WHERE {where}", (self.namespace, status, kind))
         return int(row.fetchone()[0])
 
     def _weakest(self, kind: str) -> tuple[str, float, float] | None:
-        """(id, score, strength) of the unpinned item to go first; None when all are pinned."""
+        """Return (id, score, strength) of the weakest unpinned item of a kind, or None if all are pinned."""
         row = self.connection.execute(
             f"SELECT id, score, {STRENGTH} AS strength FROM items "
             "WHERE namespace = ? AND status = 'active' AND kind = ? AND pinned = 0 ORDER BY strength, number LIMIT 1",
@@ -300,11 +339,20 @@ class Curator:
 
 
 STRENGTH = f"score / (1.0 + max(0, ? - fresh) / {float(HALF_LIFE)})"
-"""SQL: what an item's score counts after so many episodes without use; takes the clock."""
+"""SQL expression for an item's score, discounted by the episodes since its last use; takes the clock."""
 
 
 def expire(connection: Connection, namespace: int, clock: int) -> list[str]:
-    """Retire items that outlived their time to live without new evidence or use; returns their ids."""
+    """Retire items whose time to live passed without new evidence or use.
+
+    Args:
+        connection: An open transaction.
+        namespace: The number of the namespace.
+        clock: Number of episodes recorded so far.
+
+    Returns:
+        The ids of the retired items.
+    """
     rows = connection.execute(
         "SELECT id, json_extract(record, '$.ttl') AS ttl FROM items "
         "WHERE namespace = ? AND status = 'active' AND pinned = 0 AND ttl IS NOT NULL AND ? - fresh > ttl",
@@ -315,42 +363,42 @@ def expire(connection: Connection, namespace: int, clock: int) -> list[str]:
     return [row[0] for row in rows]
 
 
-def _order_in(item: Item) -> str:
-    """Return which kind of instruction to a model an item holds, in any of its words; empty for none."""
+def _find_instruction(item: Item) -> str:
+    """Return the kind of model instruction in any text of an item, or an empty string."""
     words = (item.text, item.when_not_to_use, item.forbids or "", *item.steps, *item.tags, *item.locations, item.id)
     return next(filter(None, map(instruction_in, words)), "")
 
 
-def _malformed(item: Item) -> str:
-    """What a part of the schema lacks; a person may leave open what a program may not."""
+def _find_schema_error(item: Item) -> str:
+    """Return what an item lacks, or an empty string; items written by a person may be incomplete."""
     if item.source == "person":
         return ""
     if item.kind == "skill" and not (item.steps and item.condition is not None and item.verify is not None):
         return "a skill needs steps, preconditions (condition) and a verification (verify)"
     if item.kind == "skill" and len(item.steps) < MIN_SKILL_STEPS:
-        return f"a skill of {len(item.steps)} step is the value of one action; give {MIN_SKILL_STEPS} steps or more"
+        return f"a skill needs at least {MIN_SKILL_STEPS} steps, not {len(item.steps)}"
     if item.kind == "remedy" and not (item.repairs and (item.steps or item.body)):
-        return "a remedy needs the failure that it repairs, and how"
+        return "a remedy needs the failure that it repairs, and steps or a body"
     if item.source == "model" and not item.provenance:
-        return "it has no evidence: name the steps that it was learnt from"
+        return "it has no evidence; name the steps that it was learned from"
     return ""
 
 
-def _generic(item: Item) -> str:
-    """Why a text says nothing in particular; empty when it does."""
+def _find_generic_phrase(item: Item) -> str:
+    """Return why a text is too generic, or an empty string."""
     text = f" {' '.join(item.text.lower().replace('-', ' ').split())} "
     found = [phrase for phrase in GENERIC if phrase in text]
     for phrase in found:
         text = text.replace(phrase, " ")
     if found and len(content_words(text) - _NEGATIONS) < MIN_WORDS:
-        return f"too generic: {found[0]!r} says nothing of any situation"
+        return f"too generic: {found[0]!r} applies to any situation"
     return ""
 
 
 def says_the_same(item: Item, other: Item) -> bool:
-    """Whether two items of a kind share so many of their words that the second is no news.
+    """Return whether two items of a kind share so many words that the second adds nothing.
 
-    By words and not by letters: `open the red door` and `open the bed door` are two findings.
+    Words are compared, not letters: `open the red door` and `open the bed door` are different findings.
     """
     if (item.condition, item.forbids, item.steps) != (other.condition, other.forbids, other.steps):
         return False
@@ -359,42 +407,51 @@ def says_the_same(item: Item, other: Item) -> bool:
 
 
 def _numbers(said: frozenset[str]) -> frozenset[str]:
+    """Return the words that contain a digit."""
     return frozenset(word for word in said if any(sign.isdigit() for sign in word))
 
 
 def _contradicts(item: Item, other: Item) -> bool:
+    """Return whether two texts share almost all words but only one of them is negated."""
     a, b = (content_words(one.text.lower()) - _NEGATIONS for one in (item, other))
     return _negated(item) != _negated(other) and _jaccard(a, b) > SAME
 
 
 def _negated(item: Item) -> bool:
+    """Return whether the text of an item contains a negation."""
     return bool(_NEGATIONS & {*item.text.lower().split()})
 
 
 def _trigger_overlap(item: Item, other: Item) -> float:
+    """Return how much the situations of two items overlap, in [0, 1]."""
     if item.condition is not None and item.condition == other.condition:
         return 1.0
     return _jaccard(_trigger(item), _trigger(other))
 
 
 def _trigger(item: Item) -> frozenset[str]:
+    """Return the words, clusters and verbs that describe when an item applies."""
     verbs = frozenset(parse_action(action).verb for action in item.steps)
     return content_words(item.when_to_use or item.title) | frozenset(item.signatures) | verbs
 
 
 def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+    """Return the Jaccard similarity of two sets, in [0, 1]; it is 1 for two empty sets."""
     return len(a & b) / len(a | b) if a or b else 1.0
 
 
-def _merged(known: Item, new: Item) -> Item:
-    """One item of two: evidence and places united, the newer figures of the same writer, a person's wording kept."""
+def _merge(known: Item, new: Item) -> Item:
+    """Merge two items into one.
+
+    Evidence and places are united, figures of the same writer are replaced by newer ones, and a person's text is kept.
+    """
     same_writer = new.writer == known.writer
     merged = replace(
         known,
-        provenance=_united(known.provenance, new.provenance, MAX_EVIDENCE),
-        signatures=_united(known.signatures, new.signatures, MAX_PLACES),
-        locations=_united(known.locations, new.locations, MAX_PLACES),
-        tags=_united(known.tags, new.tags, MAX_PLACES),
+        provenance=_unite(known.provenance, new.provenance, MAX_EVIDENCE),
+        signatures=_unite(known.signatures, new.signatures, MAX_PLACES),
+        locations=_unite(known.locations, new.locations, MAX_PLACES),
+        tags=_unite(known.tags, new.tags, MAX_PLACES),
         body=(new.body or known.body) if same_writer or not known.body else known.body,
         score=known.score if same_writer else max(known.score, new.score),
         confidence=new.confidence if same_writer else max(known.confidence, new.confidence),
@@ -402,10 +459,11 @@ def _merged(known: Item, new: Item) -> Item:
     )
     if not same_writer:
         return merged
-    if new.writer == "rules":  # the title of a rule speaks of its newest evidence
+    if new.writer == "rules":  # the title of a rule describes its newest evidence
         merged = replace(merged, title=new.title, when_to_use=new.when_to_use)
     return replace(merged, condition=new.condition, verify=new.verify, steps=new.steps)
 
 
-def _united(known: tuple[T, ...], new: tuple[T, ...], most: int) -> tuple[T, ...]:
+def _unite(known: tuple[T, ...], new: tuple[T, ...], most: int) -> tuple[T, ...]:
+    """Return both tuples without duplicates, limited to the last `most` entries."""
     return tuple(dict.fromkeys((*known, *new)))[-most:]

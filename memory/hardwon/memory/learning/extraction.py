@@ -1,9 +1,9 @@
-"""Extraction: from one recorded episode to operations on the library, by whoever reads it.
+"""Extraction: from one recorded episode to operations on the library.
 
-An extractor (rules, a prompted model, a trained one) answers with at most MAX_OPERATIONS of add,
-update and return. Whatever it says goes through `apply`: indices point into the items it was shown,
-evidence names steps of the episode it read, failures teach only what to avoid and repair, successes
-only what to do. What does not hold is rejected with the reason; nothing is invented.
+An extractor (rules, a prompted model, or a trained one) answers with at most MAX_OPERATIONS operations: add, update and
+return. `apply` checks each of them. Indices must point to items that were shown, and evidence must name steps of the
+episode. Failed episodes teach only what to avoid or repair, and successful ones only what to do. An operation that
+fails a check is rejected with the reason.
 """
 
 from collections.abc import Sequence
@@ -14,48 +14,64 @@ from hardwon.memory.records import Add, Admission, Item, Kind, Operation, Return
 from .curator import Curator
 
 MAX_OPERATIONS = 3
-"""Operations that one reading of an episode may ask for (Complementary RL)."""
+"""Largest number of operations per episode (Complementary RL)."""
 FROM_SUCCESS: frozenset[Kind] = frozenset(["strategy", "skill", "insight", "remedy"])
 FROM_FAILURE: frozenset[Kind] = frozenset(["warning", "guardrail", "remedy"])
 
 
 class Extractor(Protocol):
-    """Reads an episode and says what is worth keeping of it."""
+    """Reads an episode and proposes what to remember from it."""
 
     def extract(self, trajectory: Trajectory, shown: Sequence[Item]) -> Sequence[Operation]:
-        """Operations; the episode's steps have their ids, `shown` are the items it was shown, in order."""
+        """Return the proposed operations.
+
+        Args:
+            trajectory: The recorded episode; its steps have ids.
+            shown: The items that were shown in the episode, in order.
+        """
         ...
 
 
 def apply(
     curator: Curator, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[Item]
 ) -> list[Admission]:
-    """Carry out an extractor's operations on a recorded episode; one admission for each add and update."""
+    """Apply an extractor's operations on a recorded episode.
+
+    Args:
+        curator: Admits the items.
+        operations: The operations, at most MAX_OPERATIONS; the rest is rejected.
+        trajectory: The episode that was read.
+        shown: The items that were shown, in the order that update indices refer to.
+
+    Returns:
+        One admission for each add and update.
+    """
     admissions = []
     for number, operation in enumerate(operations):
         if isinstance(operation, Return):
             continue
         if number >= MAX_OPERATIONS:
-            admissions.append(Admission("rejected", f"only {MAX_OPERATIONS} operations are carried out"))
+            admissions.append(Admission("rejected", f"at most {MAX_OPERATIONS} operations per episode are applied"))
             continue
-        objection = _objection(operation, trajectory, shown)
-        admissions.append(Admission("rejected", objection) if objection else _carry_out(curator, operation, shown))
+        objection = _find_objection(operation, trajectory, shown)
+        admissions.append(Admission("rejected", objection) if objection else _execute(curator, operation, shown))
     return admissions
 
 
-def _carry_out(curator: Curator, operation: Add | Update, shown: Sequence[Item]) -> Admission:
+def _execute(curator: Curator, operation: Add | Update, shown: Sequence[Item]) -> Admission:
+    """Execute one valid operation."""
     item = operation.item
     if isinstance(operation, Add):
         return curator.admit(item)
     return curator.rewrite([shown[index] for index in operation.indices], item)
 
 
-def _objection(operation: Add | Update, trajectory: Trajectory, shown: Sequence[Item]) -> str:
-    """Why an operation is not carried out; empty when nothing speaks against it."""
+def _find_objection(operation: Add | Update, trajectory: Trajectory, shown: Sequence[Item]) -> str:
+    """Return why an operation is invalid, or an empty string."""
     item = operation.item
     own = {step.id for step in trajectory.steps}
     if not item.provenance:
-        return "it has no evidence: name the steps that it was learnt from"
+        return "it has no evidence; name the steps that it was learned from"
     if foreign := [ref for ref in item.provenance if ref not in own]:
         return f"its evidence names step {foreign[0]}, which is not of this episode"
     allowed = FROM_SUCCESS if trajectory.success else FROM_FAILURE
@@ -64,11 +80,11 @@ def _objection(operation: Add | Update, trajectory: Trajectory, shown: Sequence[
         return f"a {ended} episode teaches {', '.join(sorted(allowed))}, not a {item.kind}"
     if isinstance(operation, Update):
         if not operation.indices:
-            return "an update names the items that it rewrites"
+            return "an update must name the items to rewrite"
         if wrong := [index for index in operation.indices if not 0 <= index < len(shown)]:
             return f"it updates item {wrong[0]} of {len(shown)} that were shown"
         if len({*operation.indices}) < len(operation.indices):
             return "it updates an item twice"
         if others := [shown[index] for index in operation.indices if shown[index].kind != item.kind]:
-            return f"it rewrites {others[0].kind} as {item.kind}"
+            return f"it changes the kind from {others[0].kind} to {item.kind}; an update must keep it"
     return ""

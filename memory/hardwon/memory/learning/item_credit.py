@@ -1,24 +1,24 @@
-"""Credit: what an episode's outcome says about the items that were shown in it, and about guardrails.
+"""Item credit: update the scores of the items that were shown in an episode, and the standing of guardrails.
 
-Runs in the transaction that records the episode. An item's utility u = 2 score - 1 estimates
-E[R | shown] - E[R | not shown]; it moves by shared error, so that a bystander recalled beside a good
-item gains nothing once that item explains the outcome:
+This runs in the transaction that records the episode. An item's utility u = 2 score - 1 estimates
+E[R | shown] - E[R | not shown]. It is updated by a shared error, so an irrelevant item recalled next to a good one
+gains nothing once the good one explains the outcome:
 
     error_i = R - clip(baseline_i + sum_j u_j, 0, 1)        j over all items shown
     u_i    += alpha_i w_i error_i,    alpha_i = max(SCORE_RATE, 1 / (uses_i + 2))
 
-(Rescorla and Wagner 1972.) A surprise for the better is shared equally, w_i = 1 / n; one for the
-worse is charged by promise, w_i = (max(u_i, 0) + CAUTION) / sum_j. Episodes show several items at
-once, so an item's own difference would pay all of them for what one did.
+(Rescorla and Wagner 1972.) A positive error is shared equally, w_i = 1 / n. A negative one is distributed by promised
+utility, w_i = (max(u_i, 0) + CAUTION) / sum_j. Episodes show several items at once, so individual differences would
+credit all of them for the effect of one.
 
-baseline_i is the mean outcome of, in this order: episodes of this task that withheld the item; the
-control arm on this task and seed; the control arm on this task; episodes of this task without the
-item; all episodes of the task, smoothed towards one half. The runtime withholds items at random:
-what else was shown in those episodes is in their mean already, so there the credit is counterfactual
-and the item's alone, error_i = R - clip(baseline_i + u_i, 0, 1) and w_i = 1.
+baseline_i is the mean outcome of the first of these sets that is not empty: episodes of this task that withheld the
+item; the control arm on this task and seed; the control arm on this task; episodes of this task without the item; all
+episodes of the task, smoothed towards one half. The runtime withholds items at random. Other items shown in those
+episodes are already part of their mean, so with this baseline the credit is counterfactual and belongs to the item
+alone: error_i = R - clip(baseline_i + u_i, 0, 1) and w_i = 1.
 
-Scores are kept per world (see `storage.world_scores`): u_i is the item's in the world of the episode, so that harm
-done in one world is not charged in another.
+Scores are kept per world (see `storage.world_scores`): u_i is the utility in the world of the episode, so harm in one
+world does not lower the score in another.
 """
 
 import math
@@ -35,38 +35,44 @@ from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.world_scores import WorldScores
 
 SCORE_RATE = 0.1
-"""The least that one episode moves a utility by, of its error: old episodes fade."""
+"""Least learning rate of a utility, so that old episodes fade."""
 CAUTION = 0.1
-"""The share of a bad surprise of an item that promised nothing."""
+"""Weight of an item without positive utility when a negative error is distributed."""
 RECENT = 200
-"""Episodes of a task that a baseline looks at."""
+"""Number of recent episodes of a task in a baseline."""
 _BOOKED = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
-"""What a step's reasons say of items."""
+"""Keys of a step's reasons that name items."""
 _SETTLED_ALONE = frozenset(["blocked", "overrode"])
-"""Of these, those that are booked whatever came of the episode."""
+"""Keys that are settled even if the outcome of the episode is unknown."""
 OVERRIDES = 2
-"""Successes of what a guardrail blocked, under override, that retire it."""
+"""Successful overrides that retire a guardrail."""
 
 
 def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
-    """Close the books of an episode: write its usages, move scores, count overrides and verified skills.
+    """Settle an episode: write its usages, update scores, and judge its guardrails and skills.
 
-    `clock` is the number of episodes recorded before, by which the age of items is told.
+    An episode with an unknown outcome only updates the guardrails whose blocked calls ran anyway.
+
+    Args:
+        connection: The transaction that records the episode.
+        namespace: The number of the namespace.
+        trajectory: The episode.
+        clock: Number of episodes recorded before, the unit of an item's age.
     """
     if not names_items(trajectory):
         return
-    if trajectory.success is None:  # how it ended is unknown; how the overridden calls ended is not
+    if trajectory.success is None:  # the outcomes of overridden calls are still known
         _write_usages(connection, namespace, trajectory, None, None)
         _judge_guardrails(connection, namespace, trajectory, clock)
         return
     outcome = float(bool(trajectory.success))
     control = _control(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
-    refused = _named(trajectory, "blocked")
+    refused = _steps_by_item(trajectory, "blocked")
     shown = [
         item
-        for item in _items(connection, namespace, _named(trajectory, "recalled"))
-        if item.id not in refused  # what it refused was not seen: no outcome speaks for it
+        for item in _items(connection, namespace, _steps_by_item(trajectory, "recalled"))
+        if item.id not in refused  # the outcome of a refused call was never observed
     ]
     without = {item.id: _withheld(connection, namespace, trajectory, item.id) for item in shown}
     alone = {item_id: mean for item_id, mean in without.items() if mean is not None}
@@ -82,9 +88,9 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
 
 
 def names_items(trajectory: Trajectory) -> bool:
-    """Whether an episode says something of items; one that is not trusted does not.
+    """Return whether an episode has anything to settle.
 
-    One whose end is unknown does of the guardrails that acted in it.
+    Untrusted episodes never do. Episodes with an unknown outcome do only if a guardrail acted in them.
     """
     if trajectory.trust != "trusted":
         return False
@@ -100,7 +106,15 @@ def shared_error(
     outcome: float,
     alone: frozenset[str] = frozenset(),
 ) -> list[tuple[Item, float]]:
-    """Each item shown with its new score, in [0, 1]; `alone` are those with a counterfactual baseline."""
+    """Return each shown item with its new score in [0, 1].
+
+    Args:
+        shown: The items, with their scores before the episode.
+        uses: By item id, how often it was used before.
+        baselines: By item id, the expected outcome without it, in [0, 1].
+        outcome: The outcome of the episode, 0 or 1.
+        alone: Ids of the items with a counterfactual baseline; they do not share the error.
+    """
     items = list(shown)
     utility = {item.id: 2.0 * item.score - 1.0 for item in items}
     promised = sum(utility.values())
@@ -117,11 +131,12 @@ def shared_error(
 
 
 def _names_items(step: Step) -> bool:
+    """Return whether a step has a usage of an item."""
     return bool(step.why) and not _BOOKED.isdisjoint(step.why)
 
 
-def _named(trajectory: Trajectory, mode: str) -> dict[str, int]:
-    """The items that the steps name under a mode, with the step that named each first."""
+def _steps_by_item(trajectory: Trajectory, mode: str) -> dict[str, int]:
+    """Return the items that steps name under a mode, each with the number of the first such step."""
     named: dict[str, int] = {}
     for step in trajectory.steps:
         for item_id in _listed(step.why.get(mode)):
@@ -130,20 +145,22 @@ def _named(trajectory: Trajectory, mode: str) -> dict[str, int]:
 
 
 def _listed(value: Any) -> tuple[str, ...]:
+    """Return one id or several ids as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 
 def _write_usages(
     connection: Connection, namespace: int, trajectory: Trajectory, outcome: float | None, control: float | None
 ) -> None:
+    """Write one row per usage, with the outcome of the episode or, for overrides, of the step."""
     rows = []
     for step in trajectory.steps:
         unknown = step.diagnosis.failure is Failure.UNAVAILABLE
         worked = None if unknown else float(step.diagnosis.success)
         ended = (("recalled", outcome), ("withheld", outcome), ("blocked", outcome), ("overrode", worked))
-        for said, result in ended:
-            mode = "overridden" if said == "overrode" else said
-            rows += [(item_id, step.t, mode, result) for item_id in _listed(step.why.get(said))]
+        for key, result in ended:
+            mode = "overridden" if key == "overrode" else key
+            rows += [(item_id, step.t, mode, result) for item_id in _listed(step.why.get(key))]
     verified = trajectory.meta.get("skills") or {} if outcome is not None else {}
     rows += [(item_id, t, "followed", float(verified.get(item_id, 0))) for item_id, t in _followed(trajectory).items()]
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM usages").fetchone()
@@ -159,16 +176,18 @@ def _write_usages(
 
 
 def _followed(trajectory: Trajectory) -> dict[str, int]:
-    return _named(trajectory, "skill")
+    """Return the skills that were followed, each with its first step."""
+    return _steps_by_item(trajectory, "skill")
 
 
 def _items(connection: Connection, namespace: int, named: Iterable[str]) -> list[Item]:
+    """Return the active items among these ids."""
     found = (catalogue.read_item(connection, namespace, item_id) for item_id in named)
     return [item for item in found if item is not None and item.status == "active"]
 
 
 def _touch(connection: Connection, namespace: int, items: Iterable[Item], clock: int) -> dict[str, int]:
-    """Count one more use of each; returns how often each was used before."""
+    """Count one more use of each item; return the previous number of uses by id."""
     uses = {}
     for item in items:
         ((uses[item.id],),) = connection.execute(
@@ -182,18 +201,18 @@ def _touch(connection: Connection, namespace: int, items: Iterable[Item], clock:
 
 
 def _control(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
-    """Mean outcome of the control arm on this task and seed, else on this task; None where there is none."""
+    """Return the mean outcome of the control arm on this task and seed, or on this task, or None."""
     where = (
         "namespace = ? AND task = ? AND arm = 'control' AND success IS NOT NULL AND trust = 'trusted' "
         "AND id != ? AND NOT EXISTS (SELECT 1 "
         "FROM usages WHERE usages.namespace = trajectories.namespace AND trajectory_id = id AND mode = 'recalled')"
     )
-    mine = (namespace, trajectory.task, trajectory.id)
+    own = (namespace, trajectory.task, trajectory.id)
     if trajectory.arm == "control":
         return None
-    for more, parameters in ((" AND seed = ?", (*mine, trajectory.seed)), ("", mine)):
+    for condition, parameters in ((" AND seed = ?", (*own, trajectory.seed)), ("", own)):
         (mean,) = connection.execute(
-            f"SELECT avg(success) FROM trajectories WHERE {where}{more}", parameters
+            f"SELECT avg(success) FROM trajectories WHERE {where}{condition}", parameters
         ).fetchone()
         if mean is not None:
             return float(mean)
@@ -201,14 +220,14 @@ def _control(connection: Connection, namespace: int, trajectory: Trajectory) -> 
 
 
 def _withheld(connection: Connection, namespace: int, trajectory: Trajectory, item_id: str) -> float | None:
-    """Mean outcome of the episodes of this task in which the item was held back at random; None without any."""
+    """Return the mean outcome of episodes of this task that withheld the item, or None."""
     return _mean_where(connection, namespace, trajectory, item_id, "EXISTS ({used} = 'withheld')")
 
 
 def _baseline(
     connection: Connection, namespace: int, trajectory: Trajectory, item_id: str, control: float | None
 ) -> float:
-    """What such an episode reaches without any of the items, as far as can be told."""
+    """Return the expected outcome of the episode without any item."""
     if control is not None:
         return control
     mean = _mean_where(connection, namespace, trajectory, item_id, "NOT EXISTS ({used} IN ('recalled', 'followed'))")
@@ -225,6 +244,7 @@ def _baseline(
 def _mean_where(
     connection: Connection, namespace: int, trajectory: Trajectory, item_id: str, which: str
 ) -> float | None:
+    """Return the mean outcome of the last RECENT episodes of the task that meet a condition, or None."""
     used = "SELECT 1 FROM usages WHERE usages.namespace = ? AND trajectory_id = episode.id AND item_id = ? AND mode"
     (mean,) = connection.execute(
         "SELECT avg(success) FROM (SELECT success FROM trajectories AS episode WHERE namespace = ? AND task = ? "
@@ -236,16 +256,21 @@ def _mean_where(
 
 
 def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
-    """Renew the guardrails whose trial failed, weaken those whose forbidden call worked, retire those after OVERRIDES.
+    """Apply the outcomes of calls that guardrails forbid but that ran anyway.
 
-    An outage decides nothing.
+    A failed trial renews a guardrail, a success weakens it, and OVERRIDES successes retire it. An outage has no effect.
     """
     for step in trajectory.steps:
         if step.diagnosis.failure is not Failure.UNAVAILABLE:
             for item_id in _listed(step.why.get("trial")):
                 judge_trial(connection, namespace, item_id, step.diagnosis.success)
-    guardrails = _items(connection, namespace, _named(trajectory, "overrode"))
-    _touch(connection, namespace, [*guardrails, *_items(connection, namespace, _named(trajectory, "blocked"))], clock)
+    guardrails = _items(connection, namespace, _steps_by_item(trajectory, "overrode"))
+    _touch(
+        connection,
+        namespace,
+        [*guardrails, *_items(connection, namespace, _steps_by_item(trajectory, "blocked"))],
+        clock,
+    )
     for item in guardrails:
         worked, failed = connection.execute(
             "SELECT sum(outcome = 1), sum(outcome = 0) FROM usages "
@@ -262,6 +287,7 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
 
 
 def _worked_last(connection: Connection, namespace: int, item_id: str) -> bool:
+    """Return whether the last overridden call of a guardrail succeeded."""
     row = connection.execute(
         "SELECT outcome FROM usages WHERE namespace = ? AND item_id = ? AND mode = 'overridden' "
         "AND outcome IS NOT NULL ORDER BY id DESC LIMIT 1",
@@ -271,7 +297,7 @@ def _worked_last(connection: Connection, namespace: int, item_id: str) -> bool:
 
 
 def _judge_skills(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
-    """A skill is as sure as its own criteria were met: confidence is a running mean over verified runs."""
+    """Update the confidence of followed skills: the running mean of their verified success."""
     verified = trajectory.meta.get("skills") or {}
     followed = [item for item in _items(connection, namespace, _followed(trajectory)) if item.id in verified]
     uses = _touch(connection, namespace, followed, clock)
@@ -282,10 +308,18 @@ def _judge_skills(connection: Connection, namespace: int, trajectory: Trajectory
 
 
 def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str, Any]:
-    """u = E[R | shown] - E[R | withheld] over episodes, with a 95% interval (normal approximation).
+    """Estimate how much showing an item changes the outcome: E[R | shown] - E[R | withheld] over episodes.
 
-    Only randomised withholding identifies it, co-occurrence never does; so
-    `difference` is None until the item was both shown and withheld.
+    Only randomized withholding identifies the effect; co-occurrence does not.
+
+    Args:
+        connection: A connection to the library.
+        namespace: The number of the namespace.
+        item_id: The item.
+
+    Returns:
+        The numbers of episodes `shown` and `withheld`, the `difference`, and its 95 % interval `low` to `high` (normal
+        approximation). The last three are None until the item was both shown and withheld.
     """
     arms = {}
     for mode in ("recalled", "withheld"):
@@ -298,7 +332,7 @@ def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str
     (n, shown), (m, withheld) = arms["recalled"], arms["withheld"]
     if not n or not m:
         return {"shown": n, "withheld": m, "difference": None, "low": None, "high": None}
-    p, q = (shown * n + 1) / (n + 2), (withheld * m + 1) / (m + 2)  # smoothed: no interval of width 0
+    p, q = (shown * n + 1) / (n + 2), (withheld * m + 1) / (m + 2)  # smoothed, so that the interval never has width 0
     margin = 1.96 * math.sqrt(p * (1 - p) / n + q * (1 - q) / m)
     difference = shown - withheld
     return {

@@ -1,10 +1,10 @@
-"""Evolution by rules: what the counts of past steps justify becomes an item.
+"""Rule mining: create items from the counts of past steps by fixed rules.
 
-Reads the value table's cells that changed, proposes candidates, and leaves admission to the
-catalogue. A guardrail needs a pattern that failed (almost) every time under one condition, in several
-episodes and without a success since: a wide pattern, whose argument may be anything, needs more
-evidence than one that names its arguments, and a call that works elsewhere needs more than one that
-never did. A strategy is an action that pays clearly more under a condition than it does in general.
+`Evolution` reads the changed cells of the value table and proposes candidates; the curator decides on admission. A
+guardrail needs a pattern that failed almost every time under one condition, in several episodes, and without a success
+since. A general pattern with an open argument needs more evidence than one that names its arguments. A call that
+succeeds elsewhere needs more evidence than one that never did. A strategy is an action with a clearly higher return
+under a condition than on average.
 """
 
 from collections.abc import Iterator
@@ -22,40 +22,51 @@ from hardwon.memory.situations.titles import fill_holes, guardrail_title, strate
 from hardwon.memory.values.value_table import Cell, ValueTable
 
 RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "skill": 5, "remedy": 5}
-"""Items of a kind added by one call of `evolve` (SLEA-RL: 10 strategies, 5 warnings)."""
+"""Largest number of items per kind that one call of `evolve` adds (SLEA-RL: 10 strategies, 5 warnings)."""
 NARROW_EVIDENCE = 4
+"""Failures in a row that a guardrail with named arguments needs."""
 WIDE_EVIDENCE = 12
+"""Failures in a row that a guardrail with an open argument needs."""
 WIDE_RATE = 0.97
+"""Failure rate that a guardrail with an open argument needs."""
 AGAIN_EVIDENCE = 2 * WIDE_EVIDENCE
-"""Repetitions of several forms of calls after which they are known to be in vain in general."""
+"""Repetitions of several forms of calls after which repeating is considered useless in general."""
 NARROW_RATE = 0.95
+"""Failure rate that a guardrail with named arguments needs."""
 LOST_SHARE = 0.5
-"""Where so many of the failures lost the task, a wide pattern needs no more evidence than a narrow one."""
+"""Share of failures that lost the task from which an open pattern needs no more evidence than a named one."""
 EPISODES = 3
-"""Episodes that the failures of a guardrail or a warning must be of: one bad day forbids nothing."""
+"""Distinct episodes with failures that a guardrail or a warning needs, so that one bad run forbids nothing."""
 LOSING_EPISODES = 2
-"""The same where most of the failures lost the task."""
+"""The same if most of the failures lost the task."""
 WEIGHT = 1.5
-"""A call that worked so often, wherever it was, must have failed at least WEIGHT * sqrt(successes) times here."""
+"""A call must have failed at least WEIGHT * sqrt(successes) times here, counting successes in any situation."""
 WARNING_EVIDENCE = 8
+"""Steps that a warning needs."""
 WARNING_RATE = 0.7
+"""Failure rate that a warning needs."""
 RELEASE_RATE = 0.8
-"""A guardrail whose failure rate fell below this is retired."""
+"""Failure rate below which a guardrail is retired."""
 _WHERE = {"again": "when it had just failed and nothing was done in between"}
-"""Where the failures of a guardrail were, by its condition."""
+"""By operator of the condition: where the failures occurred, for the body of the item."""
 STRATEGY_EVIDENCE = 5
+"""Steps that a strategy needs."""
 STRATEGY_GAIN = 0.15
-"""How much more discounted return than the action's average a strategy must bring."""
+"""Least advantage in discounted return of a strategy over the action's average."""
 
 
 @dataclass(slots=True)
 class Evolution:
-    """Proposes items from a value table; remembers what it proposed so that it does not repeat itself."""
+    """Proposes items from a value table, and remembers its proposals to avoid repeating them."""
 
     _proposed: dict[str, tuple[int, Kind]] = field(default_factory=dict)
 
     def candidates(self, values: ValueTable) -> Iterator[tuple[str, Item]]:
-        """(key, item) for every changed cell that justifies one, guardrails first."""
+        """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first.
+
+        Args:
+            values: The value table; its set of changed keys is cleared.
+        """
         touched = sorted(values.touched, key=lambda key: (not key.startswith(GUARD_MARK), -values.cells[key].n, key))
         for key in touched:
             cell = values.cells[key]
@@ -66,34 +77,37 @@ class Evolution:
         values.touched.clear()
 
     def _is_news(self, key: str, cell: Cell, item: Item) -> bool:
-        """Whether the steps doubled since the last proposal, a warning has hardened, or the call worked in between."""
+        """Return whether a proposal is new.
+
+        It is new if the steps doubled since the last proposal, the kind changed, or the call succeeded in between.
+        """
         n, kind = self._proposed.get(key, (0, item.kind))
         worked_since = key.startswith(GUARD_MARK) and cell.n - cell.streak > n
         return cell.n >= 2 * n or kind != item.kind or worked_since
 
     def postpone(self, key: str, values: ValueTable) -> None:
-        """The rate limit left this candidate out: propose it again the next time."""
+        """Propose a candidate again next time, because the rate limit left it out."""
         self._proposed.pop(key, None)
         values.touched[key] = None
 
     def reopen(self, item: Item) -> None:
-        """A guardrail was retired until it is needed: propose it at its next failure."""
+        """Allow a guardrail that was retired until needed to be proposed at its next failure."""
         self._proposed.pop(guard_key(item), None)
 
     def loses(self, values: ValueTable, item: Item) -> bool:
-        """Return whether most of the failures that a guardrail rests on lost the task."""
+        """Return whether most of the failures behind a guardrail lost the task."""
         cell = values.cell(guard_key(item))
         return cell is not None and cell.lost >= LOST_SHARE * cell.bad
 
     def released(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
-        """Guardrails by these rules that the counts do not support any more, and why."""
+        """Yield the rule-made guardrails that the counts no longer support, each with the reason."""
         for item in guardrails:
             cell = values.cell(guard_key(item)) if item.writer == "rules" else None
             if cell is not None and cell.bad < RELEASE_RATE * cell.n:
                 yield item, f"worked {cell.n - cell.bad} of {cell.n} times"
 
     def weakened(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
-        """Guardrails in force by these rules whose call worked the last time it was made, and why."""
+        """Yield the enforced rule-made guardrails whose call succeeded the last time, each with the reason."""
         for item in guardrails:
             if item.kind != "guardrail" or item.writer != "rules" or item.confidence < MIN_CONFIDENCE:
                 continue
@@ -103,32 +117,32 @@ class Evolution:
 
 
 def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
+    """Return the guardrail or warning that the failures in a cell justify, or None."""
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
-    if (
-        not pattern or key == ANY_AGAIN or operator not in ("around", "told", "mark", "again")
-    ):  # no action, or one with an @ of its own
+    # An empty action, or an action that itself contains " @ ", does not split into a pattern and a condition.
+    if not pattern or key == ANY_AGAIN or operator not in ("around", "told", "mark", "again"):
         return None
     wide = "{1}" in pattern and not (operator == "again" and _is_in_vain(values))
-    if (
-        wide and operator in ("around", "again") and not cell.several_bad
-    ):  # one thing's failures say nothing of others like it
+    # If only one object failed, nothing follows for other objects of the same kind.
+    if wide and operator in ("around", "again") and not cell.several_bad:
         return None
     losing = cell.lost >= LOST_SHARE * cell.bad
     if cell.bad_episodes < (LOSING_EPISODES if losing else EPISODES):
         return None
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide and not losing else (NARROW_EVIDENCE, NARROW_RATE)
-    # successes elsewhere were first tries, and say nothing of repetitions
+    # Successes elsewhere were first attempts, so they say nothing about repetitions.
     outweighs = operator == "again" or cell.bad >= WEIGHT * sqrt(_successes(pattern, values))
     if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
         kind: Kind = "guardrail"
+        # The id is derived from the wording of earlier versions, so existing items keep their ids.
         title, legacy = guardrail_title(pattern, {operator: operand}), f"do not `{pattern}`"
     elif cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
         kind = "warning"
         title, legacy = warning_title(pattern, {operator: operand}), f"`{pattern}` mostly fails"
     else:
         return None
-    named = f"{legacy} when {condition_words({operator: operand}, pattern)}" if operand else legacy
+    legacy_title = f"{legacy} when {condition_words({operator: operand}, pattern)}" if operand else legacy
     return Item(
         kind,
         title,
@@ -139,49 +153,50 @@ def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
         confidence=round((cell.bad + 1) / (cell.n + 2), 3),
         source="experience",
         writer="rules",
-        id=identify(Item(kind, named, condition={operator: operand}, forbids=pattern)),
+        id=identify(Item(kind, legacy_title, condition={operator: operand}, forbids=pattern)),
     )
 
 
 @lru_cache(maxsize=8192)
 def strategy_id(key: str) -> str:
-    """Return the id of the strategy that rests on the cell of a key.
+    """Return the id of the strategy that is based on the cell of a key.
 
-    It is made of the words of the key, not of the title, so a clearer title keeps the id.
+    The id depends on the words of the key and not on the title, so a reworded title keeps the id.
     """
     words = key_words(key)
     return identify(Item("strategy", f"{words[0]} pays: {'; '.join(words[1:])}"))
 
 
 def _is_in_vain(values: ValueTable) -> bool:
-    """Return whether repetitions of failed calls are known to be in vain, whatever the form of the call.
+    """Return whether repeating a failed call is known to fail for all forms of calls.
 
-    Then a form needs no more evidence of its own than a call with named arguments.
+    A form then needs no more evidence of its own than a call with named arguments.
     """
     cell = values.cell(ANY_AGAIN)
     return cell is not None and cell.several_bad and cell.n >= AGAIN_EVIDENCE and cell.bad >= WIDE_RATE * cell.n
 
 
 def _successes(pattern: str, values: ValueTable) -> int:
-    """How often the call did not fail, wherever it was made."""
+    """Return how often a call succeeded in any situation."""
     cell = values.cell(call_key(pattern))
     return cell.n - cell.bad if cell is not None else 0
 
 
 def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
-    pattern, _, where = key.partition(" | ")
-    usual = values.cells.get(pattern)
-    if not where.count("|") or usual is None or cell.n < STRATEGY_EVIDENCE:
+    """Return the strategy that the returns in a cell justify, or None."""
+    pattern, _, condition = key.partition(" | ")
+    average = values.cells.get(pattern)
+    if not condition.count("|") or average is None or cell.n < STRATEGY_EVIDENCE:
         return None
-    if cell.mean < usual.mean + STRATEGY_GAIN:
+    if cell.mean < average.mean + STRATEGY_GAIN:
         return None
     return Item(
         "strategy",
         strategy_title(key),
-        f"earned {cell.mean:.2f} on average in {cell.n} steps; `{fill_holes(pattern)}` earns {usual.mean:.2f} "
-        f"on average over all {usual.n} steps",
+        f"earned {cell.mean:.2f} on average in {cell.n} steps; `{fill_holes(pattern)}` earns {average.mean:.2f} "
+        f"on average over all {average.n} steps",
         provenance=tuple(cell.steps),
-        score=round(min(1.0, max(0.0, 0.5 + cell.mean - usual.mean)), 3),
+        score=round(min(1.0, max(0.0, 0.5 + cell.mean - average.mean)), 3),
         confidence=round(cell.n / (cell.n + 4), 3),
         source="experience",
         writer="rules",

@@ -1,9 +1,9 @@
-"""Induction: skills and remedies that recorded episodes justify (Steve-Evolving, arXiv:2603.13131).
+"""Skill mining: skills and remedies that recorded episodes justify (Steve-Evolving, arXiv:2603.13131).
 
-A skill is a run of steps that worked and ended with a gain; a remedy is what was done between an
-action's failure and its success. Runs of the same shape are one candidate: what they have in common
-stays, what differs becomes a hole (least general generalisation, Plotkin 1970). Preconditions and
-verification are what all the runs had in common before and after. Rules only; no model is asked.
+A skill is a run of successful steps that ends with a gain. A remedy is a sequence of steps between the failure of an
+action and its success. Runs of the same shape form one candidate: common arguments stay, different ones become holes
+(least general generalization, Plotkin 1970). Preconditions and success checks are the facts that all runs have in
+common before and after. No model is involved.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from hardwon.memory.situations.titles import fill_holes, remedy_title, skill_tit
 from hardwon.memory.storage.episodes import dumps
 
 MAX_LENGTH = 8
-"""Steps of a skill; a longer run teaches its end."""
+"""Largest number of steps of a skill; of a longer run, the last ones are used."""
 REPAIR_WITHIN = 4
-"""Steps from a failure to the success of the same action that count as its repair."""
+"""Largest number of steps between a failure and the success of the same action."""
 SUPPORT = 2
-"""Runs of the same shape before it is proposed."""
+"""Runs, and distinct episodes, that a shape needs before it is proposed."""
 PRIOR = 2
-"""Imagined runs without a gain, by which the score of a skill with few runs is shrunk towards 0.5."""
+"""Prior runs without a gain, which shrink the score of a skill with few runs towards 0.5."""
 MAX_RUNS = 16
-"""Runs of one shape that are compared; older ones stay in the evidence of the item."""
+"""Largest number of runs of one shape that are compared, the newest ones."""
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
 Shape = tuple[str, ...]
 _HOLE = re.compile(r"\{(\d+)\}")
@@ -34,7 +34,7 @@ _HOLE = re.compile(r"\{(\d+)\}")
 
 @dataclass(slots=True)
 class Run:
-    """Steps that belong together."""
+    """Consecutive steps that form a unit."""
 
     actions: tuple[str, ...]
     before: State
@@ -45,15 +45,16 @@ class Run:
 
 @dataclass(slots=True)
 class Candidate:
-    """Runs of one shape."""
+    """All runs of one shape."""
 
     n: int = 0
     runs: list[Run] = field(default_factory=list)
     proposed: int = 0
     episodes: set[str] = field(default_factory=set)
-    """Some of the episodes that the runs are of: one episode alone justifies nothing."""
+    """Up to MAX_RUNS episodes of the runs; a single episode justifies nothing."""
 
     def add(self, run: Run, episode: str) -> None:
+        """Add a run, and drop the oldest beyond MAX_RUNS."""
         self.n += 1
         if len(self.episodes) < MAX_RUNS:
             self.episodes.add(episode)
@@ -62,19 +63,19 @@ class Candidate:
 
     @property
     def due(self) -> bool:
-        """Whether its support doubled since it was proposed."""
+        """Return whether the support doubled since the last proposal."""
         return self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
 
 
 class Induction:
-    """Collects runs from episodes; proposes an item whenever the support of a shape has doubled."""
+    """Collects runs from episodes, and proposes an item whenever the support of a shape has doubled."""
 
     def __init__(self) -> None:
         self._skills: dict[Shape, Candidate] = {}
         self._remedies: dict[tuple[str, Shape], Candidate] = {}
 
     def read(self, trajectory: Trajectory) -> None:
-        """Take in one recorded episode; skills are learnt from successes only."""
+        """Collect the runs of one recorded episode; skills come from successful episodes only."""
         if trajectory.success is None:
             return
         if trajectory.success:
@@ -86,24 +87,27 @@ class Induction:
             self._remedies.setdefault((failure, shape_of(run.actions)), Candidate()).add(run, trajectory.id)
 
     def candidates(self) -> Iterator[tuple[Candidate, Item]]:
-        """What is due, the best supported first. Say `taken` or it is proposed again."""
+        """Yield the candidates that are due, the best supported first.
+
+        Call `mark_submitted` on a candidate after its submission; otherwise it is proposed again.
+        """
         due: list[tuple[Candidate, Item]] = [(c, _skill(shape, c)) for shape, c in self._skills.items() if c.due]
         due += [(c, _remedy(*key, c)) for key, c in self._remedies.items() if c.due]
         yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
 
     @staticmethod
-    def taken(candidate: Candidate) -> None:
-        """The candidate was put before the curator."""
+    def mark_submitted(candidate: Candidate) -> None:
+        """Record that a candidate was submitted to the curator."""
         candidate.proposed = candidate.n
 
 
 def shape_of(actions: Sequence[str]) -> Shape:
-    """The actions with their arguments left open: what runs of the same kind share."""
+    """Return the templates of the actions, which runs of the same kind share."""
     return tuple(parse_action(action).template for action in actions)
 
 
 def gains(steps: Sequence[Step]) -> Iterator[Run]:
-    """Maximal runs of successful steps that end with a gain, without the circles in them."""
+    """Yield the maximal runs of successful steps that end with a reward, without loops."""
     run: list[Step] = []
     for step in steps:
         if not step.diagnosis.success or not step.action:
@@ -112,46 +116,54 @@ def gains(steps: Sequence[Step]) -> Iterator[Run]:
         run.append(step)
         if step.reward > 0:
             kept = without_circles(run)[-MAX_LENGTH:]
-            yield _run(kept, gain=sum(taken.reward for taken in run))
+            yield _run(kept, gain=sum(rewarded.reward for rewarded in run))
             run = []
 
 
 def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, Run]]:
-    """(failure, what was done before the same action worked, that action last), soonest repair only."""
+    """Yield (failure, run) pairs: the steps between the failure of an action and its next success.
+
+    The run ends with the repeated action; only the earliest repair of each failure is used.
+    """
     for t, failed in enumerate(steps):
         if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
             continue
         later = steps[t + 1 : t + 2 + REPAIR_WITHIN]
-        worked = next((n for n, step in enumerate(later) if step.action == failed.action and step.diagnosis.success), 0)
-        between = [step for step in later[:worked] if step.diagnosis.success and step.action != failed.action]
-        if worked and between:
-            yield failed.diagnosis.failure.value, _run([*between, later[worked]], gain=later[worked].reward)
+        success_at = next(
+            (n for n, step in enumerate(later) if step.action == failed.action and step.diagnosis.success), 0
+        )
+        between = [step for step in later[:success_at] if step.diagnosis.success and step.action != failed.action]
+        if success_at and between:
+            yield failed.diagnosis.failure.value, _run([*between, later[success_at]], gain=later[success_at].reward)
 
 
 def without_circles(run: Sequence[Step]) -> list[Step]:
-    """The run without what led back to a state it had been in: a loop-erased walk."""
+    """Return the steps without those that led back to an earlier state (a loop-erased walk)."""
     kept: list[Step] = []
     for step in run:
-        seen = next((n for n, earlier in enumerate(kept) if _place(earlier.pre) == _place(step.pre)), len(kept))
-        del kept[seen:]
+        start = next((n for n, earlier in enumerate(kept) if _place(earlier.pre) == _place(step.pre)), len(kept))
+        del kept[start:]
         kept.append(step)
     return kept
 
 
 def _place(state: State) -> str:
+    """Return the text that identifies a state."""
     return f"{state.observation}\n{dumps(dict(state.facts))}"
 
 
 def _run(steps: Sequence[Step], gain: float) -> Run:
+    """Build a run from its steps."""
     ids = tuple(step.id for step in steps if step.id is not None)
     return Run(tuple(step.action for step in steps), steps[0].pre, steps[-1].post, ids, gain)
 
 
 def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The least general patterns that match runs of one shape: equal arguments stay, others become holes.
+    """Return the least general patterns that match all runs of one shape.
 
-    generalise([["open oven", "take pie"], ["open fridge", "take pie"]]) == ("open {1}", "take pie")
-    Arguments that vary together get the same hole.
+    Equal arguments stay and others become holes. Arguments that vary together share a hole.
+
+        generalise([["open oven", "take pie"], ["open fridge", "take pie"]]) == ("open {1}", "take pie")
     """
     holes: dict[tuple[str, ...], str] = {}
     patterns = []
@@ -166,9 +178,11 @@ def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def common(states: Sequence[State], before: Sequence[State] | None = None) -> dict[str, Any]:
-    """A condition that holds in all of the states: their common facts, else their clusters.
+    """Return a condition that holds in all of the states: their common facts or, without any, their clusters.
 
-    With `before`, only facts that did not hold there: what the run brought about.
+    Args:
+        states: At least one state.
+        before: If given, facts that these states have in common are left out, which keeps only what changed.
     """
     shared = _shared_facts(states)
     if before is not None:
@@ -181,6 +195,7 @@ def common(states: Sequence[State], before: Sequence[State] | None = None) -> di
 
 
 def _shared_facts(states: Sequence[State]) -> set[tuple[str, Any]]:
+    """Return the facts that all states have in common."""
     shared = _facts(states[0])
     for state in states[1:]:
         shared &= _facts(state)
@@ -188,13 +203,15 @@ def _shared_facts(states: Sequence[State]) -> set[tuple[str, Any]]:
 
 
 def _facts(state: State) -> set[tuple[str, Any]]:
-    found: set[tuple[str, Any]] = set()
+    """Return the facts of a state as (name, value) pairs; a listing yields one pair per entry."""
+    facts: set[tuple[str, Any]] = set()
     for name, value in state.facts.items():
-        found |= {(name, part) for part in value} if isinstance(value, list | tuple) else {(name, value)}
-    return found
+        facts |= {(name, part) for part in value} if isinstance(value, list | tuple) else {(name, value)}
+    return facts
 
 
 def _skill(shape: Shape, candidate: Candidate) -> Item:
+    """Build the skill that a candidate's runs justify."""
     runs = candidate.runs
     steps = generalise([run.actions for run in runs])
     before, after = [run.before for run in runs], [run.after for run in runs]
@@ -207,11 +224,12 @@ def _skill(shape: Shape, candidate: Candidate) -> Item:
         steps=steps,
         verify=common(after, before),
         score=round(0.5 + 0.5 * min(1.0, gain) * candidate.n / (candidate.n + PRIOR), 3),
-        **_filed(runs, candidate.n, "skill", shape),
+        **_common_fields(runs, candidate.n, "skill", shape),
     )
 
 
 def _remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
+    """Build the remedy that a candidate's runs justify."""
     runs = candidate.runs
     steps = generalise([run.actions for run in runs])
     return Item(
@@ -222,13 +240,13 @@ def _remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
         steps=steps,
         repairs=failure,
         scope="step",
-        **_filed(runs, candidate.n, "remedy", (failure, *shape)),
+        **_common_fields(runs, candidate.n, "remedy", (failure, *shape)),
     )
 
 
-def _filed(runs: Sequence[Run], n: int, kind: str, said: Sequence[str]) -> Mapping[str, Any]:
-    """What the items of both kinds have: evidence, places, an id of their shape, and how sure they are."""
-    digest = hashlib.blake2b(dumps(list(said)).encode(), digest_size=6).hexdigest()
+def _common_fields(runs: Sequence[Run], n: int, kind: str, shape: Sequence[str]) -> Mapping[str, Any]:
+    """Return the fields that skills and remedies share: evidence, places, confidence, and an id by shape."""
+    digest = hashlib.blake2b(dumps(list(shape)).encode(), digest_size=6).hexdigest()
     places = dict.fromkeys(run.before.location for run in runs if run.before.location)
     return {
         "signatures": tuple(dict.fromkeys(run.before.signature for run in runs)),

@@ -1,10 +1,10 @@
-"""Voices: what untrusted writers say of a namespace that others write as well, each counted alone.
+"""Untrusted writers: items that they justify in a namespace with other writers, counted per writer.
 
-The same rules read every writer's steps by themselves. What one writer's steps justify waits in quarantine; what the
-steps of two writers justify on their own is evidence, as a trusted finding is, and releases it. So it counts how many
-say a thing and not how often it is said. What forbids is weighed against the successes of all other writers as well:
-two writers who agree do not stop a call that works for everybody else. Items of untrusted steps are in general words:
-forms of actions, and counts.
+The same rules read the steps of each writer separately. An item that one writer's steps justify waits in quarantine.
+An item that the steps of two writers justify independently counts as evidence, like a trusted finding, and is released.
+Agreement therefore depends on the number of writers and not on the number of repetitions. Guardrails and warnings are
+also weighed against the successes of all other writers, so two writers who agree cannot block a call that works for
+everyone else. Items from untrusted steps are in general words: forms of actions, and counts.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ from .rule_mining import RELEASE_RATE, WEIGHT, Evolution
 from .skill_mining import Induction
 
 AGREEING = 2
-"""Writers whose own steps must justify an item before it is active."""
+"""Number of writers that must justify an item independently before it becomes active."""
 
 Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
 
 
 class _Voice:
-    """One untrusted writer."""
+    """The steps of one untrusted writer, with their own values and miners."""
 
     def __init__(self, store: Store, namespace: int, number: int) -> None:
         self.values = FiledValues(store, namespace, Sidecar(store, namespace), witness=number)
@@ -46,10 +46,10 @@ class Voices:
     def __init__(self, store: Store, namespace: int) -> None:
         self._store, self._namespace = store, namespace
         self._voices: dict[str, _Voice] = {}
-        self._said_by: dict[str, set[str]] = {}
+        self._supporters: dict[str, set[str]] = {}
 
     def read(self, episode: Trajectory) -> None:
-        """Take in one recorded episode of an untrusted writer."""
+        """Read one recorded episode of an untrusted writer."""
         if episode.success is None:
             return
         name = witness_of(episode.writer)
@@ -62,48 +62,59 @@ class Voices:
         self._voices[name].values.unread = True
 
     def proposals(self, trusted: ValueTable) -> list[Proposal]:
-        """Return what each writer's own steps justify: untrusted, or trusted where several agree.
+        """Return the items that the steps of each writer justify.
 
-        `trusted` holds what trusted steps say.
+        Items are untrusted, or trusted if AGREEING writers support them.
+
+        Args:
+            trusted: The values of trusted steps.
         """
-        found: list[Proposal] = []
+        proposals: list[Proposal] = []
         for name, voice in list(self._voices.items()):
             values = voice.values.read()
             for key, item in voice.evolution.candidates(values):
-                told = self._said(name, in_general(item, item.forbids or key.partition(" | ")[0]))
-                if told is not None and told.trust == "trusted" and self.is_outweighed(told, trusted):
-                    told = replace(told, trust="untrusted", body=f"{told.body} It works for other writers.".strip())
-                if told is not None:
-                    found.append((told, _nothing, partial(voice.evolution.postpone, key, values)))
+                marked = self._mark_support(name, in_general(item, item.forbids or key.partition(" | ")[0]))
+                if marked is not None and marked.trust == "trusted" and self.is_outweighed(marked, trusted):
+                    marked = replace(
+                        marked, trust="untrusted", body=f"{marked.body} It works for other writers.".strip()
+                    )
+                if marked is not None:
+                    proposals.append((marked, _nothing, partial(voice.evolution.postpone, key, values)))
             for candidate, item in voice.induction.candidates():
-                told = self._said(name, in_general(item))
-                if told is not None:
-                    found.append((told, partial(voice.induction.taken, candidate), _nothing))
-        return found
+                marked = self._mark_support(name, in_general(item))
+                if marked is not None:
+                    proposals.append((marked, partial(voice.induction.mark_submitted, candidate), _nothing))
+        return proposals
 
     def is_outweighed(self, item: Item, trusted: ValueTable) -> bool:
-        """Return whether the calls that an item speaks against work too often, counted over all writers."""
+        """Return whether the call that an item warns against succeeds too often over all writers.
+
+        Args:
+            item: The item; only guardrails and warnings can be outweighed.
+            trusted: The values of trusted steps.
+        """
         if item.kind not in ("guardrail", "warning") or not item.forbids:
             return False
         tables = [trusted, *self._all_tables()]
-        here = [cell for table in tables if (cell := table.cell(guard_key(item))) is not None]
+        in_situation = [cell for table in tables if (cell := table.cell(guard_key(item))) is not None]
         anywhere = [cell for table in tables if (cell := table.cell(call_key(item.forbids))) is not None]
-        bad, worked = sum(cell.bad for cell in here), sum(cell.n - cell.bad for cell in anywhere)
-        n = sum(cell.n for cell in here)
+        bad, worked = sum(cell.bad for cell in in_situation), sum(cell.n - cell.bad for cell in anywhere)
+        n = sum(cell.n for cell in in_situation)
         return bool(n) and (bad < RELEASE_RATE * n or bad < WEIGHT * sqrt(worked))
 
     def _all_tables(self) -> list[ValueTable]:
-        """Return the values of every untrusted writer, also of those whose episodes are too old to be read again."""
+        """Return the values of every untrusted writer, including those without recent episodes."""
         rows = self._store.rows("SELECT id, name FROM writers WHERE namespace = ? AND name != ''", (self._namespace,))
         for number, name in rows:
             if name not in self._voices:
                 self._voices[name] = _Voice(self._store, self._namespace, number)
         return [voice.values.read() for voice in self._voices.values()]
 
-    def _said(self, name: str, item: Item | None) -> Item | None:
+    def _mark_support(self, name: str, item: Item | None) -> Item | None:
+        """Count a writer's support for an item; return it as untrusted until AGREEING writers support it."""
         if item is None:
             return None
-        writers = self._said_by.setdefault(item.id, set())
+        writers = self._supporters.setdefault(item.id, set())
         writers.add(name)
         if len(writers) >= AGREEING:
             return item
@@ -111,17 +122,24 @@ class Voices:
 
 
 def in_general(item: Item, pattern: str = "") -> Item | None:
-    """Return an item of rules in words that no untrusted step chose; None where a form of its actions is no name."""
+    """Return a rule-made item in words that no untrusted step chose, or None if an action has no tool name.
+
+    Args:
+        item: The item.
+        pattern: The pattern of the item's key; without it, the item's steps are described.
+    """
     forms = [form_of(action) for action in ((pattern,) if pattern else item.steps)]
-    if not forms or not all(form.endswith(")") for form in forms):  # of a sentence nothing general is left to say
+    if not forms or not all(
+        form.endswith(")") for form in forms
+    ):  # without a tool name, only text of the untrusted step would be left
         return None
-    said = ", then ".join(f"`{form}`" for form in forms)
+    sequence = ", then ".join(f"`{form}`" for form in forms)
     title = {
-        "guardrail": f"Do not {said} in such a situation",
-        "warning": f"{said} mostly fails in such a situation",
-        "strategy": f"{said} pays more than usual in such a situation",
-        "remedy": f"What helped after a failure ({item.repairs.replace('_', ' ')}): {said}",
-    }.get(item.kind, f"To earn a reward, {said}")
+        "guardrail": f"Do not {sequence} in such a situation",
+        "warning": f"{sequence} mostly fails in such a situation",
+        "strategy": f"{sequence} pays more than usual in such a situation",
+        "remedy": f"What helped after a failure ({item.repairs.replace('_', ' ')}): {sequence}",
+    }.get(item.kind, f"To earn a reward, {sequence}")
     return replace(
         item,
         title=title,
@@ -135,4 +153,4 @@ def in_general(item: Item, pattern: str = "") -> Item | None:
 
 
 def _nothing() -> None:
-    """Do nothing: a candidate of counts needs no word that it was taken."""
+    """Do nothing."""

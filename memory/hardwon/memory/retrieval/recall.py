@@ -1,8 +1,9 @@
-"""Recall: from a state to what past experience says of it, for the next step.
+"""Recall: return the past experience that applies to a state, for the next step.
 
-By step: the state's cluster first; where it is new, search by words and meaning, whose findings are
-bound to the cluster; ranked by nearness and learnt utility; cut to a token budget; nothing at all
-when nothing is near enough. By task: whole episodes chosen once by the task's words, for comparison.
+Recall by step looks up the state's cluster. For a new cluster, it searches by words and meaning and binds the results
+to the cluster. Results are ranked by similarity and learned utility and cut to a token budget. If nothing is similar
+enough, recall returns nothing. Recall by task chooses whole episodes once, by the words of the task; it serves as a
+baseline.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,14 +28,15 @@ from .search import DEPTH, How, Kind as SearchKind, Search, Version
 from .text_index import MORE_TERMS, QUERY_TERMS
 
 RECALL_FLOOR = FLOOR
-"""An item whose score fell below this does more harm than good: it is not recalled, unless it is pinned."""
+"""Score below which an item is not recalled, unless it is pinned."""
 TASK_EPISODES = 5
+"""Number of episodes that recall by task reads."""
 VOTED = 4096
-"""Situations whose voters are remembered, and steps."""
+"""Largest number of situations with cached voters, and of cached steps."""
 _REPEATED = 4
-"""How many times as many states are looked at as are shown, because some repeat what others saw."""
+"""Number of states read per state shown, because some have the same observation."""
 FOUND = 512
-"""Texts of which it is remembered what search found."""
+"""Largest number of texts with cached search results."""
 
 
 def by_step(
@@ -50,7 +52,20 @@ def by_step(
     by_text: bool,
     after: str | None = None,
 ) -> Recollection:
-    """What is known of this state, for one step."""
+    """Return the experience that applies to a state.
+
+    Args:
+        store: The library.
+        derived: The cache of the namespace.
+        search: The search indices of the namespace.
+        state: The current state.
+        k: Largest number of items, and of steps.
+        kinds: Kinds of items to return, or None for all.
+        budget_tokens: Token budget for items and steps together, or None for no limit.
+        actions: Admissible actions, each with the text about its earlier tries.
+        by_text: Whether to search by text instead of looking up the cluster.
+        after: The previous action of this episode; "" at its beginning, None if unknown.
+    """
     situation = derived.situation(state)
     estimates = derived.estimates(situation, actions) if actions else {}
     guardrails = derived.guard.active(situation, actions)
@@ -62,12 +77,12 @@ def by_step(
     steps, filled = query.steps()
     steps = query.with_testimony(steps)
     masked = derived.masked(state, actions) if items else frozenset()
-    fitting = (hit for hit in items if _offered(hit.what, kinds, situation, actions, derived.surroundings))
+    fitting = (hit for hit in items if _is_applicable(hit.what, kinds, situation, actions, derived.surroundings))
     left_out: tuple[str, ...] = ()
     if masked:
-        known = [(hit, isinstance(hit.what, Item) and hit.what.id in masked) for hit in fitting]
-        left_out = tuple(str(hit.what.id) for hit, hurts in known if hurts)[:k]
-        fitting = (hit for hit, hurts in known if not hurts)
+        flagged = [(hit, isinstance(hit.what, Item) and hit.what.id in masked) for hit in fitting]
+        left_out = tuple(str(hit.what.id) for hit, is_masked in flagged if is_masked)[:k]
+        fitting = (hit for hit, is_masked in flagged if not is_masked)
     shown, chosen, tokens = within_budget(clusters.distinct(fitting, k), steps, budget_tokens)
     if not (shown or chosen or guardrails or estimates):
         return Recollection(masked=left_out)
@@ -86,7 +101,7 @@ class _Near(NamedTuple):
 
 
 class _Query:
-    """One recall by step: what is known of the situation, and what search finds beside it."""
+    """One recall by step: experience of the situation itself, and similar states found by search."""
 
     def __init__(
         self,
@@ -106,15 +121,15 @@ class _Query:
         self.known = "" if by_text else plain(state.signature)
         self.voters = self._voters() if self.known else []
         self.searched = False
-        self._others = testimony.has_untrusted(store, search.namespace)
-        """Whether untrusted writers may have written here."""
+        self._has_untrusted = testimony.has_untrusted(store, search.namespace)
+        """Whether the namespace may have steps of untrusted writers."""
         self._vector: Vectors | None = None
 
     def items(self) -> Sequence[Hit]:
-        """Items for the situation: bound to it by an earlier visit, or searched for."""
+        """Return the items of the situation, bound to it by an earlier visit or found by search."""
         derived, state = self._derived, self._state
         if not derived.items:
-            return ()  # of none, none are sought
+            return ()  # saves a search
         if self.is_question:
             return self._items_for_question()
         where = state.signature, self._worlds
@@ -127,7 +142,7 @@ class _Query:
         return bound
 
     def _items_for_question(self) -> Sequence[Hit]:
-        """In the order of search, which is the nearest first."""
+        """Return the items that search finds for a question, in the order of search."""
         found = self._find("items", max(DEPTH, self._k))
         numbers = self._derived.numbers
         return [
@@ -137,57 +152,66 @@ class _Query:
         ]
 
     def steps(self) -> tuple[tuple[Hit, ...], int]:
-        """Return the steps to show, by the votes of all of them, and how many of them search filled in."""
+        """Return the steps to show, ranked by votes, and how many of them search added."""
         if self.is_question:
-            return _clean(_varied(step_hits(self._store, self._found(), self._worlds))[: self._k]), 0
+            return _drop_instructions(
+                _move_repeats_last(step_hits(self._store, self._search_states(), self._worlds))[: self._k]
+            ), 0
         ranked = self._derived.ranked
-        asked = (self._text, self.known, self._state.task, self._after, self._k, self._worlds)
-        if asked not in ranked:
+        query = (self._text, self.known, self._state.task, self._after, self._k, self._worlds)
+        if query not in ranked:
             if len(ranked) > FOUND:
                 ranked.clear()
-            ranked[asked] = self._ranked()
-        return ranked[asked]
+            ranked[query] = self._ranked()
+        return ranked[query]
 
     def _ranked(self) -> tuple[tuple[Hit, ...], int]:
+        """Rank the steps of the situation, filled up with steps of similar states."""
         voters = self.voters
-        near = self._near() if len({one.action for one in voters}) < self._k else []
-        done = [*voters, *(one.what for one in near)]
-        similarities = [*[1.0] * len(voters), *(one.similarity for one in near)]
-        order = by_votes(done, similarities, self._after, self._state.task, own=len(voters))
+        neighbors = self._near() if len({voter.action for voter in voters}) < self._k else []
+        steps = [*voters, *(neighbor.what for neighbor in neighbors)]
+        similarities = [*[1.0] * len(voters), *(neighbor.similarity for neighbor in neighbors)]
+        order = by_votes(steps, similarities, self._after, self._state.task, own=len(voters))
         places: dict[str, int] = {}
         for at in order:
-            # of its own steps no action comes twice; each that is filled in is of another situation
-            places.setdefault(done[at].action if at < len(voters) else str(at), at)
+            # Actions of the situation itself are unique; each step added by search is from another situation.
+            places.setdefault(steps[at].action if at < len(voters) else str(at), at)
         chosen = list(places.values())[: self._k]
-        read, why = self._read([done[at].step for at in chosen]), f"same situation {self.known}"
+        step_of, reason = self._read([steps[at].step for at in chosen]), f"same situation {self.known}"
         hits = tuple(
-            Hit(read[done[at].step], similarities[at], why if at < len(voters) else near[at - len(voters)].why)
+            Hit(
+                step_of[steps[at].step],
+                similarities[at],
+                reason if at < len(voters) else neighbors[at - len(voters)].why,
+            )
             for at in chosen
-            if done[at].step in read  # another process may have forgotten it just now
+            if steps[at].step in step_of  # another process may just have deleted it
         )
-        return _clean(hits), sum(at >= len(voters) for at in chosen) if voters else 0
+        return _drop_instructions(hits), sum(at >= len(voters) for at in chosen) if voters else 0
 
     def with_testimony(self, clean: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        """Return trusted hits and, in free places, what untrusted steps say."""
+        """Return trusted hits and, in free places, hits on untrusted steps."""
         namespace = self._search.namespace
-        if len(clean) >= self._k or not self._others:
+        if len(clean) >= self._k or not self._has_untrusted:
             return clean
 
         def is_known(template: str) -> bool:
             return self._derived.values.cell(template) is not None
 
-        found, left = self._find("states", POOL), self._k - len(clean)
-        said = testimony.hits_of(self._store, namespace, found, self.known, self._k, is_known, self._uses())
-        done = {testimony.form_of(one.what.action) for one in clean if isinstance(one.what, Step)}
-        new = [one for one in said if isinstance(one.what, Step) and one.what.action not in done]
-        return (*clean, *new[:left])
+        states, free = self._find("states", POOL), self._k - len(clean)
+        testimony_hits = testimony.hits_of(self._store, namespace, states, self.known, self._k, is_known, self._uses())
+        forms = {testimony.form_of(hit.what.action) for hit in clean if isinstance(hit.what, Step)}
+        additional = [hit for hit in testimony_hits if isinstance(hit.what, Step) and hit.what.action not in forms]
+        return (*clean, *additional[:free])
 
     def _uses(self) -> Mapping[str, int]:
+        """Return the number of uses of each form of action in untrusted steps."""
         if self._derived.uses is None:
             self._derived.uses = testimony.uses_of(self._store, self._search.namespace)
         return self._derived.uses
 
     def _voters(self) -> list[Done]:
+        """Return the steps of the situation that vote."""
         voters, which = self._derived.voters, (self.known, self._after is not None, self._worlds)
         if which not in voters:
             if len(voters) > VOTED:
@@ -196,7 +220,7 @@ class _Query:
         return voters[which]
 
     def _read(self, ids: Sequence[int]) -> Mapping[int, Step]:
-        """Steps by id, from what was read since anything was written."""
+        """Return steps by id, using the cache."""
         read = self._derived.steps
         missing = [ref for ref in ids if ref not in read]
         if missing:
@@ -207,68 +231,69 @@ class _Query:
         return read
 
     def _near(self) -> list[_Near]:
-        """The best steps of states that are near but not of the situation itself, how near, and why."""
-        found = self._found()
-        best = self._best([ref for ref, _, _ in found])
-        own = {one.step for one in self.voters}
+        """Return the best steps of similar states, without those of the situation itself."""
+        states = self._search_states()
+        best = self._best([ref for ref, _, _ in states])
+        own = {voter.step for voter in self.voters}
         return [
-            _Near(best[ref], near, why)
-            for ref, near, why in sorted(found)  # by id: so go ties
+            _Near(best[ref], similarity, why)
+            for ref, similarity, why in sorted(states)  # by id, which breaks ties
             if ref in best and best[ref].step not in own
         ]
 
-    def _found(self) -> list[Found]:
-        """What search finds for the text among states of the worlds that count."""
-        near, asked = self._derived.near, (self._text, self._worlds, self.is_question)
-        if asked not in near:
+    def _search_states(self) -> list[Found]:
+        """Return the states that search finds for the text in the applicable worlds."""
+        near, query = self._derived.near, (self._text, self._worlds, self.is_question)
+        if query not in near:
             if len(near) > FOUND:
                 near.clear()
-            near[asked] = self._find("states", POOL)
+            near[query] = self._find("states", POOL)
             if self._worlds is not None:
-                near[asked] = self._of_worlds(near[asked])
-        return near[asked]
+                near[query] = self._of_worlds(near[query])
+        return near[query]
 
     def _of_worlds(self, found: list[Found]) -> list[Found]:
-        """Return the states found in the worlds that count; where others push them out, those of a deeper search."""
-        kept = [one for one in found if one[0] in self._best([ref for ref, _, _ in found])]
+        """Keep the states of applicable worlds; search deeper if other worlds crowd them out."""
+        kept = [state for state in found if state[0] in self._best([ref for ref, _, _ in found])]
         if len(kept) < DEPTH <= len(found):
             found = self._find("states", clusters.DEEPER * POOL, clusters.DEEPER * DEPTH)
             best = self._best([ref for ref, _, _ in found])
-            kept = [one for one in found if one[0] in best][:POOL]
+            kept = [state for state in found if state[0] in best][:POOL]
         return kept
 
     def _best(self, states: Sequence[int]) -> Mapping[int, Done]:
-        """By state: the best step that was taken there in the worlds that count."""
+        """Return the best step that was taken in each state in the applicable worlds."""
         known = self._derived.done.setdefault(self._worlds, {})
         return best_of(self._store, states, steps_of(self._worlds), self._after is not None, known)
 
     def _find(self, kind: SearchKind, k: int, depth: int = DEPTH) -> list[Found]:
-        """What is near enough to be shown for its words or meaning alone."""
-        if kind == "states" and self._others:  # states of untrusted writers must not push the others out
+        """Return the search results that are similar enough to be shown."""
+        if kind == "states" and self._has_untrusted:  # states of untrusted writers must not crowd out trusted ones
             k *= testimony.POOL_FACTOR
         terms = MORE_TERMS if self.is_question else QUERY_TERMS
         found = self._search.find(
             kind, self._text, k, frequencies=self._derived.words, vector=self._embedded(), terms=terms, depth=depth
         )
-        return [one for one in found if one[1] >= clusters.MIN_COSINE]
+        return [hit for hit in found if hit[1] >= clusters.MIN_COSINE]
 
     def _embedded(self) -> Vectors:
+        """Return the vector of the text, (dim,) float32."""
         self.searched = True
         if self._vector is None:
             self._vector = self._search.embed(self._text)
         return self._vector
 
 
-def _offered(
+def _is_applicable(
     item: Item | Step,
     kinds: Sequence[Kind] | None,
     situation: Situation,
     actions: Mapping[str, str],
     surroundings: Surroundings,
 ) -> bool:
-    """Whether an item is of a kind asked for, not discredited and, as far as can be told, its condition holds here.
+    """Return whether an item may be shown: it has a requested kind, a sufficient score, and its condition holds.
 
-    Where the admissible actions are not known, what speaks of an action says itself when it applies.
+    Without admissible actions, an item about an action is shown, because its text states when it applies.
     """
     if not isinstance(item, Item) or (kinds is not None and item.kind not in kinds):
         return False
@@ -281,34 +306,40 @@ def _offered(
     return not actions or any(forbids(item, situation, action, surroundings) for action in actions)
 
 
-def _clean(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """Return hits on trusted steps without texts that read like instructions."""
+def _drop_instructions(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Return the hits on trusted steps without texts that read like instructions."""
     return tuple(one for one in map(without_instructions, hits) if one is not None)
 
 
 def step_hits(
     store: Store, found: Sequence[tuple[int, float, str]], worlds: frozenset[int] | None = None
 ) -> tuple[Hit, ...]:
-    """For each state found, the best step that was taken in it; where `worlds` are given, in one of these."""
+    """Return a hit on the best step of each state.
+
+    Args:
+        store: The library.
+        found: The states: (id, similarity, reason) triples.
+        worlds: Worlds whose steps count, or None for all.
+    """
     best = read_best_steps(store, [ref for ref, _, _ in found], steps_of(worlds))
     return tuple(Hit(best[ref], cosine, why) for ref, cosine, why in found if ref in best)
 
 
-def _varied(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """Return hits on steps in their order, but those that repeat what an earlier one saw come last."""
-    seen: dict[str, int] = {}
+def _move_repeats_last(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return the hits in their order, with repeated observations moved to the end."""
+    first_at: dict[str, int] = {}
     repeats: list[Hit] = []
     for at, hit in enumerate(hits):
         text = hit.what.pre.observation if isinstance(hit.what, Step) else str(at)
-        if seen.setdefault(text, at) != at:
+        if first_at.setdefault(text, at) != at:
             repeats.append(hit)
-    return (*(hits[at] for at in seen.values()), *repeats)
+    return (*(hits[at] for at in first_at.values()), *repeats)
 
 
 def _rank(hits: Sequence[Hit], score_here: Callable[[Item], float], *, in_order: bool) -> Sequence[Hit]:
-    """Nearness times utility in this world; ties by id, so that any process gives the same order.
+    """Order hits on items by similarity times utility in this world; ties are broken by id.
 
-    What answers a question stays in the order in which it was found.
+    Hits for a question keep the order of search.
     """
     if in_order:
         return hits
@@ -322,14 +353,23 @@ def _rank(hits: Sequence[Hit], score_here: Callable[[Item], float], *, in_order:
 
 
 def tokens_of(text: str) -> int:
-    """An estimate that needs no tokenizer: four characters a token."""
+    """Estimate the tokens of a text without a tokenizer: four characters per token."""
     return len(text) // 4 + 1
 
 
 def within_budget(
     items: Sequence[Hit], steps: Sequence[Hit], budget: int | None
 ) -> tuple[tuple[Hit, ...], tuple[Hit, ...], int]:
-    """Items, then steps, as long as they fit; a thing too long is skipped for shorter ones."""
+    """Return the items, then the steps, that fit into a token budget; a hit that is too long is skipped.
+
+    Args:
+        items: Hits on items, the best first.
+        steps: Hits on steps, the best first.
+        budget: The budget in tokens, or None for no limit.
+
+    Returns:
+        The kept items, the kept steps, and the tokens that they use.
+    """
     kept: tuple[list[Hit], list[Hit]] = ([], [])
     used = 0
     for where, hits in zip(kept, (items, steps), strict=True):
@@ -354,17 +394,27 @@ def by_task(
     actions: Mapping[str, str],
     after: str | None = None,
 ) -> Recollection:
-    """The best episodes of the most similar tasks: k of their steps, and estimates from their steps alone.
+    """Return k steps from the best episodes of the most similar tasks, and estimates from these episodes alone.
 
-    The nearest episode's steps come first, in their order; where it is known which action was taken last, those that
-    followed the same kind of action.
+    Steps of the nearest episode come first. If the previous action is known, steps that followed the same kind of
+    action precede the others.
+
+    Args:
+        store: The library.
+        search: The search indices of the namespace.
+        derived: The cache of the namespace.
+        state: The current state.
+        k: Largest number of steps.
+        budget_tokens: Token budget, or None for no limit.
+        actions: Admissible actions, each with the text about its earlier tries.
+        after: The previous action of this episode; "" at its beginning, None if unknown.
     """
     if state.task not in derived.task_episodes:
         derived.task_episodes[state.task] = _similar_episodes(store, search, derived, state)
     steps, values = derived.task_episodes[state.task]
     if not steps:
         return Recollection()
-    best = _that_follow(steps, after)[:k]
+    best = _order_by_previous_kind(steps, after)[:k]
     clean = (without_instructions(Hit(step, 1.0, "an episode of a similar task")) for step in best)
     _, hits, tokens = within_budget((), [hit for hit in clean if hit is not None], budget_tokens)
     situation = derived.situation(state)
@@ -375,8 +425,8 @@ def by_task(
     return Recollection(steps=hits, estimates=estimates, path="task", tokens=tokens)
 
 
-def _that_follow(steps: Sequence[Step], after: str | None) -> list[Step]:
-    """The steps after the same kind of action first, otherwise in their order; `steps` are whole episodes."""
+def _order_by_previous_kind(steps: Sequence[Step], after: str | None) -> list[Step]:
+    """Return the steps of whole episodes, those after the same kind of action first."""
     if after is None:
         return list(steps)
     here, before = kind_of(after), ["", *(kind_of(step.action) for step in steps)]
@@ -385,25 +435,25 @@ def _that_follow(steps: Sequence[Step], after: str | None) -> list[Step]:
 
 
 def _similar_episodes(store: Store, search: Search, derived: Derived, state: State) -> tuple[list[Step], ValueTable]:
-    """Steps of the TASK_EPISODES episodes of the most similar tasks; of one task's the better rewarded first.
+    """Return the steps of TASK_EPISODES episodes of the most similar tasks, and their values.
 
-    Tasks of other worlds are left out where the world of the state is sure.
+    Episodes of one task are ordered by reward. If the world of the state is certain, other worlds are left out.
     """
     chosen: list[str] = []
     worlds = derived.related(state)
     where = "" if worlds is None else f"AND {placed_in(worlds, 'trajectories.namespace', 'trajectories.id')} "
-    some = TASK_EPISODES if worlds is None else clusters.DEEPER * TASK_EPISODES
-    for known in derived.tasks.nearest(state.task, some, search.embed_all):
+    count = TASK_EPISODES if worlds is None else clusters.DEEPER * TASK_EPISODES
+    for task in derived.tasks.nearest(state.task, count, search.embed_all):
         rows = store.rows(
             "SELECT id FROM trajectories WHERE namespace = ? AND task = ? AND success IS NOT NULL "
             f"AND trust = 'trusted' {where}ORDER BY total_reward DESC, rowid LIMIT ?",
-            (search.namespace, known, TASK_EPISODES - len(chosen)),
+            (search.namespace, task, TASK_EPISODES - len(chosen)),
         )
         chosen.extend(row[0] for row in rows)
         if len(chosen) == TASK_EPISODES:
             break
-    mine = "namespace = ? AND trajectory_id = ? ORDER BY t"
-    steps = [step for ref in chosen for step in read_steps(store, mine, (search.namespace, ref))]
+    by_episode = "namespace = ? AND trajectory_id = ? ORDER BY t"
+    steps = [step for ref in chosen for step in read_steps(store, by_episode, (search.namespace, ref))]
     values = ValueTable()
     for step in steps:
         values.add(step.keys, step.return_to_go or 0.0, step.id or 0)
@@ -413,15 +463,25 @@ def _similar_episodes(store: Store, search: Search, derived: Derived, state: Sta
 def search(
     store: Store, derived: Derived, index: Search, version: Version | None, text: str, k: int, how: How
 ) -> list[Hit]:
-    """Items and steps that speak of a text, best first; of the library at this version, where that is known."""
+    """Return the items and steps that match a text, the best first.
+
+    Args:
+        store: The library.
+        derived: The cache of the namespace.
+        index: The search indices of the namespace.
+        version: The version of the library to search, or None for the current one.
+        text: The query.
+        k: Largest number of hits.
+        how: Which index to use: `hybrid`, `dense` or `text`.
+    """
     vector = None if how == "text" else index.embed(text)
-    asked: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": version}
-    asked["terms"] = MORE_TERMS
-    items = index.find("items", text, k, **asked) if derived.items else []
-    states = index.find("states", text, _REPEATED * k, **asked)
+    options: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": version}
+    options["terms"] = MORE_TERMS
+    items = index.find("items", text, k, **options) if derived.items else []
+    states = index.find("states", text, _REPEATED * k, **options)
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
-    clean = [one for one in map(without_instructions, step_hits(store, states)) if one is not None]
-    hits.extend(_varied(clean)[:k])
+    clean = [hit for hit in map(without_instructions, step_hits(store, states)) if hit is not None]
+    hits.extend(_move_repeats_last(clean)[:k])
     return sorted(hits, key=lambda hit: -hit.similarity)[:k]

@@ -1,8 +1,8 @@
-"""Tasks of a namespace, found by their words and meaning: which earlier tasks are like the one at hand.
+"""Similar tasks: find earlier tasks of a namespace by words and meaning.
 
-The index lives in this process's memory and is derived from the episodes. Words are looked up by SQLite's own
-BM25 with Porter's stems, over every word of the task: tasks are few and short where states are many. Meaning is
-the cosine of the embedder. Both are added, so that a task worded otherwise is found, and so is a rare name.
+The index is kept in memory and derived from the episodes. Words are matched with SQLite's BM25 and Porter stemming over
+all words of a task, because tasks are few and short compared to states. Meaning is the cosine of the embedder. The sum
+of both finds paraphrased tasks as well as rare names.
 """
 
 import sqlite3
@@ -16,17 +16,18 @@ from hardwon.memory.storage.database import Store
 from .embedders import Vectors
 
 CANDIDATES = 64
-"""Tasks found by words whose meaning is compared."""
+"""Largest number of tasks matched by words; their meaning is then compared."""
 ALL = 1024
-"""Tasks up to which the meaning of all is compared, and not only of those found by words."""
+"""Number of tasks up to which the meaning of all tasks is compared, not only of those matched by words."""
 EMBEDDED = 8192
-"""Tasks whose vectors are kept."""
+"""Largest number of cached vectors."""
 
 Embed = Callable[[Sequence[str]], Vectors]
+"""Returns the unit vectors of texts, (n, dim) float32."""
 
 
 class Tasks:
-    """The distinct tasks of one namespace; not thread-safe by itself, the library holds the lock."""
+    """The distinct tasks of one namespace; not thread-safe, so callers hold the library's lock."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -37,17 +38,24 @@ class Tasks:
         self._words: sqlite3.Connection | None = None
 
     def nearest(self, task: str, k: int, embed: Embed) -> list[str]:
-        """Return at most k tasks, the most similar first; tasks that share nothing with this one come last or not."""
+        """Return the most similar tasks, the best first.
+
+        Args:
+            task: The task to compare with; if it is known, it comes first.
+            k: Largest number of tasks.
+            embed: Returns the vectors of texts, (n, dim) float32.
+        """
         self._catch_up()
         scores = self._by_words(task)
         candidates = list(self._known) if len(self._known) <= ALL else list(scores)
         if task in self._known and task not in scores:
             candidates.append(task)
-        for known, cosine in zip(candidates, self._cosines(task, candidates, embed), strict=True):
-            scores[known] = scores.get(known, 0.0) + cosine
-        return sorted(scores, key=lambda known: (known != task, -scores[known], self._known[known]))[:k]
+        for other, cosine in zip(candidates, self._cosines(task, candidates, embed), strict=True):
+            scores[other] = scores.get(other, 0.0) + cosine
+        return sorted(scores, key=lambda other: (other != task, -scores[other], self._known[other]))[:k]
 
     def _catch_up(self) -> None:
+        """Add the tasks that were recorded since the last call."""
         if self._words is None:
             self._words = sqlite3.connect(":memory:", check_same_thread=False)
             self._words.execute("CREATE VIRTUAL TABLE tasks USING fts5(text, tokenize='porter unicode61')")
@@ -63,24 +71,25 @@ class Tasks:
                 self._words.execute("INSERT INTO tasks(rowid, text) VALUES (?, ?)", (number, task))
 
     def _by_words(self, task: str) -> dict[str, float]:
-        """Return the best tasks with their BM25 as a share of the best one's."""
+        """Return the best tasks with their BM25 scores relative to the best one, in [0, 1]."""
         assert self._words is not None
-        asked = " OR ".join(f'"{word}"' for word in sorted(content_words(task) or set(words(task))))
-        if not asked:
+        terms = " OR ".join(f'"{word}"' for word in sorted(content_words(task) or set(words(task))))
+        if not terms:
             return {}
         query = "SELECT text, -rank FROM tasks WHERE tasks MATCH ? ORDER BY rank, rowid LIMIT ?"
-        rows = self._words.execute(query, (asked, CANDIDATES)).fetchall()
+        rows = self._words.execute(query, (terms, CANDIDATES)).fetchall()
         best = max((score for _, score in rows), default=0.0)
         return {text: score / best if best > 0 else 1.0 for text, score in rows}
 
     def _cosines(self, task: str, others: Sequence[str], embed: Embed) -> list[float]:
+        """Return the cosine of a task to each of the others; vectors are cached."""
         if not others:
             return []
-        new = [one for one in dict.fromkeys((task, *others)) if one not in self._vectors]
+        new = [text for text in dict.fromkeys((task, *others)) if text not in self._vectors]
         if len(self._vectors) + len(new) > EMBEDDED:
             self._vectors.clear()
             new = list(dict.fromkeys((task, *others)))
         if new:
             self._vectors.update(zip(new, embed(new), strict=True))
-        found: list[float] = (np.stack([self._vectors[one] for one in others]) @ self._vectors[task]).tolist()
-        return found
+        cosines: list[float] = (np.stack([self._vectors[text] for text in others]) @ self._vectors[task]).tolist()
+        return cosines
