@@ -88,4 +88,4 @@ def test_a_skill_is_not_rewritten_into_a_warning(library, read):
     shown = library.add(insight(read)).item_id
     update = Update((0,), replace(insight(read), kind="strategy", title="look in drawers first"))
     (admission,) = library.apply([update], read, [shown])
-    assert "rewrites insight as strategy" in admission.reason
+    assert "changes the kind from insight to strategy" in admission.reason

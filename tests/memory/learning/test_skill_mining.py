@@ -206,7 +206,7 @@ def test_nobody_but_a_person_adds_a_skill_of_one_step(library):
     """Whatever proposes it: a model, an environment or an import."""
     skill = Item("skill", "take the coin", steps=("take coin",), condition={"text": "coin"}, verify={"text": "have"})
     refused = library.add(replace(skill, source="environment"))
-    assert (refused.status, "1 step" in refused.reason) == ("rejected", True)
+    assert (refused.status, "not 1" in refused.reason) == ("rejected", True)
     assert library.add(skill).status == "added"
 
 

@@ -270,7 +270,7 @@ def test_items_of_a_place_are_recalled_there_and_next_door(library, episode):
 def test_where_there_is_no_place_none_is_asked(library, monkeypatch):
     """An environment without locations pays nothing for them."""
     library.add(Item("insight", "zzz", locations=("kitchen",)))
-    monkeypatch.setattr("hardwon.memory.retrieval.clusters.reached", None)
+    monkeypatch.setattr("hardwon.memory.retrieval.clusters.read_reachable", None)
     assert library.recall(DRAWER).items == ()
 
 

@@ -285,7 +285,7 @@ def test_a_file_of_other_vectors_is_passed_over(path, many, caplog):
     with opened(path) as library:
         library._store.connection.execute("DELETE FROM vectors WHERE ref = 8")
     assert found(path, many[7]) == many[7]
-    assert "has other vectors than the library" in caplog.text
+    assert "does not match the vectors of the library" in caplog.text
 
 
 def test_an_index_that_outgrew_its_training_is_trained_anew(path, many):

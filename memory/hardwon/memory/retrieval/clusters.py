@@ -1,8 +1,8 @@
-"""Clusters: what is known of the situations that share a signature, looked up and never scanned for.
+"""Clusters: experience of situations with the same signature, looked up by index and never scanned.
 
-Steps and summaries come by index, as many as are asked for, however many states share the signature.
-Items come by the places they are filed under (signature, location, tag) and by words and meaning,
-fused into one ranking that the library binds to the cluster. What is then shown is for `recall`.
+Steps and summaries are read by index; the cost depends on how many are requested, not on how many states share the
+signature. Items are looked up by the places they are filed under (signature, location, tag) and searched by words and
+meaning. The fused ranking is bound to the cluster. `recall` decides what is shown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,44 +23,49 @@ from .ranking import Done, done_in, steps_of
 from .search import DEPTH, Search, fuse
 
 SUMMARIES = 8
-"""Summaries of a cluster that are recalled, the most tried."""
+"""Number of recalled summaries of a cluster, the most tried ones."""
 ATTEMPTS = 12
-"""Kinds of action of a situation that are looked at: the most tried."""
+"""Number of kinds of action that are read for a situation, the most tried ones."""
 WORLDS = 4
-"""How many times as many kinds of action are looked at where steps of other worlds do not count."""
+"""Factor on the number of kinds of action that are read if steps of other worlds do not count."""
 DEEPER = 8
-"""How many times as deep is searched where what was found is of other worlds."""
+"""Factor on the depth of a search if its results are from other worlds."""
 VOTERS = 64
-"""Steps of a situation that vote on what is recalled: the newest."""
+"""Number of steps of a situation that vote, the newest ones."""
 MIN_COSINE = 0.2
-"""Nothing less near than this is recalled for its words and meaning alone: empty is a valid answer."""
+"""Least similarity of a result that matches by words and meaning alone; an empty result is valid."""
 HERE = 0.5
-"""How near an item is at least, where it is known to apply in this very place."""
+"""Least similarity of an item that is filed under the current place."""
 NEXT_DOOR = 0.3
-"""How near an item is at least, where it is known to apply in a place that was reached from here."""
+"""Least similarity of an item that is filed under a place reached from the current one."""
 TAGS = 2
-"""Tags that a state must show for an item to be near whatever its words."""
+"""Number of an item's tags that a state must contain for a match regardless of other words."""
 TAG_WORDS = 16
-"""Words of a state that are looked up as tags: its rarest."""
+"""Number of words of a state that are looked up as tags, the rarest ones."""
 BOUND = 64
-"""Items bound to a cluster, the best fused."""
+"""Largest number of items bound to a cluster."""
 PLACE_STATES = 64
-"""States of a place, the newest, that tell where one comes from there."""
+"""Number of states of a place, the newest ones, whose steps show which places can be reached."""
 CENTROID_STATES = 256
-"""States of a cluster, the newest, whose vectors make its centroid."""
+"""Number of states of a cluster, the newest ones, whose mean vector is its centroid."""
 
 
-def done_here(
+def read_voters(
     store: Store, namespace: int, signature: str, with_before: bool, worlds: frozenset[int] | None = None
 ) -> list[Done]:
-    """The steps of a situation that vote: of its most tried kinds of action the newest, and the best of each.
+    """Return the steps of a situation that vote: the newest and the best of its most tried kinds of action.
 
-    Where `worlds` are given, steps of other worlds do not count.
+    Args:
+        store: The library.
+        namespace: The number of the namespace.
+        signature: The signature of the situation.
+        with_before: Whether to read the preceding action of each step.
+        worlds: Worlds whose steps count, or None for all.
     """
     if worlds is None:
         rows = store.rows(_VOTERS, (namespace, signature, ATTEMPTS, VOTERS))
         return done_in(store, [row[0] for row in rows], with_before)
-    for live in ("AND folded = 0", ""):  # other worlds may have folded all that was done here
+    for live in ("AND folded = 0", ""):  # activity in other worlds may have folded all of these steps
         query = _VOTERS_OF_WORLDS.format(where=steps_of(worlds), live=live)
         rows = store.rows(query, (namespace, signature, WORLDS * ATTEMPTS, VOTERS))
         if rows:
@@ -86,21 +91,28 @@ SELECT id FROM (
 """
 
 
-def summaries_of(
+def read_summaries(
     store: Store, namespace: int, signature: str, worlds: frozenset[int] | None = None
 ) -> tuple[Summary, ...]:
-    """What came of the kinds of action most tried in a cluster; where `worlds` are given, of those tried there."""
+    """Return summaries of the most tried kinds of action in a cluster, at most SUMMARIES.
+
+    Args:
+        store: The library.
+        namespace: The number of the namespace.
+        signature: The signature of the cluster.
+        worlds: If given, only kinds of action that were tried in these worlds.
+    """
     if worlds is None:
         return summaries(store, namespace, signature, SUMMARIES)
     most = summaries(store, namespace, signature, WORLDS * SUMMARIES)
-    ends = dumps([ref for one in most for ref in (one.best, one.first, one.last)])
+    ends = dumps([ref for summary in most for ref in (summary.best, summary.first, summary.last)])
     among = f"SELECT id FROM steps WHERE id IN (SELECT value FROM json_each(?)) AND {steps_of(worlds)}"
-    done = {row[0] for row in store.rows(among, (ends,))}
-    kept = (one for one in most if not done.isdisjoint((one.best, one.first, one.last)))
+    tried = {row[0] for row in store.rows(among, (ends,))}
+    kept = (summary for summary in most if not tried.isdisjoint((summary.best, summary.first, summary.last)))
     return tuple(kept)[:SUMMARIES]
 
 
-def items_of(
+def find_items(
     store: Store,
     derived: Derived,
     search: Search,
@@ -110,38 +122,48 @@ def items_of(
     k: int,
     worlds: frozenset[int] | None = None,
 ) -> tuple[Hit, ...]:
-    """Items for a state's cluster, by its signature, its place and the next ones, its tags, its words and meaning.
+    """Return the items for a state's cluster, the best first, at most BOUND.
 
-    Where `worlds` are given, items whose evidence is of other worlds are left out.
+    They are found by the state's signature, its place and adjacent places, its tags, and its words and meaning.
+
+    Args:
+        store: The library.
+        derived: The cache of the namespace.
+        search: The search indices of the namespace.
+        state: The current state.
+        query: The text to search for.
+        vector: The vector of the text, (dim,) float32.
+        k: Number of items that will be shown.
+        worlds: If given, items with evidence from other worlds only are left out.
     """
     if not derived.items:
         return ()
 
-    def found_within(depth: int) -> list[tuple[int, float, str]]:
+    def search_within(depth: int) -> list[tuple[int, float, str]]:
         hits = search.find("items", query, depth, frequencies=derived.words, vector=vector, depth=depth)
-        return [one for one in hits if derived.is_of(one[0], worlds)]
+        return [hit for hit in hits if derived.is_of(hit[0], worlds)]
 
     depth = max(DEPTH, 4 * k)
-    found = found_within(depth)
-    if worlds is not None and len(found) < depth:
-        found = found_within(DEEPER * depth)
-    own = _filed(store, derived, search.namespace, "signature", [plain(state.signature)])
-    here, near = _by_place(store, derived, search.namespace, plain(state.location))
-    tagged = _tagged(store, derived, search.namespace, query)
+    hits_by_search = search_within(depth)
+    if worlds is not None and len(hits_by_search) < depth:
+        hits_by_search = search_within(DEEPER * depth)
+    own = _find_filed_items(store, derived, search.namespace, "signature", [plain(state.signature)])
+    at_place, adjacent = _find_items_by_place(store, derived, search.namespace, plain(state.location))
+    tagged = _find_items_by_tag(store, derived, search.namespace, query)
     fused = [
         number
-        for number in fuse(own, here, near, tagged, [number for number, _, _ in found])
+        for number in fuse(own, at_place, adjacent, tagged, [number for number, _, _ in hits_by_search])
         if derived.is_of(number, worlds)
     ][:BOUND]
-    cosines = {number: cosine for number, cosine, _ in found}
+    cosines = {number: cosine for number, cosine, _ in hits_by_search}
     beyond = [number for number in fused if number not in cosines]
     if beyond:
         cosines.update(zip(beyond, search.index("items").cosine(vector, beyond), strict=True))
-    said = {number: why for number, _, why in found}
+    reasons = {number: why for number, _, why in hits_by_search}
     floors: dict[int, tuple[float, str]] = {
         **dict.fromkeys(tagged, (MIN_COSINE, "its tags")),
-        **dict.fromkeys(near, (NEXT_DOOR, "a place that is near")),
-        **dict.fromkeys(here, (HERE, "its own place")),
+        **dict.fromkeys(adjacent, (NEXT_DOOR, "a place that is near")),
+        **dict.fromkeys(at_place, (HERE, "its own place")),
         **dict.fromkeys(own, (1.0, "its own situation")),
     }
     hits = []
@@ -149,43 +171,44 @@ def items_of(
         floor, why = floors.get(number, (0.0, ""))
         cosine = cosines[number]
         if max(cosine, floor) >= MIN_COSINE:
-            why = why if floor >= cosine else said.get(number, why)
+            why = why if floor >= cosine else reasons.get(number, why)
             hits.append(Hit(derived.items[derived.numbers[number]], max(cosine, floor), why))
     return tuple(hits)
 
 
-def _filed(store: Store, derived: Derived, namespace: int, by: str, values: Sequence[str]) -> list[int]:
-    """Numbers of the active items filed under any of these values, the best score first."""
+def _find_filed_items(store: Store, derived: Derived, namespace: int, by: str, values: Sequence[str]) -> list[int]:
+    """Return the numbers of the active items filed under any of these values, the best score first."""
     rows = store.rows(
         f"SELECT DISTINCT number FROM item_places WHERE namespace = ? AND by = ? "
         f"AND value IN ({','.join('?' * len(values))})",
         (namespace, by, *values),
     )
-    return _best_first(derived, (row[0] for row in rows))
+    return _order_by_score(derived, (row[0] for row in rows))
 
 
-def _best_first(derived: Derived, numbers: Iterable[int]) -> list[int]:
+def _order_by_score(derived: Derived, numbers: Iterable[int]) -> list[int]:
+    """Return the numbers of active items, the best score first, at most BOUND."""
     scored = [
         (-derived.items[derived.numbers[number]].score, number) for number in numbers if number in derived.numbers
     ]
     return [number for _, number in sorted(scored)[:BOUND]]
 
 
-def _by_place(store: Store, derived: Derived, namespace: int, location: str) -> tuple[list[int], list[int]]:
-    """Items filed under a place, and under those reached from it; nothing is asked where there is no place."""
+def _find_items_by_place(store: Store, derived: Derived, namespace: int, location: str) -> tuple[list[int], list[int]]:
+    """Return the items filed under a place, and those filed under places reached from it."""
     any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
     if not location or not store.rows(any_place, (namespace,)):
         return [], []
-    here = _filed(store, derived, namespace, "location", [location])
+    at_place = _find_filed_items(store, derived, namespace, "location", [location])
     places = derived.reached.get(location)
     if places is None:
-        places = derived.reached[location] = reached(store, namespace, location)
-    near = _filed(store, derived, namespace, "location", places) if places else []
-    return here, near
+        places = derived.reached[location] = read_reachable(store, namespace, location)
+    adjacent = _find_filed_items(store, derived, namespace, "location", places) if places else []
+    return at_place, adjacent
 
 
-def reached(store: Store, namespace: int, location: str) -> tuple[str, ...]:
-    """The places to which recorded steps led from a place, by name."""
+def read_reachable(store: Store, namespace: int, location: str) -> tuple[str, ...]:
+    """Return the places that recorded steps reached from a place, sorted by name."""
     rows = store.rows(
         "SELECT DISTINCT after.location FROM steps JOIN states AS after ON after.id = post "
         "WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND location = ? AND location != '' "
@@ -195,8 +218,8 @@ def reached(store: Store, namespace: int, location: str) -> tuple[str, ...]:
     return tuple(row[0] for row in rows)
 
 
-def _tagged(store: Store, derived: Derived, namespace: int, query: str) -> list[int]:
-    """Items that share TAGS or more tags with the words of a state, most first."""
+def _find_items_by_tag(store: Store, derived: Derived, namespace: int, query: str) -> list[int]:
+    """Return the items that share at least TAGS tags with the words of a state, most shared tags first."""
     rarest = sorted(content_words(query), key=lambda word: (derived.words.get(word, 0), word))[:TAG_WORDS]
     rows = store.rows(
         f"SELECT number FROM item_places WHERE namespace = ? AND by = 'tag' AND value IN "
@@ -206,15 +229,22 @@ def _tagged(store: Store, derived: Derived, namespace: int, query: str) -> list[
     return [row[0] for row in rows]
 
 
-def listed(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
-    """Clusters, the most frequent first: how often they were met, by how many episodes, and what pays there.
+def list_clusters(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
+    """Return clusters, the most frequent first, with their counts, outcomes and best action.
 
-    Raises: ConfigError for a negative limit or offset.
+    Args:
+        store: The library.
+        namespace: The number of the namespace.
+        limit: Largest number of clusters, or None for all.
+        offset: Number of clusters to skip.
+
+    Raises:
+        ConfigError: If the limit or the offset is negative.
     """
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")
     rows = store.rows(_CLUSTERS, (namespace, -1 if limit is None else limit, offset))
-    return [_cluster(store, namespace, row) for row in rows]
+    return [_describe_cluster(store, namespace, row) for row in rows]
 
 
 _CLUSTERS = """
@@ -234,7 +264,8 @@ GROUP BY action ORDER BY 3 DESC, 2 DESC, 1 LIMIT 1
 """
 
 
-def _cluster(store: Store, namespace: int, row: tuple[Any, ...]) -> dict[str, Any]:
+def _describe_cluster(store: Store, namespace: int, row: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the figures of one cluster."""
     signature, states, steps, mean, failed, newest = row
     ((observation, location),) = store.rows("SELECT observation, location FROM states WHERE id = ?", (newest,))
     ((episodes, success),) = store.rows(_EPISODES, (namespace, namespace, signature))
@@ -254,11 +285,11 @@ def _cluster(store: Store, namespace: int, row: tuple[Any, ...]) -> dict[str, An
 
 
 def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
-    """The mean of the vectors of a cluster's newest states, of length 1; None while none has a vector.
+    """Return the normalized mean vector of a cluster's newest states, or None if none has a vector.
 
-    For people: recall binds no new signature to the nearest centroid. At 0.85, where SLEA-RL merges, an
-    open and a closed drawer in the same room are one (cosine 0.94 hashed, 0.96 by MiniLM), and drawer 3
-    open and drawer 7 closed are not (0.82): the signature tells them apart, the text search finds both.
+    This is for display only; recall does not assign new signatures to the nearest centroid. At 0.85, where SLEA-RL
+    merges, an open and a closed drawer in the same room are one cluster (cosine 0.94 hashed, 0.96 by MiniLM), while
+    drawer 3 open and drawer 7 closed are not (0.82). The signature distinguishes them, and the text search finds both.
     """
     rows = store.rows(
         "SELECT vector FROM vectors WHERE kind = 'states' AND ref IN "
@@ -272,7 +303,7 @@ def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
 
 
 def distinct(hits: Iterable[Hit], k: int) -> list[Hit]:
-    """The first k hits on items, none in the words of an earlier one."""
+    """Return the first k hits on items that do not repeat the words of an earlier hit."""
     chosen: dict[frozenset[str], Hit] = {}
     for hit in hits:
         if isinstance(hit.what, Item):

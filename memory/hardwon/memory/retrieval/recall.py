@@ -86,7 +86,7 @@ def by_step(
     shown, chosen, tokens = within_budget(clusters.distinct(fitting, k), steps, budget_tokens)
     if not (shown or chosen or guardrails or estimates):
         return Recollection(masked=left_out)
-    summed = clusters.summaries_of(store, search.namespace, query.known, worlds) if query.known else ()
+    summed = clusters.read_summaries(store, search.namespace, query.known, worlds) if query.known else ()
     path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
     return Recollection(shown, chosen, guardrails, estimates, path, tokens, summed, filled, left_out)
@@ -136,7 +136,7 @@ class _Query:
         bound = derived.bound.get(where)
         if bound is None:
             text, vector = f"{state.task}\n{self._text}", self._embedded()
-            bound = clusters.items_of(self._store, derived, self._search, state, text, vector, self._k, self._worlds)
+            bound = clusters.find_items(self._store, derived, self._search, state, text, vector, self._k, self._worlds)
             if self.known:
                 derived.bound[where] = bound
         return bound
@@ -216,7 +216,7 @@ class _Query:
         if which not in voters:
             if len(voters) > VOTED:
                 voters.clear()
-            voters[which] = clusters.done_here(self._store, self._search.namespace, *which)
+            voters[which] = clusters.read_voters(self._store, self._search.namespace, *which)
         return voters[which]
 
     def _read(self, ids: Sequence[int]) -> Mapping[int, Step]:

@@ -1,9 +1,8 @@
-"""Search by words and by meaning, over the states of steps and over items.
+"""Search by words and by meaning over the states of steps and over items.
 
-Two derived indices, FTS5 in the library file and FAISS in memory, are asked with the same query and
-their ranks fused (reciprocal rank fusion, Cormack et al. 2009). Every hit carries its cosine, so
-that one threshold decides whether anything is near enough to be shown at all. A large vector index
-is kept in a file beside the library (see `storage.cache_files`), so that opening need not train it.
+Two derived indices, FTS5 in the library file and FAISS in memory, answer the same query, and the results are merged.
+Every hit has a similarity, so one threshold decides whether anything is similar enough to be shown. A large vector
+index is stored in a file beside the library (see `storage.cache_files`), so that opening does not train it again.
 """
 
 import ctypes
@@ -29,15 +28,15 @@ KINDS: tuple[Kind, ...] = ("states", "items")
 How = Literal["hybrid", "dense", "text"]
 Version = tuple[int, int]
 RRF = 60.0
-"""Rank constant of the fusion: larger makes lower ranks count more."""
+"""Rank constant of the fusion; a larger value gives more weight to lower ranks."""
 MEANING = 0.5
-"""Of a cosine, what it counts beside the share of the best row's BM25 when the found are ordered."""
+"""Weight of the cosine relative to the normalized BM25 score when hits are ordered."""
 DEPTH = 24
-"""Hits taken from each index before fusing."""
+"""Number of hits taken from each index before they are merged."""
 _READ = 4096
-"""Vectors read at a time."""
+"""Vectors read per query."""
 _EMBED = 512
-"""Texts embedded and committed at a time: what a kill loses of a long embedding."""
+"""Texts embedded and committed per batch, the most that an interruption loses."""
 _ROWS: Mapping[Kind, tuple[str, str]] = {"states": ("states", "id"), "items": ("items", "number")}
 _LIVE: Mapping[Kind, str] = {"states": "", "items": "AND status = 'active'"}
 _TEXTS: Mapping[Kind, str] = {
@@ -55,7 +54,7 @@ logger = logging.getLogger("hardwon.memory")
 
 
 class Search:
-    """Both indices of one namespace."""
+    """Both indices of one namespace; thread-safe."""
 
     def __init__(self, store: Store, namespace: int, embedder: Embedder) -> None:
         self._store = store
@@ -67,15 +66,15 @@ class Search:
         self._last: dict[Kind, int] = {}
         self._version: dict[Kind, Version] = {}
         self._saved: dict[Kind, int] = {}
-        self._unkept: dict[Kind, dict[int, Vectors]] = {kind: {} for kind in KINDS}
+        self._unsaved: dict[Kind, dict[int, Vectors]] = {kind: {} for kind in KINDS}
         self._lock = threading.RLock()
         self.scans = 0
-        """Index searches done so far; a recall on a known cluster adds none."""
+        """Number of index searches so far; recall on a known cluster adds none."""
         self.on_embedded: Callable[[Kind, int], None] = lambda kind, count: None
-        """Called with how many texts were just embedded."""
+        """Called with the kind and the number of texts that were just embedded."""
 
     def embed(self, text: str) -> Vectors:
-        """The query's vector, (dim,) float32."""
+        """Return the vector of a text, (dim,) float32."""
         vector: Vectors = self._embedder.embed([plain(text)])[0]
         return vector
 
@@ -96,42 +95,55 @@ class Search:
         terms: int = QUERY_TERMS,
         depth: int = DEPTH,
     ) -> list[tuple[int, float, str]]:
-        """Return at most k triples (id, similarity, why), best first; of the library at this version, if it is known.
+        """Return the best matches for a text.
 
-        `depth` is how many hits a hybrid search takes from each index before they are ordered.
+        The similarity is the cosine or, if larger, the share of the query's words that the text contains. A short
+        question has a small cosine to a long text that answers it.
 
-        The similarity is the cosine or, where that is larger, the share of the query's words that the text has:
-        a question of few words has a small cosine to a long text that answers it.
+        Args:
+            kind: What to search: `states` or `items`.
+            text: The query.
+            k: Largest number of matches.
+            frequencies: By word, the number of episodes that showed it.
+            how: Which index to use: `hybrid`, `dense` (meaning only) or `text` (words only).
+            vector: The vector of the text, if it is already computed.
+            version: The version of the library to search, or None for the current one.
+            terms: Largest number of words to look up.
+            depth: Number of hits that a hybrid search takes from each index.
+
+        Returns:
+            At most k triples (id, similarity, reason), the best first.
         """
         self.scans += 1
         if how == "text":
-            return [(one.ref, one.share, "words") for one in self.by_words(kind, text, k, frequencies, terms)]
+            return [(row.ref, row.share, "words") for row in self.by_words(kind, text, k, frequencies, terms)]
         if vector is None:
             vector = self.embed(text)
         index = self.index(kind, version)
         if how == "dense":
             return [(ref, cosine, "meaning") for ref, cosine in index.search(vector, k)]
-        dense, worded = index.search(vector, depth), self.by_words(kind, text, depth, frequencies, terms)
-        near, shares = dict(dense), {one.ref: one.share for one in worded}
-        missing = [ref for ref in shares if ref not in near]
-        cosines = {**near, **dict(zip(missing, index.cosine(vector, missing), strict=True))}
-        scores = {one.ref: one.score for one in worded}
+        dense, by_words = index.search(vector, depth), self.by_words(kind, text, depth, frequencies, terms)
+        cosine_of, shares = dict(dense), {row.ref: row.share for row in by_words}
+        missing = [ref for ref in shares if ref not in cosine_of]
+        cosines = {**cosine_of, **dict(zip(missing, index.cosine(vector, missing), strict=True))}
+        scores = {row.ref: row.score for row in by_words}
 
         def worth(ref: int) -> tuple[float, int]:
             return (-MEANING * cosines[ref] - scores.get(ref, 0.0), ref)
 
         why = {
-            ref: "meaning" if ref not in shares else "words and meaning" if ref in near else "words" for ref in cosines
+            ref: "meaning" if ref not in shares else "words and meaning" if ref in cosine_of else "words"
+            for ref in cosines
         }
         best = sorted(cosines, key=worth)[:k]
         return [(ref, max(cosines[ref], shares.get(ref, 0.0)), why[ref]) for ref in best]
 
     def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[Worded]:
-        """Return what has the rarest words of the text, best first."""
+        """Return the rows that contain the rarest words of the text, the best first."""
         return self._texts[kind].scored(text, k, frequencies, terms)
 
     def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:
-        """The vector index, brought up to the truth, or to a version of it."""
+        """Return the vector index, updated to a version of the library or to the current one."""
         with self._lock:
             index = self._indices.get(kind)
             version = version or self.version()
@@ -140,34 +152,38 @@ class Search:
             self._refuse_other_vectors()
             newest = self._newest(kind)
             if index is None:
-                index = self._indices[kind] = self._opened(kind, newest)
+                index = self._indices[kind] = self._open_index(kind, newest)
                 self.save(trained_only=True)
-                _give_back_memory()
+                _trim_memory()
             if self._last[kind] < newest:
                 self._embed_missing(kind, self._last[kind], newest)
                 for refs, vectors in self._vectors(kind, self._last[kind], newest):
                     index.add(refs, vectors)
                 self._last[kind] = newest
                 if index.outgrown:
-                    index = self._indices[kind] = self._trained(kind, newest)
+                    index = self._indices[kind] = self._train(kind, newest)
                 self.save(trained_only=True)
-            self._version[kind] = version  # of before: what was written meanwhile is read the next time
+            self._version[kind] = version  # read before the update: later writes are picked up next time
             return index
 
     def version(self) -> Version:
-        """What changes when the library does, whoever changes it."""
+        """Return a value that changes with the library, whichever process writes it."""
         return self._store.version(), self._store.connection.total_changes
 
     def forget(self, kind: Kind) -> None:
-        """Drop an index; it is rebuilt from the truth when it is next needed."""
+        """Drop an index; it is rebuilt when it is next needed."""
         with self._lock:
             self._indices.pop(kind, None)
             self._last.pop(kind, None)
-            self._unkept[kind].clear()
+            self._unsaved[kind].clear()
             self._texts[kind].forget()
 
     def save(self, *, trained_only: bool = False) -> None:
-        """Write the large indices of this process to their files: newly trained ones, and those much behind."""
+        """Write large indices to their files if they are new or the files are far behind.
+
+        Args:
+            trained_only: Whether to write only newly trained indices.
+        """
         with self._lock:
             for kind, index in self._indices.items():
                 if not isinstance(index, TrainedIndex) or not self._sidecar.writable:
@@ -178,12 +194,12 @@ class Search:
                     self._sidecar.save(kind, self._made(), self._last[kind], len(index), arrays)
                     self._saved[kind] = len(index)
 
-    # -- from the truth ---------------------------------------------------------------------------
+    # -- building indices from the library ------------------------------------------------------------
 
-    def _opened(self, kind: Kind, newest: int) -> VectorIndex | TrainedIndex:
-        """The index of a file, to be brought up to the truth, or of the truth alone."""
+    def _open_index(self, kind: Kind, newest: int) -> VectorIndex | TrainedIndex:
+        """Return an index loaded from its file, or one built from the library."""
         saved = self._sidecar.load(kind, self._made())
-        index = self._restored(kind, saved) if saved is not None else None
+        index = self._restore(kind, saved) if saved is not None else None
         if saved is not None and index is not None:
             self._last[kind], self._saved[kind] = saved.last, saved.count
             return index
@@ -191,24 +207,24 @@ class Search:
             self._embed_missing(kind, 0, newest)
         self._last[kind] = newest
         if self._count(kind, newest) > VectorIndex.LIMIT:
-            return self._trained(kind, newest)
+            return self._train(kind, newest)
         flat = VectorIndex(self._embedder.dim)
         for refs, vectors in self._vectors(kind, 0, newest):
             flat.add(refs, vectors)
         return flat
 
-    def _restored(self, kind: Kind, saved: Saved) -> TrainedIndex | None:
-        """The index of a file, unless the truth has other vectors than it was made of."""
+    def _restore(self, kind: Kind, saved: Saved) -> TrainedIndex | None:
+        """Return the index of a file, or None with a warning if the library has other vectors."""
         if self._count(kind, saved.last) == saved.count and self._all_embedded(kind, saved.last):
             with suppress(RuntimeError, KeyError):
                 return TrainedIndex.restored(saved.arrays, self._exact(kind), int(saved.arrays["trained"][0]))
-        logger.warning("the saved index of %s has other vectors than the library. It is rebuilt.", kind)
+        logger.warning("the saved index of %s does not match the vectors of the library; rebuilding it", kind)
         if not self._store.read_only:
-            self._sidecar.drop(kind)  # before the vectors that it lacks are made: they would make it pass for right
+            self._sidecar.drop(kind)  # first, because embedding what it lacks would make the counts match
         return None
 
-    def _trained(self, kind: Kind, newest: int) -> TrainedIndex:
-        """An index for many vectors, trained on a sample of them."""
+    def _train(self, kind: Kind, newest: int) -> TrainedIndex:
+        """Return an index for many vectors, trained on a sample of them."""
         sample = self._sample(kind, newest)
         index = TrainedIndex(self._embedder.dim, self._exact(kind), sample)
         for refs, vectors in self._vectors(kind, 0, newest):
@@ -218,60 +234,63 @@ class Search:
         return index
 
     def _sample(self, kind: Kind, newest: int) -> Vectors:
-        """Vectors drawn evenly over the ids."""
+        """Return vectors sampled uniformly over the ids, (n, dim) float32."""
         refs = [row[0] for row in self._store.rows(_REFS, (self.namespace, kind, 0, newest))]
         drawn = np.random.default_rng(0).choice(len(refs), TrainedIndex.sample_size(len(refs)), replace=False)
         wanted = [refs[at] for at in np.sort(drawn)]
         return np.concatenate([self._exact(kind)(wanted[at : at + _READ])[1] for at in range(0, len(wanted), _READ)])
 
     def _vectors(self, kind: Kind, after: int, newest: int) -> Iterator[tuple[list[int], Vectors]]:
-        """The vectors of what came after an id, in the order of the ids; a torn vector is made again."""
-        here, length, began = self._unkept[kind], 4 * self._embedder.dim, after
-        made_again: set[int] = set()
+        """Yield (ids, vectors) batches after an id in ascending order; damaged vectors are computed again."""
+        unsaved, length, first = self._unsaved[kind], 4 * self._embedder.dim, after
+        recomputed: set[int] = set()
         while rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, _READ)):
-            torn = [row[0] for row in rows if len(row[1]) != length and row[0] not in here and row[0] not in made_again]
+            torn = [
+                row[0] for row in rows if len(row[1]) != length and row[0] not in unsaved and row[0] not in recomputed
+            ]
             if torn:
                 self._embed_missing(kind, torn[0] - 1, torn[-1])
-                made_again.update(torn)
+                recomputed.update(torn)
                 continue
-            whole = [row for row in rows if row[0] not in here and len(row[1]) == length]
+            whole = [row for row in rows if row[0] not in unsaved and len(row[1]) == length]
             if whole:
                 yield [row[0] for row in whole], _unpack([row[1] for row in whole], self._embedder.dim)
             after = rows[-1][0]
-        fresh = [ref for ref in here if began < ref <= newest]
+        fresh = [ref for ref in unsaved if first < ref <= newest]
         if fresh:
-            yield fresh, np.stack([here[ref] for ref in fresh])
+            yield fresh, np.stack([unsaved[ref] for ref in fresh])
 
     def _exact(self, kind: Kind) -> Exact:
-        """A reader of the truth's own vectors by id."""
-        length, here = 4 * self._embedder.dim, self._unkept[kind]
+        """Return a function that reads the library's own vectors by id."""
+        length, unsaved = 4 * self._embedder.dim, self._unsaved[kind]
 
         def read(refs: Sequence[int]) -> tuple[list[int], Vectors]:
             rows = self._store.rows(_OF_REFS, (kind, dumps(refs), self.namespace, length)) if refs else []
-            rows += [(ref, here[ref].tobytes()) for ref in refs if ref in here]
+            rows += [(ref, unsaved[ref].tobytes()) for ref in refs if ref in unsaved]
             return [row[0] for row in rows], _unpack([row[1] for row in rows], self._embedder.dim)
 
         return read
 
     def _newest(self, kind: Kind) -> int:
+        """Return the largest id of a kind."""
         table, ref = _ROWS[kind]
         return int(self._store.rows(f"SELECT coalesce(max({ref}), 0) FROM {table}")[0][0])
 
     def _count(self, kind: Kind, newest: int) -> int:
-        """Vectors of what came up to an id."""
+        """Return the number of vectors up to an id."""
         return int(self._store.rows(f"SELECT count(*) FROM ({_REFS})", (self.namespace, kind, 0, newest))[0][0])
 
     def _all_embedded(self, kind: Kind, newest: int) -> bool:
-        """Whether all that came up to an id has a vector, torn or not."""
+        """Return whether everything up to an id has a vector, damaged or not."""
         table, ref = _ROWS[kind]
         live = f"SELECT count(*) FROM {table} WHERE namespace = ? AND {ref} <= ? {_LIVE[kind]}"
         return int(self._store.rows(live, (self.namespace, newest))[0][0]) == self._count(kind, newest)
 
     def _embed_missing(self, kind: Kind, after: int, newest: int) -> None:
-        """Embed what came after an id and has no whole vector, in the order of the ids, and keep it batch by batch."""
+        """Embed everything in an id range without an intact vector, and store it batch by batch."""
         table, ref = _ROWS[kind]
         query = (
-            # the plus keeps SQLite from reading the whole namespace by its index and sorting it
+            # The unary plus disables the namespace index, which would sort the whole namespace.
             f"SELECT {ref}, {_TEXTS[kind].format(self.namespace)} FROM {table} "
             f"WHERE +{table}.namespace = ? AND {ref} > ? AND {ref} <= ? {_LIVE[kind]} AND NOT EXISTS "
             f"(SELECT 1 FROM vectors WHERE kind = ? AND vectors.ref = {ref} AND length(vector) = ?) "
@@ -285,9 +304,9 @@ class Search:
             after = rows[-1][0]
 
     def _keep(self, kind: Kind, texts: Mapping[int, str], vectors: Vectors) -> None:
-        """Write the vectors of texts to the library; where it may not be written, in memory.
+        """Write vectors to the library or, if it cannot be written, keep them in memory.
 
-        A text that another process changed or retired while it was embedded gets none.
+        Texts that another process changed or retired in the meantime are skipped.
         """
         table, ref = _ROWS[kind]
         read = (
@@ -307,53 +326,68 @@ class Search:
                     ],
                 )
         except (LibraryReadOnly, LibraryUnwritable):
-            self._unkept[kind].update(zip(texts, vectors, strict=True))
+            self._unsaved[kind].update(zip(texts, vectors, strict=True))
 
     def _refuse_other_vectors(self) -> None:
-        """Raise EmbedderMismatch when another process has re-embedded the library since it was opened."""
-        known = dict(self._store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
-        if known:
-            refuse_other(self._embedder, known["embedder"], known["fingerprint"], self._store.path)
+        """Raise EmbedderMismatch if another process has re-embedded the library since it was opened."""
+        meta = dict(self._store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
+        if meta:
+            refuse_other(self._embedder, meta["embedder"], meta["fingerprint"], self._store.path)
 
     def _made(self) -> str:
+        """Return the string that identifies how an index file was made."""
         return _made(self._embedder.fingerprint)
 
 
 def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
-    """How the file of an index differs from the vectors; empty when it does not, or is not there."""
-    known = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
-    sidecar, made = Sidecar(store, namespace), _made(known.get("fingerprint", ""))
-    wrong = sidecar.problem(kind, made)
-    saved = None if wrong else sidecar.load(kind, made)
+    """Compare an index file with the vectors of the library.
+
+    Returns:
+        The problem in words, or an empty string if there is none or no file.
+    """
+    meta = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
+    sidecar, made = Sidecar(store, namespace), _made(meta.get("fingerprint", ""))
+    problem = sidecar.problem(kind, made)
+    saved = None if problem else sidecar.load(kind, made)
     if saved is None:
-        return wrong or ""
+        return problem or ""
     try:
-        held = TrainedIndex.restored(saved.arrays, _nothing, 1).ids()
+        indexed = TrainedIndex.restored(saved.arrays, _read_nothing, 1).ids()
     except (RuntimeError, KeyError) as error:
-        return f"FAISS does not read it ({error})"
-    truth = {row[0] for row in store.rows(_REFS, (namespace, kind, 0, saved.last))}
-    if kind == "items" and len(truth) != saved.count:
-        return ""  # items were changed or retired since: no harm, it is made anew when it is opened
-    return f"{len(truth - held)} missing, {len(held - truth)} too many" if held != truth else ""
+        return f"FAISS cannot read it ({error})"
+    stored = {row[0] for row in store.rows(_REFS, (namespace, kind, 0, saved.last))}
+    if kind == "items" and len(stored) != saved.count:
+        return ""  # items changed since; the file is rebuilt when it is opened
+    return f"{len(stored - indexed)} missing, {len(indexed - stored)} too many" if indexed != stored else ""
 
 
-def _give_back_memory() -> None:
-    """What making an index took and let go of, some 50 MB, to the system; the C library keeps it otherwise."""
+def _trim_memory() -> None:
+    """Return freed memory (about 50 MB after building an index) to the system; glibc would keep it."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _nothing(refs: Sequence[int]) -> tuple[list[int], Vectors]:
+def _read_nothing(refs: Sequence[int]) -> tuple[list[int], Vectors]:
+    """Return no vectors, in place of a reader of the library."""
     return [], np.empty((0, 0), dtype=np.float32)
 
 
 def _made(fingerprint: str) -> str:
-    """What a file of an index depends on."""
+    """Return the string that identifies how an index file was made; files with another string are stale."""
     return f"sq8 1 {fingerprint}"
 
 
 def fuse(*rankings: Sequence[int]) -> list[int]:
-    """Reciprocal rank fusion: score(d) = sum over rankings of 1 / (RRF + rank), best first."""
+    """Fuse rankings of ids by reciprocal rank fusion (Cormack et al. 2009).
+
+    The score of an id is the sum over the rankings of 1 / (RRF + rank).
+
+    Args:
+        rankings: Ids, the best first.
+
+    Returns:
+        All ids, the best score first; ties are broken by id.
+    """
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, ref in enumerate(ranking, 1):
@@ -362,4 +396,5 @@ def fuse(*rankings: Sequence[int]) -> list[int]:
 
 
 def _unpack(blobs: Sequence[bytes], dim: int) -> Vectors:
+    """Decode vectors, (n, dim) float32."""
     return np.frombuffer(b"".join(blobs), dtype=np.float32).reshape(-1, dim)

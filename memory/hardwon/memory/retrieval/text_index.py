@@ -1,9 +1,9 @@
-"""Search by words in one FTS5 table: which of a text's words to look up, and how many rows to rank.
+"""Search by words in one FTS5 table: choose which words of a text to look up, and how many rows to rank.
 
-FTS5 ranks every row that has one of the words, a microsecond each: four common words of a large
-library cost as much as reading it. So the rarest words are chosen, by the rows that have them, and
-words with too many rows are left out where rarer ones serve. Many rows are ranked by the weights of the
-words that they have, and of those where even the rarest word has many, the newest.
+FTS5 ranks every row that contains one of the words, about 1 us per row. Four common words of a large library would cost
+as much as reading it. Therefore the rarest words are chosen by their number of rows, and words with too many rows are
+left out if rarer ones suffice. If the chosen words have many rows, these are ranked by the weights of their words. If
+even the rarest word has many rows, only the newest ones are ranked.
 """
 
 import math
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 from hardwon.memory.situations.keys import content_words
 
 Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-"""Runs a query."""
+"""Runs an SQL query with parameters and returns its rows."""
 QUERY_TERMS = 4
-"""Words of a text that are looked up whatever their rows: its rarest."""
+"""Number of words of a text that are looked up regardless of their rows, the rarest ones."""
 MORE_TERMS = 24
-"""Words of a question that are looked up at most, where all of them together have few rows."""
+"""Largest number of words of a question, if all of them together have few rows."""
 CONSIDERED = 64
-"""Words of a text whose rows are counted, those of the fewest episodes first."""
+"""Number of words of a text whose rows are counted, those of the fewest episodes first."""
 WINDOW = 500
-"""Rows with the rarest word that are ranked, newest first."""
+"""Number of rows with the rarest word that are ranked, the newest ones."""
 RANKED = 2000
-"""Rows that are ranked in all, about."""
+"""Approximate number of rows ranked in total."""
 FEW = 600
-"""Rows of which FTS5 computes the BM25, about: some .4 ms. Beyond, weights serve, in a seventh of the time."""
+"""Approximate number of rows up to which BM25 is computed (0.4 ms); word weights take a seventh of the time."""
 COUNTED, LISTED = 16_384, 256
-"""Words of which it is remembered how common they are, and which rows have them: some 4 MB at most."""
+"""Largest numbers of words with a cached count, and with cached rows; about 4 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +39,36 @@ class Reach:
     """How common a word is."""
 
     rows: float
-    """That have it; estimated from the newest where they are many."""
+    """Number of rows that contain it, estimated from the newest ones if there are many."""
     since: int
-    """The WINDOW-th newest of them; 0 where there are fewer."""
+    """Id of the WINDOW-th newest of these rows; 0 if there are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The chosen words with their weights, the row from which on rows are ranked (0 for all), and about how many."""
+    """The chosen words with their weights, the first row to rank (0 for all), and the estimated number of rows."""
 
     words: tuple[str, ...]
     weights: tuple[float, ...]
     since: int
     rows: float
     missing: float = 0.0
-    """The weight of the words that no row has."""
+    """Weight of the words that occur in no row."""
 
 
 class Worded(NamedTuple):
     """A row found by words."""
 
     ref: int
+    """Id of the row."""
     share: float
-    """Of the weight of the words looked up, what this row has."""
+    """Share of the weight of the query's words that this row contains."""
     score: float
-    """Its BM25 as a share of the best row's."""
+    """Its BM25 relative to the best row's."""
 
 
 class TextIndex:
-    """One FTS5 table, asked by words."""
+    """Word search over one FTS5 table."""
 
     def __init__(self, rows: Rows, kind: str, namespace: int) -> None:
         self._rows = rows
@@ -78,12 +79,19 @@ class TextIndex:
         self._newest = 0
 
     def search(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[int]:
-        """Ids of at most k rows that share the text's rare words, best first."""
+        """Return the ids of at most k rows that share the text's rarest words, the best first.
+
+        Args:
+            text: The query.
+            k: Largest number of rows.
+            frequencies: By word, the number of episodes that showed it.
+            terms: Largest number of words to look up; see `choose`.
+        """
         query = self.choose(text, frequencies, terms)
         return [ref for ref, _ in self._find(query, k)]
 
     def _find(self, query: Query, k: int) -> list[tuple[int, float]]:
-        """Return ids with their BM25 or, where there are many rows, the weight of their words, best first."""
+        """Return (id, score) pairs, the best first; the score is BM25 or, for many rows, a sum of word weights."""
         if not query.words:
             return []
         if query.since or query.rows > FEW:
@@ -92,27 +100,30 @@ class TextIndex:
         return [(row[0], row[1]) for row in self._rows(ranked, (" OR ".join(map(_quoted, query.words)), k))]
 
     def scored(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[Worded]:
-        """Return the same rows with their coverage and their score, best first.
+        """Return the rows that `search` finds, with their coverage and score, the best first.
 
-        The coverage is the share, in [0, 1], of the weight of the words looked up that a row has. Words that
-        no row has count as looked up: of a question that is mostly about other things, nothing covers much.
+        The coverage is the share, in [0, 1], of the weight of the query's words that a row contains. Words that occur
+        in no row count, too, so no row covers much of a question about other topics.
         """
         query = self.choose(text, frequencies, terms)
-        found = self._find(query, k)
-        best = found[0][1] if found else 0.0
-        shares = self._coverage(query, [ref for ref, _ in found])
+        matches = self._find(query, k)
+        best = matches[0][1] if matches else 0.0
+        shares = self._coverage(query, [ref for ref, _ in matches])
         return [
             Worded(ref, share, score / best if best > 0 else 1.0)
-            for (ref, score), share in zip(found, shares, strict=True)
+            for (ref, score), share in zip(matches, shares, strict=True)
         ]
 
     def _coverage(self, query: Query, refs: Sequence[int]) -> list[float]:
+        """Return the coverage of each row, in [0, 1]."""
         if not refs:
             return []
         wanted = np.asarray(refs, dtype=np.int64)
         sums = np.zeros(len(refs))
         for word, weight in zip(query.words, query.weights, strict=True):
-            rows = self._rows_with(word, query.since)  # in order: np.isin would sort them again, five times as slow
+            rows = self._rows_with(
+                word, query.since
+            )  # sorted, so searchsorted applies; np.isin would sort again and take five times as long
             if len(rows):
                 at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
                 sums += weight * (rows[at] == wanted)
@@ -120,10 +131,13 @@ class TextIndex:
         return shares
 
     def choose(self, text: str, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> Query:
-        """The words to look up; ties in alphabetical order.
+        """Choose the words of a text to look up; ties are broken alphabetically.
 
-        `frequencies` (episodes that showed a word) says which words of a long text to consider; `terms` how many to
-        look up at most, beyond QUERY_TERMS only while all of them together have few rows.
+        Args:
+            text: The query.
+            frequencies: By word, the number of episodes that showed it; selects the words to consider in a long text.
+            terms: Largest number of words. Beyond QUERY_TERMS, words are added only while all of them together have few
+                rows.
         """
         ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
         if newest != self._newest:
@@ -147,16 +161,16 @@ class TextIndex:
         return Query(tuple(chosen), weights, since, load, missing)
 
     def _heaviest(self, query: Query, k: int) -> list[tuple[int, float]]:
-        """The k rows whose words weigh most; of equally heavy ones the newer first."""
-        found = [self._rows_with(word, query.since) for word in query.words]
-        refs, at = np.unique(np.concatenate(found), return_inverse=True)
-        sums = np.bincount(at, np.repeat(query.weights, [len(rows) for rows in found]))
-        near = np.flatnonzero(sums >= np.sort(sums)[-k:][:1])
-        best = near[np.argsort(sums[near], kind="stable")[::-1][:k]]
+        """Return the k rows with the largest sum of word weights; of equal rows, the newer one comes first."""
+        row_lists = [self._rows_with(word, query.since) for word in query.words]
+        refs, at = np.unique(np.concatenate(row_lists), return_inverse=True)
+        sums = np.bincount(at, np.repeat(query.weights, [len(rows) for rows in row_lists]))
+        top = np.flatnonzero(sums >= np.sort(sums)[-k:][:1])
+        best = top[np.argsort(sums[top], kind="stable")[::-1][:k]]
         return list(zip(refs[best].tolist(), sums[best].tolist(), strict=True))
 
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
-        """From one row on, those that have a word, in order: the newest RANKED."""
+        """Return the ids of the newest RANKED rows from `since` on that contain a word, ascending."""
         start, rows = self._listed.get(word, (math.inf, None))
         if rows is None or since < start:
             rows = self._list(word, since)
@@ -166,37 +180,42 @@ class TextIndex:
         return rows[np.searchsorted(rows, since) :]
 
     def _list(self, word: str, since: int) -> NDArray[np.int64]:
-        """The same as one text from SQLite: to make a Python number of each takes thrice as long."""
+        """Read the ids of rows that contain a word.
+
+        SQLite returns them as one text, because creating a Python integer per row takes three times as long.
+        """
         newest = f"{self._with_word} AND rowid >= ? ORDER BY rowid DESC LIMIT ?"
         ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quoted(word), since, RANKED))
         return np.sort(np.fromstring(listed or "", dtype=np.int64, sep=","))
 
     def forget(self) -> None:
-        """Look anew which rows have a word: what the table held was changed."""
+        """Drop cached counts and rows after the table changed."""
         self._reaches.clear()
         self._listed.clear()
 
     def _reach(self, word: str) -> Reach:
-        known = self._reaches.get(word)
-        if known is None:
+        """Return how common a word is, estimated from its WINDOW newest rows."""
+        reach = self._reaches.get(word)
+        if reach is None:
             newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
             counted = f"SELECT count(*), min(rowid) FROM ({newest})"
             ((rows, since),) = self._rows(counted, (_quoted(word), WINDOW))
             if rows == WINDOW:
-                known = Reach(rows * (self._newest + 1) / (self._newest - since + 1), since)
+                reach = Reach(rows * (self._newest + 1) / (self._newest - since + 1), since)
             else:
-                known = Reach(float(rows), 0)
+                reach = Reach(float(rows), 0)
             if len(self._reaches) >= COUNTED:
                 self._reaches.clear()
-            self._reaches[word] = known
-        return known
+            self._reaches[word] = reach
+        return reach
 
 
 def _quoted(word: str) -> str:
+    """Return the word as an FTS5 string."""
     return f'"{word}"'
 
 
 def _considered(text: str, frequencies: Mapping[str, int]) -> list[str]:
-    """The words of a text that the fewest episodes showed; those that none showed come last."""
+    """Return the words of a text that the fewest episodes showed; unseen words come last."""
     words = sorted(content_words(text), key=lambda word: (word not in frequencies, frequencies.get(word, 0), word))
     return words[:CONSIDERED]

@@ -1,11 +1,11 @@
-"""Vector indices of one namespace: nearest by cosine, a cache of SQLite's vectors.
+"""Vector indices of one namespace: nearest neighbors by cosine, a cache of the vectors in SQLite.
 
-`VectorIndex` holds every vector, and looks through shorter copies. `TrainedIndex` is for many:
-an inverted file of 8-bit codes (IVF, SQ8) proposes candidates, the truth's own vectors rank them.
-So every cosine is exact, and an id that the truth does not have any more is never returned. How many
-lists it probes is chosen when it is trained, so that it finds what a probe of all lists finds.
+`VectorIndex` holds every vector and scans shorter copies. `TrainedIndex` is for many vectors: an inverted file of 8-bit
+codes (IVF, SQ8) proposes candidates, and the library's own vectors rank them. So every cosine is exact, and an id that
+the library no longer has is never returned. The number of lists to probe is chosen in training, so that the result
+agrees with a probe of all lists.
 
-Adding while another thread searches crashes FAISS, so every call holds a lock.
+FAISS crashes if one thread adds while another searches, so every call holds a lock.
 """
 
 import math
@@ -20,42 +20,48 @@ from .embedders import Vectors
 
 Ids = NDArray[np.int64]
 Exact = Callable[[Sequence[int]], tuple[list[int], Vectors]]
-"""From ids to those of them that the truth has, and their vectors (n, dim)."""
+"""Returns those of the given ids that the library has, and their vectors, (n, dim) float32."""
 
 AGREEMENT = 0.99
-"""Of the nearest five by a probe of all lists, what the chosen probe finds at least."""
+"""Least share of the five nearest neighbors that the chosen probe must find."""
 SPARE = 24
-"""Candidates looked at beyond those asked for: codes of 8 bits misjudge a cosine by some thousandths."""
+"""Extra candidates per search, because 8-bit codes distort a cosine by some thousandths."""
 FEW = 1024
-"""Vectors up to which those themselves are looked through."""
+"""Number of vectors up to which the full vectors are scanned."""
 SPARE_OF_HALVES = 8
-"""Candidates looked at beyond those asked for: numbers of 16 bits misjudge a cosine by some hundred thousandths."""
+"""Extra candidates per search, because 16-bit numbers distort a cosine by some hundred-thousandths."""
 NEAREST = 8
-"""How many are sought among whole numbers of 8 bits at most: of more, the last are seldom told from those left out."""
+"""Largest k for 8-bit integers; for a larger k, the last neighbors are rarely distinct from the rest."""
 SPARE_OF_CODES = 12
-"""Candidates looked at beyond four times those asked for, of vectors looked through as such numbers."""
+"""Extra candidates of a search among 8-bit integers, in addition to 4 k."""
 WHOLE = 127.0
-"""The largest of those whole numbers."""
+"""Largest absolute value of the 8-bit integers."""
 MISJUDGED = 1.2
-"""Four standard deviations of what rounding two vectors adds to a cosine, over the root of their steps' squares."""
+"""Four standard deviations of a cosine's rounding error, relative to the norm of the two quantization steps."""
 _PER_LIST = 64
+"""Training vectors per list."""
 _QUERIES = 128
+"""Queries that choose the probe."""
 _MIXED = 4
+"""Sample vectors whose mean is one query."""
 _ROUNDS = 8
+"""Iterations of k-means."""
 _ALIKE = 1e-5
+"""Tolerance when two cosines are compared."""
 
 
 class VectorIndex:
-    """Ids and unit vectors; finds the nearest by cosine.
+    """Ids with unit vectors, and an exact nearest-neighbor search by cosine.
 
-    Numbers of 16 bits propose candidates, for a search takes as long as its reading does; the vectors rank them. Where
-    few are sought, numbers of 8 bits do, unless their candidates are too near to what was left out to be told from it.
+    A search takes as long as reading its data, so 16-bit numbers propose candidates and the full vectors rank them. For
+    small k, 8-bit numbers suffice, unless the candidates are too close to the rest to be certain.
     """
 
     LIMIT = 32_768
-    """Vectors beyond which looking through all takes too long (some 1 ms)."""
+    """Number of vectors beyond which a full scan is too slow (about 1 ms)."""
 
     def __init__(self, dim: int) -> None:
+        """Create an empty index for vectors of `dim` dimensions."""
         import faiss
 
         self.dim = dim
@@ -73,11 +79,11 @@ class VectorIndex:
 
     @property
     def outgrown(self) -> bool:
-        """Whether it holds so many that a trained index is quicker."""
+        """Return whether a trained index would be faster."""
         return len(self._ids) > self.LIMIT
 
     def add(self, ids: Sequence[int], vectors: Vectors) -> None:
-        """Add vectors (n, dim) under ids; an id that is there already moves to its new vector."""
+        """Add vectors, (n, dim) float32; an existing id gets its new vector."""
         with self._lock:
             start, whole = len(self._ids), np.ascontiguousarray(vectors, dtype=np.float32)
             self._faiss.add(whole)
@@ -87,59 +93,59 @@ class VectorIndex:
             self._add_codes(whole)
 
     def _add_codes(self, vectors: Vectors) -> None:
-        """Add vectors as whole numbers; all are written anew, in longer steps, when one is too large for them."""
+        """Add vectors as integers; if one exceeds the range, encode all of them again with a larger step."""
         needed = _step_for(vectors)
         if needed > self._step:
             self._step = 1.25 * needed
             self._codes.reset()
             vectors = self._vectors()
-        self._codes.add(_whole(vectors, self._step))
+        self._codes.add(_quantize(vectors, self._step))
 
     def remove(self, ref: int) -> None:
-        """Forget an id; its vector is skipped from now on and dropped at the next rebuild."""
+        """Remove an id; its vector is skipped from now on and dropped in the next rebuild."""
         with self._lock:
             self._at.pop(ref, None)
 
     def search(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
-        """At most k pairs (id, cosine), best first; ties by which came first."""
+        """Return at most k pairs (id, cosine), the best first; ties are in the order of insertion."""
         with self._lock:
-            stale = len(self._ids) - len(self._at)
+            stale = len(self._ids) - len(self._at)  # replaced vectors may occupy this many of the results
             if not self._at:
                 return []
-            found = ((self._ids[place], place, cosine) for place, cosine in self._nearest(vector, k + stale))
+            results = ((self._ids[place], place, cosine) for place, cosine in self._nearest(vector, k + stale))
             if not stale:
-                return [(ref, cosine) for ref, _, cosine in found]
-            return [(ref, cosine) for ref, place, cosine in found if self._at.get(ref) == place][:k]
+                return [(ref, cosine) for ref, _, cosine in results]
+            return [(ref, cosine) for ref, place, cosine in results if self._at.get(ref) == place][:k]
 
     def _nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
-        """At most k pairs (place, cosine), of vectors that were replaced too."""
+        """Return at most k pairs (place, cosine), including replaced vectors."""
         count, query = len(self._ids), vector.reshape(1, -1)
         if count <= FEW:
             cosines, places = self._faiss.search(query, min(k, count))
             return _best(places[0], cosines[0], k)
-        if k <= NEAREST and (found := self._surely_nearest(vector, k)):
-            return found
+        if k <= NEAREST and (nearest := self._surely_nearest(vector, k)):
+            return nearest
         proposed = self._halves.search(query, min(k + SPARE_OF_HALVES, count))[1][0]
         return _best(proposed, self._vectors()[proposed] @ vector, k)
 
     def _surely_nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
-        """The same among whole numbers; nothing where one that they left out might be as near."""
+        """Search among integers; return nothing if an excluded vector might be as near."""
         step = _step_for(vector)
-        products, proposed = self._codes.search(_whole(vector, step).reshape(1, -1), 4 * k + SPARE_OF_CODES)
-        found = _best(proposed[0], self._vectors()[proposed[0]] @ vector, k)
-        left_out = float(products[0, -1]) * step * self._step
-        sure = len(found) == k and found[-1][1] > left_out + MISJUDGED * math.hypot(step, self._step)
-        return found if sure else []
+        products, proposed = self._codes.search(_quantize(vector, step).reshape(1, -1), 4 * k + SPARE_OF_CODES)
+        nearest = _best(proposed[0], self._vectors()[proposed[0]] @ vector, k)
+        best_excluded = float(products[0, -1]) * step * self._step
+        is_certain = len(nearest) == k and nearest[-1][1] > best_excluded + MISJUDGED * math.hypot(step, self._step)
+        return nearest if is_certain else []
 
     def _vectors(self) -> Vectors:
-        """All vectors, (count, dim), where FAISS holds them."""
+        """Return all vectors, (count, dim) float32, as a view of FAISS's memory."""
         import faiss
 
         whole: Vectors = faiss.rev_swig_ptr(self._faiss.get_xb(), len(self._ids) * self.dim).reshape(-1, self.dim)
         return whole
 
     def cosine(self, vector: Vectors, refs: Sequence[int]) -> list[float]:
-        """Cosine to each of these ids; 0 for one that is not here."""
+        """Return the cosine to each of these ids; 0 for an unknown id."""
         with self._lock:
             places = [self._at.get(ref, -1) for ref in refs]
             cosines = (self._vectors()[places] @ vector).tolist() if self._ids and places else [0.0] * len(places)
@@ -147,28 +153,34 @@ class VectorIndex:
 
 
 def _step_for(vectors: Vectors) -> float:
-    """The step between whole numbers that has room for the largest of these."""
+    """Return the quantization step for which the largest number fits."""
     return max(float(np.abs(vectors).max(initial=0.0)), 1e-9) / WHOLE
 
 
-def _whole(vectors: Vectors, step: float) -> Vectors:
-    """Vectors in steps, rounded: FAISS cuts off what stands behind the point, of what is asked for too."""
+def _quantize(vectors: Vectors, step: float) -> Vectors:
+    """Return the vectors in steps, rounded, because FAISS truncates both codes and queries."""
     counted: Vectors = np.rint(vectors / np.float32(step))
     return counted
 
 
 def _best(places: Ids, cosines: Vectors, k: int) -> list[tuple[int, float]]:
-    """The k pairs (place, cosine) with the largest cosines, ties by place; FAISS pads places with -1."""
+    """Return the k (place, cosine) pairs with the largest cosines; FAISS marks missing places with -1."""
     order = np.lexsort((places, -cosines))[:k]
     pairs = zip(places[order].tolist(), cosines[order].tolist(), strict=True)
     return [pair for pair in pairs if pair[0] >= 0]
 
 
 class TrainedIndex:
-    """Codes of many vectors in lists of near ones; `exact` reads vectors from the truth."""
+    """Codes of many vectors in lists of similar ones; `exact` reads full vectors from the library."""
 
     def __init__(self, dim: int, exact: Exact, sample: Vectors) -> None:
-        """Train on a sample (n, dim) of what will be added."""
+        """Train the index.
+
+        Args:
+            dim: Number of dimensions.
+            exact: Reads vectors from the library by id.
+            sample: A sample of the vectors that will be added, (n, dim) float32.
+        """
         import faiss
 
         self.dim = dim
@@ -184,11 +196,11 @@ class TrainedIndex:
         self._gone: set[int] = set()
         self._lock = threading.Lock()
         self.trained = 0
-        """Vectors it held when the probe was chosen."""
+        """Number of vectors when the probe was chosen."""
 
     @staticmethod
     def sample_size(count: int) -> int:
-        """How many of so many vectors to train on: as many lists as four times the square root."""
+        """Return the number of training vectors for an index of `count` vectors."""
         return min(count, int(_PER_LIST * min(2048, 2 * count**0.5)))
 
     def __len__(self) -> int:
@@ -196,33 +208,34 @@ class TrainedIndex:
 
     @property
     def outgrown(self) -> bool:
-        """Whether it holds twice what it was trained for."""
+        """Return whether the index holds more than twice as many vectors as in training."""
         return self.trained > 0 and self._faiss.ntotal > 2 * self.trained
 
     def add(self, ids: Sequence[int], vectors: Vectors) -> None:
-        """Add vectors (n, dim) under ids."""
+        """Add vectors, (n, dim) float32, under new or removed ids."""
         with self._lock:
             again = self._gone.intersection(ids)
-            if again:  # the old codes go first: an id must not be gone and there
+            if again:  # drop the old codes first: an id must not be both removed and present
                 self._remove(again)
             self._faiss.add_with_ids(np.ascontiguousarray(vectors, dtype=np.float32), np.asarray(ids, dtype=np.int64))
 
     def remove(self, ref: int) -> None:
-        """Forget an id."""
+        """Remove an id."""
         with self._lock:
             self._gone.add(ref)
             if len(self._gone) > SPARE:
                 self._remove(set(self._gone))
 
     def _remove(self, refs: set[int]) -> None:
+        """Remove the codes of these ids from FAISS."""
         self._faiss.remove_ids(np.fromiter(refs, dtype=np.int64))
         self._gone -= refs
 
     def choose_probe(self, sample: Vectors) -> None:
-        """The fewest lists that find what all lists find, for queries that lie between vectors of the sample.
+        """Choose the fewest lists to probe that find the same neighbors as a probe of all lists.
 
-        A situation that was never seen resembles several that were, none of them much: a mean of
-        four vectors is as hard to place as such a one, where a vector of the sample is easy.
+        The queries are means of four sample vectors. A new situation resembles several recorded ones without being
+        close to any, and such a mean is equally hard to place; a vector of the sample would be too easy.
         """
         import faiss
 
@@ -245,38 +258,39 @@ class TrainedIndex:
             self._faiss.nprobe = min(probe, lists)
 
     def search(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
-        """At most k pairs (id, cosine), best first; ties by id."""
+        """Return at most k pairs (id, cosine), the best first; ties are ordered by id."""
         with self._lock:
             wanted = min(k + SPARE + len(self._gone), int(self._faiss.ntotal))
             if not wanted:
                 return []
-            found = self._faiss.search(vector.reshape(1, -1), wanted)[1][0].tolist()
-            near = [ref for ref in dict.fromkeys(found) if ref >= 0 and ref not in self._gone]
-        refs, vectors = self._exact(near)
+            candidates = self._faiss.search(vector.reshape(1, -1), wanted)[1][0].tolist()
+            present = [ref for ref in dict.fromkeys(candidates) if ref >= 0 and ref not in self._gone]
+        # Outside the lock: reading vectors from SQLite must not block other searches.
+        refs, vectors = self._exact(present)
         cosines = (vectors @ vector).tolist()
         return sorted(zip(refs, cosines, strict=True), key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def cosine(self, vector: Vectors, refs: Sequence[int]) -> list[float]:
-        """Cosine to each of these ids; 0 for one that is not here."""
-        known, vectors = self._exact(refs)
-        cosines: Mapping[int, float] = dict(zip(known, (vectors @ vector).tolist(), strict=True))
+        """Return the cosine to each of these ids; 0 for an unknown id."""
+        refs_present, vectors = self._exact(refs)
+        cosines: Mapping[int, float] = dict(zip(refs_present, (vectors @ vector).tolist(), strict=True))
         return [0.0 if ref in self._gone else cosines.get(ref, 0.0) for ref in refs]
 
     def ids(self) -> set[int]:
-        """All that it holds."""
+        """Return all ids in the index."""
         import faiss
 
         with self._lock:
             lists: Any = self._faiss.invlists
-            found: set[int] = set()
+            ids: set[int] = set()
             for number in range(self._faiss.nlist):
                 size = lists.list_size(number)
                 if size:
-                    found.update(faiss.rev_swig_ptr(lists.get_ids(number), size).tolist())
-            return found - self._gone
+                    ids.update(faiss.rev_swig_ptr(lists.get_ids(number), size).tolist())
+            return ids - self._gone
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """What `restored` makes it from again."""
+        """Return the arrays from which `restored` rebuilds the index."""
         import faiss
 
         with self._lock:
@@ -286,7 +300,11 @@ class TrainedIndex:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[np.uint8]], exact: Exact, trained: int) -> "TrainedIndex":
-        """The index of these arrays. Raises RuntimeError when they are not of one."""
+        """Rebuild an index from its arrays.
+
+        Raises:
+            RuntimeError: If the arrays are not an index.
+        """
         import faiss
 
         index = cls.__new__(cls)

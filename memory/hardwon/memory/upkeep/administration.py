@@ -117,7 +117,7 @@ class TendedLibrary(ABC):
 
     def clusters(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Situations that share a signature, the most frequent first: how often they were met, and what pays there."""
-        return clusters.listed(self._filed(), self._number, limit, offset)
+        return clusters.list_clusters(self._filed(), self._number, limit, offset)
 
     # -- tending ----------------------------------------------------------------------------------
 
