@@ -61,7 +61,7 @@ def test_a_torn_one_is_passed_over_with_a_word(checkpoints, harm):
             (torn / "stray").write_text("?")
     told: list[str] = []
     assert checkpoints.latest(told.append).name == "000001"
-    assert "000002 is torn and passed over" in told[0]
+    assert "000002 is torn and skipped" in told[0]
 
 
 def test_what_fails_while_it_is_written_leaves_no_checkpoint(checkpoints):

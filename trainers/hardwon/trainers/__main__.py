@@ -1,7 +1,7 @@
-"""`python -m hardwon.trainers CONFIG.yaml`, which is `hardwon train CONFIG.yaml`: one command, two doors.
+"""The command line of the trainers: `python -m hardwon.trainers CONFIG.yaml`, the same as `hardwon train`.
 
-Results go to stdout, progress to stderr. Exit codes: 0 done or stopped and saved, 1 the work failed,
-2 the call was wrong. `--help` imports no torch.
+Results go to stdout, progress to stderr. Exit codes: 0 for a finished or cleanly stopped run, 1 for a
+failure, 2 for a usage error. torch is imported only after the arguments are parsed.
 """
 
 import json
@@ -20,52 +20,55 @@ if TYPE_CHECKING:
     from .trainer import TrainReport
 
 PIPED_WIDTH = 100
-"""Columns of a table that goes to a file or another program: none is cut."""
+"""Table width in columns when the output is not a terminal, wide enough to cut nothing."""
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file of the run's settings.", show_default=False)],
+    config: Annotated[Path, typer.Argument(help="YAML file with the settings of the run.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Settings that replace the file's: roles.policy.learner.lr=1e-4 ...", show_default=False),
+        typer.Argument(
+            help="Settings that replace those of the file: roles.policy.learner.lr=1e-4 ...", show_default=False
+        ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in run.out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint in run.out.")] = False,
     export: Annotated[
-        Path | None, typer.Option(help="Write the trained weights here, as peft, transformers and vLLM load them.")
+        Path | None,
+        typer.Option(help="Folder for the trained weights, in a format that peft, transformers and vLLM load."),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print every setting with what it means, and do nothing else.")
+        bool, typer.Option("--print-config", help="Print every setting with its description, and exit.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")] = False,
 ) -> None:
-    """Train the parts of an agent that uses a library, as CONFIG says; SIGTERM saves and stops."""
-    with _extra_named():
+    """Train the roles of an agent with the settings of CONFIG; SIGTERM saves and stops."""
+    with _require_extra():
         from .config.schema import as_yaml, load
 
     settings = load(config, overrides or [])
     if print_config:
         typer.echo(as_yaml(settings), nl=False)
         return
-    with _extra_named():
+    with _require_extra():
         from .trainer import train as run
 
     try:
         report = run(settings, resume=resume, export=export, quiet=quiet)
     except KeyboardInterrupt as stop:
-        stop.add_note(f"To go on from the newest checkpoint in {settings.run.out}, add --resume.")
+        stop.add_note(f"To continue from the newest checkpoint in {settings.run.out}, add --resume.")
         raise
-    if report.rank:  # of several processes only the first speaks
+    if report.rank:  # only the first of several processes prints a report
         return
     if as_json:
         typer.echo(json.dumps(asdict(report), indent=2))
     else:
-        _say(report)
+        _print_report(report)
 
 
 @contextmanager
-def _extra_named() -> Iterator[None]:
-    """Raise MissingExtra where torch, or another package of training, is not installed."""
+def _require_extra() -> Iterator[None]:
+    """Turn a missing package of the `train` extra into MissingExtra."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -75,7 +78,8 @@ def _extra_named() -> Iterator[None]:
         raise MissingExtra.of(package, "train") from missing
 
 
-def _say(report: "TrainReport") -> None:
+def _print_report(report: "TrainReport") -> None:
+    """Print the report of a run."""
     state = "stopped after" if report.stopped else "done:"
     typer.echo(f"{state} {report.iterations} iterations, {report.cpu_s:.0f} CPU-s, {report.wall_s:.0f} s")
     if report.final:
@@ -88,7 +92,7 @@ def _say(report: "TrainReport") -> None:
 
 
 def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
-    """A table of how each arm did."""
+    """Print the results of all arms as a table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -116,7 +120,7 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """The command by itself."""
+    """Run the command and exit with its code."""
     try:
         typer.run(train)
     except HardwonError as error:

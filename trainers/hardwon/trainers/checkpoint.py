@@ -1,8 +1,8 @@
-"""Checkpoints: one folder each, whole or not there.
+"""Checkpoints: one folder each, written atomically.
 
-What is written goes to a temporary folder; every file and its folder is synced, a manifest with the
-sizes and digests is written last, and a rename makes it a checkpoint. One whose manifest does not
-hold was torn and is passed over with a word. This file knows files, not what is in them.
+A checkpoint is written to a temporary folder. Every file is synced, a manifest with the digests is written
+last, and a rename publishes the folder. A checkpoint that does not match its manifest is torn: it is logged
+and skipped. The contents are up to the caller.
 """
 
 import hashlib
@@ -24,88 +24,102 @@ _NEW = ".new-"
 
 
 class Checkpoints:
-    """The checkpoints of a run: the newest `keep` and the best."""
+    """The checkpoints of a run: the newest `keep` and the best one."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         self.folder, self._keep = folder, keep
 
     def save(self, iteration: int, write: Callable[[Path], None], score: float | None = None) -> Path:
-        """What `write` puts into a folder becomes the checkpoint of an iteration; older ones go."""
+        """Save a checkpoint, and delete old ones.
+
+        Args:
+            iteration: Iteration of the run; names the folder.
+            write: Writes the files into the folder that it is given.
+            score: Result of an evaluation, for `best`.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        new, there = self.folder / f"{_NEW}{iteration:06}", self.folder / f"{iteration:06}"
+        new, folder = self.folder / f"{_NEW}{iteration:06}", self.folder / f"{iteration:06}"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         write(new)
         manifest = {"iteration": iteration, "score": score, "files": _digests(new)}
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        # Sync children before their folder, and all of it before the rename that publishes the checkpoint.
         for path in sorted(new.rglob("*"), reverse=True):
             _sync(path)
         _sync(new)
-        self._remove(there)
-        new.rename(there)
+        self._remove(folder)
+        new.rename(folder)
         _sync(self.folder)
         self._prune()
-        return there
+        return folder
 
     def all(self, tell: Tell = lambda _: None) -> list[Path]:
-        """Those that are whole, oldest first."""
+        """Return the intact checkpoints, oldest first."""
         return [path for path in self._folders() if is_whole(path, tell)]
 
     def latest(self, tell: Tell = lambda _: None) -> Path | None:
-        """The newest that is whole."""
+        """Return the newest intact checkpoint, or None."""
         return next((path for path in reversed(self._folders()) if is_whole(path, tell)), None)
 
     def best(self) -> Path | None:
-        """The one with the highest score; of equals the newest."""
+        """Return the checkpoint with the highest score, the newest of equal ones, or None."""
         scored = [(score, path.name, path) for path in self._folders() if (score := _score(path)) is not None]
         return max(scored)[2] if scored else None
 
     def _folders(self) -> list[Path]:
+        """Return all checkpoint folders, oldest first, whether intact or not."""
         if not self.folder.is_dir():
             return []
         return sorted(path for path in self.folder.iterdir() if path.name.isdigit() and path.is_dir())
 
     def _prune(self) -> None:
+        """Delete old checkpoints and leftovers of interrupted saves."""
         folders, best = self._folders(), self.best()
         for path in folders[: -self._keep]:
             if path != best:
                 self._remove(path)
-        for left in self.folder.glob(f"{_NEW}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in self.folder.glob(f"{_NEW}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def _remove(self, path: Path) -> None:
-        """Its name goes first: killed half-way, it is no checkpoint any more."""
+        """Delete a checkpoint. It is renamed first, so an interrupted deletion leaves no torn checkpoint."""
         if path.exists():
             shutil.rmtree(path.replace(self.folder / f"{_NEW}{path.name}-removed"), ignore_errors=True)
 
 
 def find(path: str | Path, tell: Tell = lambda _: None) -> Path:
-    """A checkpoint: the folder itself, or the newest of a run's folder. Raises ConfigError."""
+    """Return a checkpoint by its own folder, or the newest one of a run's folder.
+
+    Raises:
+        ConfigError: There is none, or the given one is torn.
+    """
     path = Path(path)
     if (path / MANIFEST).is_file():
         if not is_whole(path, tell):
-            raise ConfigError(f"checkpoint {path} is torn; choose another one beside it.")
+            raise ConfigError(f"checkpoint {path} is torn; choose another one in the same folder.")
         return path
-    found = Checkpoints(path / "checkpoints").latest(tell) or Checkpoints(path).latest(tell)
-    if found is None:
-        raise ConfigError(f"there is no checkpoint in {path}; give a run's folder or one of its checkpoints.")
-    return found
+    latest = Checkpoints(path / "checkpoints").latest(tell) or Checkpoints(path).latest(tell)
+    if latest is None:
+        raise ConfigError(f"there is no checkpoint in {path}; give the folder of a run or of one of its checkpoints.")
+    return latest
 
 
 def is_whole(path: Path, tell: Tell = lambda _: None) -> bool:
-    """Whether every file of the manifest is there as it was written."""
+    """Return whether all files of the manifest are present and unchanged; report the problem otherwise."""
     try:
         expected = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
         if _digests(path) == expected:
             return True
-        differing = "a file differs from what was written"
+        problem = "a file differs from what was written"
     except (OSError, ValueError, KeyError) as error:
-        differing = f"its manifest cannot be read ({type(error).__name__})"
-    tell(f"checkpoint {path} is torn and passed over: {differing}.")
+        problem = f"its manifest cannot be read ({type(error).__name__})"
+    tell(f"checkpoint {path} is torn and skipped: {problem}.")
     return False
 
 
 def _score(path: Path) -> float | None:
+    """Return the score in a checkpoint's manifest, or None."""
     with suppress(OSError, ValueError, KeyError):
         score = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["score"]
         return None if score is None else float(score)
@@ -113,7 +127,7 @@ def _score(path: Path) -> float | None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Digest of every file but the manifest, by its path in the folder."""
+    """Return the digest of every file except the manifest, by path relative to the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     return {
         path.relative_to(folder).as_posix(): hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
@@ -122,8 +136,8 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _sync(path: Path) -> None:
-    """On disk when this returns; not every system can do so with a folder."""
-    with suppress(PermissionError):
+    """Flush a file or folder to disk, where the system allows it."""
+    with suppress(PermissionError):  # Windows cannot open a folder
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -131,22 +145,25 @@ def _sync(path: Path) -> None:
             os.close(handle)
 
 
-# -- what is in them --------------------------------------------------------------------------------
+# -- contents ---------------------------------------------------------------------------------------
 
 
 def copy_library(source: str | Path, target: Path) -> None:
-    """A consistent copy of a library that may be in use, by SQLite's own backup."""
+    """Copy a library that may be in use, with SQLite's backup."""
     target.unlink(missing_ok=True)
     uri = Path(source).absolute().as_uri()
-    with closing(sqlite3.connect(f"{uri}?mode=ro", uri=True)) as there, closing(sqlite3.connect(target)) as here:
-        there.backup(here)
-        here.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
+    with (
+        closing(sqlite3.connect(f"{uri}?mode=ro", uri=True)) as source_db,
+        closing(sqlite3.connect(target)) as target_db,
+    ):
+        source_db.backup(target_db)
+        target_db.execute("PRAGMA journal_mode = DELETE")  # leaves no -wal and -shm files
 
 
 def put_library(source: Path, target: Path) -> None:
-    """Make a library what it was in a snapshot; what was derived of it is made anew."""
-    for beside in (f"{target}-wal", f"{target}-shm"):
-        Path(beside).unlink(missing_ok=True)
+    """Replace a library by a snapshot, and delete its derived index so that it is rebuilt."""
+    for sidecar in (f"{target}-wal", f"{target}-shm"):
+        Path(sidecar).unlink(missing_ok=True)
     shutil.rmtree(f"{target}.index", ignore_errors=True)
     new = target.with_name(f"{_NEW}{target.name}")
     shutil.copyfile(source, new)
@@ -154,7 +171,7 @@ def put_library(source: Path, target: Path) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """Where the chance of torch, numpy and python stands."""
+    """Return the random states of torch, numpy and Python."""
     import numpy as np
     import torch
 
@@ -168,7 +185,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Go on from there."""
+    """Restore the states that `random_states` returned."""
     import numpy as np
     import torch
 

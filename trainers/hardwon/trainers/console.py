@@ -1,6 +1,6 @@
-"""What is seen of a run: a live table on a terminal, a line an iteration elsewhere, nothing when quiet.
+"""Progress of a run on stderr: a live table on a terminal, otherwise one line per iteration.
 
-All of it goes to stderr.
+Quiet runs print nothing.
 """
 
 import sys
@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, Self
 
 ROWS = 12
-"""Iterations that the table shows."""
+"""Iterations shown in the live table."""
 
 
 class Screen:
-    """Shows the metrics of a run as they come."""
+    """Prints the metrics and messages of a run."""
 
     def __init__(self, iterations: int, arms: list[str], *, quiet: bool = False) -> None:
         self._iterations, self._arms, self._quiet = iterations, arms, quiet
@@ -23,11 +23,11 @@ class Screen:
         self._live: Any = None
 
     def begin(self, iteration: int) -> None:
-        """The time that is left is told from here."""
+        """Start the estimate of the remaining time at this iteration."""
         self._begun, self._start = iteration, time.perf_counter()
 
     def tell(self, message: str) -> None:
-        """A line about progress."""
+        """Print a line of progress."""
         if self._quiet:
             return
         if self._live is not None:
@@ -36,7 +36,7 @@ class Screen:
             print(message, file=sys.stderr, flush=True)
 
     def show(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """The numbers of an iteration."""
+        """Print the metrics of an iteration."""
         if self._quiet:
             return
         row = self._row(iteration, metrics)
@@ -47,19 +47,21 @@ class Screen:
         self._live.update(self._table())
 
     def _row(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, str]:
-        each = (time.perf_counter() - self._start) / max(1, iteration - self._begun)
-        left = each * (self._iterations - iteration)
+        """Return the formatted cells of an iteration, by column."""
+        per_iteration = (time.perf_counter() - self._start) / max(1, iteration - self._begun)
+        left = per_iteration * (self._iterations - iteration)
         return {
             "iteration": f"{iteration}/{self._iterations}",
-            **{arm: _number(metrics.get(f"success/{arm}")) for arm in self._arms},
-            "reward": _number(metrics.get("reward")),
-            "kl": _number(metrics.get("policy/kl", metrics.get("policy/kl_old"))),
-            "entropy": _number(metrics.get("policy/entropy")),
-            "tokens/s": _number(metrics.get("tokens_per_second"), 0),
+            **{arm: _format_number(metrics.get(f"success/{arm}")) for arm in self._arms},
+            "reward": _format_number(metrics.get("reward")),
+            "kl": _format_number(metrics.get("policy/kl", metrics.get("policy/kl_old"))),
+            "entropy": _format_number(metrics.get("policy/entropy")),
+            "tokens/s": _format_number(metrics.get("tokens_per_second"), 0),
             "left": f"{int(left // 60)}:{int(left % 60):02}",
         }
 
     def _table(self) -> Any:
+        """Return the table of the last iterations."""
         from rich.table import Table
 
         table = Table(box=None, header_style="bold")
@@ -76,7 +78,7 @@ class Screen:
         console = Console(stderr=True)
         if console.is_terminal and not self._quiet:
             self._live = Live(console=console, auto_refresh=False, transient=False)
-            self._live.auto_refresh = False
+            self._live.auto_refresh = False  # no refresh thread beside torch: redraw once per iteration
             self._live.start()
         return self
 
@@ -86,5 +88,7 @@ class Screen:
             self._live = None
 
 
-def _number(value: float | None, digits: int = 2) -> str:
+def _format_number(value: float | None, digits: int = 2) -> str:
+    # Adding 0.0 turns a rounded -0.0 into 0.0.
+    """Return a number with fixed decimals, or a dash for None."""
     return "-" if value is None else f"{round(value, digits) + 0.0:,.{digits}f}"

@@ -1,7 +1,7 @@
-"""Metrics: a line of JSON an iteration always, TensorBoard where it is installed, Weights & Biases when asked.
+"""Metrics: always one JSON line per iteration, TensorBoard if installed, Weights & Biases if configured.
 
-A run that goes on continues the same files: what was written after the checkpoint it goes on from is
-dropped first, so that no iteration is there twice.
+A resumed run appends to the same files. Lines after its checkpoint are dropped first, so that no iteration
+appears twice.
 """
 
 import json
@@ -17,31 +17,38 @@ FILE = "metrics.jsonl"
 
 
 class Metrics:
-    """Writes numbers by iteration into a run's folder."""
+    """Writes metrics by iteration into a run's folder."""
 
     def __init__(self, out: Path, *, begun: int | None = None, wandb: str | None = None, config: Any = None) -> None:
-        """`begun`: the iteration that the run goes on from; None begins anew. `wandb`: a project's name."""
+        """Open the files.
+
+        Args:
+            out: Folder of the run.
+            begun: Iteration of the checkpoint that a resumed run starts from; None for a new run.
+            wandb: Weights & Biases project; None sends nothing.
+            config: Settings to store with the Weights & Biases run.
+        """
         out.mkdir(parents=True, exist_ok=True)
         self.path = out / FILE
         keep_until(self.path, -1 if begun is None else begun)
         self._file = self.path.open("a", encoding="utf-8")
-        self._board = _tensorboard(out / "tensorboard", begun)
-        self._wandb = _wandb(wandb, out, config) if wandb else None
+        self._board = _open_tensorboard(out / "tensorboard", begun)
+        self._wandb = _open_wandb(wandb, out, config) if wandb else None
 
     def log(self, iteration: int, values: Mapping[str, float], kind: str = "train") -> None:
-        """The numbers of an iteration; `kind` is train, eval or warmstart. One that is not finite is null."""
+        """Write the metrics of an iteration; `kind` is train, eval or warmstart. Non-finite values become null."""
         plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._file.write(json.dumps({"iteration": iteration, "kind": kind, **plain}) + "\n")
         self._file.flush()
-        known = {f"{kind}/{name}": value for name, value in plain.items() if value is not None}
+        finite = {f"{kind}/{name}": value for name, value in plain.items() if value is not None}
         if self._board is not None:
-            for name, value in known.items():
+            for name, value in finite.items():
                 self._board.add_scalar(name, value, iteration)
         if self._wandb is not None:
-            self._wandb.log({"iteration": iteration, **known})
+            self._wandb.log({"iteration": iteration, **finite})
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close all outputs."""
         self._file.close()
         if self._board is not None:
             self._board.close()
@@ -56,13 +63,13 @@ class Metrics:
 
 
 def read(out: Path, kind: str = "train") -> list[dict[str, Any]]:
-    """The lines of a run, in order."""
+    """Return the logged lines of one kind, in order."""
     lines = (out / FILE).read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if line["kind"] == kind]
 
 
 def keep_until(path: Path, iteration: int) -> None:
-    """Drop the lines after an iteration, and one that was torn."""
+    """Drop the lines after an iteration, and malformed lines."""
     if not path.exists():
         return
     kept = []
@@ -70,31 +77,33 @@ def keep_until(path: Path, iteration: int) -> None:
         try:
             if json.loads(line)["iteration"] <= iteration:
                 kept.append(line)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError):  # a line that a crash cut short
             continue
     new = path.with_suffix(".new")
     new.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     new.replace(path)
 
 
-def _tensorboard(folder: Path, begun: int | None) -> Any:
+def _open_tensorboard(folder: Path, begun: int | None) -> Any:
+    """Return a TensorBoard writer, or None if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    # TensorBoard itself hides what an earlier writer wrote at and after the step to purge from
+    # TensorBoard hides the events of earlier writers from purge_step on, which a resumed run writes again.
     return SummaryWriter(str(folder), purge_step=0 if begun is None else begun + 1)
 
 
-def _wandb(project: str, out: Path, config: Any) -> Any:
+def _open_wandb(project: str, out: Path, config: Any) -> Any:
+    """Start or continue the Weights & Biases run of this folder."""
     try:
         import wandb  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as missing:
+    except ImportError as error:
         raise MissingExtra(
-            "wandb is not installed. Install it with: pip install wandb; or leave run.wandb null."
-        ) from missing
-    known = out / "wandb-run"
-    name = known.read_text(encoding="utf-8").strip() if known.exists() else None
-    run: Any = wandb.init(project=project, id=name, resume="allow", dir=str(out), config=config)
-    known.write_text(f"{run.id}\n", encoding="utf-8")
+            "wandb is not installed. Install it with: pip install wandb; or set run.wandb to null."
+        ) from error
+    id_file = out / "wandb-run"
+    run_id = id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None
+    run: Any = wandb.init(project=project, id=run_id, resume="allow", dir=str(out), config=config)
+    id_file.write_text(f"{run.id}\n", encoding="utf-8")
     return run

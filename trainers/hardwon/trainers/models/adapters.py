@@ -1,7 +1,6 @@
-"""Adapters: one base model, one LoRA for each role, several resident at once.
+"""LoRA adapters: one frozen base model with one resident adapter per role.
 
-Which role acts is said before every use; a role's parameters are its own, and the base is never
-trained. This file neither trains nor saves.
+Activate a role before each use of the model. Only the parameters of the active role are trained.
 """
 
 from typing import Any
@@ -12,13 +11,24 @@ from torch import nn
 from hardwon.memory.errors import ConfigError, MissingExtra
 
 WEIGHT = 2.0
-"""A LoRA's contribution is multiplied by this, whatever its rank (alpha / rank)."""
+"""Scale of a LoRA's contribution (alpha / rank), the same for every rank."""
 
 
 def add_adapter(model: Any, role: str, rank: int = 16, *, seed: int = 0) -> Any:
-    """The model with an adapter named `role` on all its linear layers but the head; it changes nothing yet.
+    """Add an adapter named `role` to all linear layers except the head, initialized as a no-op.
 
-    Use the model returned from then on. The same seed gives the same adapter, whatever was drawn before.
+    Args:
+        model: The base model, or a model that already has adapters.
+        role: Name of the adapter.
+        rank: Rank of the LoRA matrices.
+        seed: Seed of the initial weights.
+
+    Returns:
+        The model with the adapter; use it in place of `model`.
+
+    Raises:
+        MissingExtra: peft is not installed.
+        ConfigError: The model already has an adapter of that name.
     """
     try:
         from peft import LoraConfig, PeftModel, get_peft_model
@@ -28,6 +38,7 @@ def add_adapter(model: Any, role: str, rank: int = 16, *, seed: int = 0) -> Any:
     shape = LoraConfig(
         r=rank, lora_alpha=round(WEIGHT * rank), target_modules="all-linear", bias="none", task_type="CAUSAL_LM"
     )
+    # Draw the weights in a forked generator: the same seed gives the same adapter in any context.
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         if not isinstance(model, PeftModel):
@@ -39,12 +50,16 @@ def add_adapter(model: Any, role: str, rank: int = 16, *, seed: int = 0) -> Any:
 
 
 def has_adapters(model: Any) -> bool:
-    """Whether roles are adapters of this model; else all its parameters are one role's."""
+    """Return whether roles are adapters of this model; otherwise one role trains all parameters."""
     return hasattr(model, "peft_config")
 
 
 def activate(model: Any, role: str) -> None:
-    """From now on the model is this role's, and only this role's parameters are trained."""
+    """Make a role's adapter the active one and the only trainable one.
+
+    Raises:
+        ConfigError: The model has adapters, but none for this role.
+    """
     if not has_adapters(model):
         return
     if role not in model.peft_config:
@@ -53,7 +68,7 @@ def activate(model: Any, role: str) -> None:
 
 
 def parameters_of(model: Any, role: str) -> dict[str, nn.Parameter]:
-    """What a role trains, by name: its adapter, or everything where there are no adapters."""
+    """Return the trainable parameters of a role by name: its adapter, or all without adapters."""
     if not has_adapters(model):
         return dict(model.named_parameters())
     activate(model, role)

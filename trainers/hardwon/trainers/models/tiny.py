@@ -1,6 +1,6 @@
-"""Tiny language models made here: a word tokenizer of the texts given, a Qwen2 of a few million weights.
+"""Tiny language models for CPU experiments and tests: a word tokenizer and a Qwen2 of a few million parameters.
 
-No download. They are what the proofs on CPU train, and what tests run instead of a real model.
+They are built in this process; nothing is downloaded.
 """
 
 import re
@@ -26,7 +26,7 @@ class TinyConfig:
 
 
 def build_tokenizer(texts: Iterable[str], special: Sequence[str] = SPECIAL) -> Any:
-    """A transformers tokenizer that knows every word of the texts, lower-cased, and nothing else."""
+    """Return a transformers tokenizer whose vocabulary is the lower-cased words of the texts."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -36,16 +36,19 @@ def build_tokenizer(texts: Iterable[str], special: Sequence[str] = SPECIAL) -> A
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), behavior="removed", invert=True)
     tokenizer.add_special_tokens(list(special))
-    made: Any = PreTrainedTokenizerFast
-    return made(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<end>", bos_token=None)
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    return tokenizer_class(
+        tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="<end>", bos_token=None
+    )
 
 
 def build_model(vocabulary: int, config: TinyConfig | None = None) -> Any:
-    """A Qwen2ForCausalLM of this shape with random weights, in float32, the same for the same seed."""
+    """Return a float32 Qwen2ForCausalLM with random weights, determined by the seed of `config`."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     shape = config or TinyConfig()
+    # Restore the generator afterwards: building a model must not change the caller's random numbers.
     state = torch.random.get_rng_state()
     torch.manual_seed(shape.seed)
     model = Qwen2ForCausalLM(

@@ -1,8 +1,7 @@
-"""Exploration: episodes of random actions, before anything is learnt.
+"""Exploration: episodes of random actions before training.
 
-They are where a warm start finds its examples, a tokenizer its words, and an arm the experience it
-is shown: the way that an earlier episode of the same world took. The same world is always explored
-the same way, so nothing of it needs to be kept.
+They provide the examples of a warm start, the vocabulary of a word tokenizer, and the path that the arm
+`experience` shows. Exploration is deterministic per task instance, so nothing needs to be saved.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,11 +14,11 @@ from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Wor
 from .transcript import compact
 
 Task = tuple[str, int]
-"""Fold and seed of a world."""
+"""Split and seed of a task instance."""
 
 
 class Explorer:
-    """Explores worlds, each once."""
+    """Explores task instances, each at most once."""
 
     def __init__(self, environment: Environment, config: ExploreConfig) -> None:
         self._config = config
@@ -40,27 +39,27 @@ class Explorer:
         self._known: dict[Task, tuple[Trajectory, ...]] = {}
 
     def trajectories(self, worlds: Worlds) -> list[Trajectory]:
-        """Every episode of these worlds."""
+        """Return all exploring episodes of some task instances."""
         return [trajectory for world in worlds.all for trajectory in self.explored(world)]
 
     def explored(self, world: Task) -> tuple[Trajectory, ...]:
-        """The episodes of one world; the last one succeeded if any did."""
+        """Return the episodes of one task instance. Only the last one can be a success."""
         if world not in self._known:
-            found: list[Trajectory] = []
+            episodes: list[Trajectory] = []
             for number, agent in enumerate(self._agents):
                 fold, seed = world
-                found.append(agent.run(fold, seed, thread_id=f"explore/{fold}#{seed}/{number}").trajectory)
-                if found[-1].success:
+                episodes.append(agent.run(fold, seed, thread_id=f"explore/{fold}#{seed}/{number}").trajectory)
+                if episodes[-1].success:
                     break
-            self._known[world] = tuple(found)
+            self._known[world] = tuple(episodes)
         return self._known[world]
 
     def experience(self, world: Task) -> str | None:
-        """The way to success in this world as text, or None where none was found."""
+        """Return the path to success in a task instance as text, or None."""
         return way(self.explored(world)[-1])
 
     def source(self, task: str, seed: int) -> Trajectory | None:
-        """The episode of this world that succeeded, or None."""
+        """Return the successful episode of a task instance, or None."""
         last = self.explored((task, seed))[-1]
         return last if last.success else None
 
@@ -72,7 +71,7 @@ class Explorer:
 
 
 def way(trajectory: Trajectory) -> str | None:
-    """Where a successful episode went, without its circles: `kitchen : move east . hall : take coin .`"""
+    """Return a successful episode's path without loops: `kitchen : move east . hall : take coin .`, or None."""
     if not trajectory.success:
         return None
     steps = without_circles([step for step in trajectory.steps if step.action and step.diagnosis.success])
@@ -80,21 +79,27 @@ def way(trajectory: Trajectory) -> str | None:
 
 
 def place(observation: str) -> str:
-    """The first thing that an observation names."""
+    """Return the first thing that an observation names."""
     return compact(observation).partition(" .")[0]
 
 
 def words(trajectories: Iterable[Trajectory], more: Sequence[str] = ()) -> list[str]:
-    """Every text that a policy may be shown of these episodes, or say."""
+    """Return every text of the episodes that a policy may read or write."""
     texts = {*more}
     for trajectory in trajectories:
         texts.add(way(trajectory) or "")
         for step in trajectory.steps:
-            shown = (step.pre.task, step.pre.observation, step.pre.feedback, step.post.observation, step.post.feedback)
-            texts.update(shown, (step.action,))
+            visible = (
+                step.pre.task,
+                step.pre.observation,
+                step.pre.feedback,
+                step.post.observation,
+                step.post.feedback,
+            )
+            texts.update(visible, (step.action,))
     return sorted(texts)
 
 
 def open_world(config: EnvironmentConfig) -> Environment:
-    """Return the environment of the settings; `MODULE:CLASS` is one of your own."""
+    """Return the environment of the settings; `MODULE:CLASS` opens your own."""
     return open_environment(config.name, game=config.game, params=config.params)

@@ -1,4 +1,4 @@
-"""The draw: worlds in a random order, each once before any twice."""
+"""Sampling of task instances in random order, each once per epoch."""
 
 import random
 from collections.abc import Sequence
@@ -7,31 +7,34 @@ from .explore import Task
 
 
 class Drawn:
-    """Worlds in their order; what was drawn is one number."""
+    """A shuffled sequence of task instances; its position is one number."""
 
     def __init__(self, worlds: Sequence[Task], seed: int) -> None:
         self._worlds, self._seed = sorted(worlds), seed
         self.count = 0
-        """Drawn so far, those that were passed over included."""
+        """Positions drawn so far, including skipped ones."""
 
     def draw(self, number: int, without: Sequence[Task] = ()) -> list[Task]:
-        """So many different worlds, or as many as there are, none of them in `without`."""
-        taken, found = {*without}, list[Task]()
-        while len(found) < number and len(taken) < len(self._worlds):
+        """Return up to `number` distinct task instances that are not in `without`."""
+        excluded, drawn = {*without}, list[Task]()
+        while len(drawn) < number and len(excluded) < len(self._worlds):
             world = self._next()
-            if world not in taken:
-                found.append(world)
-                taken.add(world)
-        return found
+            if world not in excluded:
+                drawn.append(world)
+                excluded.add(world)
+        return drawn
 
     def ahead(self, number: int) -> list[Task]:
-        """The worlds that so many draws from here come upon, were none passed over; nothing is drawn."""
+        """Return the task instances of the next `number` draws, without drawing them."""
         return [self._at(self.count + n) for n in range(number)]
 
     def _next(self) -> Task:
+        """Draw the next task instance."""
         self.count += 1
         return self._at(self.count - 1)
 
     def _at(self, count: int) -> Task:
+        # Reshuffled by seed and epoch: the count alone restores the position of a resumed run.
+        """Return the task instance at a position."""
         epoch, at = divmod(count, len(self._worlds))
         return random.Random(f"{self._seed}:{epoch}").sample(self._worlds, len(self._worlds))[at]

@@ -1,10 +1,9 @@
-"""Episodes as tokens: the one place where text becomes ids, for a policy that reads a transcript.
+"""Episodes as tokens: the only place where text becomes token ids for a transcript policy.
 
     <task> find coin . <memory> kitchen : move east . <see> kitchen . fridge closed . <at> kitchen <act> move east <end>
 
-Append-only: every turn's prompt begins with the prompt before it and the completion as it was
-sampled, so that a whole episode is one stream and nothing is tokenised twice. Observations are
-shortened to the words that say something.
+Transcripts are append-only: each prompt starts with the previous prompt and the sampled completion. A whole
+episode is one sequence, and nothing is tokenized twice. Observations are reduced to their content words.
 """
 
 import re
@@ -19,12 +18,12 @@ from hardwon.trainers.engines.trie import Trie
 
 _SENTENCE = re.compile(r"[.!?]\s+|\n|[.!?]$")
 _WORD = re.compile(r"[a-z0-9][a-z0-9'_-]*")
-_FILLER = frozenset("part room see also".split())  # noqa: SIM905  said of every place
+_FILLER = frozenset("part room see also".split())  # noqa: SIM905  words of almost every observation
 
 
 @lru_cache(maxsize=65536)
 def compact(text: str) -> str:
-    """The words of a text that name things, sentence by sentence: `kitchen . fridge closed .`"""
+    """Return the content words of a text, sentence by sentence: `kitchen . fridge closed .`."""
     sentences = []
     for sentence in _SENTENCE.split(text.lower()):
         names = content_words(sentence)
@@ -35,7 +34,7 @@ def compact(text: str) -> str:
 
 
 class Transcript:
-    """Writes turns as ids with one tokenizer."""
+    """Encodes turns as token ids with one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -43,34 +42,35 @@ class Transcript:
         (self.end,) = self._ids("<end>")
 
     def _tokenise(self, text: str) -> Ids:
+        """Return the token ids of a text, without special tokens."""
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def shown(self, state: State, memory: str | None, *, first: bool) -> Ids:
-        """What is put before one action: the task at the start, memory where it is new, what is seen."""
+        """Return the tokens before an action: the task at the start, new memory, feedback, observation and place."""
         ids: Ids = ()
         if first:
             ids += (*self._ids("<task>"), *self._ids(compact(state.task)))
         if memory:
             ids += (*self._ids("<memory>"), *self._ids(memory))
-        told = "" if first or state.feedback in state.observation else f"{state.feedback} "
-        ids += (*self._ids("<see>"), *self._ids(compact(told + state.observation)))
-        if state.location:  # last, so that what is known of the place is looked up from right before the action
+        feedback = "" if first or state.feedback in state.observation else f"{state.feedback} "
+        ids += (*self._ids("<see>"), *self._ids(compact(feedback + state.observation)))
+        if state.location:  # last, so that the place is next to the action that depends on it
             ids += (*self._ids("<at>"), *self._ids(state.location.lower()))
         return (*ids, *self._ids("<act>"))
 
     def action(self, action: str) -> Ids:
-        """An action as it is said, with its end."""
+        """Return the tokens of an action with the end token."""
         return (*self._ids(action), self.end)
 
     def choices(self, actions: Sequence[str]) -> tuple[Trie, dict[Ids, str]]:
-        """The admissible actions as a trie, and the way back; of two that read alike, the first."""
-        said: dict[Ids, str] = {}
+        """Return the actions as a trie, and the action by tokens; the first of two with equal tokens wins."""
+        actions_by_tokens: dict[Ids, str] = {}
         for action in actions:
-            said.setdefault(self.action(action), action)
-        return Trie(said), said
+            actions_by_tokens.setdefault(self.action(action), action)
+        return Trie(actions_by_tokens), actions_by_tokens
 
     def prompt(self, history: Sequence[Step], state: State, memory: str | None) -> Ids:
-        """All of an episode up to the choice of its next action; `memory` is what is newly shown here."""
+        """Return the tokens of an episode up to its next action; `memory` is the text shown at this step."""
         ids: Ids = ()
         for t, step in enumerate(history):
             ids += self.shown(step.pre, step.why.get("memory"), first=t == 0)
@@ -78,14 +78,14 @@ class Transcript:
         return (*ids, *self.shown(state, memory, first=not history))
 
     def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:
-        """A recorded episode as rows to imitate: every action a completion, its tokens all trained on."""
+        """Return the actions of a recorded episode as samples to imitate, with all tokens trained on."""
         rows: list[Sample] = []
         prompt: Ids = ()
         for t, step in enumerate(trajectory.steps):
             prompt += self.shown(step.pre, memory if t == 0 else None, first=t == 0)
-            said = self.action(step.action)
-            n = len(said)
-            known = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)
-            rows.append(Sample(prompt, said, (0.0,) * n, (True,) * n, (None,) * n, *known))
-            prompt += said
+            completion = self.action(step.action)
+            n = len(completion)
+            fields = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)
+            rows.append(Sample(prompt, completion, (0.0,) * n, (True,) * n, (None,) * n, *fields))
+            prompt += completion
         return rows
