@@ -289,7 +289,7 @@ def test_one_thread_id_is_one_episode_at_a_time(agent):
     shared = agent()
     begun = shared.stream(thread_id="t")
     next(begun)
-    with pytest.raises(ConfigError, match="runs under thread 't' already"):
+    with pytest.raises(ConfigError, match="already runs under thread 't'"):
         shared.run(thread_id="t")
     begun.close()
     assert shared.run(thread_id="t").success

@@ -1,6 +1,6 @@
-"""How the agent acts: the LangGraph loop, policies, plans, environments, diagnosis, guidance and extraction.
+"""The agent runtime: the loop, policies, planners, environments, guidance, teams and integrations.
 
-Names are imported when they are first used, so that `import hardwon.runtime` costs nothing.
+Names are imported on first use, so that `import hardwon.runtime` stays fast.
 """
 
 from importlib import import_module

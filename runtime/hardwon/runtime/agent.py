@@ -1,16 +1,16 @@
-"""An agent: a policy, a library and an environment, run as a LangGraph loop.
+"""The agent: a policy, a library and an environment, run as a LangGraph loop.
 
     agent = Agent(policy=EpisodicPolicy(), library=library, environment=TextWorldExpress("coin"))
     result = agent.run(seed=0)
 
-With a checkpointer an episode that was killed goes on where it was: `agent.resume(thread_id)`.
-What the environment breaks is retried on a fresh one, then excluded; it never counts as a zero.
+With a checkpointer, `agent.resume(thread_id)` continues an interrupted episode. If the environment breaks, the agent
+retries the episode on a fresh clone. An episode whose last attempt breaks is excluded: it never counts as a score of 0.
 """
 
 import copy
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,43 +34,63 @@ if TYPE_CHECKING:
 
 NO_USAGE = Usage()
 RECURSION_LIMIT = 1_000_000
-"""LangGraph counts stages; episodes are ended by `max_steps` instead."""
+"""LangGraph's limit on stages, set out of reach: `max_steps` ends episodes instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How an episode went."""
+    """The outcome of one episode."""
 
     trajectory: Trajectory
     usage: Usage
+    """Tokens, calls and cost of all attempts of the episode."""
     thread_id: str
+    """The thread of the last attempt. Pass it to `Agent.resume` if you use a checkpointer."""
 
     @property
     def success(self) -> bool | None:
-        """None when the environment failed and the episode is excluded."""
+        """Return whether the task was solved; None if the environment broke and the episode is excluded."""
         return self.trajectory.success
 
     @property
     def score(self) -> float:
-        """The environment's own score in [0, 1]."""
+        """Return the environment's own score, in [0, 1]."""
         return self.trajectory.score
 
     @property
     def blocked(self) -> int:
-        """Actions that guardrails kept from being run."""
+        """Return how many actions guardrails refused."""
         return sum(len(step.why.get("blocked", ())) for step in self.trajectory.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One stage of a running episode, and what it changed."""
+    """One finished stage of a running episode."""
 
     stage: str
+    """The name of the stage, such as `recall` or `act`."""
     update: dict[str, Any]
+    """The fields of the episode's state that the stage changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphCall:
+    """One call of the episode graph: `invoke` or `get_state`, whose awaited twins have the prefix `a`."""
+
+    method: Literal["invoke", "get_state"]
+    fused: bool
+    arguments: tuple[Any, ...]
+
+
+_Run = Generator[_GraphCall, Any, Result]
+"""A run that yields graph calls and receives their results. It never waits itself, so `run` and `arun` share it."""
 
 
 class Agent:
-    """Runs episodes; see the module's docstring. Safe for many concurrent `arun`s."""
+    """Runs episodes of one environment with a policy and a library.
+
+    One agent can run many `arun` calls concurrently: each episode gets its own clone of the environment.
+    """
 
     def __init__(
         self,
@@ -92,14 +112,30 @@ class Agent:
         planner: "Planner | Literal['skills'] | None" = None,
         extractor: "Extractor | None" = None,
     ) -> None:
-        """`guardrails`: "block" or True refuses what they forbid, "warn" only its repetition; see `loop.enforcement`.
+        """Create an agent. It clones the environment as needed and leaves the library open.
 
-        retries: fresh environments tried when one breaks. `seed`: of the agent's own chance.
+        Args:
+            policy: A policy, `"episodic"`, `"random"`, a LangChain chat model, or its name such as `"openai:gpt-5"`.
+            library: The experience that the agent recalls from and, if `learn` is set, records to.
+            environment: The environment to act in.
+            arm: The condition recorded with each episode; in `"control"` the policy gets no hints and no skills.
+            level: Recall at every step, or `"task"` to recall by task.
+            learn: Record episodes and evolve the library.
+            guardrails: `"block"` or True refuses forbidden actions, `"warn"` refuses only their repetition after a
+                failure, False ignores guardrails.
+            guidance: The component that writes hints; by default a `RetrievalGuidance`.
+            max_steps: The number of steps after which an episode ends, at least 1.
+            recall_k: The maximum number of items and similar steps that a step recalls.
+            seed: The seed of the agent's own random choices, such as exploration and withheld items.
+            retries: How many fresh environments to try after one breaks, at least 0.
+            step_timeout_s: Seconds that the environment may take for one call, unless it enforces its own limit.
+            checkpointer: A LangGraph checkpointer, which makes `resume` possible.
+            planner: `"skills"` plans with the library's skills and remedies; None lets the policy choose each step.
+            extractor: Reads every recorded episode and proposes items, in addition to the library's rules.
 
-        planner: "skills" plans with the library's skills and remedies; None lets the policy choose step by step.
-        extractor: reads every episode that is learnt from, beside the library's own rules.
-
-        Raises: ConfigError for a number that cannot work, and what `ChatPolicy` raises for a model.
+        Raises:
+            ConfigError: A number is out of range, or a chat model's settings are invalid.
+            UnknownName: The policy or the planner has an unknown name.
         """
         if max_steps < 1:
             raise ConfigError(f"max_steps is {max_steps}; an episode needs at least 1.")
@@ -109,7 +145,8 @@ class Agent:
         self._environment = environment
         self._retries = retries
         self._step_timeout_s = step_timeout_s
-        self._idle: list[Environment] = [_watched(environment, step_timeout_s)]
+        # Environments are expensive to start: episodes borrow one from this list and return it when they end.
+        self._idle: list[Environment] = [_add_timeout(environment, step_timeout_s)]
         self._live: dict[str, Live] = {}
         self._settings = Settings(arm, level, learn, mode_of(guardrails), max_steps, recall_k, seed)
         self.policy = as_policy(policy)
@@ -119,99 +156,95 @@ class Agent:
             guidance or RetrievalGuidance(),
             self._settings,
             self._live,
-            _as_planner(planner, library),
+            _resolve_planner(planner, library),
             extractor,
         )
         self._checkpointer = checkpointer
         self._graphs: dict[tuple[bool, bool], Any] = {}
 
     def run(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
-        """Run one episode from its start."""
-        return self._retried(task, seed, thread_id)
+        """Run one episode from its start.
+
+        Args:
+            task: The task in the environment's own terms: a split, a request, or empty for its default.
+            seed: The seed of the task instance; the same task and seed give the same episode.
+            thread_id: The name under which checkpoints are stored; random by default.
+
+        Returns:
+            The trajectory, the usage of all attempts, and the thread.
+
+        Raises:
+            ConfigError: An episode is already running under this thread.
+        """
+        return self._drive(self._run_attempts(task, seed, thread_id))
 
     async def arun(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
-        """The same, awaiting the policy, so that many episodes share one process."""
-        return await self._aretried(task, seed, thread_id)
+        """Run one episode and await the policy, so that many episodes share one process.
+
+        Arguments, result and errors are those of `run`.
+        """
+        return await self._adrive(self._run_attempts(task, seed, thread_id))
 
     def stream(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Iterator[Event]:
-        """Run one episode, yielding every stage as it ends; the last one, `finish`, has the trajectory."""
-        thread = _thread(thread_id, 0)
-        with self._episode(thread):
-            start = self._start(thread, task, seed, 0)
-            graph = self._graph(fused=False)
-            for update in graph.stream(start, self._config(thread), stream_mode="updates", **self._durability()):
-                for stage, changed in update.items():
-                    yield Event(stage, changed or {})
+        """Run one episode and yield an event after each stage.
+
+        The arguments are those of `run`. A broken environment is not retried.
+
+        Yields:
+            One event per stage. The update of the last one, `finish`, contains the trajectory.
+
+        Raises:
+            ConfigError: An episode is already running under this thread.
+        """
+        with self._open_stream(task, seed, thread_id) as (start, options):
+            for update in self._get_graph(fused=False).stream(start, **options):
+                yield from _to_events(update)
 
     async def astream(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> AsyncIterator[Event]:
-        """The same, awaiting the policy."""
-        thread = _thread(thread_id, 0)
-        with self._episode(thread):
-            start = self._start(thread, task, seed, 0)
-            graph = self._graph(fused=False, asynchronous=True)
-            updates = graph.astream(start, self._config(thread), stream_mode="updates", **self._durability())
-            async for update in updates:
-                for stage, changed in update.items():
-                    yield Event(stage, changed or {})
+        """Run one episode, await the policy, and yield an event after each stage.
+
+        Arguments, events and errors are those of `stream`.
+        """
+        with self._open_stream(task, seed, thread_id) as (start, options):
+            async for update in self._get_graph(fused=False, asynchronous=True).astream(start, **options):
+                for event in _to_events(update):
+                    yield event
 
     def resume(self, thread_id: str) -> Result:
-        """Go on with an episode that was interrupted; one that had ended is returned as it was.
+        """Continue an interrupted episode; an episode that has ended is returned unchanged.
 
-        Raises: ConfigError without a checkpointer, UnknownName for a thread it does not hold,
-        EnvironmentCrashed when the environment does not come back to the same state.
+        Args:
+            thread_id: The thread that `run`, `arun` or `stream` was given.
+
+        Returns:
+            The same result as that of an uninterrupted run.
+
+        Raises:
+            ConfigError: The agent has no checkpointer.
+            UnknownName: The checkpointer has no episode under this thread.
+            EnvironmentCrashed: Replaying the actions does not lead back to the checkpointed state.
         """
-        graph = self._checkpointed()
-        snapshot = _newest(thread_id, [graph.get_state(config) for config in self._configs(thread_id)])
-        final = snapshot.values
-        if snapshot.next:
-            with self._brought_back(snapshot):
-                final = graph.invoke(None, self._config(final["thread"]), **self._durability())
-        if final.get("failed") and final["attempt"] < self._retries:
-            return self._retried(final["task"], final["seed"], thread_id, final["attempt"] + 1, final["usage"])
-        return Result(final["trajectory"], final["usage"], final["thread"])
+        return self._drive(self._resume_attempts(thread_id))
 
     async def aresume(self, thread_id: str) -> Result:
-        """The same, awaiting the policy and the checkpointer."""
-        graph = self._checkpointed(asynchronous=True)
-        snapshot = _newest(thread_id, [await graph.aget_state(config) for config in self._configs(thread_id)])
-        final = snapshot.values
-        if snapshot.next:
-            with self._brought_back(snapshot):
-                final = await graph.ainvoke(None, self._config(final["thread"]), **self._durability())
-        if final.get("failed") and final["attempt"] < self._retries:
-            return await self._aretried(final["task"], final["seed"], thread_id, final["attempt"] + 1, final["usage"])
-        return Result(final["trajectory"], final["usage"], final["thread"])
+        """Continue an interrupted episode, awaiting the policy and the checkpointer.
 
-    def _checkpointed(self, *, asynchronous: bool = False) -> Any:
-        if self._checkpointer is None:
-            raise ConfigError("resume needs a checkpointer: Agent(..., checkpointer=SqliteSaver(...)).")
-        return self._graph(fused=False, asynchronous=asynchronous)
-
-    def _configs(self, thread_id: str) -> list[dict[str, Any]]:
-        return [self._config(_thread(thread_id, attempt)) for attempt in range(self._retries + 1)]
-
-    @contextmanager
-    def _brought_back(self, snapshot: Any) -> Iterator[None]:
-        """The working memory and the environment of an episode as they were at a checkpoint."""
-        values = snapshot.values
-        with self._episode(values["thread"]) as live:
-            if "first" in values:
-                live.working = WorkingMemory.of(values["first"], values["steps"])
-                for step in values["steps"]:
-                    if not step.diagnosis.success and step.action:
-                        context = self.library.context(step.pre, step.action)
-                        live.working.fail(step.action, context, step.diagnosis.failure.value)
-                _bring_back(live.environment, values, acted="diagnose" in snapshot.next)
-            yield
+        Arguments, result and errors are those of `resume`.
+        """
+        return await self._adrive(self._resume_attempts(thread_id))
 
     def joined(self, policy: Policy, around: Callable[[Environment], Environment]) -> "Agent":
-        """This agent with another policy and something around its environment: for a team, which sits in between.
+        """Return a copy of this agent with another policy and a wrapped environment, as a member of a team.
 
-        Close it when it is done; this one stays as it is.
+        The copy has its own environments: close it when you are done. This agent does not change.
+
+        Args:
+            policy: The policy of the copy.
+            around: Wraps a clone of this agent's environment.
         """
         twin = copy.copy(self)
         twin.policy, twin._environment = policy, around(self._environment.clone())
-        twin._idle, twin._live, twin._graphs = [_watched(twin._environment, self._step_timeout_s)], {}, {}
+        twin._idle, twin._live, twin._graphs = [_add_timeout(twin._environment, self._step_timeout_s)], {}, {}
         twin._nodes = replace(self._nodes, policy=policy, live=twin._live)
         return twin
 
@@ -221,43 +254,98 @@ class Agent:
             environment.close()
         self._idle.clear()
 
-    def _retried(self, task: str, seed: int, thread_id: str | None, first: int = 0, spent: Usage = NO_USAGE) -> Result:
-        attempt = first
-        while True:
-            thread = _thread(thread_id, attempt)
-            with self._episode(thread):
-                graph = self._graph(fused=self._checkpointer is None)
-                start = self._start(thread, task, seed, attempt)
-                final = graph.invoke(start, self._config(thread), **self._durability())
-            spent += final["usage"]
-            if not final.get("failed") or attempt >= self._retries:
-                return Result(final["trajectory"], spent, final["thread"])
-            attempt += 1
+    # ---- one body for the synchronous and the asynchronous methods
 
-    async def _aretried(
+    def _drive(self, run: _Run) -> Result:
+        """Answer the graph calls of a run."""
+        # If a call raises, `closing` unwinds the run, so that its environment is returned before the error propagates.
+        with closing(run):
+            answer = None
+            while isinstance(call := _advance(run, answer), _GraphCall):
+                answer = getattr(self._get_graph(fused=call.fused), call.method)(*call.arguments, **self._options(call))
+        return call
+
+    async def _adrive(self, run: _Run) -> Result:
+        """Answer the graph calls of a run by awaiting them."""
+        with closing(run):
+            answer = None
+            while isinstance(call := _advance(run, answer), _GraphCall):
+                graph = self._get_graph(fused=call.fused, asynchronous=True)
+                answer = await getattr(graph, f"a{call.method}")(*call.arguments, **self._options(call))
+        return call
+
+    def _run_attempts(
         self, task: str, seed: int, thread_id: str | None, first: int = 0, spent: Usage = NO_USAGE
-    ) -> Result:
+    ) -> _Run:
+        """Run an episode, from attempt `first` on, until an attempt is not broken or no retry is left."""
         attempt = first
         while True:
-            thread = _thread(thread_id, attempt)
-            with self._episode(thread):
-                graph = self._graph(fused=self._checkpointer is None, asynchronous=True)
-                start = self._start(thread, task, seed, attempt)
-                final = await graph.ainvoke(start, self._config(thread), **self._durability())
+            thread = _build_thread_id(thread_id, attempt)
+            with self._open_episode(thread):
+                start = self._initial_state(thread, task, seed, attempt)
+                final = yield _GraphCall("invoke", self._checkpointer is None, (start, _build_config(thread)))
             spent += final["usage"]
             if not final.get("failed") or attempt >= self._retries:
                 return Result(final["trajectory"], spent, final["thread"])
             attempt += 1
 
-    def _start(self, thread: str, task: str, seed: int, attempt: int) -> EpisodeState:
+    def _resume_attempts(self, thread_id: str) -> _Run:
+        """Continue the latest attempt of an episode, then retry if that attempt broke."""
+        if self._checkpointer is None:
+            raise ConfigError("resume needs a checkpointer: Agent(..., checkpointer=SqliteSaver(...)).")
+        snapshots = []
+        for attempt in range(self._retries + 1):
+            config = _build_config(_build_thread_id(thread_id, attempt))
+            snapshots.append((yield _GraphCall("get_state", False, (config,))))
+        snapshot = _select_latest(thread_id, snapshots)
+        final = snapshot.values
+        if snapshot.next:
+            with self._restore_episode(snapshot):
+                # An input of None makes LangGraph continue from the checkpoint.
+                final = yield _GraphCall("invoke", False, (None, _build_config(final["thread"])))
+        if final.get("failed") and final["attempt"] < self._retries:
+            retry = final["attempt"] + 1
+            return (yield from self._run_attempts(final["task"], final["seed"], thread_id, retry, final["usage"]))
+        return Result(final["trajectory"], final["usage"], final["thread"])
+
+    # ---- episodes and graphs
+
+    @contextmanager
+    def _open_stream(
+        self, task: str, seed: int, thread_id: str | None
+    ) -> Iterator[tuple[EpisodeState, dict[str, Any]]]:
+        """Open an episode and yield its start and the options of the graph's stream."""
+        thread = _build_thread_id(thread_id, 0)
+        with self._open_episode(thread):
+            options = {"config": _build_config(thread), "stream_mode": "updates", **self._durability()}
+            yield self._initial_state(thread, task, seed, 0), options
+
+    @contextmanager
+    def _restore_episode(self, snapshot: Any) -> Iterator[None]:
+        """Open an episode with its working memory and environment as they were at a checkpoint."""
+        values = snapshot.values
+        with self._open_episode(values["thread"]) as live:
+            # Without `first` the episode was interrupted before its reset, and there is nothing to restore.
+            if "first" in values:
+                live.working = WorkingMemory.of(values["first"], values["steps"])
+                for step in values["steps"]:
+                    if not step.diagnosis.success and step.action:
+                        context = self.library.context(step.pre, step.action)
+                        live.working.fail(step.action, context, step.diagnosis.failure.value)
+                _restore_environment(live.environment, values, has_acted="diagnose" in snapshot.next)
+            yield
+
+    def _initial_state(self, thread: str, task: str, seed: int, attempt: int) -> EpisodeState:
         return {"thread": thread, "task": task, "seed": seed, "attempt": attempt, "episode": self.library.episodes}
 
     @contextmanager
-    def _episode(self, thread: str) -> Iterator[Live]:
-        """An environment and a working memory for one episode; a broken environment is not used again."""
+    def _open_episode(self, thread: str) -> Iterator[Live]:
+        """Reserve an environment and a working memory for one episode; discard the environment if it breaks."""
         if thread in self._live:
-            raise ConfigError(f"an episode runs under thread {thread!r} already; give this one another thread_id.")
-        environment = self._idle.pop() if self._idle else self._fresh()
+            raise ConfigError(
+                f"An episode already runs under thread {thread!r}. Give this one another thread_id, or wait for it."
+            )
+        environment = self._idle.pop() if self._idle else self._clone_environment()
         live = self._live[thread] = Live(environment, WorkingMemory())
         try:
             yield live
@@ -268,31 +356,57 @@ class Agent:
             else:
                 self._idle.append(environment)
 
-    def _fresh(self) -> Environment:
-        return _watched(self._environment.clone(), self._step_timeout_s)
+    def _clone_environment(self) -> Environment:
+        return _add_timeout(self._environment.clone(), self._step_timeout_s)
 
-    def _graph(self, *, fused: bool, asynchronous: bool = False) -> Any:
+    def _get_graph(self, *, fused: bool, asynchronous: bool = False) -> Any:
         key = (fused, asynchronous)
-        if key not in self._graphs:
+        if key not in self._graphs:  # compiling takes milliseconds, so only the graphs in use are built
             self._graphs[key] = build_graph(
                 self._nodes, fused=fused, asynchronous=asynchronous, checkpointer=self._checkpointer
             )
         return self._graphs[key]
 
+    def _options(self, call: _GraphCall) -> dict[str, Any]:
+        return self._durability() if call.method == "invoke" else {}
+
     def _durability(self) -> dict[str, Any]:
+        # "sync" writes each checkpoint before the next stage starts: a killed process loses no finished stage.
         return {"durability": "sync"} if self._checkpointer is not None else {}
 
-    def _config(self, thread: str) -> dict[str, Any]:
-        return {"recursion_limit": RECURSION_LIMIT, "configurable": {"thread_id": thread}}
+
+def _advance(run: _Run, answer: Any) -> _GraphCall | Result:
+    """Return the next graph call of a run, or its result."""
+    try:
+        return run.send(answer)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
-def _watched(environment: Environment, timeout_s: float) -> Watched:
-    """Under watch; one that keeps time itself is called without a thread between, which costs more than a step."""
+def _to_events(update: Mapping[str, dict[str, Any] | None]) -> Iterator[Event]:
+    return (Event(stage, changes or {}) for stage, changes in update.items())
+
+
+def _add_timeout(environment: Environment, timeout_s: float) -> Watched:
+    """Wrap an environment so that a call that hangs raises.
+
+    An environment with `keeps_time` enforces its own limit and is called directly: passing each call through a thread
+    costs more than a step.
+    """
     return Watched(environment, timeout_s=None if getattr(environment, "keeps_time", False) else timeout_s)
 
 
 def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
-    """A policy as it is; a chat model or the name of one as a `ChatPolicy`; `episodic` and `random` by name."""
+    """Return a policy for a policy, a chat model, or a name.
+
+    Args:
+        policy: A policy is returned unchanged. `"episodic"` and `"random"` name the built-in ones. A LangChain chat
+            model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`.
+
+    Raises:
+        UnknownName: The name is neither a built-in policy nor `PROVIDER:MODEL`.
+    """
     from .policies.episodic import EpisodicPolicy, RandomPolicy
 
     if isinstance(policy, str) and policy in ("episodic", "random"):
@@ -306,7 +420,7 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
     return ChatPolicy(policy)
 
 
-def _as_planner(planner: "Planner | str | None", library: ExperienceLibrary) -> Planner | None:
+def _resolve_planner(planner: "Planner | str | None", library: ExperienceLibrary) -> Planner | None:
     if isinstance(planner, str):
         if planner != "skills":
             raise UnknownName.of("planner", planner, ["skills"])
@@ -314,39 +428,50 @@ def _as_planner(planner: "Planner | str | None", library: ExperienceLibrary) -> 
     return planner
 
 
-def _thread(thread_id: str | None, attempt: int) -> str:
+def _build_thread_id(thread_id: str | None, attempt: int) -> str:
     name = thread_id or uuid.uuid4().hex
     return name if attempt == 0 else f"{name}-retry{attempt}"
 
 
-def _newest(thread_id: str, snapshots: list[Any]) -> Any:
-    """The checkpoint of the attempt that ran last."""
+def _build_config(thread: str) -> dict[str, Any]:
+    return {"recursion_limit": RECURSION_LIMIT, "configurable": {"thread_id": thread}}
+
+
+def _select_latest(thread_id: str, snapshots: list[Any]) -> Any:
+    """Return the checkpoint of the attempt that ran last."""
     begun = [snapshot for snapshot in snapshots if snapshot.values]
     if not begun:
-        raise UnknownName(f"no episode was checkpointed under thread {thread_id!r}. Start one with run().")
+        raise UnknownName(f"The checkpointer has no episode under thread {thread_id!r}. Start one with run().")
     return max(begun, key=lambda snapshot: snapshot.created_at or "")
 
 
-def _bring_back(environment: Environment, values: dict[str, Any], *, acted: bool) -> None:
-    """Bring an environment to where the checkpoint was: restored, or by repeating the actions.
+def _restore_environment(environment: Environment, values: dict[str, Any], *, has_acted: bool) -> None:
+    """Restore an environment to the state at a checkpoint, from recorded results or by repeating the actions.
 
-    `acted`: the last action was run and is not among the steps yet, for it was not diagnosed.
+    Args:
+        environment: The environment to restore.
+        values: The checkpointed state of the episode.
+        has_acted: The last action was run but not diagnosed, so it is not among the steps yet.
+
+    Raises:
+        EnvironmentCrashed: Repeating the actions leads to another state.
     """
     inner = environment.inner if isinstance(environment, Watched) else environment
+    # Steps without an executed action have nothing to repeat.
     steps = [step for step in values["steps"] if step.diagnosis.failure not in ("policy_error", "blocked")]
     state = values["state"]
-    if acted and values["outcome"] is not None:
+    if has_acted and values["outcome"] is not None:
         post, reward, *_ = values["outcome"]
         steps.append(Step(state, values["decision"].action, post, Diagnosis(True), reward, len(values["steps"])))
         state = post
     if isinstance(inner, Resumable):
         inner.restore(values["task"], values["seed"], tuple(steps))
         return
-    here = environment.reset(values["task"], values["seed"])
+    replayed = environment.reset(values["task"], values["seed"])
     for step in steps:
-        here, *_ = environment.step(step.action)
-    if place(here) != place(state):
+        replayed, *_ = environment.step(step.action)
+    if place(replayed) != place(state):
         raise EnvironmentCrashed(
-            f"{environment.name} did not come back to the state of step {len(steps)}: it is not deterministic. "
-            "Start the episode again with run()."
+            f"{environment.name} is not deterministic: replaying the episode did not lead back to the state of step "
+            f"{len(steps)}. Start the episode again with run()."
         )

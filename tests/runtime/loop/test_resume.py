@@ -177,7 +177,7 @@ def test_an_episode_is_resumed_by_awaiting(start, script):
 
 def test_an_unknown_thread_is_named(start):
     """With what to do."""
-    with pytest.raises(UnknownName, match=r"no episode was checkpointed under thread 'x'\. Start one with run"):
+    with pytest.raises(UnknownName, match=r"The checkpointer has no episode under thread 'x'\. Start one with run"):
         start(InMemorySaver()).resume("x")
 
 
@@ -197,7 +197,7 @@ def test_an_environment_that_comes_back_elsewhere_is_detected(start, rooms):
         return moved.state()
 
     moved.reset = elsewhere
-    with pytest.raises(EnvironmentCrashed, match="did not come back to the state of step 1: it is not deterministic"):
+    with pytest.raises(EnvironmentCrashed, match="not deterministic: replaying the episode did not lead back to the state of step 1"):
         start(saver, world=moved).resume("t")
 
 

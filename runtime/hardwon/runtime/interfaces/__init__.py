@@ -1,1 +1,1 @@
-"""Define the types that the loop and its parts share."""
+"""Types that the loop shares with environments, policies and guidance."""

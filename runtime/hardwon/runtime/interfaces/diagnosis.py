@@ -1,7 +1,7 @@
-"""Diagnosis: what a step did, judged by rules in a fixed order, most specific first.
+"""Rule-based diagnosis of a step: success or a failure cause, progress in [0, 1], stagnation, and loops.
 
-Success or failure from a closed list, progress in [0, 1], stagnation, and loops (Steve-Evolving,
-arXiv:2603.13131, equations 1 to 3 of its second version). Deterministic; no model is asked.
+The rules apply in a fixed order, most specific first, and call no model. They follow Steve-Evolving
+(arXiv:2603.13131v2, equations 1 to 3).
 """
 
 import re
@@ -16,17 +16,18 @@ from .types import Info
 from .working_memory import WorkingMemory, place
 
 PROGRESS_WEIGHTS = (0.4, 0.4, 0.2)
-"""Of the change in what is shown, of the change in facts, of the reward."""
+"""Weights of changed sentences, of changed facts, and of the reward."""
 STAGNANT_BELOW = 0.10
+"""The progress below which a failed step counts as stagnant."""
 WINDOW = 4
-"""Steps over which a failure rate is taken."""
+"""Number of steps over which the failure rate is computed."""
 FAILURE_RATE = 0.5
-"""Failures in the window that call for a replan."""
+"""Share of failed steps in the window that triggers a replan."""
 LOOP_WINDOW = 12
 LOOP_REPEATS = 3
 LOOP_PERIOD = 4
 NOTHING_NEW = 8
-"""Steps without a new situation that count as a loop."""
+"""Number of steps without a new situation that count as a loop."""
 _UNMET = re.compile(
     r"\b(?:closed|locked|already|first|needs?|require[sd]?|missing|without|don't have|do not have|not carrying|full)\b",
     re.IGNORECASE,
@@ -36,7 +37,17 @@ _UNMET = re.compile(
 def diagnose(
     pre: State, action: str, post: State, reward: float, info: Info, history: Sequence[Step], working: WorkingMemory
 ) -> Diagnosis:
-    """Judge one step; `history` and `working` are of the episode before it."""
+    """Return the diagnosis of one step.
+
+    Args:
+        pre: The state before the action.
+        action: The action.
+        post: The state after the action.
+        reward: The reward of the step.
+        info: The facts that the environment reported.
+        history: The steps of the episode before this one.
+        working: The working memory of the episode before this step.
+    """
     failure, evidence = _failure(pre, post, reward, info, working)
     progress = _progress(pre, post, reward)
     return Diagnosis(
@@ -51,6 +62,7 @@ def diagnose(
 
 
 def _failure(pre: State, post: State, reward: float, info: Info, working: WorkingMemory) -> tuple[Failure, str]:
+    # The order matters: an explicit report of the environment outranks what the states suggest.
     if info.get("success"):
         return Failure.NONE, ""
     if info.get("lost"):
@@ -63,22 +75,24 @@ def _failure(pre: State, post: State, reward: float, info: Info, working: Workin
         return (Failure.UNAVAILABLE if outage else Failure.TOOL_ERROR), info["error"]
     if reward < 0:
         return Failure.PENALTY, post.feedback
+    # Feedback that was never given before may be information, which is not a failure.
     if place(pre) == place(post) and working.heard(post.feedback):
         return (Failure.PRECONDITION if speaks_of_unmet(post.feedback) else Failure.NO_EFFECT), post.feedback
     return Failure.NONE, ""
 
 
-def speaks_of_unmet(told: str) -> bool:
-    """Whether an answer says that something else must be so first: closed, locked, missing, needed."""
-    return _UNMET.search(told) is not None
+def speaks_of_unmet(message: str) -> bool:
+    """Return whether a message reports an unmet precondition, such as closed, locked, missing or needed."""
+    return _UNMET.search(message) is not None
 
 
 def _progress(pre: State, post: State, reward: float) -> float:
-    """p = sum_i w_i x_i / (1 + x_i) over changed sentences, changed facts; plus w_3 for a reward."""
-    shown = len(_sentences(pre) ^ _sentences(post)) if pre.observation != post.observation else 0
+    """Return p = sum_i w_i x_i / (1 + x_i) over changed sentences and changed facts, plus w_3 times the reward."""
+    sentences = len(_sentences(pre) ^ _sentences(post)) if pre.observation != post.observation else 0
     facts = sum(pre.facts.get(name) != post.facts.get(name) for name in {*pre.facts, *post.facts})
-    of_shown, of_facts, of_reward = PROGRESS_WEIGHTS
-    return of_shown * shown / (1 + shown) + of_facts * facts / (1 + facts) + of_reward * min(1.0, max(0.0, reward))
+    sentence_weight, fact_weight, reward_weight = PROGRESS_WEIGHTS
+    changes = sentence_weight * sentences / (1 + sentences) + fact_weight * facts / (1 + facts)
+    return changes + reward_weight * min(1.0, max(0.0, reward))
 
 
 def _sentences(state: State) -> frozenset[str]:
@@ -86,35 +100,37 @@ def _sentences(state: State) -> frozenset[str]:
 
 
 def difference(pre: State, post: State) -> dict[str, Any]:
-    """The fields that changed, with their new values, but for the texts that are kept with both states anyway.
+    """Return the fields that changed, with their new values, except `observation` and `notes`.
 
-    `replace(pre, **difference(pre, post))` equals `post` in all but `observation` and `notes`.
+    These two are stored with both states anyway. `replace(pre, **difference(pre, post))` equals `post` in all other
+    fields.
     """
     names = [field.name for field in fields(State) if field.name not in ("observation", "notes")]
     return {name: getattr(post, name) for name in names if getattr(pre, name) != getattr(post, name)}
 
 
-def in_loop(taken: Sequence[tuple[str, str]]) -> bool:
-    """Whether the last (situation, action) pairs go in circles.
+def in_loop(pairs: Sequence[tuple[str, str]]) -> bool:
+    """Return whether the last (situation, action) pairs form a loop.
 
-    One pair LOOP_REPEATS times in the last LOOP_WINDOW, a cycle of up to LOOP_PERIOD pairs gone
-    through LOOP_REPEATS times, or NOTHING_NEW steps without a situation not seen before.
+    A loop is one pair LOOP_REPEATS times within LOOP_WINDOW steps, a cycle of up to LOOP_PERIOD pairs repeated
+    LOOP_REPEATS times, or NOTHING_NEW steps without a new situation.
     """
-    recent = list(taken[-LOOP_WINDOW:])
+    recent = list(pairs[-LOOP_WINDOW:])
     if recent.count(recent[-1]) >= LOOP_REPEATS:
         return True
     for period in range(2, LOOP_PERIOD + 1):
         span = period * LOOP_REPEATS
+        # A cycle of this period repeats if every pair equals the one `period` steps later.
         if len(recent) >= span and all(
             a == b for a, b in zip(recent[-span:-period], recent[-span + period :], strict=True)
         ):
             return True
-    situations = [situation for situation, _ in taken]
+    situations = [situation for situation, _ in pairs]
     return len(situations) > NOTHING_NEW and set(situations[-NOTHING_NEW:]) <= set(situations[:-NOTHING_NEW])
 
 
 def why_replan(steps: Sequence[Step]) -> str | None:
-    """Why the plan must not simply go on, or None. Asks once per trigger: the step before had none."""
+    """Return the reason to change course, or None. Trouble that lasts is reported once, at its first step."""
     reason = _trouble(steps)
     return reason if reason and not _trouble(steps[:-1]) else None
 

@@ -1,7 +1,7 @@
-"""The small protocols between the loop and what it drives: environments, policies, guidance.
+"""Protocols and records shared by the loop, environments, policies and guidance.
 
-Each is one screen; nothing here does anything. An environment says what went wrong in the `Outcome`
-of a step, never by an exception: an exception means that the environment itself broke.
+An environment reports failures of an action in the `Info` of the step. An exception means that the environment itself
+broke.
 """
 
 import random
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Info(TypedDict, total=False):
-    """What an environment says about a step beside the reward; every key is optional."""
+    """Facts about a step in addition to its reward; every key is optional."""
 
     success: bool
     """The task is solved."""
@@ -27,70 +27,99 @@ class Info(TypedDict, total=False):
     score: float
     """The environment's own score so far, in [0, 1]."""
     invalid: str
-    """The action was not understood or not allowed here: the words of the environment."""
+    """The environment's message if it did not understand the action, or does not allow it in this state."""
     error: str
-    """The action ran and failed: the error of a tool."""
+    """The error message of an action that ran and failed."""
     unavailable: bool
-    """With `error`: the service did not answer for now. Where it is not given, the words of the error tell."""
+    """With `error`: the failure is a temporary outage. Without this key, it is inferred from the error message."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """A world with text observations. `task` is what the environment makes of it: a fold, a request.
+    """A task with text observations and text actions.
 
-    Two things it may have besides: `keeps_time = True` when it raises `EnvironmentHung` by itself, and
-    `abandon()`, which cuts off a call that hangs.
+    An environment may also define `keeps_time = True` if it raises `EnvironmentHung` itself, and `abandon()`, which
+    cancels a call that hangs.
     """
 
     name: str
+    """The name of the environment, recorded with each episode."""
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin an episode; the same task and seed give the same episode."""
+        """Begin an episode; the same task and seed give the same episode.
+
+        Args:
+            task: The task in the environment's own terms, such as a split or a request; empty for its default.
+            seed: The seed of the task instance.
+
+        Returns:
+            The first state.
+        """
         ...
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """The state after the action, the reward, whether the episode is over, and what to know."""
+        """Run an action.
+
+        Args:
+            action: The action as text.
+
+        Returns:
+            The state after the action, the reward, whether the episode is over, and further facts.
+
+        Raises:
+            EnvironmentFailure: The environment broke. An action that fails is reported in `Info` instead.
+        """
         ...
 
     def admissible(self, state: State) -> list[str]:
-        """The actions that make sense here, sorted; empty when any text is an action."""
+        """Return the possible actions in a state, sorted; empty if any text is an action."""
         ...
 
     def clone(self) -> "Environment":
-        """A fresh, independent environment of the same kind."""
+        """Return a fresh, independent environment of the same kind."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds. Closing twice is fine."""
+        """Release all resources. You can call this more than once."""
         ...
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """An environment whose actions must not be repeated to get back to where an episode was."""
+    """An environment that can restore an episode without repeating its actions, such as one with side effects."""
 
     def restore(self, task: str, seed: int, steps: tuple[Step, ...]) -> State:
-        """Continue an interrupted episode after `steps` without running their actions again."""
+        """Continue an interrupted episode after `steps` without running their actions again.
+
+        Args:
+            task: The task that `reset` was given.
+            seed: The seed that `reset` was given.
+            steps: The executed steps, with the states that they led to.
+
+        Returns:
+            The current state.
+        """
         ...
 
 
 @runtime_checkable
 class Described(Protocol):
-    """An environment that can say how it is acted in, for a policy that reads."""
+    """An environment with instructions for a policy that reads text."""
 
     def describe(self) -> str:
-        """Its tools and how they are called."""
+        """Return the available tools and how to call them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a decision cost."""
+    """The cost of one or more model calls; add two usages to sum them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
     calls: int = 0
+    """Requests to a model, failed ones included."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -103,55 +132,67 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All that a policy may look at to choose the next action, and a guidance to say something of it."""
+    """The input of a policy's decision; guidance and planners read it too."""
 
     state: State
+    """The current state."""
     actions: tuple[str, ...] = ()
-    """Admissible actions, sorted; empty when any text is an action."""
+    """Admissible actions, sorted; empty if any text is an action."""
     recollection: Recollection = field(default_factory=Recollection)
+    """The experience recalled for the state."""
     guidance: str | None = None
-    """Text to put before the policy; None is to abstain."""
+    """The hint for the policy; None if there is none."""
     forbidden: Mapping[str, str] = field(default_factory=dict)
-    """Actions refused in this step so far, and why: a guardrail's cause, or not admissible."""
+    """Actions refused in this step so far, each with the reason: the cause of a guardrail, or not admissible."""
     history: tuple[Step, ...] = ()
-    """The steps of this episode so far; never changed by a replan."""
+    """The steps of this episode so far."""
     working: WorkingMemory = field(default_factory=WorkingMemory)
-    """What this episode has tried and been told."""
+    """Tried actions, visited places and messages of this episode."""
     rng: random.Random = field(default_factory=random.Random)
-    """The episode's own source of chance: the same seed gives the same numbers."""
+    """The episode's own random generator; the same seed gives the same numbers."""
     learning: bool = False
-    """Whether exploration is wanted."""
+    """Whether the policy should explore."""
     episode: int = 0
-    """Episodes learnt from before this one."""
+    """The number of episodes in the library before this one."""
     manual: str = ""
-    """What the environment says of how it is acted in: its tools and how they are called."""
+    """The environment's instructions: its tools and how to call them."""
     replan: str | None = None
-    """Why the last plan must not simply go on: stagnation, a loop, a series of failures."""
+    """The reason to change course: stagnation, a loop, or a series of failures; None if there is none."""
     plan: "Plan | None" = None
-    """What to do next according to skills, where a planner made something of them: data, not an order."""
+    """The plan for the next steps if there is a planner. The policy may deviate from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The action chosen, and why."""
+    """The action that a policy chose, the reasons, and the cost."""
 
     action: str
+    """The chosen action as text."""
     why: Mapping[str, Any] = field(default_factory=dict)
+    """The reasons, recorded with the step: plain JSON values."""
     usage: Usage = Usage()
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Chooses actions. It raises `PolicyFailure` when nothing usable came out of it."""
+    """Chooses actions. A policy raises `PolicyFailure` if it gets no usable action, for example from its model."""
 
     name: str
+    """The name of the policy, recorded with each episode."""
     reads: Literal["values", "text"]
-    """What it wants recalled: estimates of actions, or items and similar steps as text."""
+    """The form of recall: `"values"` for estimates of actions, `"text"` for items and similar steps as a hint."""
 
     def decide(self, context: Context) -> Decision:
-        """The next action."""
+        """Return the next action.
+
+        Args:
+            context: The state, the admissible actions, and the recalled experience.
+
+        Raises:
+            PolicyFailure: The policy found no usable action. The step is recorded as failed.
+        """
         ...
 
     async def adecide(self, context: Context) -> Decision:
-        """The same, awaited."""
+        """Return the next action asynchronously; see `decide`."""
         ...

@@ -1,7 +1,7 @@
-"""Working memory: what one episode has tried, where it led, and what it was told.
+"""Working memory: tried actions, their results, and the messages of one episode.
 
-A fold over the episode's steps, so that a resumed episode rebuilds it exactly. It is dropped when
-the episode ends; what should last is in the library.
+It is computed from the steps of the episode, so that a resumed episode rebuilds it exactly. It is dropped when the
+episode ends; the library keeps the durable experience.
 """
 
 import re
@@ -13,21 +13,21 @@ from hardwon.memory.situations.familiarity import Familiarity, location as locat
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 MAX_NOTES = 60
-"""Sentences kept from what was told; the oldest go first."""
+"""Number of sentences of feedback to keep; the oldest are dropped first."""
 
 
 class WorkingMemory:
-    """Tries, visits, transitions, failures and notes of one episode."""
+    """The tries, visits, transitions, failures and notes of one episode."""
 
     def __init__(self) -> None:
         self._familiarity = Familiarity()
         self._feedback: set[str] = set()
         self._failed: dict[tuple[str, str], str] = {}
-        self._notes: dict[str, None] = {}
+        self._notes: dict[str, None] = {}  # an ordered set
 
     @classmethod
     def of(cls, first: State, steps: Iterable[Step]) -> "WorkingMemory":
-        """The working memory after these steps of an episode that began in `first`."""
+        """Return the working memory of an episode that began in `first` and took these steps."""
         working = cls()
         working.begin(first)
         for step in steps:
@@ -35,46 +35,53 @@ class WorkingMemory:
         return working
 
     def begin(self, state: State) -> None:
-        """The episode starts here."""
+        """Register the first state of the episode."""
         self._familiarity.begin(state)
 
     def add(self, step: Step) -> None:
-        """One more step was taken."""
+        """Register a finished step."""
         self._familiarity.add(step)
+        # A successful action that changed nothing was an inquiry: its answer is the information to keep.
         if place(step.pre) == place(step.post) and step.diagnosis.success:
             self._note(step.post)
         self._feedback.add(step.post.feedback)
 
     def fail(self, action: str, context: str, why: str) -> None:
-        """Remember that this action failed in this context, so that it is not repeated."""
+        """Remember that an action failed in a context, so that it is not repeated.
+
+        Args:
+            action: The action.
+            context: The library's key of the context.
+            why: The kind of failure.
+        """
         self._failed[action, context] = why
 
     def failed(self, action: str, context: str) -> str | None:
-        """Why this action failed in this context before, or None."""
+        """Return why an action failed in a context before, or None."""
         return self._failed.get((action, context))
 
     def heard(self, feedback: str) -> bool:
-        """Whether the environment gave this answer before."""
+        """Return whether the environment gave this feedback before."""
         return feedback in self._feedback
 
     def tries(self, state: State, action: str) -> int:
-        """How often the action was taken in exactly this state."""
+        """Return how often an action was taken in exactly this state."""
         return self._familiarity.tries(state, action)
 
     def counts(self, state: State, action: str) -> str:
-        """How familiar the action and the state it leads to are, as part of a key."""
+        """Return how familiar an action and the state it leads to are, as part of a key."""
         return self._familiarity.counts(state, action)
 
     def tries_at(self, state: State, action: str) -> int:
-        """Return how often the action was taken at this location, whatever else changed there meanwhile."""
+        """Return how often an action was taken at this location, even if other things there have changed."""
         return self._familiarity.tries_at(state, action)
 
     def tries_since_gain(self, state: State, action: str) -> int:
-        """Return how often the action was taken at this location since the last reward: it led nowhere so far."""
+        """Return how often an action was taken at this location since the last reward."""
         return self._familiarity.tries_since_gain(state, action)
 
     def annotate(self, state: State) -> State:
-        """The state with what the episode was told before and does not show any more."""
+        """Return a state with earlier feedback that the observation no longer shows."""
         return replace(state, notes=tuple(self._notes)) if self._notes else state
 
     def _note(self, state: State) -> None:
