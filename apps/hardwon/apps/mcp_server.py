@@ -21,7 +21,7 @@ from hardwon.memory import ExperienceLibrary, Item, State, Verdict
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 from hardwon.runtime.environments.calls import Call, build_state, parse_call
 from hardwon.runtime.guidance.base import lines_of
-from hardwon.runtime.guidance.rendering import Visible, tell_item
+from hardwon.runtime.guidance.rendering import Visible, render_item
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 from hardwon.runtime.llm.prompts import GUIDANCE, block, clean
 from hardwon.runtime.loop.enforcement import Mode, Ruling, limit, mode_of
@@ -343,7 +343,7 @@ def _data(lines: Sequence[str]) -> str:
 
 def _brief(item: Item, state: State | None = None) -> dict[str, Any]:
     """Return an item as a client is given it: what it says is data, and in general where it was learned elsewhere."""
-    says = _data([tell_item(item, Visible(state))])
+    says = _data([render_item(item, Visible(state))])
     return {"id": item.id, "kind": item.kind, "score": item.score, "says": says}
 
 

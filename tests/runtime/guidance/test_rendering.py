@@ -3,14 +3,14 @@
 import pytest
 
 from hardwon.memory import Item, State
-from hardwon.runtime.guidance.rendering import Visible, tell_item
+from hardwon.runtime.guidance.rendering import Visible, render_item
 
 HERE = Visible(State("Request: refund order 8123", task="refund order 8123"), ["refund(order=8123)"])
 
 
 def told(action, body="It pays 4 times."):
     """Return the line of an item that rules made of an action."""
-    return tell_item(Item("insight", f"`{action}` pays", body, source="experience"), HERE)
+    return render_item(Item("insight", f"`{action}` pays", body, source="experience"), HERE)
 
 
 def test_an_action_of_another_request_is_named_without_its_values():

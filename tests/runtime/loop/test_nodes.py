@@ -127,7 +127,7 @@ def test_chance_is_the_episodes_own(nodes):
 
 def test_a_decision_is_paid_for(nodes):
     """Its cost is added up."""
-    update = nodes.decided(episode(usage=Usage(1, 1, 1.0, 1)), Decision("wait", usage=Usage(2, 2, 2.0, 1)))
+    update = nodes.apply_decision(episode(usage=Usage(1, 1, 1.0, 1)), Decision("wait", usage=Usage(2, 2, 2.0, 1)))
     assert (update["usage"], update["policy_failure"]) == (Usage(3, 3, 3.0, 2), None)
 
 
@@ -135,7 +135,7 @@ def test_a_failed_decision_is_paid_for_too(nodes):
     """Where the failure says what it cost."""
     failure = PolicyFailure("no idea")
     failure.usage = Usage(5, 0, 0.1, 1)  # type: ignore[attr-defined]
-    update = nodes.undecided(episode(), failure)
+    update = nodes.apply_policy_failure(episode(), failure)
     assert (update["decision"], update["policy_failure"], update["usage"].prompt_tokens) == (None, "no idea", 5)
 
 

@@ -197,7 +197,7 @@ def test_an_environment_that_comes_back_elsewhere_is_detected(start, rooms):
         return moved.state()
 
     moved.reset = elsewhere
-    with pytest.raises(EnvironmentCrashed, match="not deterministic: replaying the episode did not lead back to the state of step 1"):
+    with pytest.raises(EnvironmentCrashed, match=r"not deterministic: .* back to the state of step 1"):
         start(saver, world=moved).resume("t")
 
 

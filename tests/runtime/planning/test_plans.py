@@ -7,7 +7,15 @@ import pytest
 from hardwon.memory import Diagnosis, Estimate, Failure, Item, Recollection, State, Step
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.planning.plans import Plan, PlannedStep, SkillPlanner, holes, planned_action, realise, steps_of
+from hardwon.runtime.planning.plans import (
+    Plan,
+    PlannedStep,
+    SkillPlanner,
+    bind_holes,
+    build_steps,
+    find_planned_action,
+    realize,
+)
 
 KITCHEN = State("You are in the kitchen.", {"door": "closed"}, task="serve pie")
 ACTIONS = ("open fridge", "open oven", "take apple", "take green apple", "take pie", "wait")
@@ -108,38 +116,38 @@ def test_holes_are_filled_when_a_plan_is_checked(planner, library):
 def test_a_pattern_stands_for_the_best_action_of_its_kind():
     """By the estimates; not for what was refused, or failed in this context before."""
     values = {"take pie": 0.9, "take apple": 0.5, "open oven": 2.0}
-    assert realise("take {1}", asked(values)) == "take pie"
-    assert realise("take {1}", asked(values, forbidden={"take pie": "no"})) == "take apple"
+    assert realize("take {1}", asked(values)) == "take pie"
+    assert realize("take {1}", asked(values, forbidden={"take pie": "no"})) == "take apple"
     working = WorkingMemory()
     working.fail("take pie", "", "precondition")
-    assert realise("take {1}", asked(values, working=working)) == "take apple"
-    assert realise("eat {1}", asked(values)) is None
+    assert realize("take {1}", asked(values, working=working)) == "take apple"
+    assert realize("eat {1}", asked(values)) is None
 
 
 def test_the_very_words_come_before_likeness():
     """`take apple` is also of the pattern of `take green apple`; it is meant first."""
-    assert realise("take apple", asked({"take green apple": 1.0, "take apple": 0.0})) == "take apple"
+    assert realize("take apple", asked({"take green apple": 1.0, "take apple": 0.0})) == "take apple"
 
 
 def test_the_planned_action_is_that_of_the_next_step(planner):
     """None without a plan, and when it is over."""
     plan = planner.plan(asked(), [BAKE])
-    assert planned_action(asked(plan=plan)) == "open oven"
-    assert planned_action(asked()) is None
-    assert planned_action(asked(plan=Plan("g", (PlannedStep(1, "wait", done=True),)))) is None
+    assert find_planned_action(asked(plan=plan)) == "open oven"
+    assert find_planned_action(asked()) is None
+    assert find_planned_action(asked(plan=Plan("g", (PlannedStep(1, "wait", done=True),)))) is None
 
 
 def test_what_filled_a_hole_fills_it_in_what_follows():
     """Arguments that are the same hole are the same thing; what is done keeps the action that was run."""
-    plan = Plan("g", steps_of(skill("fetch", "take {1}", "put {1} in {2}"), 1))
+    plan = Plan("g", build_steps(skill("fetch", "take {1}", "put {1} in {2}"), 1))
     plan = plan.tried("take green apple", done=True)
     assert actions(plan) == ["take green apple", "put green apple in {2}"]
-    assert holes("put {1} in {2}", "put pie in old box") == {"{1}": "pie", "{2}": "old box"}
+    assert bind_holes("put {1} in {2}", "put pie in old box") == {"{1}": "pie", "{2}": "old box"}
 
 
 def test_a_try_that_failed_leaves_the_step_to_do():
     """It is counted."""
-    plan = Plan("g", steps_of(BAKE, 1)).tried("open oven", done=False)
+    plan = Plan("g", build_steps(BAKE, 1)).tried("open oven", done=False)
     assert (plan.steps[0].tries, plan.steps[0].done, plan.done) == (1, False, ())
 
 

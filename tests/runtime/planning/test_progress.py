@@ -8,7 +8,7 @@ from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.planning.plans import Plan, PlannedStep, SkillPlanner
-from hardwon.runtime.planning.progress import followed
+from hardwon.runtime.planning.progress import find_followed_step
 from hardwon.runtime.policies.episodic import EpisodicPolicy
 
 checkpoint = pytest.importorskip("langgraph.checkpoint.memory")
@@ -259,9 +259,9 @@ def test_an_unknown_planner_is_named(agent):
 def test_what_is_not_planned_is_not_followed():
     """Nor is anything when there is no plan."""
     plan = Plan("g", (PlannedStep(1, "take {1}"),))
-    assert followed(plan, "take pie") is plan.next
-    assert followed(plan, "eat pie") is None
-    assert followed(None, "take pie") is None
+    assert find_followed_step(plan, "take pie") is plan.next
+    assert find_followed_step(plan, "eat pie") is None
+    assert find_followed_step(None, "take pie") is None
 
 
 def bare(trajectory):

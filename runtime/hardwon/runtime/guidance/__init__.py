@@ -1,1 +1,1 @@
-"""Write the hint that a policy sees."""
+"""Guidance: hints for the policy, from retrieval or a model."""

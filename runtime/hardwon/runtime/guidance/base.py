@@ -1,10 +1,11 @@
-"""Guidance: the text, or nothing, that is put before the policy.
+"""Guidance: the component that decides whether to give the policy a hint, and what it says.
 
-Nothing is a valid answer and costs no token of the policy's. It is asked for at the start of an
-episode, in a situation that is new in it, and after trouble; else what was said there before stands.
-A hint that recommends what a guardrail forbids here is dropped. Text from the library is data: the
-policy's prompt delimits it. Back-ends: what was recalled (here), the same through a gate (`gated`), a
-chat model's words (`generated`), and whatever else keeps to the protocol, such as a trained model.
+No hint is a valid answer and costs the policy no tokens. Guidance runs at the start of an episode, in situations that
+are new in it, and after trouble. At other steps the last hint of the situation is repeated. A hint from a model that
+recommends a forbidden action is dropped. Text from the library is data, and the policy's prompt marks it as such.
+
+Implementations: recalled experience as it is (here), the same through thresholds (`gated`), a chat model's text
+(`generated`), and any object with the protocol, such as a trained model.
 """
 
 import re
@@ -16,85 +17,98 @@ from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step
 from hardwon.memory.guardrails.conditions import matches
 from hardwon.runtime.interfaces.types import Context, Usage
 
-from .rendering import Visible, tell_item, tell_steps
+from .rendering import Visible, render_item, render_steps
 
 Occasion = Literal["start", "situation", "trouble"]
-"""When guidance is asked for: the episode begins, its situation is new, the last step was diagnosed as trouble."""
+"""Why guidance runs: the episode begins, its situation is new, or the last step was diagnosed as trouble."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Text for the policy, and the items and past steps it was made of. Without text it is to abstain, at a cost."""
+    """Text for the policy, with the items and past steps that it is based on. An empty text is no hint, at a cost."""
 
     text: str
     item_ids: tuple[str, ...] = ()
+    """The items that the text uses; they get credit for the episode's outcome."""
     step_ids: tuple[int, ...] = ()
+    """The past steps that the text uses."""
     usage: Usage = field(default_factory=Usage)
-    """What asking for it cost."""
+    """The cost of the model calls."""
     written: bool = False
-    """Whether a model wrote it: then it is dropped where it recommends what a guardrail forbids."""
+    """Whether a model wrote the text; it is then dropped if it mentions a forbidden action."""
     why: Mapping[str, Any] = field(default_factory=dict)
-    """What to keep with the step of how it came about: plain values."""
+    """Reasons to record with the step, as plain JSON values."""
 
 
 class Guidance(Protocol):
-    """Decides whether a hint helps here, and what it says."""
+    """Decides whether a hint helps in a state, and writes it."""
 
     def propose(self, context: Context) -> Hint | None:
-        """A hint, or None to abstain; a hint without text abstains and says what that cost."""
+        """Return a hint, or None for no hint.
+
+        A hint with an empty text is no hint either, but reports its cost.
+
+        Args:
+            context: The current state and the recalled experience.
+        """
         ...
 
 
 @runtime_checkable
 class AwaitedGuidance(Protocol):
-    """Guidance that waits for a model, and can be awaited in an asynchronous loop."""
+    """Guidance that waits for a model and can be awaited in an asynchronous loop."""
 
     async def apropose(self, context: Context) -> Hint | None:
-        """The same, awaited."""
+        """Return a hint asynchronously; see `Guidance.propose`."""
         ...
 
 
-async def proposed(guidance: Guidance, context: Context) -> Hint | None:
-    """What a guidance says, awaited where it can be."""
+async def apropose_hint(guidance: Guidance, context: Context) -> Hint | None:
+    """Return the hint of any guidance, awaiting it if it supports that."""
     if isinstance(guidance, AwaitedGuidance):
         return await guidance.apropose(context)
     return guidance.propose(context)
 
 
-def occasion(*, steps: int, new_situation: bool, replan: str | None, known: bool) -> Occasion | None:
-    """Why guidance is to be asked for now, or None.
+def find_occasion(*, steps: int, new_situation: bool, replan: str | None, was_guided: bool) -> Occasion | None:
+    """Return why guidance should run at this step, or None.
 
-    `replan`: the trouble that the last step was diagnosed with. `known`: it was asked for in this situation
-    before, so that what was said then stands.
+    Args:
+        steps: The number of steps taken in the episode.
+        new_situation: The situation is new in the episode.
+        replan: The trouble that the last step was diagnosed with, if any.
+        was_guided: Guidance already ran in this situation, so that its result still holds.
     """
     if replan:
         return "trouble"
     if not steps:
         return "start"
-    return "situation" if new_situation or not known else None
+    return "situation" if new_situation or not was_guided else None
 
 
 def forbidden_in(text: str, context: Context) -> str | None:
-    """An action that the text speaks of and a guardrail forbids here, or None.
+    """Return an action that the text mentions and a guardrail forbids in this state, or None.
 
-    To name it is enough: a model's text that warns of it is dropped too, for the guardrail does that already.
+    A mention is enough. A model's warning about such an action is dropped too, because the guardrail already blocks it.
     """
     patterns = [item.forbids for item in context.recollection.guardrails if item.forbids]
     if not patterns:
         return None
-    named = (action for action in _named(text, context) if any(matches(pattern, action) for pattern in patterns))
-    return next(named, None)
+    mentions = (
+        action for action in _find_phrases(text, context) if any(matches(pattern, action) for pattern in patterns)
+    )
+    return next(mentions, None)
 
 
 _PHRASE = re.compile(r"[\n`\"'“”.;:,!?<>]+")
 _MOST_WORDS = 12
-"""Words of a phrase that may be an action."""
+"""Most words at the end of a phrase that are checked as an action."""
 
 
-def _named(text: str, context: Context) -> Iterator[str]:
-    """The admissible actions in the text; then the ends of its phrases, for where no actions are listed."""
-    said = " ".join(text.lower().split())
-    yield from (a for a in context.actions if re.search(rf"(?<!\w){re.escape(a.lower())}(?!\w)", said))
+def _find_phrases(text: str, context: Context) -> Iterator[str]:
+    """Yield the admissible actions in the text, then the ends of its phrases, which may be unlisted actions."""
+    normalized = " ".join(text.lower().split())
+    yield from (a for a in context.actions if re.search(rf"(?<!\w){re.escape(a.lower())}(?!\w)", normalized))
     for phrase in _PHRASE.split(text.lower()):
         words = phrase.split()
         yield from (" ".join(words[n:]) for n in range(max(0, len(words) - _MOST_WORDS), len(words)))
@@ -102,7 +116,7 @@ def _named(text: str, context: Context) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was recalled, as it is said."""
+    """One recalled item or group of steps as a line of text."""
 
     text: str
     item_id: str = ""
@@ -112,30 +126,36 @@ class Line:
 def lines_of(
     recollection: Recollection, state: State | None = None, actions: Sequence[str] = (), *, everything: bool = False
 ) -> list[Line]:
-    """Items, guardrails, then what similar steps did and how they ended; without what is forbidden here.
+    """Return lines for items, guardrails and the outcomes of similar steps, without forbidden actions.
 
-    Values of other requests stand in no line: only what `state` or `actions` show, see `guidance.rendering`; with
-    `everything`, all values are shown.
+    Args:
+        recollection: The recalled experience.
+        state: The current state. Values of other requests appear only if the state or the actions show them; see
+            `guidance.rendering`.
+        actions: The admissible actions.
+        everything: Show all values.
     """
     visible = Visible(state, actions, everything=everything)
     items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
     steps = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
     return [
         *(
-            Line(tell_item(one, visible), one.id)
-            for one in items
-            if not (one.steps and _forbidden(one.steps[0], recollection))
+            Line(render_item(item, visible), item.id)
+            for item in items
+            if not (item.steps and _is_forbidden(item.steps[0], recollection))
         ),
-        *(Line(tell_item(one, visible), one.id) for one in recollection.guardrails),
+        *(Line(render_item(item, visible), item.id) for item in recollection.guardrails),
         *(
             Line(line, step_ids=ids)
-            for line, ids in tell_steps((one for one in steps if not _forbidden(one.action, recollection)), visible)
+            for line, ids in render_steps(
+                (step for step in steps if not _is_forbidden(step.action, recollection)), visible
+            )
         ),
     ]
 
 
 def hint_of(lines: Sequence[Line], text: str = "") -> Hint:
-    """A hint made of these lines, in their words or in others."""
+    """Return a hint that is based on these lines, with their text or another one."""
     return Hint(
         text or "\n".join(dict.fromkeys(line.text for line in lines)),
         tuple(dict.fromkeys(line.item_id for line in lines if line.item_id)),
@@ -144,46 +164,51 @@ def hint_of(lines: Sequence[Line], text: str = "") -> Hint:
 
 
 class RetrievalGuidance:
-    """Says what was recalled: a line per item and step."""
+    """Shows the recalled experience as it is, one line per item or group of steps."""
 
     def propose(self, context: Context) -> Hint | None:
-        """Everything that was recalled; None when nothing was."""
+        """Return everything that was recalled as a hint, or None if nothing was."""
         lines = lines_of(context.recollection, context.state, context.actions)
         return hint_of(lines) if lines else None
 
 
 class WarmUpGuidance:
-    """Abstains until the library has something to say (SLEA-RL): so many active items, and so many episodes of use.
-
-    `iterations` are counted in what evolves the library: an episode each, in a learning agent, or what
-    a trainer tells with `iteration`.
-    """
+    """Gives no hints until the library has enough items and episodes, as in SLEA-RL."""
 
     def __init__(self, inner: Guidance, library: ExperienceLibrary, *, items: int = 10, iterations: int = 5) -> None:
+        """Wrap another guidance.
+
+        Args:
+            inner: The guidance to use after the warm-up.
+            library: The library whose items and episodes are counted.
+            items: The minimum number of active items.
+            iterations: The minimum number of recorded episodes, or of training iterations if a trainer sets
+                `iteration`.
+        """
         self.inner, self._library = inner, library
         self._items, self._iterations = items, iterations
         self.iteration: int | None = None
-        """Training iterations so far, where there is a trainer that says so."""
+        """The number of training iterations so far, set by a trainer; None counts recorded episodes instead."""
 
     def propose(self, context: Context) -> Hint | None:
-        """None while it is too early, else what the inner guidance says."""
+        """Return None during the warm-up, and the inner guidance's hint afterwards."""
         return self.inner.propose(context) if self.is_warm else None
 
     async def apropose(self, context: Context) -> Hint | None:
-        """The same, awaited."""
-        return await proposed(self.inner, context) if self.is_warm else None
+        """Return the hint asynchronously; see `propose`."""
+        return await apropose_hint(self.inner, context) if self.is_warm else None
 
     @property
     def is_warm(self) -> bool:
-        """Whether there are enough items and iterations."""
+        """Return whether there are enough items and iterations."""
         iteration = self._library.episodes if self.iteration is None else self.iteration
         return iteration >= self._iterations and len(self._library.items(limit=self._items)) >= self._items
 
 
-def recalling(context: Context, recollection: Recollection) -> Context:
-    """The same situation with something else recalled."""
+def replace_recollection(context: Context, recollection: Recollection) -> Context:
+    """Return the context with another recollection."""
     return replace(context, recollection=recollection)
 
 
-def _forbidden(action: str, recollection: Recollection) -> bool:
+def _is_forbidden(action: str, recollection: Recollection) -> bool:
     return any(matches(item.forbids or "", action) for item in recollection.guardrails)

@@ -1,9 +1,9 @@
-"""Retrieval with a gate: what was recalled is said only if it is near enough and not known to harm.
+"""Retrieval with thresholds: recalled experience is shown only if it is similar enough and not known to hurt.
 
     Agent(..., guidance=GatedRetrieval(similarity=0.6, score=0.5))
 
-Two thresholds and no model. Every decision is kept with the step, refusals too, so that the thresholds
-can be judged by how episodes ended. Guardrails in force pass: they hold whether they are said or not.
+No model is called. Every decision is recorded with the step, refusals included, so that you can compare the thresholds
+with the outcomes of episodes. Active guardrails always pass, because they apply whether or not they are shown.
 """
 
 from collections.abc import Mapping
@@ -14,46 +14,52 @@ from hardwon.memory import Hit, Item
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.types import Context
 
-from .base import Guidance, Hint, RetrievalGuidance, proposed, recalling
+from .base import Guidance, Hint, RetrievalGuidance, apropose_hint, replace_recollection
 
 
 class GatedRetrieval:
-    """Lets through what was recalled, hit by hit, and hands it to the guidance behind."""
+    """Filters recalled hits by similarity and score, and passes the rest to another guidance."""
 
     def __init__(self, inner: Guidance | None = None, *, similarity: float = 0.5, score: float = 0.5) -> None:
-        """similarity: of the least near that passes, as recall measured it, in [0, 1].
+        """Create a filter.
 
-        score: the least utility of an item that passes; 0.5 is as good as without it, so that one which is
-        new passes until its episodes end worse than others. A pinned item passes always.
+        Args:
+            inner: The guidance that writes the hint; by default a `RetrievalGuidance`.
+            similarity: The minimum similarity of a hit, as measured by recall, in [0, 1].
+            score: The minimum score of an item, in [0, 1]. At 0.5 episodes end equally well with and without the item,
+                so a new item passes until its episodes end worse than others. Pinned items always pass.
+
+        Raises:
+            ConfigError: A threshold is outside [0, 1].
         """
         for name, value in (("similarity", similarity), ("score", score)):
             if not 0 <= value <= 1:
-                raise ConfigError(f"{name} is {value}; it lies in [0, 1].")
+                raise ConfigError(f"{name} is {value}; choose a value in [0, 1].")
         self._inner, self._similarity, self._score = inner or RetrievalGuidance(), similarity, score
 
     def propose(self, context: Context) -> Hint | None:
-        """What the guidance behind says of what passed; the decisions are in `why`."""
-        passed, judged = self._judged(context)
-        return _with(judged, self._inner.propose(passed))
+        """Return the inner guidance's hint for the hits that pass; its `why` lists the decisions."""
+        passed, decisions = self._filter(context)
+        return _add_decisions(decisions, self._inner.propose(passed))
 
     async def apropose(self, context: Context) -> Hint | None:
-        """The same, awaited."""
-        passed, judged = self._judged(context)
-        return _with(judged, await proposed(self._inner, passed))
+        """Return the hint asynchronously; see `propose`."""
+        passed, decisions = self._filter(context)
+        return _add_decisions(decisions, await apropose_hint(self._inner, passed))
 
-    def _judged(self, context: Context) -> tuple[Context, list[dict[str, Any]]]:
+    def _filter(self, context: Context) -> tuple[Context, list[dict[str, Any]]]:
         recollection = context.recollection
-        refused = {id(hit): self._refusal(hit) for hit in (*recollection.items, *recollection.steps)}
+        reasons = {id(hit): self._explain_refusal(hit) for hit in (*recollection.items, *recollection.steps)}
         kept = replace(
             recollection,
-            items=tuple(hit for hit in recollection.items if not refused[id(hit)]),
-            steps=tuple(hit for hit in recollection.steps if not refused[id(hit)]),
+            items=tuple(hit for hit in recollection.items if not reasons[id(hit)]),
+            steps=tuple(hit for hit in recollection.steps if not reasons[id(hit)]),
         )
-        judged = [_told(hit, refused[id(hit)]) for hit in (*recollection.items, *recollection.steps)]
-        return recalling(context, kept), judged
+        decisions = [_describe_decision(hit, reasons[id(hit)]) for hit in (*recollection.items, *recollection.steps)]
+        return replace_recollection(context, kept), decisions
 
-    def _refusal(self, hit: Hit) -> str:
-        """Why a hit does not pass; empty when it does."""
+    def _explain_refusal(self, hit: Hit) -> str:
+        """Return why a hit does not pass; empty if it does."""
         if isinstance(hit.what, Item) and hit.what.pinned:
             return ""
         if hit.similarity < self._similarity:
@@ -63,14 +69,14 @@ class GatedRetrieval:
         return ""
 
 
-def _told(hit: Hit, refused: str) -> dict[str, Any]:
+def _describe_decision(hit: Hit, reason: str) -> dict[str, Any]:
     about: Mapping[str, Any] = {"item": hit.what.id} if isinstance(hit.what, Item) else {"step": hit.what.id}
-    return {**about, "accepted": not refused, **({"because": refused} if refused else {})}
+    return {**about, "accepted": not reason, **({"because": reason} if reason else {})}
 
 
-def _with(judged: list[dict[str, Any]], hint: Hint | None) -> Hint | None:
-    """The hint, or the abstention, with the gate's decisions."""
-    if not judged:
+def _add_decisions(decisions: list[dict[str, Any]], hint: Hint | None) -> Hint | None:
+    """Return the hint, or an empty one, with the decisions of the filter."""
+    if not decisions:
         return hint
     hint = hint or Hint("")
-    return replace(hint, why={**hint.why, "gate": judged})
+    return replace(hint, why={**hint.why, "gate": decisions})

@@ -1,10 +1,10 @@
-"""Guidance in a chat model's words: it reads the situation and what was recalled, and says a little, or nothing.
+"""Guidance by a chat model: it reads the state and the recalled experience, and writes a short hint or none.
 
     Agent(..., guidance=PromptedGuidance("openai:gpt-5"))
 
-What it reads is data between tags. To abstain is a valid answer, asked for where what was recalled does
-not fit or the agent will do well anyway; so is every answer that cannot be read. It names the lines that
-it used, and only their items are credited. It is trained nowhere; see `hardwon.trainers` for a guide that is.
+The inputs are marked as data. No hint is a valid answer, which the prompt asks for if the recalled experience does not
+fit or is not needed. An unusable answer counts as no hint. The model names the lines that it used, and only their items
+get credit. The model is not trained; see `hardwon.trainers` for a guide that is.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 MAX_TEXT = 600
-"""Characters of a hint; a longer one is asked for again, shorter."""
+"""Maximum number of characters in a hint; the model is asked to shorten a longer one."""
 RECENT = 8
-"""Steps of the episode that are read."""
+"""Number of recent steps in the prompt."""
 _LINE = 300
 _SCHEMA: dict[str, Any] = {
     "title": "guidance",
@@ -55,44 +55,51 @@ not recalled or is not seen.
 
 
 class PromptedGuidance:
-    """Asks a chat model for a hint, once for each time it is asked, and once more where it cannot be read."""
+    """Asks a chat model for a hint, and once more if its answer is unusable."""
 
     def __init__(self, model: "BaseChatModel | str", **settings: Any) -> None:
-        """`settings`: see `StructuredModel`."""
+        """Create a guidance.
+
+        Args:
+            model: A LangChain chat model or its name, such as `"openai:gpt-5"`.
+            settings: See `StructuredModel`.
+        """
         self._model = StructuredModel(model, **settings)
         self.name = self._model.name
 
     def propose(self, context: Context) -> Hint | None:
-        """What the model says. Nothing recalled and no trouble: nothing is asked."""
+        """Return the model's hint; without recalled experience and trouble, return None without calling the model."""
         lines = lines_of(context.recollection, context.state, context.actions)
         if not lines and not context.replan:
             return None
-        answer = self._model.ask(_SCHEMA, _SYSTEM, _question(context, lines), lambda said: _read(said, lines))
+        answer = self._model.ask(
+            _SCHEMA, _SYSTEM, _build_question(context, lines), lambda answer: _parse_hint(answer, lines)
+        )
         hint = answer.value or Hint("")
         why = {"model": self.name, **({"problem": answer.problem} if answer.value is None else {})}
         return replace(hint, usage=answer.usage, written=True, why=why)
 
     async def apropose(self, context: Context) -> Hint | None:
-        """The same in a thread."""
+        """Return the hint from a thread; see `propose`."""
         return await asyncio.to_thread(self.propose, context)
 
 
-def _read(said: Mapping[str, Any], lines: Sequence[Line]) -> Hint:
-    if said["decision"] == "abstain":
+def _parse_hint(answer: Mapping[str, Any], lines: Sequence[Line]) -> Hint:
+    if answer["decision"] == "abstain":
         return Hint("")
-    text = said.get("text")
-    if said["decision"] != "generate" or not isinstance(text, str) or not text.strip():
+    text = answer.get("text")
+    if answer["decision"] != "generate" or not isinstance(text, str) or not text.strip():
         raise ValueError('decision must be "abstain", or "generate" with a text')
     if len(text) > MAX_TEXT:
         raise ValueError(f"the text has {len(text)} characters; at most {MAX_TEXT} are shown")
-    uses = said.get("uses")
+    uses = answer.get("uses")
     numbers = {n for n in uses if isinstance(n, int)} if isinstance(uses, list) else set[int]()
     return hint_of([line for n, line in enumerate(lines, 1) if n in numbers], " ".join(text.split()))
 
 
-def _question(context: Context, lines: Sequence[Line]) -> str:
+def _build_question(context: Context, lines: Sequence[Line]) -> str:
     recalled = "\n".join(f"{n}. {prompts.clean(line.text, _LINE)}" for n, line in enumerate(lines, 1))
-    forbidden = "\n".join(f"{one.forbids}: {one.title}" for one in context.recollection.guardrails)
+    forbidden = "\n".join(f"{item.forbids}: {item.title}" for item in context.recollection.guardrails)
     parts = [
         ("The goal:", "task", context.state.task),
         ("How it acts here:", "manual", context.manual),
@@ -103,5 +110,5 @@ def _question(context: Context, lines: Sequence[Line]) -> str:
         ("Forbidden here:", "refused", forbidden),
         ("It is in trouble:", "replan", context.replan or ""),
     ]
-    asked = [f"{heading}\n{prompts.block(tag, text)}" for heading, tag, text in parts if text.strip()]
-    return "\n\n".join([*asked, "Is a hint of use here, and which?"])
+    sections = [f"{heading}\n{prompts.block(tag, text)}" for heading, tag, text in parts if text.strip()]
+    return "\n\n".join([*sections, "Is a hint of use here, and which?"])

@@ -1,1 +1,1 @@
-"""Run the nodes of one step: advise, decide, check, act, record."""
+"""The loop of an episode: advise, decide, check, act, record."""

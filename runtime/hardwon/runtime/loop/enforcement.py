@@ -1,9 +1,9 @@
-"""What becomes of a call that guardrails forbid: refused, run with a warning, or let through.
+"""Enforcement of guardrails: refuse a forbidden call, run it with a warning, or let it through.
 
-`block` refuses it, but for the trials that probation gives (see `hardwon.memory.guardrails.probation`). `warn` runs
-it and says what experience warns of; only its repetition, when it failed and nothing was done since, is
-refused, once. Neither goes on for ever: what a run insists on after `MOST_IN_A_RUN` refusals is let
-through, unless a person pinned the guardrail; then the run is over.
+In `block` mode a forbidden call is refused, except for the trials of a guardrail on probation (see
+`hardwon.memory.guardrails.probation`). In `warn` mode it runs with a warning. Only its repetition after a failure, with
+nothing else done since, is refused, and only once. No mode refuses for ever: after `MOST_IN_A_RUN` refusals of one call
+the call runs. If a person pinned the guardrail, the run ends instead.
 """
 
 from collections.abc import Sequence
@@ -15,28 +15,29 @@ from hardwon.memory.errors import ConfigError, UnknownName
 
 Mode = Literal["warn", "block"]
 MOST_IN_A_RUN = 3
-"""Refusals of the same call in one run, in `block`."""
+"""Most refusals of the same call in one run, in `block` mode."""
 MOST_WARNED = 1
-"""The same in `warn`."""
+"""Most refusals of the same call in one run, in `warn` mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What is done with a call."""
+    """The decision about one call."""
 
     verdict: Verdict
     runs: bool = True
+    """Whether the call runs."""
     over: bool = False
-    """It was refused too often and must not run: the run is to end."""
+    """The call was refused too often and must never run, so the run ends."""
 
     @property
     def warned(self) -> bool:
-        """Whether it runs although guardrails forbid it."""
+        """Return whether the call runs although guardrails forbid it."""
         return self.runs and bool(self.verdict.items)
 
     @property
     def why(self) -> dict[str, list[str]]:
-        """What the step says of it in its reasons: by these its outcome decides over the guardrails."""
+        """Return the reasons to record with the step; they link the step's outcome to the guardrails."""
         items = list(self.verdict.items)
         if not self.runs:
             return {"blocked": items[:1]}
@@ -44,7 +45,11 @@ class Ruling:
 
 
 def mode_of(guardrails: object) -> Mode | None:
-    """Return the mode that a setting names; None is off. Raises ConfigError."""
+    """Return the mode that a setting names, or None if guardrails are off.
+
+    Raises:
+        ConfigError: The setting is not `"warn"`, `"block"`, True or False.
+    """
     if guardrails is False:
         return None
     if guardrails is True or guardrails == "block":
@@ -57,25 +62,35 @@ def mode_of(guardrails: object) -> Mode | None:
 def rule(
     library: ExperienceLibrary, mode: Mode | None, state: State, action: str, steps: Sequence[Step], *, learn: bool
 ) -> Ruling:
-    """Decide over a call that is about to be made, after these steps of its run.
+    """Decide about a call that is about to run.
 
-    Without `learn` nothing is written: refusals are counted and trials given in this process alone; tell `settle` of
-    their outcomes.
+    Args:
+        library: The library with the guardrails.
+        mode: The mode of enforcement; None lets every call run.
+        state: The current state.
+        action: The call.
+        steps: The steps of the run so far.
+        learn: Store refusals and trials in the library. Otherwise they are counted in this process only, and the caller
+            reports the outcome of each trial to `settle`.
+
+    Returns:
+        The ruling, with the guardrails' verdict.
     """
     if not mode:
         return Ruling(Verdict(True))
     again = is_repetition(steps, action)
+    # `enforce` counts the refusal and draws trials; `check` only reads.
     if mode == "block":
         verdict = library.enforce(state, action, again=again, keep=learn)
     else:
         verdict = library.check(state, action, again=again)
     if verdict.allowed or (mode == "warn" and not again):
         return Ruling(verdict)
-    return limit(library, verdict, refused(steps, action), MOST_IN_A_RUN if mode == "block" else MOST_WARNED)
+    return limit(library, verdict, count_refusals(steps, action), MOST_IN_A_RUN if mode == "block" else MOST_WARNED)
 
 
 def limit(library: ExperienceLibrary, verdict: Verdict, refusals: int, most: int = MOST_IN_A_RUN) -> Ruling:
-    """Return what becomes of a call that is forbidden and was refused so often in this run."""
+    """Return the ruling for a forbidden call that this run has already refused `refusals` times."""
     if refusals < most:
         return Ruling(verdict, runs=False)
     if most > MOST_WARNED and any(_is_pinned(library, ref) for ref in verdict.items):
@@ -84,19 +99,19 @@ def limit(library: ExperienceLibrary, verdict: Verdict, refusals: int, most: int
 
 
 def settle(library: ExperienceLibrary, step: Step) -> None:
-    """Tell the library how a trial ended that is not recorded; an outage decides nothing."""
+    """Report the outcome of a trial whose episode is not recorded; an outage proves nothing and is ignored."""
     trial = step.why.get("trial")
     if trial and step.diagnosis.failure not in (Failure.UNAVAILABLE, Failure.BLOCKED):
         library.settle_trial(trial, step.diagnosis.success)
 
 
-def refused(steps: Sequence[Step], action: str) -> int:
+def count_refusals(steps: Sequence[Step], action: str) -> int:
     """Return how often the call was refused in these steps."""
     return sum(step.action == action and step.diagnosis.failure is Failure.BLOCKED for step in steps)
 
 
 def is_repetition(steps: Sequence[Step], action: str) -> bool:
-    """Return whether the call failed and nothing else was done since; an outage is no failure of the call."""
+    """Return whether the call failed and nothing has succeeded since; an outage is not a failure of the call."""
     for step in reversed(steps):
         if step.diagnosis.success:
             return False
@@ -106,19 +121,22 @@ def is_repetition(steps: Sequence[Step], action: str) -> bool:
 
 
 def is_unfinished(steps: Sequence[Step]) -> bool:
-    """Return whether a call was refused and not made afterwards: how such a run would have ended is unknown."""
-    made: set[str] = set()
-    for step in reversed(steps):
+    """Return whether a call was refused and not run afterwards.
+
+    Without the call, the outcome of the run says nothing about its worth.
+    """
+    executed: set[str] = set()
+    for step in reversed(steps):  # backwards, so that a later execution of a refused call is already registered
         if step.diagnosis.failure is Failure.BLOCKED:
-            if step.action not in made:
+            if step.action not in executed:
                 return True
         else:
-            made.add(step.action)
+            executed.add(step.action)
     return False
 
 
 def _is_pinned(library: ExperienceLibrary, item_id: str) -> bool:
     try:
         return library.get(item_id).pinned
-    except UnknownName:  # deleted meanwhile
+    except UnknownName:  # another process has deleted it
         return False

@@ -1,7 +1,7 @@
-"""Reading an episode when it is over: an extractor is asked, and what it asks for is put before the curator.
+"""Extraction from a finished episode: run the extractor and pass its operations to the curator.
 
-The extractor is asked before the episode is written, so that what it cost, and how it failed, is on
-record with it. A model that gives nothing usable is noted there and stops nothing.
+The extractor runs before the episode is written, so that its cost and its errors are recorded with the episode. A model
+without a usable answer is recorded too, and the episode is still stored.
 """
 
 import contextlib
@@ -18,54 +18,60 @@ from hardwon.runtime.interfaces.types import Usage
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an extractor made of an episode that is not written yet."""
+    """The result of running an extractor on an episode that is not written yet."""
 
     shown: tuple[Item, ...] = ()
-    """The items that the episode was shown, into which updates point."""
+    """The items that the episode was shown; updates refer to them by position."""
     operations: tuple[Operation, ...] = ()
     usage: Usage = field(default_factory=Usage)
-    told: Mapping[str, Any] = field(default_factory=dict)
-    """For the episode's record."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """The report that is recorded with the episode: names of the operations, rejections, or the failure."""
 
 
 def read_episode(extractor: Extractor, trajectory: Trajectory, library: ExperienceLibrary) -> Reading:
-    """Ask the extractor. Until the episode is written its steps have no ids: they get their numbers for it."""
-    shown = _shown(trajectory, library)
+    """Run the extractor on an episode.
+
+    Steps get their ids when the episode is written. Until then the extractor sees their numbers as ids.
+    """
+    shown = _load_shown_items(trajectory, library)
     numbered = replace(trajectory, steps=tuple(replace(step, id=n) for n, step in enumerate(trajectory.steps)))
     try:
-        found = extractor.extract(numbered, shown)
+        operations = extractor.extract(numbered, shown)
     except PolicyFailure as error:
-        return Reading(shown, usage=getattr(error, "usage", Usage()), told={"failed": str(error)})
-    told: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in found]}
-    if rejected := getattr(found, "rejected", ()):
-        told["rejected"] = list(rejected)
-    return Reading(shown, tuple(found), getattr(found, "usage", Usage()), told)
+        return Reading(shown, usage=getattr(error, "usage", Usage()), report={"failed": str(error)})
+    report: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in operations]}
+    if rejected := getattr(operations, "rejected", ()):
+        report["rejected"] = list(rejected)
+    return Reading(shown, tuple(operations), getattr(operations, "usage", Usage()), report)
 
 
 def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) -> None:
-    """Put the operations before the curator, with the ids that the steps got when they were written."""
+    """Pass the operations to the curator, with the step ids that the written episode received."""
     if reading.operations:
         recorded = library.trajectory(trajectory_id)
-        library.apply(_with_ids(reading.operations, recorded), recorded, [item.id for item in reading.shown])
+        library.apply(_replace_numbers(reading.operations, recorded), recorded, [item.id for item in reading.shown])
 
 
-def _shown(trajectory: Trajectory, library: ExperienceLibrary) -> tuple[Item, ...]:
-    """Each item once, in the order of their first showing."""
+def _load_shown_items(trajectory: Trajectory, library: ExperienceLibrary) -> tuple[Item, ...]:
+    """Return the items that the episode was shown, each once, in the order of their first use."""
     shown = []
     for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.get("recalled", ())):
-        with contextlib.suppress(UnknownName):
+        with contextlib.suppress(UnknownName):  # another process may have deleted it
             shown.append(library.get(ref))
     return tuple(shown)
 
 
-def _with_ids(operations: Sequence[Operation], recorded: Trajectory) -> list[Operation]:
-    """What is no step of the episode gets an id that no step has, and is rejected for it."""
+def _replace_numbers(operations: Sequence[Operation], recorded: Trajectory) -> list[Operation]:
+    """Return the operations with step numbers replaced by ids.
+
+    A number that is not a step of the episode becomes -1, which the curator rejects.
+    """
     ids = {n: step.id for n, step in enumerate(recorded.steps) if step.id is not None}
 
-    def renamed(operation: Operation) -> Operation:
+    def replace_numbers(operation: Operation) -> Operation:
         if isinstance(operation, Return):
             return operation
         evidence = tuple(ids.get(number, -1) for number in operation.item.provenance)
         return replace(operation, item=replace(operation.item, provenance=evidence))
 
-    return [renamed(operation) for operation in operations]
+    return [replace_numbers(operation) for operation in operations]

@@ -1,8 +1,8 @@
-"""The loop as LangGraph graphs: one node a stage, or all the steps of an episode in one node.
+"""The loop as LangGraph graphs: one node per stage, or all steps of an episode in one node.
 
-Both run the same functions along the same routes. A checkpointer, a stream and Studio want to see
-the stages; a rollout wants its steps without the two milliseconds that nine nodes cost. What waits
-for a model (`decide`, and where they ask one `guide`, `plan` and `finish`) is awaited in an asynchronous graph.
+Both forms run the same functions along the same routes. Checkpointers, streams and Studio need one node per stage.
+Rollouts use a single node, because nine nodes cost about 2 ms per step. In an asynchronous graph the stages that may
+wait for a model or an environment are awaited.
 """
 
 import copy
@@ -32,7 +32,7 @@ STAGES = (
     "finish",
 )
 AWAITED = ("guide", "plan", "decide", "act")
-"""The stages of a step that may wait: for a model, or an environment that takes its time."""
+"""The stages of a step that may wait for a model or an environment."""
 LASTING = (
     "state",
     "steps",
@@ -48,7 +48,7 @@ LASTING = (
     "failed",
     "trajectory",
 )
-"""What the steps leave to whoever asks for the episode."""
+"""The fields of the episode's state that the fused node returns; the others belong to a single step."""
 RECORDS = (
     Decision,
     Diagnosis,
@@ -66,11 +66,18 @@ RECORDS = (
     Trajectory,
     Usage,
 )
-"""The types of which an `EpisodeState` is made."""
+"""The record types that occur in an `EpisodeState`."""
 
 
 def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkpointer: Any = None) -> Any:
-    """A compiled graph over the nodes, from `begin` to `finish`."""
+    """Return a compiled graph over the nodes, from `begin` to `finish`.
+
+    Args:
+        nodes: The nodes of one agent.
+        fused: Run all steps of the episode in one node.
+        asynchronous: Await the stages that may wait.
+        checkpointer: A LangGraph checkpointer, or None.
+    """
     from langgraph.graph import END, START, StateGraph
 
     graph = cast(Any, StateGraph(EpisodeState))
@@ -79,7 +86,7 @@ def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkp
     graph.add_node("finish", nodes.afinish if asynchronous else nodes.finish)
     graph.add_edge(START, "begin")
     if fused:
-        graph.add_node("steps", _asteps(nodes) if asynchronous else _steps(nodes))
+        graph.add_node("steps", _build_async_steps(nodes) if asynchronous else _build_steps(nodes))
         graph.add_edge("begin", "steps")
         graph.add_edge("steps", "finish")
     else:
@@ -88,32 +95,34 @@ def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkp
             graph.add_node(stage, getattr(nodes, f"a{stage}" if awaited else stage))
         for stage, route in ROUTES.items():
             graph.add_conditional_edges(stage, route, list(TARGETS[stage]))
-    return graph.compile(checkpointer=_reads_records(checkpointer), name="hardwon")
+    return graph.compile(checkpointer=_allow_records(checkpointer), name="hardwon")
 
 
-def _reads_records(checkpointer: Any) -> Any:
-    """The checkpointer, told that our records may be in a checkpoint; else LangGraph warns of each, and will refuse.
+def _allow_records(checkpointer: Any) -> Any:
+    """Return the checkpointer with our record types allowed in its serializer.
 
-    A serializer that lets everything in, as the default does, lets in our records alone.
+    Without this LangGraph warns about each of them, and a later version will refuse them. A serializer that allows
+    every type, as the default does, is restricted to our records.
     """
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     serde = getattr(checkpointer, "serde", None)
     if not isinstance(serde, JsonPlusSerializer):
         return checkpointer
-    ours = [(record.__module__, record.__name__) for record in RECORDS]
+    allowed = [(record.__module__, record.__name__) for record in RECORDS]
+    # A serializer with an allowlist returns an extended copy; one that allows everything returns itself.
     if serde.with_msgpack_allowlist([("hardwon", "anything")]) is not serde:
-        return checkpointer.with_allowlist(ours)
-    checkpointer = copy.copy(checkpointer)
-    checkpointer.serde = JsonPlusSerializer(pickle_fallback=serde.pickle_fallback, allowed_msgpack_modules=ours)
+        return checkpointer.with_allowlist(allowed)
+    checkpointer = copy.copy(checkpointer)  # the caller's own checkpointer keeps its serializer
+    checkpointer.serde = JsonPlusSerializer(pickle_fallback=serde.pickle_fallback, allowed_msgpack_modules=allowed)
     return checkpointer
 
 
-def _steps(nodes: Nodes) -> Callable[[EpisodeState], Update]:
+def _build_steps(nodes: Nodes) -> Callable[[EpisodeState], Update]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
 
     def steps(episode: EpisodeState) -> Update:
-        """observe to record, until the episode is over."""
+        """Run the stages from observe to record until the episode ends."""
         state: Any = dict(episode)
         stage = ROUTES["begin"](state)
         while stage != "finish":
@@ -124,12 +133,12 @@ def _steps(nodes: Nodes) -> Callable[[EpisodeState], Update]:
     return steps
 
 
-def _asteps(nodes: Nodes) -> Callable[[EpisodeState], Awaitable[Update]]:
+def _build_async_steps(nodes: Nodes) -> Callable[[EpisodeState], Awaitable[Update]]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
     awaited = {stage: getattr(nodes, f"a{stage}") for stage in AWAITED}
 
     async def steps(episode: EpisodeState) -> Update:
-        """observe to record, awaiting the policy, until the episode is over."""
+        """Run the stages from observe to record, awaiting those that may wait, until the episode ends."""
         state: Any = dict(episode)
         stage = ROUTES["begin"](state)
         while stage != "finish":

@@ -1,12 +1,12 @@
-"""The nodes of the loop: pure steps from the episode's state to what they change of it.
+"""The nodes of the loop: functions from the episode's state to an update of it.
 
     begin -> observe -> signature -> recall -> guide -> plan -> decide -> guard -> act -> diagnose -> record
                 ^                                                  ^________|                          |
                 |______________________________________________________________________________________|-> finish
 
-`plan` is left out where the agent has no planner. Dependencies arrive through `Nodes`; `guide` and `plan` are
-in `loop.nodes_advise`, what the nodes read and change in `loop.state`. `ROUTES` says what follows a node. `graph`
-makes a LangGraph of them; nothing here imports it.
+`plan` is skipped if the agent has no planner. `guide` and `plan` are in `loop.nodes_advise`, the state is in
+`loop.state`, and `ROUTES` names the node that follows each node. `loop.graph` builds LangGraph graphs from them; this
+module does not import LangGraph.
 """
 
 import asyncio
@@ -22,29 +22,30 @@ from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
 from hardwon.runtime.interfaces.types import Decision, Info, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.plans import PlannedStep
-from hardwon.runtime.planning.progress import advanced, followed, verdicts
+from hardwon.runtime.planning.progress import advance_plan, find_followed_step, judge_skills
 
 from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
 from .holdout import is_forced
 from .nodes_advise import AdvisingNodes
-from .state import EpisodeState, Update, costs
+from .state import EpisodeState, Update, build_cost_fields
 
 MAX_REPLANS = 2
-"""Other actions asked for when one is forbidden; then the policy is told all that is forbidden."""
+"""How often the policy may choose again after a forbidden action; the last time it gets the full list."""
 MAX_POLICY_FAILURES = 3
-"""Policy failures in a row that end an episode."""
+"""Consecutive policy failures that end an episode."""
 GUIDANCE_TOKENS = 512
+"""Budget of a recall, in tokens of the recalled text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes(AdvisingNodes):
-    """All nodes over one agent's parts."""
+    """All nodes of one agent's loop, with the components that they use."""
 
     extractor: Extractor | None = None
 
     def begin(self, episode: EpisodeState) -> Update:
-        """Reset the environment."""
+        """Reset the environment and the episode's state."""
         live = self.live[episode["thread"]]
         fresh = {
             "steps": (),
@@ -62,29 +63,30 @@ class Nodes(AdvisingNodes):
         try:
             state = live.environment.reset(episode["task"], episode["seed"])
         except EnvironmentFailure as error:
-            return {**fresh, **_excluded(error)}
+            return {**fresh, **_exclude(error)}
         live.working.begin(state)
         return {**fresh, "first": state, "state": state}
 
     def observe(self, episode: EpisodeState) -> Update:
-        """What can be done here."""
+        """List the admissible actions and clear the fields of the previous step."""
         try:
             actions = tuple(self.live[episode["thread"]].environment.admissible(episode["state"]))
         except EnvironmentFailure as error:
-            return _excluded(error)
+            return _exclude(error)
+        # A checkpoint stores each field that changes, so the rare ones are reset only if they were set.
         begun = {"actions": actions, "forbidden": {}, "blocked": (), "replans": 0, "outcome": None, "decision": None}
         return {**begun, "overrode": (), "trial": ()} if episode.get("overrode") else begun
 
     def signature(self, episode: EpisodeState) -> Update:
-        """Whether this kind of situation is new in the episode."""
-        here = episode["state"].signature
-        return {"new_situation": all(step.pre.signature != here for step in episode["steps"])}
+        """Determine whether this kind of situation is new in the episode."""
+        signature = episode["state"].signature
+        return {"new_situation": all(step.pre.signature != signature for step in episode["steps"])}
 
     def recall(self, episode: EpisodeState) -> Update:
-        """What past experience says of this state."""
+        """Recall past experience for the current state."""
         state, working = episode["state"], self.live[episode["thread"]].working
         counts = {action: working.counts(state, action) for action in episode["actions"]}
-        values = self.policy.reads == "values"
+        values = self.policy.reads == "values"  # such a policy reads estimates only, so no items are searched
         recollection = self.library.recall(
             state,
             k=0 if values else self.settings.recall_k,
@@ -96,39 +98,40 @@ class Nodes(AdvisingNodes):
         return {"recollection": recollection}
 
     def decide(self, episode: EpisodeState) -> Update:
-        """Ask the policy."""
+        """Let the policy choose an action."""
         try:
-            return self.decided(episode, self.policy.decide(self.context(episode)))
+            return self.apply_decision(episode, self.policy.decide(self.context(episode)))
         except PolicyFailure as error:
-            return self.undecided(episode, error)
+            return self.apply_policy_failure(episode, error)
 
     async def adecide(self, episode: EpisodeState) -> Update:
-        """Ask the policy, awaited."""
+        """Let the policy choose an action, awaiting it."""
         try:
-            return self.decided(episode, await self.policy.adecide(self.context(episode)))
+            return self.apply_decision(episode, await self.policy.adecide(self.context(episode)))
         except PolicyFailure as error:
-            return self.undecided(episode, error)
+            return self.apply_policy_failure(episode, error)
 
-    def decided(self, episode: EpisodeState, decision: Decision) -> Update:
-        """The policy chose."""
+    def apply_decision(self, episode: EpisodeState, decision: Decision) -> Update:
+        """Return the update after the policy's choice."""
         return {"decision": decision, "usage": episode["usage"] + decision.usage, "policy_failure": None}
 
-    def undecided(self, episode: EpisodeState, error: PolicyFailure) -> Update:
-        """The policy failed; the step is recorded as such."""
+    def apply_policy_failure(self, episode: EpisodeState, error: PolicyFailure) -> Update:
+        """Return the update after a failure of the policy; the step is recorded as failed."""
         spent = getattr(error, "usage", None) or Usage()
         return {"decision": None, "usage": episode["usage"] + spent, "policy_failure": str(error)}
 
     def guard(self, episode: EpisodeState) -> Update:
-        """Refuse a forbidden action before it is run, and say why."""
+        """Refuse a forbidden or inadmissible action before it runs, with the reason."""
         decision, forbidden, actions = episode["decision"], episode["forbidden"], episode["actions"]
         if decision is None:
             return {}
         action = decision.action
-        if action in actions and all(known in forbidden for known in actions):
-            return {"forbidden": {}, "blocked": (), **self._overridden(episode, action)}  # all is: the choice stands
+        if action in actions and all(candidate in forbidden for candidate in actions):
+            # Every action is forbidden, and one of them must run: the policy's choice stands.
+            return {"forbidden": {}, "blocked": (), **self._record_override(episode, action)}
         if actions and action not in actions:
             ruling = Ruling(Verdict(False, None, "it is not among the admissible actions"), runs=False)
-        elif action in forbidden:
+        elif action in forbidden:  # refused in this step already: repeat the answer without counting it again
             ruling = Ruling(Verdict(False, None, forbidden[action]), runs=False)
         else:
             mode, learn = self.settings.guardrails, self.settings.learn
@@ -140,58 +143,59 @@ class Nodes(AdvisingNodes):
         if ruling.runs:
             return {"forbidden": {}} if forbidden else {}
         trying = self.settings.learn and verdict.item_id is not None
-        if trying and is_forced(self._asked(episode), len(episode["steps"]), episode["replans"]):
+        if trying and is_forced(self._episode_name(episode), len(episode["steps"]), episode["replans"]):
             return {"forbidden": {}, "overrode": (verdict.item_id,)}
         refused = {**forbidden, action: verdict.cause}
         if self.settings.guardrails and episode["replans"] + 1 >= MAX_REPLANS:
-            refused.update(self._all_forbidden(episode))
+            refused.update(self._list_forbidden(episode))
         blocked = (*episode["blocked"], verdict.item_id) if verdict.item_id else episode["blocked"]
         replans = MAX_REPLANS + 1 if ruling.over else episode["replans"] + 1
         return {"forbidden": refused, "blocked": blocked, "replans": replans, "stopped": ruling.over}
 
-    def _overridden(self, episode: EpisodeState, action: str) -> Update:
+    def _record_override(self, episode: EpisodeState, action: str) -> Update:
         verdict = self.library.check(episode["state"], action) if self.settings.guardrails else Verdict(True)
         return {"overrode": (verdict.item_id,)} if verdict.item_id else {}
 
-    def _all_forbidden(self, episode: EpisodeState) -> dict[str, str]:
-        verdicts = {action: self.library.check(episode["state"], action) for action in episode["actions"]}
-        return {action: verdict.cause for action, verdict in verdicts.items() if not verdict.allowed}
+    def _list_forbidden(self, episode: EpisodeState) -> dict[str, str]:
+        checks = {action: self.library.check(episode["state"], action) for action in episode["actions"]}
+        return {action: verdict.cause for action, verdict in checks.items() if not verdict.allowed}
 
     def act(self, episode: EpisodeState) -> Update:
-        """Run the action."""
+        """Run the action in the environment."""
         decision = episode["decision"]
         assert decision is not None
         live = self.live[episode["thread"]]
         try:
             return {"outcome": live.environment.step(decision.action)}
         except EnvironmentFailure as error:
-            return _excluded(error)
+            return _exclude(error)
 
     async def aact(self, episode: EpisodeState) -> Update:
-        """The same; an environment that can be awaited is, so that others go on meanwhile."""
+        """Run the action, awaiting environments that support it so that other episodes continue meanwhile."""
         decision, environment = episode["decision"], self.live[episode["thread"]].environment
         if decision is None or not getattr(environment, "waits", False):
             return self.act(episode)
         try:
             return {"outcome": await cast(Any, environment).astep(decision.action)}
         except EnvironmentFailure as error:
-            return _excluded(error)
+            return _exclude(error)
 
     def diagnose(self, episode: EpisodeState) -> Update:
-        """Judge the step and add it to the episode."""
+        """Diagnose the step and append it to the episode."""
         working = self.live[episode["thread"]].working
-        step, done, info = self._step(episode, working)
+        step, done, info = self._build_step(episode, working)
         working.add(step)
-        if not self.settings.learn:
+        if not self.settings.learn:  # a recorded episode settles its trials itself
             settle(self.library, step)
         if not step.diagnosis.success and step.action:
             working.fail(step.action, self.library.context(step.pre, step.action), step.diagnosis.failure.value)
+        # Notes go into the state only now: the diagnosis compares states as the environment reported them.
         step = replace(step, post=working.annotate(step.post))
-        planned = followed(episode.get("plan"), step.action) if episode["outcome"] is not None else None
+        planned = find_followed_step(episode.get("plan"), step.action) if episode["outcome"] is not None else None
         if planned is not None and planned.item_id:
             step = replace(step, why={**step.why, "skill": planned.item_id})
         steps = (*episode["steps"], step)
-        ending = "blocked" if episode.get("stopped") else self._ending(steps, done, info)
+        ending = "blocked" if episode.get("stopped") else self._determine_ending(steps, done, info)
         update = {
             "steps": steps,
             "state": step.post,
@@ -200,30 +204,30 @@ class Nodes(AdvisingNodes):
             "success": bool(info.get("success", False)),
             "ending": ending,
         }
-        return update if episode.get("plan") is None else {**update, **self._advanced(episode, planned, update)}
+        return update if episode.get("plan") is None else {**update, **self._advance_plan(episode, planned, update)}
 
-    def _advanced(self, episode: EpisodeState, planned: PlannedStep | None, update: Update) -> Update:
-        """The plan after a step; at its end, or the episode's, the verdict on its skills."""
+    def _advance_plan(self, episode: EpisodeState, planned: PlannedStep | None, update: Update) -> Update:
+        """Return the plan after a step and, when the plan or the episode ends, the verdicts on its skills."""
         plan, changed = episode["plan"], Update()
         assert plan is not None
         if planned is not None:
-            plan, missed = advanced(plan, planned, update["steps"][-1])
+            plan, missed = advance_plan(plan, planned, update["steps"][-1])
             changed["plan"] = plan
-            if missed and not update["replan"] and not episode.get("replan"):  # once, not while the trouble lasts
+            if missed and not update["replan"] and not episode.get("replan"):  # report trouble once, not while it lasts
                 changed["replan"] = missed
         if plan.next is None or update["ending"]:
-            changed["skills"] = verdicts(plan, update["state"], episode["skills"] or {})
+            changed["skills"] = judge_skills(plan, update["state"], episode["skills"] or {})
         return changed
 
-    def _step(self, episode: EpisodeState, working: WorkingMemory) -> tuple[Step, bool, Info]:
+    def _build_step(self, episode: EpisodeState, working: WorkingMemory) -> tuple[Step, bool, Info]:
         pre, decision, steps = episode["state"], episode["decision"], episode["steps"]
         why: dict[str, Any] = {
             name: list(episode[name]) for name in ("blocked", "overrode", "trial") if episode.get(name)
         }
         if decision is None:
             failure = Failure.POLICY_ERROR
-            judged = Diagnosis(False, failure, 0.0, True, evidence=episode.get("policy_failure") or "")
-            return Step(pre, "", pre, judged, t=len(steps), why=why), False, {}
+            diagnosis = Diagnosis(False, failure, 0.0, True, evidence=episode.get("policy_failure") or "")
+            return Step(pre, "", pre, diagnosis, t=len(steps), why=why), False, {}
         why.update(decision.why)
         if hint := episode["hint"]:
             why["recalled"] = list(hint.item_ids)
@@ -235,16 +239,16 @@ class Nodes(AdvisingNodes):
         outcome = episode["outcome"]
         if outcome is None:
             cause = episode["forbidden"].get(decision.action, "")
-            judged = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=cause)
-            return Step(pre, decision.action, pre, judged, t=len(steps), why=why), False, {}
+            diagnosis = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=cause)
+            return Step(pre, decision.action, pre, diagnosis, t=len(steps), why=why), False, {}
         post, reward, done, info = outcome
-        judged = diagnose(pre, decision.action, post, reward, info, steps, working)
+        diagnosis = diagnose(pre, decision.action, post, reward, info, steps, working)
         keys = self.library.keys(pre, decision.action, working.counts(pre, decision.action))
         admissible = tuple(episode["actions"]) if self.settings.learn else ()
-        step = Step(pre, decision.action, post, judged, reward, len(steps), keys, why, admissible=admissible)
+        step = Step(pre, decision.action, post, diagnosis, reward, len(steps), keys, why, admissible=admissible)
         return step, done, info
 
-    def _ending(self, steps: tuple[Step, ...], done: bool, info: Info) -> str:
+    def _determine_ending(self, steps: tuple[Step, ...], done: bool, info: Info) -> str:
         if done:
             return "success" if info.get("success") else "task_lost" if info.get("lost") else "done"
         failures = [step.diagnosis.failure for step in steps[-MAX_POLICY_FAILURES:]]
@@ -253,7 +257,7 @@ class Nodes(AdvisingNodes):
         return "step_limit" if len(steps) >= self.settings.max_steps else ""
 
     def record(self, episode: EpisodeState) -> Update:
-        """The episode as a trajectory, once it is over."""
+        """Build the trajectory once the episode has ended."""
         if not episode.get("ending"):
             return {}
         excluded = bool(episode.get("failed"))
@@ -264,8 +268,8 @@ class Nodes(AdvisingNodes):
             "episode": episode["episode"],
             **({"failed": episode["failed"]} if excluded else {}),
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
-            **({"guidance": guidance} if (guidance := _guidance_of(episode["steps"])) else {}),
-            **costs(episode.get("usage", Usage())),
+            **({"guidance": guidance} if (guidance := _summarize_guidance(episode["steps"])) else {}),
+            **build_cost_fields(episode.get("usage", Usage())),
         }
         trajectory = Trajectory(
             episode["state"].task if "state" in episode else episode["task"],
@@ -281,15 +285,21 @@ class Nodes(AdvisingNodes):
         return {"trajectory": trajectory}
 
     def finish(self, episode: EpisodeState) -> Update:
-        """Keep the episode and learn from it. Its id was given before, so that a resumed one is kept once."""
+        """Store the episode and learn from it.
+
+        `record` already gave the trajectory its id, so that an episode that is resumed here is stored only once.
+        """
         trajectory = episode["trajectory"]
         if not self.settings.learn:
             return {"trajectory": trajectory}
+        # The extractor runs before `record` writes, because its cost and errors belong to the episode's record.
         reading, usage = None, episode.get("usage", Usage())
         if self.extractor is not None and trajectory.success is not None:
             reading = read_episode(self.extractor, trajectory, self.library)
             usage += reading.usage
-            trajectory = replace(trajectory, meta={**trajectory.meta, **costs(usage), "extraction": reading.told})
+            trajectory = replace(
+                trajectory, meta={**trajectory.meta, **build_cost_fields(usage), "extraction": reading.report}
+            )
         self.library.record(trajectory)
         if reading is not None:
             carry_out(reading, trajectory.id, self.library)
@@ -298,26 +308,26 @@ class Nodes(AdvisingNodes):
         return {"trajectory": trajectory, "usage": usage}
 
     async def afinish(self, episode: EpisodeState) -> Update:
-        """The same; an extractor is left to a thread, for it may wait for a model."""
+        """Store the episode and learn from it; an extractor may wait for a model, so it runs in a thread."""
         return self.finish(episode) if self.extractor is None else await asyncio.to_thread(self.finish, episode)
 
 
-def _excluded(error: EnvironmentFailure) -> Update:
+def _exclude(error: EnvironmentFailure) -> Update:
     hung = isinstance(error, EnvironmentHung)
     return {"ending": Failure.ENVIRONMENT_HANG if hung else Failure.ENVIRONMENT_CRASH, "failed": str(error)}
 
 
-def _guidance_of(steps: Sequence[Step]) -> dict[str, float]:
-    """How often guidance was asked for in an episode and abstained, and what it cost where a model was asked."""
-    asked = [step.why["guidance"] for step in steps if "guidance" in step.why]
+def _summarize_guidance(steps: Sequence[Step]) -> dict[str, float]:
+    """Return how often guidance ran and abstained in an episode, with tokens, cost and seconds of its models."""
+    records = [step.why["guidance"] for step in steps if "guidance" in step.why]
     sums = {
-        name: sum(one.get(name, 0) for one in asked)
+        name: sum(record.get(name, 0) for record in records)
         for name in ("abstained", "calls", "prompt_tokens", "completion_tokens", "cost_usd", "seconds")
     }
-    return {"asked": len(asked), **{name: total for name, total in sums.items() if total}} if asked else {}
+    return {"asked": len(records), **{name: total for name, total in sums.items() if total}} if records else {}
 
 
-def _after_guard(episode: EpisodeState) -> str:
+def _route_after_guard(episode: EpisodeState) -> str:
     if episode.get("decision") is None:
         return "diagnose"
     if not episode["forbidden"]:
@@ -325,24 +335,24 @@ def _after_guard(episode: EpisodeState) -> str:
     return "decide" if episode["replans"] <= MAX_REPLANS else "diagnose"
 
 
-def _unless_failed(following: str) -> Callable[[EpisodeState], str]:
+def _route_unless_failed(following: str) -> Callable[[EpisodeState], str]:
     return lambda episode: "record" if episode.get("failed") else following
 
 
 ROUTES: Mapping[str, Callable[[EpisodeState], str]] = {
-    "begin": _unless_failed("observe"),
-    "observe": _unless_failed("signature"),
+    "begin": _route_unless_failed("observe"),
+    "observe": _route_unless_failed("signature"),
     "signature": lambda _: "recall",
     "recall": lambda _: "guide",
     "guide": lambda episode: "decide" if episode.get("skills") is None else "plan",
     "plan": lambda _: "decide",
     "decide": lambda _: "guard",
-    "guard": _after_guard,
-    "act": _unless_failed("diagnose"),
+    "guard": _route_after_guard,
+    "act": _route_unless_failed("diagnose"),
     "diagnose": lambda _: "record",
     "record": lambda episode: "finish" if episode.get("ending") else "observe",
 }
-"""What follows each node; `finish` ends the episode."""
+"""The node that follows each node; `finish` ends the episode."""
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "begin": ("observe", "record"),
     "observe": ("signature", "record"),
@@ -356,4 +366,4 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "diagnose": ("record",),
     "record": ("observe", "finish"),
 }
-"""Where each node can lead, for drawing."""
+"""All nodes that can follow each node, for drawing the graph."""

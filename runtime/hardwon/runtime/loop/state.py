@@ -1,4 +1,4 @@
-"""What the nodes of the loop read and change of a running episode: data alone."""
+"""The state of a running episode that the nodes of the loop read and update."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypedDict
@@ -13,7 +13,7 @@ from .enforcement import Mode
 
 
 class EpisodeState(TypedDict, total=False):
-    """What a checkpoint holds of an episode."""
+    """The state of an episode, as a checkpoint stores it."""
 
     thread: str
     task: str
@@ -28,20 +28,20 @@ class EpisodeState(TypedDict, total=False):
     recollection: Recollection
     hint: Hint | None
     hints: dict[str, Hint | None]
-    """What was proposed in each situation of the episode."""
+    """The hint of each situation of the episode, by signature; None if guidance abstained."""
     guided: dict[str, Any] | None
-    """Of guidance asked for in this step: why, what came of it, what it cost."""
+    """A record of this step's guidance: the occasion, the result and the cost; None if it did not run."""
     withheld: dict[str, tuple[str, ...]]
-    """The items held back in each situation."""
+    """The ids of the items withheld in each situation, by signature."""
     plan: Plan | None
     skills: dict[str, bool] | None
-    """The skills and remedies whose run is over, and whether it was verified; None without a planner."""
+    """The skills and remedies that have ended, and whether they were verified; None without a planner."""
     forbidden: dict[str, str]
     blocked: tuple[str, ...]
     overrode: tuple[str, ...]
     trial: tuple[str, ...]
     stopped: bool
-    """A call that must not run was insisted on: the episode is over."""
+    """The policy insisted on a call that must never run, so the episode ends."""
     replans: int
     replan: str | None
     decision: Decision | None
@@ -56,12 +56,12 @@ class EpisodeState(TypedDict, total=False):
 
 
 Update = dict[str, Any]
-"""What a stage changes of it."""
+"""The fields of an `EpisodeState` that a stage changes."""
 
 
 @dataclass(slots=True)
 class Live:
-    """What belongs to a running episode and is in no checkpoint; it is rebuilt when the episode is resumed."""
+    """The parts of a running episode that no checkpoint stores; a resumed episode rebuilds them."""
 
     environment: Environment
     working: WorkingMemory
@@ -69,7 +69,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an agent runs its episodes."""
+    """How an agent runs its episodes; see `Agent` for the meaning of each field."""
 
     arm: str = "retrieved"
     level: Literal["step", "task"] = "step"
@@ -80,6 +80,6 @@ class Settings:
     seed: int = 0
 
 
-def costs(usage: Usage) -> dict[str, Any]:
-    """Tokens, money and calls, where a model was asked."""
+def build_cost_fields(usage: Usage) -> dict[str, Any]:
+    """Return tokens, cost in US dollars and calls for a record; empty if no model was called."""
     return asdict(usage) if usage.calls else {}

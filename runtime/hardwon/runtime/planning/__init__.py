@@ -1,1 +1,1 @@
-"""Make plans of actions, and follow them."""
+"""Planners, plans, and progress of a plan."""

@@ -1,10 +1,10 @@
-"""A planner that asks a chat model: the next actions towards the goal, each with what it should bring.
+"""A planner that uses a chat model: the next actions towards the goal, each with its expected result.
 
     Agent(..., planner=ChatPlanner("openai:gpt-5", library))
 
-The model reads the task, the situation and the skills that fit here, as data, and answers with
-actions. A plan that a guardrail of task granularity refuses is asked for once more with the cause.
-Without a usable answer there is no plan: the policy goes on by itself, and nothing is raised.
+The model reads the task, the state and the fitting skills, all marked as data, and answers with actions. If a guardrail
+forbids an action of the plan, the model is asked once more with the cause. Without a usable answer there is no plan:
+the policy continues on its own, and no error is raised.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.structured import StructuredModel
 
-from .plans import Plan, PlannedStep, actions_of
+from .plans import Plan, PlannedStep, realize_actions
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 MAX_STEPS = 12
-"""Actions of a plan (MineEvolve)."""
+"""Maximum number of actions in a plan, as in MineEvolve."""
 _LINE = 300
 _SCHEMA: dict[str, Any] = {
     "title": "plan",
@@ -59,53 +59,59 @@ Rules:
 
 
 class ChatPlanner:
-    """Asks a chat model for plans and for repairs of them."""
+    """Plans and repairs plans with a chat model."""
 
     waits = True
 
     def __init__(self, model: "BaseChatModel | str", library: ExperienceLibrary, **settings: Any) -> None:
-        """`settings`: see `StructuredModel`."""
+        """Create a planner.
+
+        Args:
+            model: A LangChain chat model or its name, such as `"openai:gpt-5"`.
+            library: The library whose guardrails check each plan.
+            settings: See `StructuredModel`.
+        """
         self._model = StructuredModel(model, **settings)
         self._library = library
         self.name = self._model.name
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
-        """What the model plans; a plan without steps says what asking for nothing cost."""
-        return self._asked(Plan(context.state.task), "", context, skills)
+        """Return the model's plan; a plan without steps reports the cost of an unusable answer."""
+        return self._ask(Plan(context.state.task), "", context, skills)
 
     def repair(self, plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> Plan:
-        """The completed prefix with the suffix that the model plans now."""
-        return self._asked(plan, reason, context, items)
+        """Return the completed steps of the plan, continued by new steps from the model."""
+        return self._ask(plan, reason, context, items)
 
-    def _asked(self, plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> Plan:
+    def _ask(self, plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> Plan:
         def read(answer: Mapping[str, Any]) -> tuple[PlannedStep, ...]:
-            steps = _steps(answer["steps"], plan.following, items)
-            verdict = self._library.check_plan(context.state, actions_of(steps, context))
+            steps = _parse_steps(answer["steps"], plan.following, items)
+            verdict = self._library.check_plan(context.state, realize_actions(steps, context))
             if not verdict.allowed:
                 raise ValueError(f"the plan has an action that is forbidden here: {verdict.cause}")
             return steps
 
-        answer = self._model.ask(_SCHEMA, _SYSTEM, _question(plan, reason, context, items), read)
+        answer = self._model.ask(_SCHEMA, _SYSTEM, _build_question(plan, reason, context, items), read)
         return replace(plan.continued(answer.value or ()), usage=answer.usage)
 
 
-def _steps(listed: Any, first: int, items: Sequence[Item]) -> tuple[PlannedStep, ...]:
+def _parse_steps(listed: Any, first: int, items: Sequence[Item]) -> tuple[PlannedStep, ...]:
     if not isinstance(listed, list):
         raise ValueError("steps is not a list of actions")
     steps = []
-    for n, one in enumerate(listed[:MAX_STEPS]):
-        action = one.get("action") if isinstance(one, Mapping) else None
+    for n, entry in enumerate(listed[:MAX_STEPS]):
+        action = entry.get("action") if isinstance(entry, Mapping) else None
         if not isinstance(action, str) or not action.strip():
             raise ValueError(f"step {n + 1} has no action")
-        check, number = one.get("check"), one.get("skill")
+        check, number = entry.get("check"), entry.get("skill")
         source = items[number - 1] if isinstance(number, int) and 1 <= number <= len(items) else None
         expected = {"text": check.strip()} if isinstance(check, str) and check.strip() else None
         steps.append(PlannedStep(first + n, action.strip(), source.id if source else "", expected))
-    return tuple(_verified(steps, items))
+    return tuple(_add_checks(steps, items))
 
 
-def _verified(steps: list[PlannedStep], items: Sequence[Item]) -> list[PlannedStep]:
-    """With each skill's own criterion as the check of the last step that follows it."""
+def _add_checks(steps: list[PlannedStep], items: Sequence[Item]) -> list[PlannedStep]:
+    """Use each skill's own success check as the check of the last step that follows it."""
     for item in items:
         last = max((n for n, step in enumerate(steps) if step.item_id == item.id), default=None)
         if last is not None and item.verify is not None:
@@ -113,7 +119,7 @@ def _verified(steps: list[PlannedStep], items: Sequence[Item]) -> list[PlannedSt
     return steps
 
 
-def _question(plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> str:
+def _build_question(plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> str:
     recent = "\n".join(map(prompts.step_line, context.history[-MAX_STEPS:]))
     parts = [
         ("The goal:", "task", context.state.task),
@@ -121,14 +127,14 @@ def _question(plan: Plan, reason: str, context: Context, items: Sequence[Item]) 
         ("The last steps, oldest first:", "steps", recent),
         ("What is seen now:", "observation", context.state.observation),
         ("What can be done now:", "actions", "\n".join(context.actions)),
-        ("Skills and remedies that fit here:", "experience", "\n".join(map(_skill, range(1, 99), items))),
+        ("Skills and remedies that fit here:", "experience", "\n".join(map(_format_skill, range(1, 99), items))),
         ("Already done of the plan; it stays as it is:", "plan", "\n".join(step.action for step in plan.done)),
         ("The rest of the plan is to be replaced, because:", "replan", reason),
     ]
-    told = [f"{heading}\n{prompts.block(tag, text)}" for heading, tag, text in parts if text.strip()]
-    return "\n\n".join([*told, "What are the next actions?"])
+    sections = [f"{heading}\n{prompts.block(tag, text)}" for heading, tag, text in parts if text.strip()]
+    return "\n\n".join([*sections, "What are the next actions?"])
 
 
-def _skill(number: int, item: Item) -> str:
+def _format_skill(number: int, item: Item) -> str:
     when = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"{number}. {item.kind}: {prompts.clean(item.title, _LINE)}.{when} Steps: {'; '.join(item.steps)}"

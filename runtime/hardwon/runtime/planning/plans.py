@@ -1,12 +1,11 @@
-"""Plans: the actions of the next steps, made of skills, and repaired without touching what is done.
+"""Plans: the actions of the next steps, made from skills and repaired without touching completed steps.
 
-    plan = SkillPlanner(library).plan(context, skills)      # or None: nothing known fits here
+    plan = SkillPlanner(library).plan(context, skills)      # or None if no skill fits
     plan = planner.repair(plan, "no progress: it is locked", context, items)
 
-A planned action is a pattern, `take {1}`; `realise` finds the admissible action it stands for here, and
-what filled a hole fills it in the steps that follow: `put {1} in basket`. A plan is data to a policy,
-never an order: the guard is asked before every action all the same. No action is run here, and no
-model is asked; `chat_planner` asks one.
+A planned action is a pattern such as `take {1}`. `realize` finds the admissible action that it matches in a state. The
+value of a hole then fills the same hole in the following steps, as in `put {1} in basket`. The policy may deviate from
+a plan, and guardrails check every action. This module neither runs actions nor calls a model; see `chat_planner`.
 """
 
 import re
@@ -24,70 +23,77 @@ _HOLE = re.compile(r"\{\d+\}")
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One action to come, or done."""
+    """One action of a plan, pending or completed."""
 
     number: int
-    """Its name within the episode's plan: kept by a repair, never given twice."""
+    """The step's number within the episode's plan; a repair keeps it, and it is never reused."""
     action: str
     """An action, or a pattern with holes."""
     item_id: str = ""
-    """The skill or remedy it comes from; empty when the planner made it up."""
+    """The id of its skill or remedy; empty if the planner invented the step."""
     check: Mapping[str, Any] | None = None
-    """What must hold after it (see `hardwon.memory.guardrails.conditions`), whatever the policy says."""
+    """A condition on the state after the step (see `hardwon.memory.guardrails.conditions`)."""
     tries: int = 0
+    """How often the step was attempted."""
     done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps towards a goal: those done come first."""
+    """The steps towards a goal, completed steps first."""
 
     goal: str
     steps: tuple[PlannedStep, ...] = ()
     usage: Usage = field(default_factory=Usage)
-    """What the last planning cost."""
+    """The cost of the last planning."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, tuple):  # as a checkpoint may give it back
+        if not isinstance(self.steps, tuple):  # a checkpoint may restore it as a list
             object.__setattr__(self, "steps", tuple(self.steps))
 
     @property
     def done(self) -> tuple[PlannedStep, ...]:
-        """The completed prefix."""
+        """Return the completed steps."""
         return tuple(step for step in self.steps if step.done)
 
     @property
     def open(self) -> tuple[PlannedStep, ...]:
-        """The suffix that is still to do."""
+        """Return the pending steps."""
         return tuple(step for step in self.steps if not step.done)
 
     @property
     def next(self) -> PlannedStep | None:
-        """The first step that is still to do; None when the plan is over."""
+        """Return the first pending step; None if the plan has ended."""
         return next((step for step in self.steps if not step.done), None)
 
     @property
     def item_ids(self) -> tuple[str, ...]:
-        """The skills and remedies it was made of."""
+        """Return the ids of the skills and remedies that the plan uses."""
         return tuple(dict.fromkeys(step.item_id for step in self.steps if step.item_id))
 
     @property
     def following(self) -> int:
-        """The number of the next step that is added to it."""
+        """Return the number for the next step that is added."""
         return 1 + max((step.number for step in self.steps), default=0)
 
     def tried(self, action: str, *, done: bool) -> "Plan":
-        """The plan after its next step was tried by this action; done, it fills the holes of what follows."""
+        """Return the plan after an attempt at its next step.
+
+        Args:
+            action: The action that ran.
+            done: The step is completed. The values of its holes then fill the pending steps of the same item.
+        """
         first, *rest = self.open
         first = replace(first, tries=first.tries + 1)
         if done:
-            filling = holes(first.action, action)
+            filling = bind_holes(first.action, action)
             first = replace(first, action=action, done=True)
-            rest = [filled(step, filling) if step.item_id == first.item_id else step for step in rest]
+            # Holes have the same meaning only within one skill.
+            rest = [fill_holes(step, filling) if step.item_id == first.item_id else step for step in rest]
         return replace(self, steps=(*self.done, first, *rest))
 
     def continued(self, suffix: Sequence[PlannedStep]) -> "Plan":
-        """The completed prefix, the very same steps, with another suffix."""
+        """Return the completed steps, unchanged, with other pending steps."""
         return replace(self, steps=(*self.done, *suffix), usage=Usage())
 
 
@@ -95,19 +101,31 @@ class Planner(Protocol):
     """Makes plans and repairs them."""
 
     waits: bool
-    """Whether it waits for a model; then it is asked in a thread where other episodes run beside."""
+    """Whether the planner waits for a model; an asynchronous loop then runs it in a thread."""
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
-        """A plan made of what is offered here, best first; None when there is none."""
+        """Return a plan made from the offered skills, or None.
+
+        Args:
+            context: The current state and the recalled experience.
+            skills: Skills that fit the state, best first.
+        """
         ...
 
     def repair(self, plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> Plan:
-        """The plan with the same completed prefix and another suffix, which may be empty."""
+        """Return the plan with the same completed steps and other pending steps, possibly none.
+
+        Args:
+            plan: The plan in trouble.
+            reason: The trouble in words.
+            context: The current state and the recalled experience.
+            items: Skills and remedies that fit the state, best first.
+        """
         ...
 
 
 class SkillPlanner:
-    """The best skill that can be begun here; repaired by a remedy for the last failure, else another skill."""
+    """Plans with the best skill that can start now, and repairs with a remedy or another skill."""
 
     waits = False
 
@@ -115,33 +133,33 @@ class SkillPlanner:
         self._library = library
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
-        """The first of the skills that can be begun here and that no guardrail of task granularity refuses."""
-        made = self.repair(Plan(context.state.task), "", context, [item for item in skills if item.kind == "skill"])
-        return made if made.steps else None
+        """Return a plan from the first skill that can start and whose steps no guardrail forbids, or None."""
+        plan = self.repair(Plan(context.state.task), "", context, [item for item in skills if item.kind == "skill"])
+        return plan if plan.steps else None
 
     def repair(self, plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> Plan:
-        """A remedy's steps first, else another skill; where nothing fits the suffix is dropped."""
-        suffixes = (*_by_remedy(plan, context, items), *_by_skill(plan, items))
+        """Return the plan continued by a remedy or another skill; without either, drop the pending steps."""
+        suffixes = (*_suggest_remedies(plan, context, items), *_suggest_skills(plan, items))
         return plan.continued(next((suffix for suffix in suffixes if self._fits(suffix, context)), ()))
 
     def _fits(self, suffix: Sequence[PlannedStep], context: Context) -> bool:
-        can_begin = not context.actions or realise(suffix[0].action, context) is not None
-        return can_begin and self._library.check_plan(context.state, actions_of(suffix, context)).allowed
+        can_begin = not context.actions or realize(suffix[0].action, context) is not None
+        return can_begin and self._library.check_plan(context.state, realize_actions(suffix, context)).allowed
 
 
-def holes(pattern: str, action: str) -> dict[str, str]:
-    """What an action puts into the holes of its pattern: {"{1}": "red apple"}."""
+def bind_holes(pattern: str, action: str) -> dict[str, str]:
+    """Return the values that an action has in the holes of its pattern, such as `{"{1}": "red apple"}`."""
     return bind(pattern, action) or {}
 
 
-def filled(step: PlannedStep, filling: Mapping[str, str]) -> PlannedStep:
-    """The step with these holes filled; itself where it has none of them."""
+def fill_holes(step: PlannedStep, filling: Mapping[str, str]) -> PlannedStep:
+    """Return a step with these holes filled, or the same step if it has none of them."""
     action = _HOLE.sub(lambda hole: filling.get(hole[0], hole[0]), step.action)
     return step if action == step.action else replace(step, action=action)
 
 
-def steps_of(item: Item, first: int) -> tuple[PlannedStep, ...]:
-    """A skill's or a remedy's steps, numbered from `first`; its verification is the check of the last one."""
+def build_steps(item: Item, first: int) -> tuple[PlannedStep, ...]:
+    """Return the steps of a skill or remedy, numbered from `first`; its success check belongs to the last one."""
     last = len(item.steps) - 1
     return tuple(
         PlannedStep(first + n, action, item.id, item.verify if n == last else None)
@@ -149,16 +167,16 @@ def steps_of(item: Item, first: int) -> tuple[PlannedStep, ...]:
     )
 
 
-def _by_remedy(plan: Plan, context: Context, items: Sequence[Item]) -> Iterator[tuple[PlannedStep, ...]]:
-    """The suffixes of remedies for the last failure, those that end with the action that failed first.
+def _suggest_remedies(plan: Plan, context: Context, items: Sequence[Item]) -> Iterator[tuple[PlannedStep, ...]]:
+    """Yield the steps of remedies for the last failure, those that end with the failed action first.
 
-    Each is tried once in a situation of an episode. What was induced from one action's failures speaks
-    of that action alone.
+    Each remedy is tried once per situation of an episode. A remedy that was mined from failures of one action applies
+    to that action only, unless it has a condition of its own.
     """
     if not context.history or context.history[-1].diagnosis.success:
         return
-    failed, here = context.history[-1], context.state.signature
-    tried = {step.why.get("skill") for step in context.history if step.pre.signature == here}
+    failed, signature = context.history[-1], context.state.signature
+    tried = {step.why.get("skill") for step in context.history if step.pre.signature == signature}
     fitting = [
         item
         for item in items
@@ -169,35 +187,35 @@ def _by_remedy(plan: Plan, context: Context, items: Sequence[Item]) -> Iterator[
         and (item.source != "experience" or item.condition is not None or matches(item.steps[-1], failed.action))
     ]
     for item in sorted(fitting, key=lambda item: not matches(item.steps[-1], failed.action)):
-        repair = steps_of(item, plan.following)
+        repair = build_steps(item, plan.following)
         if matches(item.steps[-1], failed.action):
-            repair = tuple(filled(step, holes(item.steps[-1], failed.action)) for step in repair)
-        yield (*repair, *(_left(plan, repair) if item.scope == "step" else ()))
+            repair = tuple(fill_holes(step, bind_holes(item.steps[-1], failed.action)) for step in repair)
+        yield (*repair, *(_drop_repaired(plan, repair) if item.scope == "step" else ()))
 
 
-def _left(plan: Plan, repair: Sequence[PlannedStep]) -> tuple[PlannedStep, ...]:
-    """What is still to do after a repair of one step, which may end with the step that failed."""
-    left = plan.open
-    return left[1:] if left and matches(left[0].action, repair[-1].action) else left
+def _drop_repaired(plan: Plan, repair: Sequence[PlannedStep]) -> tuple[PlannedStep, ...]:
+    """Return the pending steps after a repair, without the failed step if the repair ends with it."""
+    pending = plan.open
+    return pending[1:] if pending and matches(pending[0].action, repair[-1].action) else pending
 
 
-def _by_skill(plan: Plan, items: Sequence[Item]) -> Iterator[tuple[PlannedStep, ...]]:
-    """The steps of every skill that the plan is not in the middle of."""
+def _suggest_skills(plan: Plan, items: Sequence[Item]) -> Iterator[tuple[PlannedStep, ...]]:
+    """Yield the steps of every skill except the one that the plan is executing."""
     pending = plan.next.item_id if plan.next else ""
     for item in items:
         if item.kind == "skill" and item.steps and item.id != pending:
-            yield steps_of(item, plan.following)
+            yield build_steps(item, plan.following)
 
 
-def realise(pattern: str, context: Context) -> str | None:
-    """The admissible action of the pattern with the best estimate; None when there is none to be had.
+def realize(pattern: str, context: Context) -> str | None:
+    """Return the admissible action with the highest estimate that matches a pattern, or None.
 
-    What was refused in this step, or failed in this context before, is not to be had. An action that is
-    the pattern to the letter comes before one that is of the pattern.
+    Actions that were refused in this step or failed in this context are excluded. An action equal to the pattern comes
+    before one that fills its holes.
     """
     estimates = context.recollection.estimates
 
-    def known(action: str) -> Estimate:
+    def find_estimate(action: str) -> Estimate:
         return estimates.get(action) or Estimate(0.0)
 
     fitting = [
@@ -205,17 +223,17 @@ def realise(pattern: str, context: Context) -> str | None:
         for action in context.actions
         if matches(pattern, action)
         and action not in context.forbidden
-        and not context.working.failed(action, known(action).context)
+        and not context.working.failed(action, find_estimate(action).context)
     ]
-    return max(fitting, key=lambda action: (action == pattern, known(action).value), default=None)
+    return max(fitting, key=lambda action: (action == pattern, find_estimate(action).value), default=None)
 
 
-def actions_of(steps: Sequence[PlannedStep], context: Context) -> list[str]:
-    """The planned actions with their holes filled where that can be told from here."""
-    return [realise(step.action, context) or step.action for step in steps]
+def realize_actions(steps: Sequence[PlannedStep], context: Context) -> list[str]:
+    """Return the planned actions, with their holes filled if an admissible action matches."""
+    return [realize(step.action, context) or step.action for step in steps]
 
 
-def planned_action(context: Context) -> str | None:
-    """The admissible action that the plan has next here, or None."""
+def find_planned_action(context: Context) -> str | None:
+    """Return the admissible action for the plan's next step, or None."""
     following = context.plan.next if context.plan else None
-    return realise(following.action, context) if following else None
+    return realize(following.action, context) if following else None

@@ -1,9 +1,8 @@
-"""Following a plan: which of its steps was run, whether it worked, and whether a skill was verified.
+"""Progress of a plan: which step ran, whether it worked, and whether a skill was verified.
 
-Pure functions on plans and steps. Whoever chose the action, what was planned and was run is a step of
-the plan; it is done when it did not fail, was not told that something else must come first, and its
-check holds in the state after. A skill is verified by its own criterion, whatever the policy says of
-itself.
+An action that matches the plan's next step counts as that step, whoever chose it. The step is completed if it did not
+fail, no unmet precondition was reported, and its check holds in the state after it. A skill is verified by its own
+success check, not by the policy's opinion.
 """
 
 from collections.abc import Mapping
@@ -16,32 +15,44 @@ from hardwon.runtime.interfaces.diagnosis import speaks_of_unmet
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import place
 
-from .plans import Plan, PlannedStep, realise
+from .plans import Plan, PlannedStep, realize
 
 
-def followed(plan: Plan | None, action: str) -> PlannedStep | None:
-    """The planned step that this action is, or None."""
+def find_followed_step(plan: Plan | None, action: str) -> PlannedStep | None:
+    """Return the plan's next step if the action matches it, or None."""
     following = plan.next if plan else None
     return following if following and matches(following.action, action) else None
 
 
-def advanced(plan: Plan, planned: PlannedStep, step: Step) -> tuple[Plan, str]:
-    """The plan after its next step was run; and what it did not bring about, where it did not fail otherwise."""
+def advance_plan(plan: Plan, planned: PlannedStep, step: Step) -> tuple[Plan, str]:
+    """Return the plan after its next step ran.
+
+    Returns:
+        The plan, and a description of a check that failed although the action succeeded; empty otherwise.
+    """
     met = _meets(planned.check, step.post, step.action)
-    told_off = place(step.pre) == place(step.post) and speaks_of_unmet(step.post.feedback)
-    after = plan.tried(step.action, done=step.diagnosis.success and met and not told_off)
+    is_unmet = place(step.pre) == place(step.post) and speaks_of_unmet(step.post.feedback)
+    after = plan.tried(step.action, done=step.diagnosis.success and met and not is_unmet)
     missed = f"`{step.action}` did not bring about what was planned" if step.diagnosis.success and not met else ""
     return after, missed
 
 
-def verdicts(plan: Plan, state: State, known: Mapping[str, bool], *, going_on: Plan | None = None) -> dict[str, bool]:
-    """`known`, and the verdict on every skill and remedy that was begun and is not gone on with.
+def judge_skills(
+    plan: Plan, state: State, earlier: Mapping[str, bool], *, continued_by: Plan | None = None
+) -> dict[str, bool]:
+    """Return the verdicts on all skills and remedies that were started and have ended.
 
-    It is verified when its last step was done, that is with its criterion met, or the criterion holds
-    in the end. One failure in an episode outweighs successes.
+    An item is verified if its last step was completed or its success check holds in `state`. One failure in an episode
+    outweighs successes.
+
+    Args:
+        plan: The plan that the items belong to.
+        state: The state after the last step.
+        earlier: Earlier verdicts of the episode.
+        continued_by: The revised plan, if there is one. Items that it continues get no verdict yet.
     """
-    judged = dict(known)
-    kept = {step.number for step in going_on.open} if going_on else set()
+    judged = dict(earlier)
+    kept = {step.number for step in continued_by.open} if continued_by else set()
     for item_id in plan.item_ids:
         steps = [step for step in plan.steps if step.item_id == item_id]
         last = steps[-1]
@@ -52,10 +63,10 @@ def verdicts(plan: Plan, state: State, known: Mapping[str, bool], *, going_on: P
     return judged
 
 
-def cannot_go_on(context: Context) -> str | None:
-    """Why the next step of the plan cannot be taken here, or None."""
+def explain_dead_end(context: Context) -> str | None:
+    """Return why the plan's next step is impossible in this state, or None."""
     following = context.plan.next if context.plan else None
-    if following is None or not context.actions or realise(following.action, context) is not None:
+    if following is None or not context.actions or realize(following.action, context) is not None:
         return None
     return f"`{following.action}`, which was planned, cannot be done here"
 

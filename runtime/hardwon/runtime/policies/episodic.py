@@ -11,7 +11,7 @@ from typing import Literal
 from hardwon.memory import Estimate
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Decision
-from hardwon.runtime.planning.plans import planned_action
+from hardwon.runtime.planning.plans import find_planned_action
 
 EXPLORE = (0.5, 0.05, 100)
 """Chance of a random action while learning: from, to, over so many episodes."""
@@ -115,7 +115,7 @@ def _least_tried(context: Context, actions: list[str]) -> list[str]:
 
 def _planned(context: Context, candidates: list[str]) -> str | None:
     """What the plan has next, unless another candidate is clearly better; see CLEARLY."""
-    planned = planned_action(context)
+    planned = find_planned_action(context)
     if planned is None:
         return None
     estimates = context.recollection.estimates

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from hardwon.memory import Item
 from hardwon.memory.errors import UnknownName
-from hardwon.runtime.guidance.base import Guidance, Hint, proposed, recalling
+from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint, replace_recollection
 from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.trainers.config.schema import GateConfig
 from hardwon.trainers.engines.base import Engine
@@ -175,7 +175,7 @@ class GatedGuidance:
             elif judged.answer == "accept":
                 kept.append(hit)
         left = replace(context.recollection, items=tuple(kept))
-        hint = await proposed(self._inner, recalling(context, left))
+        hint = await apropose_hint(self._inner, replace_recollection(context, left))
         if not spent.calls:
             return hint
         return replace(hint or Hint(""), usage=(hint or Hint("")).usage + spent)
