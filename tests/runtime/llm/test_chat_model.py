@@ -168,5 +168,5 @@ def test_a_setting_that_cannot_work_is_refused(wrong):
 
 
 def test_something_that_is_no_model_is_refused():
-    with pytest.raises(ConfigError, match="give a LangChain chat model"):
+    with pytest.raises(ConfigError, match="pass a LangChain chat model"):
         ChatPolicy(3)  # type: ignore[arg-type]

@@ -126,7 +126,7 @@ def test_three_operations_are_carried_out(extract):
     """systems.md §5: at most 3."""
     found = extract(WON, *[rule()] * 5)
     assert len(found) == 3
-    assert found.rejected == ("only 3 operations are carried out",) * 2
+    assert found.rejected == ("at most 3 operations are allowed",) * 2
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_long_episode_is_read_in_part(extract):
 
 def test_without_an_answer_it_says_so(scripted):
     """With what it cost."""
-    with pytest.raises(PolicyFailure, match=r"Scripted gave no usable operations: .* Look at the model") as raised:
+    with pytest.raises(PolicyFailure, match=r"Scripted gave no usable operations: .* Check the model") as raised:
         ChatExtractor(scripted("nothing", "no")).extract(WON, ())
     assert raised.value.usage.calls == 2  # type: ignore[attr-defined]
 

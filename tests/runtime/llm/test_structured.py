@@ -105,5 +105,5 @@ def test_tokens_are_counted(scripted):
 
 def test_what_is_no_model_is_refused():
     """With what to give instead."""
-    with pytest.raises(ConfigError, match="give a LangChain chat model"):
+    with pytest.raises(ConfigError, match="pass a LangChain chat model"):
         StructuredModel(3)  # type: ignore[arg-type]

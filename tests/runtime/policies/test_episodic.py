@@ -10,7 +10,7 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Policy
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.plans import Plan, PlannedStep
-from hardwon.runtime.policies.episodic import CLEARLY, EXPLORE, EpisodicPolicy, RandomPolicy, exploration
+from hardwon.runtime.policies.episodic import EXPLORE, MARGIN, EpisodicPolicy, RandomPolicy, compute_exploration_rate
 
 HALL = State("You are in the hall.")
 
@@ -72,14 +72,14 @@ def test_the_untried_is_tried_first_while_learning():
 def test_exploration_fades():
     """From EXPLORE's first to its second number over its third."""
     first, last, over = EXPLORE
-    assert exploration(0) == first
-    assert exploration(over // 2) == pytest.approx((first + last) / 2)
-    assert exploration(over) == pytest.approx(last)
-    assert exploration(10 * over) == last
+    assert compute_exploration_rate(0) == first
+    assert compute_exploration_rate(over // 2) == pytest.approx((first + last) / 2)
+    assert compute_exploration_rate(over) == pytest.approx(last)
+    assert compute_exploration_rate(10 * over) == last
 
 
 def test_it_explores_while_learning_only():
-    """With the chance that exploration() says, and says so."""
+    """With the chance that compute_exploration_rate() says, and says so."""
     runs = [EpisodicPolicy().decide(asked(seed=n, learning=True, episode=0)) for n in range(200)]
     explored = [run for run in runs if run.why.get("explored")]
     assert 60 < len(explored) < 140
@@ -157,7 +157,7 @@ def planned(*actions):
 
 def test_it_does_what_is_planned():
     """Though another action is somewhat better; and it says so."""
-    margin, _ = CLEARLY
+    margin, _ = MARGIN
     values = {"go": 0.1 + margin, "stay": 0.1}
     assert choose(values=values) == "go"
     decision = EpisodicPolicy().decide(asked(values, plan=planned("stay", "go")))
@@ -165,8 +165,8 @@ def test_it_does_what_is_planned():
 
 
 def test_what_is_clearly_better_comes_before_the_plan():
-    """By CLEARLY's margin, on evidence of so many steps."""
-    margin, evidence = CLEARLY
+    """By MARGIN's margin, on evidence of so many steps."""
+    margin, evidence = MARGIN
     values = {"go": 0.11 + margin, "stay": 0.1}
     assert choose(values=values, plan=planned("stay")) == "go"
     little = {"go": Estimate(0.9, n=evidence - 1), "stay": Estimate(0.1)}

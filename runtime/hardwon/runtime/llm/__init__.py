@@ -1,1 +1,1 @@
-"""Call chat models, build their prompts, and read their answers."""
+"""Chat models: clients, prompts, structured answers, and the extractor."""

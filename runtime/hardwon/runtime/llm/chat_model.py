@@ -1,6 +1,6 @@
-"""A chat model by its name, calls that can be left, and what its provider raises, in our words.
+"""Chat models by name, calls that can be abandoned, and readable errors of providers.
 
-LangChain is imported when a model is made, not before.
+LangChain is imported when a model is created.
 """
 
 import asyncio
@@ -20,62 +20,75 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 MAX_PAUSE_S = 30.0
-"""The longest pause after an error, whatever the provider asks for."""
+"""Maximum pause after an error in seconds, whatever the provider requests."""
 PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 413, 422, 501})
-"""HTTP status codes that the same request would get again."""
+"""HTTP status codes that a repeated request would get again."""
 
-# ---- making the model
+# ---- creating a model
 
 
 def open_model(
     model: "BaseChatModel | str", temperature: float | None, timeout_s: float, settings: dict[str, Any]
 ) -> Any:
+    """Return a chat model for a model or its name.
+
+    Args:
+        model: A LangChain chat model, or a name such as `"openai:gpt-5"`.
+        temperature: The sampling temperature; None keeps the model's own.
+        timeout_s: Seconds for one request of a model given by name.
+        settings: Further settings of `init_chat_model`, for a model given by name.
+
+    Raises:
+        ConfigError: The model or a setting is invalid, or the API key is missing.
+        MissingExtra: A package that the model needs is not installed.
+        UnknownName: The provider is unknown.
+    """
     if isinstance(model, str):
-        return _by_name(model, {} if temperature is None else {"temperature": temperature}, timeout_s, settings)
+        return _open_by_name(model, {} if temperature is None else {"temperature": temperature}, timeout_s, settings)
     if not callable(getattr(model, "ainvoke", None)):
-        raise ConfigError(f"model is {model!r}; give a LangChain chat model or a name such as 'openai:gpt-5'.")
+        raise ConfigError(f"model is {model!r}; pass a LangChain chat model or a name such as 'openai:gpt-5'.")
     if settings:
-        raise ConfigError(f"{', '.join(settings)}: only a model given by name takes settings; set them on the model.")
+        raise ConfigError(f"{', '.join(settings)}: settings need a model given by name; set them on the model itself.")
     if temperature is None:
         return model
     if "temperature" not in type(model).model_fields:
-        raise ConfigError(f"{type(model).__name__} has no temperature; leave it out.")
+        raise ConfigError(f"{type(model).__name__} has no temperature; omit the setting.")
     return model.model_copy(update={"temperature": temperature})
 
 
-def _by_name(name: str, given: dict[str, Any], timeout_s: float, settings: dict[str, Any]) -> Any:
+def _open_by_name(name: str, defaults: dict[str, Any], timeout_s: float, settings: dict[str, Any]) -> Any:
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         raise MissingExtra.of("langchain", "chat") from error
     provider = name.partition(":")[0]
-    if provider in ("openai", "azure_openai", "anthropic"):  # whose clients would retry and wait by themselves
-        given = {"timeout": timeout_s, "max_retries": 0, **given}
+    if provider in ("openai", "azure_openai", "anthropic"):  # their clients would retry and wait on their own
+        defaults = {"timeout": timeout_s, "max_retries": 0, **defaults}
     try:
-        return init_chat_model(name, **{**given, **settings})
+        return init_chat_model(name, **{**defaults, **settings})
     except ImportError as error:
         package = re.search(r"pip install ([\w-]+)", str(error))
-        wanted = package[1] if package else f"langchain-{provider}"
-        raise MissingExtra(f"{name} needs {wanted}. Install it with: pip install {wanted}") from error
+        needed = package[1] if package else f"langchain-{provider}"
+        raise MissingExtra(f"{name} needs {needed}. Install it with: pip install {needed}") from error
     except Exception as error:
-        raise _worded(name, provider, error) from error
+        raise _explain_error(name, provider, error) from error
 
 
-def _worded(name: str, provider: str, error: Exception) -> Exception:
-    """What went wrong when the model was made, and the next step."""
-    told = _told(error)
-    if re.match(r"Unsupported provider|Unable to infer model provider", told):
-        known = re.search(r"providers(?: are)?: ([\w, ]+)", told)
-        return UnknownName.of("chat model provider", provider, known[1].split(", ") if known else ("openai",))
-    if re.search(r"(?i:credential|api[_ ]?key)|[A-Z]_TOKEN\b", told):
-        variable = re.search(r"\b[A-Z][A-Z0-9_]*_(?:KEY|TOKEN)\b", told)
+def _explain_error(name: str, provider: str, error: Exception) -> Exception:
+    """Return an error that names the problem with creating the model and the next step."""
+    message = _format_error(error)
+    if re.match(r"Unsupported provider|Unable to infer model provider", message):
+        providers = re.search(r"providers(?: are)?: ([\w, ]+)", message)
+        return UnknownName.of("chat model provider", provider, providers[1].split(", ") if providers else ("openai",))
+    if re.search(r"(?i:credential|api[_ ]?key)|[A-Z]_TOKEN\b", message):
+        variable = re.search(r"\b[A-Z][A-Z0-9_]*_(?:KEY|TOKEN)\b", message)
         needed = variable[0] if variable else f"{provider.upper()}_API_KEY"
         return ConfigError(f"{name} has no API key. Set {needed}, or pass api_key=...")
-    return ConfigError(f"{name} cannot be used: {told}")
+    return ConfigError(f"{name} cannot be used: {message}")
 
 
-def _told(error: Any) -> str:
-    """The error's words; of a pydantic error without the input, which may hold a key."""
+def _format_error(error: Any) -> str:
+    """Return the message of an error; for a pydantic error without the input, which may contain a key."""
     if not hasattr(error, "errors"):
         return str(error)
     parts = error.errors(include_input=False, include_url=False)
@@ -83,42 +96,55 @@ def _told(error: Any) -> str:
 
 
 def name_of(model: Any) -> str:
-    """What the model calls itself."""
+    """Return the name that the model reports, or that of its class."""
     return str(getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__)
 
 
 def usage_of(
-    message: Any, asked: Iterable[tuple[str, str]], answer: str, price: tuple[float, float]
+    message: Any, request: Iterable[tuple[str, str]], answer: str, price: tuple[float, float]
 ) -> tuple[Usage, bool]:
-    """The tokens of an answer and what they cost; and whether they are an estimate, of four characters each."""
-    told: Mapping[str, int] | None = getattr(message, "usage_metadata", None)
-    estimated = not told
-    if not told:
-        told = {"input_tokens": -(-sum(len(text) for _, text in asked) // 4), "output_tokens": -(-len(answer) // 4)}
-    prompt, completion = told["input_tokens"], told["output_tokens"]
+    """Return the tokens and cost of an answer, and whether they are estimated.
+
+    Args:
+        message: The model's message.
+        request: The messages of the request, as pairs of role and text.
+        answer: The text of the answer.
+        price: Prices in US dollars of a million prompt tokens and of a million completion tokens.
+
+    Returns:
+        The usage, and True if the provider reported no counts and four characters were taken as one token.
+    """
+    counts: Mapping[str, int] | None = getattr(message, "usage_metadata", None)
+    estimated = not counts
+    if not counts:
+        counts = {"input_tokens": -(-sum(len(text) for _, text in request) // 4), "output_tokens": -(-len(answer) // 4)}
+    prompt, completion = counts["input_tokens"], counts["output_tokens"]
     return Usage(prompt, completion, (prompt * price[0] + completion * price[1]) / 1e6), estimated
 
 
-# ---- calls that can be left
+# ---- calls that can be abandoned
 
 
 def awaits(model: Any) -> bool:
-    """Whether the model awaits by itself; else LangChain would call it in a thread that cannot be left."""
+    """Return whether the model has an asynchronous implementation of its own.
+
+    LangChain otherwise calls it in a thread that cannot be abandoned.
+    """
     from langchain_core.language_models import BaseChatModel
 
     return getattr(type(model), "_agenerate", None) is not BaseChatModel._agenerate
 
 
 def in_thread(call: Callable[[], Any]) -> "Future[Any]":
-    """The call in a daemon thread: one that hangs must not keep the process from ending."""
+    """Run a call in a daemon thread, so that a call that hangs does not keep the process alive."""
     future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # a late result must not find it cancelled
+    future.set_running_or_notify_cancel()  # it cannot be cancelled any more, so a late result can always be set
     variables = contextvars.copy_context()
 
     def work() -> None:
         try:
             future.set_result(variables.run(call))
-        except StopIteration:  # a scripted model that ran dry; futures cannot hold it
+        except StopIteration:  # from a scripted model without replies left; a future cannot hold this type
             future.set_exception(RuntimeError("the model raised StopIteration"))
         except BaseException as error:
             future.set_exception(error)
@@ -132,11 +158,12 @@ _loops_lock = threading.Lock()
 
 
 def in_own_loop(call: Coroutine[Any, Any, Any]) -> "Future[Any]":
-    """The call in an event loop of our own, one per process, in a daemon thread.
+    """Run a coroutine in our own event loop, one per process, in a daemon thread.
 
-    The connections of a provider's client belong to the loop that opened them: after a second
-    `asyncio.run` every pooled one would fail with "Event loop is closed".
+    The connections of a provider's client belong to the loop that opened them. After a second `asyncio.run` every
+    pooled connection would fail with "Event loop is closed".
     """
+    # Keyed by process: after a fork the parent's loop has no thread in the child.
     with _loops_lock:
         if (loop := _loops.get(os.getpid())) is None:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
@@ -144,17 +171,17 @@ def in_own_loop(call: Coroutine[Any, Any, Any]) -> "Future[Any]":
     return asyncio.run_coroutine_threadsafe(call, loop)
 
 
-# ---- errors of a provider
+# ---- errors of providers
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status code behind the error, if there is one."""
+    """Return the HTTP status code of an error, or None."""
     status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
     return status if isinstance(status, int) else None
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same request may well succeed later."""
+    """Return whether the same request may succeed later."""
     status = status_of(error)
     if status is not None:
         return status not in PERMANENT
@@ -164,7 +191,15 @@ def is_transient(error: Exception) -> bool:
 
 
 def pause_s(error: Exception, n: int, chance: random.Random) -> float:
-    """What the provider asks for, else half a second doubled with every error, give or take a half."""
+    """Return the seconds to wait before the next request.
+
+    The value is the provider's `retry-after`, or else 0.5 s doubled with every error and varied by up to half.
+
+    Args:
+        error: The provider's error.
+        n: The number of errors so far, from 1.
+        chance: The random generator for the variation.
+    """
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     try:
         return max(0.0, min(float(headers["retry-after"]), MAX_PAUSE_S))

@@ -1,11 +1,11 @@
-"""A chat model asked for an object of a given form, once, and once more where the answer has another form.
+"""A chat model that answers with a JSON object of a schema; an unusable answer is requested once more.
 
     answer = StructuredModel("openai:gpt-5").ask(schema, system, user, read)
     answer.value, answer.usage, answer.problem
 
-By the model's structured output where it has one, by words where it has none. What the object means
-is the caller's: `read` makes a value of it or raises ValueError with what is wrong. Nothing that a
-model or its provider does raises here: then there is no value, and `problem` says why.
+The model's structured output is used if it has one, and instructions in the prompt otherwise. The caller's `read`
+converts the object or raises ValueError with the problem. Errors of the model or its provider are not raised: the
+answer then has no value, and `problem` names the reason.
 """
 
 import json
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 REQUESTS = 2
-"""The first, and one repair."""
+"""Number of requests: the first one and one repair."""
 MAX_ANSWER = 50_000
-"""Characters of an answer that are read."""
+"""Number of characters of an answer that are parsed."""
 _MAX_OBJECTS = 50
 _THOUGHT = re.compile(r"^.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.S | re.I)
 
@@ -34,16 +34,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What came of asking."""
+    """The result of a request."""
 
     value: T | None
     usage: Usage
     problem: str = ""
-    """Why there is no value."""
+    """Why there is no value; empty if there is one."""
 
 
 class StructuredModel:
-    """A chat model, or the name of one, that is asked for objects."""
+    """A chat model, or the name of one, that answers with objects."""
 
     def __init__(
         self,
@@ -53,7 +53,14 @@ class StructuredModel:
         price_usd_per_million: tuple[float, float] | None = None,
         **settings: Any,
     ) -> None:
-        """`timeout_s` is for one request; `settings` go to `init_chat_model` with a name."""
+        """Create the client of a model.
+
+        Args:
+            model: A LangChain chat model or its name, such as `"openai:gpt-5"`.
+            timeout_s: Seconds for one request.
+            price_usd_per_million: Prices of a million prompt tokens and of a million completion tokens.
+            settings: Further settings of `init_chat_model`, for a model given by name.
+        """
         self._model = open_model(model, None, timeout_s, settings)
         self._timeout_s = timeout_s
         self._price = price_usd_per_million or (0.0, 0.0)
@@ -63,43 +70,51 @@ class StructuredModel:
     def ask(
         self, schema: Mapping[str, Any], system: str, user: str, read: Callable[[Mapping[str, Any]], T]
     ) -> Answer[T]:
-        """The value that `read` made of the answer, or why there is none."""
-        usage, problem, asked = Usage(), "", user
+        """Return the value that `read` makes of the answer, or the reason why there is none.
+
+        Args:
+            schema: A JSON schema of an object.
+            system: The system message.
+            user: The user message.
+            read: Converts the object, or raises ValueError with the problem.
+        """
+        usage, problem, question = Usage(), "", user
         for _ in range(REQUESTS):
-            messages = [("system", system), ("user", asked)]
+            messages = [("system", system), ("user", question)]
             reply = self._request(schema, messages)
             usage += Usage(calls=1)
             if isinstance(reply, Exception):
-                problem = _told(reply, self._timeout_s)
+                problem = _format_error(reply, self._timeout_s)
                 if status_of(reply) in PERMANENT and self._by_words:
                     break
+                # The provider may reject the schema, so the repair describes it in words.
                 self._by_words = self._by_words or status_of(reply) in PERMANENT
                 continue
             parsed, message = reply
-            answer = _text(message)
+            answer = _extract_text(message)
             usage += usage_of(message, messages, answer, self._price)[0]
             problem = "it is not an object of the form that was asked for"
-            for found in _objects(parsed, message, answer, schema["required"]):
+            for value in _find_objects(parsed, message, answer, schema["required"]):
                 try:
-                    return Answer(read(found), usage)
+                    return Answer(read(value), usage)
                 except ValueError as error:
                     problem = str(error)
-            asked = f"{user}\n\n{_repair(schema, answer, problem)}"
+            question = f"{user}\n\n{_build_repair(schema, answer, problem)}"
         return Answer(None, usage, problem)
 
     def _request(self, schema: Mapping[str, Any], messages: list[tuple[str, str]]) -> Any:
-        """(parsed object or None, message), or the exception that came instead."""
+        """Return (parsed object or None, message), or the exception of the request."""
         try:
-            model = self._constrained(schema)
+            model = self._constrain(schema)
             if model is None:
                 system, user = messages
-                model, messages = self._model, [system, (user[0], f"{user[1]}\n\n{_form(schema)}")]
+                model, messages = self._model, [system, (user[0], f"{user[1]}\n\n{_describe_form(schema)}")]
             reply = in_thread(lambda: model.invoke(messages)).result(self._timeout_s)
         except Exception as error:
             return error
         return (reply.get("parsed"), reply["raw"]) if isinstance(reply, dict) else (None, reply)
 
-    def _constrained(self, schema: Mapping[str, Any]) -> Any:
+    def _constrain(self, schema: Mapping[str, Any]) -> Any:
         if not self._by_words:
             try:
                 return self._model.with_structured_output(dict(schema), include_raw=True)
@@ -108,22 +123,29 @@ class StructuredModel:
         return None
 
 
-def _form(schema: Mapping[str, Any]) -> str:
+def _describe_form(schema: Mapping[str, Any]) -> str:
     return f"Answer with one JSON object of this schema and nothing else:\n{json.dumps(schema)}"
 
 
-def _repair(schema: Mapping[str, Any], answer: str, problem: str) -> str:
-    said = prompts.block("answer", answer or "(empty)", 2_000)
-    return f"Your last answer was:\n{said}\n\nIt cannot be used: {prompts.clean(problem, 300)}.\n\n{_form(schema)}"
+def _build_repair(schema: Mapping[str, Any], answer: str, problem: str) -> str:
+    block = prompts.block("answer", answer or "(empty)", 2_000)
+    request = f"It cannot be used: {prompts.clean(problem, 300)}.\n\n{_describe_form(schema)}"
+    return f"Your last answer was:\n{block}\n\n{request}"
 
 
-def _objects(parsed: Any, message: Any, answer: str, required: list[str]) -> Iterator[Mapping[str, Any]]:
-    """The objects in an answer that have what is required: parsed, a tool call's, in the text."""
-    found = [parsed, *(call["args"] for call in getattr(message, "tool_calls", None) or ()), *_in_text(answer)]
-    yield from (one for one in found if isinstance(one, Mapping) and all(name in one for name in required))
+def _find_objects(parsed: Any, message: Any, answer: str, required: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects with all required keys: the parsed one, those of tool calls, and those in the text."""
+    candidates = [
+        parsed,
+        *(call["args"] for call in getattr(message, "tool_calls", None) or ()),
+        *_find_in_text(answer),
+    ]
+    for value in candidates:
+        if isinstance(value, Mapping) and all(name in value for name in required):
+            yield value
 
 
-def _in_text(text: str) -> Iterator[Any]:
+def _find_in_text(text: str) -> Iterator[Any]:
     decoder, at = json.JSONDecoder(), text.find("{")
     for _ in range(_MAX_OBJECTS):
         if at < 0:
@@ -137,14 +159,14 @@ def _in_text(text: str) -> Iterator[Any]:
         at = text.find("{", end)
 
 
-def _text(message: Any) -> str:
+def _extract_text(message: Any) -> str:
     text = _THOUGHT.sub("", str(message.text))[:MAX_ANSWER]
     for call in getattr(message, "tool_calls", None) or ():
         text = text or json.dumps(call["args"], default=str)[:MAX_ANSWER]
     return text.encode("utf-8", "ignore").decode()
 
 
-def _told(error: Exception, timeout_s: float) -> str:
+def _format_error(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
     return f"{type(error).__name__}: {prompts.clean(str(error), 300)}"

@@ -1,1 +1,1 @@
-"""Choose an action: from past returns, or with a chat model."""
+"""Policies, which choose the next action: episodic, random, and by a chat model."""

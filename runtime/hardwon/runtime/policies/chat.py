@@ -1,13 +1,15 @@
-"""The policy that asks a chat model: any LangChain chat model, or a name such as "openai:gpt-5".
+"""A policy that uses a chat model: any LangChain chat model, or a name such as "openai:gpt-5".
 
     ChatPolicy("openai:gpt-5", price_usd_per_million=(1.25, 10.0))
     ChatPolicy("openai:tiny", base_url="http://localhost:8000/v1", api_key="none", structured="choice")
 
-One answer is one action. An answer that is none is shown to the model again with a numbered list,
-constrained to that list where the model can be; what hangs, fails or declines is asked again, and
-after `max_retries` a `PolicyFailure` says what was seen. `_conversation` holds all of that and asks
-nobody: it yields requests, which `decide` answers in a thread and `adecide` awaits. What is said
-and how answers are read is in `prompts`. LangChain is imported when the first policy is made.
+One answer is one action. After an unusable answer the model gets it back with a numbered list, and its output is
+constrained to that list if the model supports it. Timeouts, errors and refusals are retried. After `max_retries` a
+`PolicyFailure` summarizes what happened.
+
+`_conversation` contains all of this logic without calling a model: it yields requests, which `decide` answers in a
+thread and `adecide` awaits. Prompts and the parsing of answers are in `llm.prompts`. LangChain is imported when the
+first policy is created.
 """
 
 import asyncio
@@ -42,28 +44,29 @@ if TYPE_CHECKING:
 Structured = Literal["auto", "choice", "never"]
 
 MAX_ANSWER = 20_000
-"""Characters of an answer that are read."""
+"""Number of characters of an answer that are parsed."""
 MAX_WHY = 500
-"""Characters of an answer that are kept with the decision."""
+"""Number of characters of an answer that are recorded with the decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request to the model; `only` are the answers allowed, where the model can be constrained."""
+    """One request to the model."""
 
     messages: tuple[tuple[str, str], ...]
     only: tuple[str, ...] = ()
+    """The allowed answers, if the model's output can be constrained; empty for no constraint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait before the next request."""
+    """A wait before the next request."""
 
     seconds: float
 
 
 Reply = Any
-"""A message, the exception that came instead, or None after a pause."""
+"""A message, an exception in its place, or None after a pause."""
 Conversation = Generator[Ask | Pause, Reply, Decision]
 
 
@@ -86,29 +89,41 @@ class ChatPolicy:
         sleep: Callable[[float], None] | None = None,
         **settings: Any,
     ) -> None:
-        """`model` is a chat model, or a name for `init_chat_model`, which also gets `settings`.
+        """Create a policy.
 
-        temperature: None keeps the model's own.
-        max_retries: requests of one decision after the first, repairs included.
-        timeout_s: for one request, enforced even when the model ignores it.
-        history: how many of the last steps are told.
-        price_usd_per_million: of prompt tokens and of completion tokens.
-        structured: how a repair is constrained: "auto" by the model's structured output, where it
-            has one; "choice" by vLLM's `structured_outputs`; "never" by words only.
-        sleep: replaces the pauses after a provider's error.
+        Args:
+            model: A LangChain chat model, or a name for `init_chat_model`, which also gets `settings`.
+            temperature: The sampling temperature; None keeps the model's own.
+            max_retries: The number of requests per decision after the first one, including repairs.
+            timeout_s: Seconds for one request, enforced even if the model ignores it.
+            history: The number of recent steps in the prompt.
+            price_usd_per_million: Prices of a million prompt tokens and of a million completion tokens.
+            instructions: Text that is appended to the system prompt.
+            structured: How a repair is constrained: `"auto"` uses the model's structured output if it has one,
+                `"choice"` uses vLLM's `structured_outputs`, and `"never"` uses instructions only.
+            sleep: Replaces the pauses after a provider's error.
+            settings: Further settings of `init_chat_model`, for a model given by name.
+
+        Raises:
+            ConfigError: A setting is out of range, or the model cannot be created.
+            MissingExtra: A package that the model needs is not installed.
         """
-        _check(max_retries, timeout_s, history, price_usd_per_million, structured)
+        _check_settings(max_retries, timeout_s, history, price_usd_per_million, structured)
         self._model = open_model(model, temperature, timeout_s, settings)
         self._max_retries, self._timeout_s, self._history = max_retries, timeout_s, history
         self._price, self._instructions = price_usd_per_million or (0.0, 0.0), instructions
         self._structured: Structured = structured
         self._sleep = sleep
-        self._jitter = random.Random()  # not the episode's: a slow provider must not change it
+        self._jitter = random.Random()  # not the episode's generator: a slow provider must not change the episode
         self._by_name = isinstance(model, str)
         self.name = model if isinstance(model, str) else name_of(model)
 
     def decide(self, context: Context) -> Decision:
-        """The action the model chose; `PolicyFailure`, with `usage`, when it gave none."""
+        """Return the action that the model chooses.
+
+        Raises:
+            PolicyFailure: The model gave no usable action. The error's `usage` has the cost.
+        """
         conversation = self._conversation(context)
         request = _advance(conversation, None)
         while not isinstance(request, Decision):
@@ -116,47 +131,50 @@ class ChatPolicy:
         return request
 
     async def adecide(self, context: Context) -> Decision:
-        """The same, awaited."""
+        """Return the action that the model chooses, awaiting it; see `decide`."""
         conversation = self._conversation(context)
         request = _advance(conversation, None)
         while not isinstance(request, Decision):
             request = _advance(conversation, await self._aserve(request))
         return request
 
-    # ---- one decision, whoever answers
+    # ---- one decision, independent of how requests are answered
 
     def _conversation(self, context: Context) -> Conversation:
         only, tally = prompts.choices(context), _Tally(self._price)
-        ask, last = self._ask(context, prompts.turn_prompt(context, history=self._history)), ""
+        ask, last = self._build_ask(context, prompts.turn_prompt(context, history=self._history)), ""
         constrain = only
         while tally.attempts <= self._max_retries:
             tally.attempts += 1
             tally.usage += Usage(calls=1)
             reply = yield ask
             if isinstance(reply, Exception):
-                if self._unsupported(reply, ask):
-                    tally.saw(type(reply).__name__, str(reply))
+                if self._is_unsupported(reply, ask):
+                    tally.add_problem(type(reply).__name__, str(reply))
                     constrain, ask = (), replace(ask, only=())
                 elif not (yield from self._wait(reply, tally)):
                     break
                 continue
             answer = tally.count(ask, reply)
-            action, problem = _read(reply, answer, context, only)
+            action, problem = _parse_answer(reply, answer, context, only)
             if action is not None:
-                return self._decision(action, answer, tally)
-            tally.saw(problem, answer)
+                return self._build_decision(action, answer, tally)
+            tally.add_problem(problem, answer)
             last, tally.repairing = answer or last, True
-            ask = replace(self._ask(context, prompts.repair_prompt(context, answer, problem)), only=constrain)
-        if (action := self._last_resort(last, context, only)) is not None:
-            return self._decision(action, last, tally, nearest=True)
-        raise self._failure(tally)
+            ask = replace(self._build_ask(context, prompts.repair_prompt(context, answer, problem)), only=constrain)
+        if (action := self._find_nearest(last, context, only)) is not None:
+            return self._build_decision(action, last, tally, nearest=True)
+        raise self._build_failure(tally)
 
-    def _ask(self, context: Context, text: str) -> Ask:
+    def _build_ask(self, context: Context, text: str) -> Ask:
         system = prompts.system_prompt(context.state.task, self._instructions, context.manual)
         return Ask((("system", system), ("user", text)))
 
-    def _unsupported(self, error: Exception, ask: Ask) -> bool:
-        """Whether it is the constraint that the provider does not take; then it is asked without."""
+    def _is_unsupported(self, error: Exception, ask: Ask) -> bool:
+        """Return whether the provider may have rejected the output constraint.
+
+        The request is then repeated without it.
+        """
         if not ask.only or is_transient(error):
             return False
         if status_of(error) in PERMANENT or isinstance(error, (NotImplementedError, TypeError)):
@@ -164,11 +182,11 @@ class ChatPolicy:
         return True
 
     def _wait(self, error: Exception, tally: "_Tally") -> Generator[Pause, Reply, bool]:
-        """Note the error and pause; False when asking again is no use."""
+        """Record an error and pause; return False if a retry is useless."""
         if isinstance(error, TimeoutError):
-            tally.saw(f"no answer within {self._timeout_s:g} s", "")
+            tally.add_problem(f"no answer within {self._timeout_s:g} s", "")
             return True
-        tally.saw(type(error).__name__, str(error))
+        tally.add_problem(type(error).__name__, str(error))
         if status_of(error) in PERMANENT:
             return False
         if tally.attempts <= self._max_retries:
@@ -176,23 +194,23 @@ class ChatPolicy:
             yield Pause(pause_s(error, tally.errors, self._jitter))
         return True
 
-    def _last_resort(self, answer: str, context: Context, only: tuple[str, ...]) -> str | None:
-        if prompts.refused(answer, context.forbidden) is not None:
+    def _find_nearest(self, answer: str, context: Context, only: tuple[str, ...]) -> str | None:
+        if prompts.find_refused(answer, context.forbidden) is not None:
             return None
-        return prompts.nearest(answer, only, context.forbidden)
+        return prompts.find_nearest(answer, only, context.forbidden)
 
-    def _decision(self, action: str, answer: str, tally: "_Tally", *, nearest: bool = False) -> Decision:
+    def _build_decision(self, action: str, answer: str, tally: "_Tally", *, nearest: bool = False) -> Decision:
         why = {"answer": answer[:MAX_WHY], "repaired": tally.repairing, "attempts": tally.attempts}
         why |= {"nearest": True} if nearest else {}
         why |= {"tokens_estimated": True} if tally.estimated else {}
         return Decision(action, why, tally.usage)
 
-    def _failure(self, tally: "_Tally") -> PolicyFailure:
+    def _build_failure(self, tally: "_Tally") -> PolicyFailure:
         failure = PolicyFailure(
             f"{self.name} gave no usable action in {tally.attempts} of at most {self._max_retries + 1} requests: "
-            f"{tally.summary()}. Look at the model and its key, or raise max_retries or timeout_s."
+            f"{tally.summary()}. Check the model and its API key, or increase max_retries or timeout_s."
         )
-        failure.usage = tally.usage  # type: ignore[attr-defined]  # kept by pickle: it is in __dict__
+        failure.usage = tally.usage  # type: ignore[attr-defined]  # pickle keeps it, because it is in __dict__
         return failure
 
     # ---- answering a request
@@ -202,9 +220,9 @@ class ChatPolicy:
             (self._sleep or time.sleep)(request.seconds)
             return None
         try:
-            model = self._constrained(request.only)
-            return _message(in_thread(lambda: model.invoke(list(request.messages))).result(self._timeout_s))
-        except Exception as error:
+            model = self._constrain(request.only)
+            return _get_message(in_thread(lambda: model.invoke(list(request.messages))).result(self._timeout_s))
+        except Exception as error:  # the conversation decides whether to retry
             return error
 
     async def _aserve(self, request: Ask | Pause) -> Reply:
@@ -213,25 +231,25 @@ class ChatPolicy:
             return self._sleep(request.seconds) if self._sleep else None
         messages = list(request.messages)
         try:
-            model = self._constrained(request.only)
-            if not awaits(self._model):
+            model = self._constrain(request.only)
+            if not awaits(self._model):  # LangChain's fallback thread could not be abandoned after a timeout
                 waiting: Any = asyncio.wrap_future(in_thread(lambda: model.invoke(messages)))
-            elif self._by_name:
+            elif self._by_name:  # a client of our own, whose connections belong to our own loop
                 waiting = asyncio.wrap_future(in_own_loop(model.ainvoke(messages)))
             else:
                 waiting = model.ainvoke(messages)
-            return _message(await asyncio.wait_for(waiting, self._timeout_s))
-        except Exception as error:
+            return _get_message(await asyncio.wait_for(waiting, self._timeout_s))
+        except Exception as error:  # the conversation decides whether to retry
             return error
 
-    def _constrained(self, only: tuple[str, ...]) -> Any:
+    def _constrain(self, only: tuple[str, ...]) -> Any:
         if not only or self._structured == "never":
             return self._model
         try:
             if self._structured == "choice":
                 extra = dict(getattr(self._model, "extra_body", None) or {})
                 return self._model.bind(extra_body=extra | {"structured_outputs": {"choice": list(only)}})
-            return self._model.with_structured_output(_schema(only), include_raw=True)
+            return self._model.with_structured_output(_build_schema(only), include_raw=True)
         except (NotImplementedError, AttributeError):
             self._structured = "never"
             return self._model
@@ -239,7 +257,7 @@ class ChatPolicy:
 
 @dataclass(slots=True)
 class _Tally:
-    """What one decision has cost and seen so far."""
+    """Cost and problems of one decision so far."""
 
     price: tuple[float, float]
     attempts: int = 0
@@ -247,29 +265,32 @@ class _Tally:
     repairing: bool = False
     estimated: bool = False
     usage: Usage = field(default_factory=Usage)
-    seen: Counter[str] = field(default_factory=Counter)
-    example: dict[str, str] = field(default_factory=dict)
+    problems: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
 
     def count(self, ask: Ask, message: "BaseMessage") -> str:
-        """The text of the answer, its tokens counted; estimated at four characters each when not told."""
-        answer = _text(message)[:MAX_ANSWER]
+        """Return the text of an answer and add its tokens to the usage.
+
+        If the provider reports no counts, four characters are taken as one token.
+        """
+        answer = _extract_text(message)[:MAX_ANSWER]
         used, estimated = usage_of(message, ask.messages, answer, self.price)
         self.usage += used
         self.estimated = self.estimated or estimated
         return answer
 
-    def saw(self, what: str, example: str) -> None:
-        """One more request that gave no action."""
-        self.seen[what] += 1
-        self.example[what] = prompts.clean(example, 200).strip()
+    def add_problem(self, problem: str, example: str) -> None:
+        """Record a request that gave no action."""
+        self.problems[problem] += 1
+        self.examples[problem] = prompts.clean(example, 200).strip()
 
     def summary(self) -> str:
-        """`2 × empty answer, 1 × not one of the admissible actions ('blah')`."""
-        shown = (
-            f"{n} × {what}" + (f" ({self.example[what]!r})" if self.example[what] else "")
-            for what, n in self.seen.items()
+        """Return a summary such as `2 × empty answer, 1 × not one of the admissible actions ('blah')`."""
+        parts = (
+            f"{n} × {problem}" + (f" ({self.examples[problem]!r})" if self.examples[problem] else "")
+            for problem, n in self.problems.items()
         )
-        return ", ".join(shown)
+        return ", ".join(parts)
 
 
 # ---- reading a message
@@ -278,38 +299,40 @@ _CHOICE = "choose_action"
 _DECLINED = {"content_filter", "refusal", "safety"}
 
 
-def _read(message: "BaseMessage", answer: str, context: Context, only: tuple[str, ...]) -> tuple[str | None, str]:
-    """The action in the answer; or None and what is wrong with it."""
-    if _declined(message):
+def _parse_answer(
+    message: "BaseMessage", answer: str, context: Context, only: tuple[str, ...]
+) -> tuple[str | None, str]:
+    """Return the action in an answer, or None and the problem with it."""
+    if _has_declined(message):
         return None, "the model declined to answer"
     if not answer.strip():
         return None, "the answer was empty"
     if context.actions:
         action = prompts.choose(answer, only)
-        taken = None if action is not None else prompts.refused(answer, context.forbidden)
+        refused = None if action is not None else prompts.find_refused(answer, context.forbidden)
     else:
         action = answer if getattr(message, "tool_calls", None) else prompts.free_action(answer)
-        taken = action if action in context.forbidden else None
-    if taken is not None:
+        refused = action if action in context.forbidden else None
+    if refused is not None:
         return None, "the action was refused in this step"
     if prompts.is_refusal(answer) and (action is None or not context.actions):
         return None, "the model declined to answer"
     return action, "" if action is not None else "it is not one action" + " of the list" * bool(context.actions)
 
 
-def _text(message: "BaseMessage") -> str:
-    """What was answered: the first tool call, else the text."""
+def _extract_text(message: "BaseMessage") -> str:
+    """Return the first tool call of a message as text, or else its text."""
     text = str(message.text)
     for call in getattr(message, "tool_calls", None) or ():
         arguments = call["args"]
         text = json.dumps(arguments) if call["name"] == _CHOICE else prompts.call_text(call["name"], arguments)
         break
-    return text.encode("utf-8", "ignore").decode()  # a lone surrogate could be neither stored nor sent
+    return text.encode("utf-8", "ignore").decode()  # a lone surrogate can be neither stored nor sent
 
 
-def _declined(message: "BaseMessage") -> bool:
-    told = message.response_metadata
-    reasons = {str(told.get(key, "")).lower() for key in ("finish_reason", "stop_reason")}
+def _has_declined(message: "BaseMessage") -> bool:
+    metadata = message.response_metadata
+    reasons = {str(metadata.get(key, "")).lower() for key in ("finish_reason", "stop_reason")}
     blocks = message.content if isinstance(message.content, list) else []
     return bool(
         message.additional_kwargs.get("refusal")
@@ -318,11 +341,11 @@ def _declined(message: "BaseMessage") -> bool:
     )
 
 
-def _message(reply: Any) -> Any:
-    return reply["raw"] if isinstance(reply, dict) else reply  # structured output gives raw and parsed
+def _get_message(reply: Any) -> Any:
+    return reply["raw"] if isinstance(reply, dict) else reply  # structured output also returns a parsed form
 
 
-def _schema(actions: tuple[str, ...]) -> dict[str, Any]:
+def _build_schema(actions: tuple[str, ...]) -> dict[str, Any]:
     return {
         "title": _CHOICE,
         "description": "The one action to take.",
@@ -333,11 +356,11 @@ def _schema(actions: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-# ---- small things
+# ---- helpers
 
 
 def _advance(conversation: Conversation, reply: Reply) -> Ask | Pause | Decision:
-    """The next request, or the decision that ends the conversation."""
+    """Return the next request, or the decision that ends the conversation."""
     try:
         return conversation.send(reply)
     except StopIteration as end:
@@ -345,14 +368,16 @@ def _advance(conversation: Conversation, reply: Reply) -> Ask | Pause | Decision
         return decision
 
 
-def _check(
+def _check_settings(
     max_retries: int, timeout_s: float, history: int, price: tuple[float, float] | None, structured: str
 ) -> None:
     if max_retries < 0 or history < 0:
-        raise ConfigError(f"max_retries is {max_retries}, history is {history}; both are 0 or more.")
+        raise ConfigError(f"max_retries is {max_retries} and history is {history}; use 0 or more for both.")
     if not timeout_s > 0:
-        raise ConfigError(f"timeout_s is {timeout_s}; it is a number of seconds above 0.")
+        raise ConfigError(f"timeout_s is {timeout_s}; use a number of seconds above 0.")
     if price is not None and (len(price) != 2 or min(price) < 0):
-        raise ConfigError(f"price_usd_per_million is {price}; give two prices: of prompt and of completion tokens.")
+        raise ConfigError(
+            f"price_usd_per_million is {price}; give two prices, for prompt tokens and for completion tokens."
+        )
     if structured not in ("auto", "choice", "never"):
         raise ConfigError(f"structured is {structured!r}; use 'auto', 'choice' or 'never'.")

@@ -1,7 +1,7 @@
-"""Episodic control: choose by the returns of similar past steps, with optimism for the untried.
+"""A policy without a language model: it chooses by the estimated returns of similar past steps.
 
-No language model. The value of an admissible action is the library's estimate; what failed in the
-same context earlier in this episode is not tried again. `RandomPolicy` is its control.
+The value of an admissible action is the library's estimate, with a bonus for actions that were rarely tried. Actions
+that failed in the same context of the episode are not repeated. `RandomPolicy` is the baseline.
 """
 
 import math
@@ -14,126 +14,138 @@ from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.planning.plans import find_planned_action
 
 EXPLORE = (0.5, 0.05, 100)
-"""Chance of a random action while learning: from, to, over so many episodes."""
+"""Probability of a random action while learning: its start, its end, and the episodes over which it falls."""
 OFTEN = 2
-"""Tries at this location after which a replan, or a loop that goes on, turns to what was tried less."""
+"""Tries of an action at this location after which trouble or a loop turns the policy to less tried actions."""
 WEAR = 0.1
-"""Taken off the value of an action, while frozen, for each time that it was taken at this location: in the episode if
-the library does not know it, since the last reward if it does. Returns tell what repeating an action is worth in the
-same state; where anything else changed meanwhile, a door or a lamp, the state is new to them and the place is not."""
+"""Penalty on an action's value, in frozen episodes, for each time that it was taken at this location.
+
+Tries since the last reward count if the library has an estimate of the action, otherwise all tries of the episode do.
+Estimates cover repetition in the same state. If a detail such as a door or a lamp changes, the state is new to them,
+and only the location shows the repetition.
+"""
 OPTIMISM = 0.1
-"""Added to the value of an action never tried in its context, while learning; falls with 1/sqrt(1 + n)."""
-
-
-CLEARLY = (0.2, 3)
-"""By how much another action's estimate must exceed that of the planned one, on how many steps at least, to leave
-the plan: a skill was verified as a whole, which the values of its single steps may not show."""
+"""Bonus on the value of an action while learning, scaled by 1/sqrt(1 + n) after n tries in its context."""
+MARGIN = (0.2, 3)
+"""How much another action's estimate must exceed that of the planned one to leave the plan, and on how many steps at
+least. A skill was verified as a whole, which the estimates of its single steps may not reflect."""
 
 
 class EpisodicPolicy:
-    """Takes the admissible action with the highest estimated return, or the one that a plan has next."""
+    """Chooses the admissible action with the highest estimated return, or the plan's next action."""
 
     name = "episodic"
     reads: Literal["values", "text"] = "values"
 
     def decide(self, context: Context) -> Decision:
-        """The next action; raises PolicyFailure where the environment lists no actions."""
+        """Return the next action.
+
+        Raises:
+            PolicyFailure: The environment lists no admissible actions.
+        """
         if not context.actions:
             raise PolicyFailure(
                 "EpisodicPolicy chooses among admissible actions and this environment lists none. "
                 "Use a chat model: --policy openai:MODEL."
             )
         estimates = context.recollection.estimates
-        open_actions = _not_forbidden(context)
+        open_actions = _list_allowed(context)
         candidates = [
             action
             for action in open_actions
-            if not context.working.failed(action, _estimate(estimates, action).context)
+            if not context.working.failed(action, _find_estimate(estimates, action).context)
         ] or open_actions
-        if (planned := _planned(context, candidates)) is not None:
-            return Decision(planned, {**_why(_estimate(estimates, planned), explored=False), "planned": True})
-        if context.learning and context.rng.random() < exploration(context.episode):
+        if (planned := _choose_planned(context, candidates)) is not None:
+            return Decision(
+                planned, {**_build_reasons(_find_estimate(estimates, planned), explored=False), "planned": True}
+            )
+        if context.learning and context.rng.random() < compute_exploration_rate(context.episode):
             chosen = context.rng.choice(candidates)
-            return Decision(chosen, _why(_estimate(estimates, chosen), explored=True))
+            return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=True))
         bonus = OPTIMISM if context.learning else 0.0
 
-        def worth(action: str) -> float:
-            known = _estimate(estimates, action)
-            worn = 0.0 if context.learning else WEAR * _tries(context, action, known)
-            return known.value - worn + bonus / math.sqrt(1 + known.tried) + 1e-6 * context.rng.random()
+        def score(action: str) -> float:
+            estimate = _find_estimate(estimates, action)
+            wear = 0.0 if context.learning else WEAR * _count_tries(context, action, estimate)
+            tie_break = 1e-6 * context.rng.random()
+            return estimate.value - wear + bonus / math.sqrt(1 + estimate.tried) + tie_break
 
-        chosen = max(candidates, key=worth)
-        if not context.learning and _is_circling(context, chosen):  # while learning, chance finds the way out
-            chosen = max(_least_tried(context, candidates), key=worth)
-        return Decision(chosen, _why(_estimate(estimates, chosen), explored=False))
+        chosen = max(candidates, key=score)
+        if not context.learning and _is_circling(context, chosen):  # while learning, exploration finds the way out
+            chosen = max(_select_least_tried(context, candidates), key=score)
+        return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=False))
 
     async def adecide(self, context: Context) -> Decision:
-        """The same; nothing is awaited."""
+        """Return the next action; nothing is awaited."""
         return self.decide(context)
 
 
 class RandomPolicy:
-    """Any admissible action: what chance alone reaches."""
+    """Chooses admissible actions at random, as a baseline."""
 
     name = "random"
     reads: Literal["values", "text"] = "values"
 
     def decide(self, context: Context) -> Decision:
-        """A random action that is not forbidden."""
+        """Return a random action that is not forbidden.
+
+        Raises:
+            PolicyFailure: The environment lists no admissible actions.
+        """
         if not context.actions:
             raise PolicyFailure("RandomPolicy needs an environment that lists admissible actions.")
-        return Decision(context.rng.choice(_not_forbidden(context)))
+        return Decision(context.rng.choice(_list_allowed(context)))
 
     async def adecide(self, context: Context) -> Decision:
-        """The same; nothing is awaited."""
+        """Return a random action; nothing is awaited."""
         return self.decide(context)
 
 
-def exploration(episode: int) -> float:
-    """Chance of a random action after so many episodes learnt from."""
+def compute_exploration_rate(episode: int) -> float:
+    """Return the probability of a random action after this number of recorded episodes."""
     start, end, over = EXPLORE
     return max(end, start - (start - end) * episode / over)
 
 
-def _tries(context: Context, action: str, known: Estimate) -> int:
-    """Return how often the action was taken at this location without bringing anything."""
+def _count_tries(context: Context, action: str, estimate: Estimate) -> int:
+    """Return how often the action was taken at this location without a gain."""
     working, state = context.working, context.state
-    return working.tries_since_gain(state, action) if known.n else working.tries_at(state, action)
+    return working.tries_since_gain(state, action) if estimate.n else working.tries_at(state, action)
 
 
 def _is_circling(context: Context, action: str) -> bool:
-    """Return whether the episode goes in circles and the action, taken here before, would go on with it."""
+    """Return whether the episode is in a loop that this action, already taken here, would continue."""
     loop = bool(context.history) and context.history[-1].diagnosis.loop
     return bool(context.replan or loop) and context.working.tries_at(context.state, action) >= OFTEN
 
 
-def _least_tried(context: Context, actions: list[str]) -> list[str]:
-    """Of these actions, those taken least often at this location: a way out of a circle."""
+def _select_least_tried(context: Context, actions: list[str]) -> list[str]:
+    """Return the actions taken least often at this location, as a way out of a loop."""
     tries = {action: context.working.tries_at(context.state, action) for action in actions}
     return [action for action in actions if tries[action] == min(tries.values())]
 
 
-def _planned(context: Context, candidates: list[str]) -> str | None:
-    """What the plan has next, unless another candidate is clearly better; see CLEARLY."""
+def _choose_planned(context: Context, candidates: list[str]) -> str | None:
+    """Return the plan's next action, unless another candidate is clearly better; see `MARGIN`."""
     planned = find_planned_action(context)
     if planned is None:
         return None
     estimates = context.recollection.estimates
-    margin, evidence = CLEARLY
-    others = (_estimate(estimates, action) for action in candidates if action != planned)
-    best = max((known.value for known in others if known.n >= evidence), default=-math.inf)
-    return planned if best <= _estimate(estimates, planned).value + margin else None
+    margin, evidence = MARGIN
+    alternatives = (_find_estimate(estimates, action) for action in candidates if action != planned)
+    best = max((estimate.value for estimate in alternatives if estimate.n >= evidence), default=-math.inf)
+    return planned if best <= _find_estimate(estimates, planned).value + margin else None
 
 
-def _not_forbidden(context: Context) -> list[str]:
+def _list_allowed(context: Context) -> list[str]:
     return [action for action in context.actions if action not in context.forbidden] or list(context.actions)
 
 
-def _estimate(estimates: Mapping[str, Estimate], action: str) -> Estimate:
+def _find_estimate(estimates: Mapping[str, Estimate], action: str) -> Estimate:
     return estimates.get(action) or Estimate(0.0)
 
 
-def _why(known: Estimate, *, explored: bool) -> dict[str, object]:
+def _build_reasons(estimate: Estimate, *, explored: bool) -> dict[str, object]:
     if explored:
         return {"explored": True}
-    return {"value": round(known.value, 4), "n": known.n, "key": known.key, "like": list(known.steps)}
+    return {"value": round(estimate.value, 4), "n": estimate.n, "key": estimate.key, "like": list(estimate.steps)}
