@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.runtime.environments.babyai import ACTIONS, BabyAI, levels, view
+from hardwon.runtime.environments.babyai import ACTIONS, BabyAI, iter_visible, levels
 from hardwon.runtime.interfaces.types import Environment
 
 pytest.importorskip("minigrid")
@@ -194,7 +194,7 @@ def test_the_shipped_bot_solves_it_by_our_actions_and_we_see_what_minigrid_sees(
             for j in range(7)
             if visible[i, j] and grid.get(i, j) is not None and (i, j) != (3, 6)
         }
-        assert {(ahead, right, thing.encode()) for ahead, right, thing in view(world)} == expected
+        assert {(ahead, right, thing.encode()) for ahead, right, thing in iter_visible(world)} == expected
     assert (reward, info["success"], info["lost"], info["score"]) == (1.0, True, False, 1.0)
 
 

@@ -87,7 +87,7 @@ def test_a_broken_environment_is_closed_and_not_called_again(watched):
     with pytest.raises(EnvironmentCrashed):
         watched.step("raise")
     assert watched.inner.closed.wait(5)
-    with pytest.raises(EnvironmentCrashed, match=r"out of order.*go on with a clone\(\)"):
+    with pytest.raises(EnvironmentCrashed, match=r"out of order.*continue with a clone\(\)"):
         watched.reset()
 
 

@@ -1,8 +1,8 @@
-"""Worlds behind one protocol; see `hardwon.runtime.interfaces.types.Environment`.
+"""Environments behind one protocol; see `hardwon.runtime.interfaces.types.Environment`.
 
     environment = open_environment("textworld", game="coin", params="numLocations=5")
 
-Names are looked up here; a world's packages are imported when one is opened.
+The packages of an environment are imported only when it is opened.
 """
 
 from collections.abc import Callable
@@ -12,83 +12,90 @@ from importlib.util import find_spec
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.runtime.interfaces.types import Environment
 
-from .own import open_own
+from .own import open_custom
 
 
-def _textworld(game: str | None, params: str) -> Environment:
+def _open_textworld(game: str | None, params: str) -> Environment:
     from .textworld import TextWorldExpress
 
     return TextWorldExpress(game or "mapreader", params)
 
 
-def _babyai(game: str | None, params: str) -> Environment:
+def _open_babyai(game: str | None, params: str) -> Environment:
     from .babyai import BabyAI
 
     if params:
-        raise ConfigError(f"babyai takes no parameters, but was given {params!r}; leave them out.")
+        raise ConfigError(f"babyai takes no parameters, but got {params!r}; omit them.")
     return BabyAI(game or "GoToLocal")
 
 
-def _bfcl(game: str | None, params: str) -> Environment:
+def _open_bfcl(game: str | None, params: str) -> Environment:
     from .bfcl import Bfcl
 
-    choices = _parameter("bfcl", params, "choices") or "0"
+    choices = _get_parameter("bfcl", params, "choices") or "0"
     if not choices.isdigit():
-        raise ConfigError(f"choices is {choices!r}; give a whole number: choices=8.")
+        raise ConfigError(f"choices is {choices!r}; use a whole number, such as choices=8.")
     return Bfcl(game or "base", choices=int(choices))
 
 
-def _alfworld(game: str | None, params: str) -> Environment:
+def _open_alfworld(game: str | None, params: str) -> Environment:
     from .alfworld import ALL, AlfWorld
 
-    return AlfWorld(game or ALL, data=_parameter("alfworld", params, "data"))
+    return AlfWorld(game or ALL, data=_get_parameter("alfworld", params, "data"))
 
 
-def _scienceworld(game: str | None, params: str) -> Environment:
+def _open_scienceworld(game: str | None, params: str) -> Environment:
     from .scienceworld import ScienceWorld
 
-    choices = _parameter("scienceworld", params, "choices") or "0"
+    choices = _get_parameter("scienceworld", params, "choices") or "0"
     if choices not in ("0", "1"):
-        raise ConfigError(f"choices is {choices!r}; it is 0 or 1.")
+        raise ConfigError(f"choices is {choices!r}; use choices=0 or choices=1.")
     return ScienceWorld(game or "find-plant", choices=choices == "1")
 
 
-def _miniwob(game: str | None, params: str) -> Environment:
+def _open_miniwob(game: str | None, params: str) -> Environment:
     from .miniwob import MiniWob
 
     if params:
-        raise ConfigError(f"miniwob takes no parameters, but was given {params!r}; leave them out.")
+        raise ConfigError(f"miniwob takes no parameters, but got {params!r}; omit them.")
     return MiniWob(game or "click-button")
 
 
-def _parameter(environment: str, params: str, name: str) -> str:
-    """The value of the one parameter that there is; "" where it is not given."""
+def _get_parameter(environment: str, params: str, name: str) -> str:
+    """Return the value of an environment's only parameter; "" if it is missing."""
     key, _, value = params.partition("=")
     if params and (key.strip() != name or not value.strip()):
-        raise ConfigError(f"{environment} takes the parameter {name}=..., but was given {params!r}.")
+        raise ConfigError(f"{environment} takes only the parameter {name}=..., but got {params!r}.")
     return value.strip()
 
 
 _OPENERS: dict[str, Callable[[str | None, str], Environment]] = {
-    "textworld": _textworld,
-    "babyai": _babyai,
-    "bfcl": _bfcl,
-    "alfworld": _alfworld,
-    "scienceworld": _scienceworld,
-    "miniwob": _miniwob,
+    "textworld": _open_textworld,
+    "babyai": _open_babyai,
+    "bfcl": _open_bfcl,
+    "alfworld": _open_alfworld,
+    "scienceworld": _open_scienceworld,
+    "miniwob": _open_miniwob,
 }
 _ALIASES = {"textworldexpress": "textworld", "twx": "textworld", "minigrid": "babyai"}
 
 
 def open_environment(name: str, *, game: str | None = None, params: str = "") -> Environment:
-    """An environment by its name, such as `textworld`, with one of its games and the game's parameters.
+    """Open an environment by name.
 
-    `MODULE:CLASS` is an environment of your own, from the current folder or from an installed module.
-    Raises `UnknownName` for a name or game that does not exist, `ConfigError` for parameters it cannot
-    have, `MissingExtra` when the package behind it is not installed (textworld: at the first reset).
+    Args:
+        name: A name such as `textworld`, or `MODULE:CLASS` for a custom environment in the current folder or an
+            installed module.
+        game: A game, level or task of the environment; None means its default.
+        params: Parameters of the environment, such as `numLocations=5`; "" means the defaults.
+
+    Raises:
+        UnknownName: The environment or the game does not exist.
+        ConfigError: The parameters are invalid.
+        MissingExtra: A required package is not installed (textworld raises this at the first reset).
     """
     if ":" in name:
-        return open_own(name.strip(), game, params)
+        return open_custom(name.strip(), game, params)
     plain = name.strip().lower()
     opener = _OPENERS.get(_ALIASES.get(plain, plain))
     if opener is None:
@@ -97,20 +104,20 @@ def open_environment(name: str, *, game: str | None = None, params: str = "") ->
 
 
 def count_seeds(environment: Environment, fold: str) -> int | None:
-    """Return how many seeds a fold of an environment has; None where it does not say."""
-    counted = getattr(environment, "count_seeds", None)
-    return None if counted is None else int(counted(fold))
+    """Return the number of seeds in a fold of an environment; None if the environment does not define it."""
+    count = getattr(environment, "count_seeds", None)
+    return None if count is None else int(count(fold))
 
 
 def describe_environments() -> dict[str, list[str]]:
-    """The games of every environment, by its name; no games where its package is not installed."""
+    """Return the games of every environment by name; an empty list if its package is not installed."""
     from . import alfworld, babyai, bfcl, miniwob, textworld
 
-    known = {name: list[str]() for name in _OPENERS}
-    known["textworld"] = textworld.games() if find_spec("textworld_express") else []
-    known["bfcl"] = list(bfcl.CATEGORIES) if find_spec("bfcl_eval") else []
-    known["alfworld"] = list(alfworld.KINDS) if find_spec("alfworld") else []
-    for name, games in (("babyai", babyai.levels), ("miniwob", miniwob.tasks)):
+    games = {name: list[str]() for name in _OPENERS}
+    games["textworld"] = textworld.games() if find_spec("textworld_express") else []
+    games["bfcl"] = list(bfcl.CATEGORIES) if find_spec("bfcl_eval") else []
+    games["alfworld"] = list(alfworld.KINDS) if find_spec("alfworld") else []
+    for name, list_games in (("babyai", babyai.levels), ("miniwob", miniwob.tasks)):
         with suppress(MissingExtra):
-            known[name] = games()
-    return known
+            games[name] = list_games()
+    return games

@@ -1,4 +1,4 @@
-"""A background thread that runs calls, so that whoever waits for them can stop waiting."""
+"""A background thread that runs calls, so that the caller can stop waiting for them."""
 
 import contextvars
 import os
@@ -13,11 +13,11 @@ _Call = tuple[Callable[[], Any], SimpleQueue[_Outcome]]
 
 
 class NotInTime(Exception):
-    """A call gave no answer in time; it may still be running."""
+    """A call did not finish in time; it may still be running."""
 
 
 class Worker:
-    """Runs one call after the other. Its thread is a daemon and ends with this object."""
+    """Runs calls one after another in a daemon thread, which ends with this object."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,9 +25,13 @@ class Worker:
         self._owner = 0
 
     def run(self, call: Callable[[], Any], timeout_s: float | None) -> Any:
-        """What `call` returns or raises. Raises `NotInTime` when there is no answer after `timeout_s`.
+        """Run a call in the thread and return its result.
 
-        Whoever gets `NotInTime`, or is interrupted while waiting, must not `run` here again: `end` it.
+        After `NotInTime` or an interrupt, do not call `run` again but `end`: the thread may still be busy.
+
+        Raises:
+            NotInTime: There is no result after `timeout_s` seconds.
+            BaseException: Any error of the call.
         """
         try:
             answer, error = self._send(call).get(timeout=timeout_s)
@@ -38,7 +42,7 @@ class Worker:
         return answer
 
     def end(self, last: Callable[[], Any] | None = None) -> None:
-        """Run `last`, whatever comes of it, after what was given before, and let the thread end. It does not wait."""
+        """Run `last` after the pending calls, ignoring its errors, and end the thread. This does not wait."""
         if last is not None:
             self._send(last)
         if self._calls is not None:
@@ -46,8 +50,8 @@ class Worker:
             self._calls = None
 
     def _send(self, call: Callable[[], Any]) -> SimpleQueue[_Outcome]:
-        """Hand a call over, with the caller's context (a tracer's, a framework's); the outcome comes in the queue."""
-        if self._calls is None or self._owner != os.getpid():  # a fork leaves threads behind
+        """Queue a call with the caller's context variables, and return the queue for its outcome."""
+        if self._calls is None or self._owner != os.getpid():  # threads do not survive a fork
             self._calls, self._owner = SimpleQueue(), os.getpid()
             threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
             self._stop = weakref.finalize(self, self._calls.put, None)
@@ -58,11 +62,11 @@ class Worker:
 
 
 def _work(calls: SimpleQueue[_Call | None]) -> None:
-    """Run calls until told to end; hold nothing of them in between."""
-    while (given := calls.get()) is not None:
-        call, outcome = given
+    """Run queued calls until a None arrives, keeping no reference to a call in between."""
+    while (queued := calls.get()) is not None:
+        call, outcome = queued
         try:
             outcome.put((call(), None))
         except BaseException as error:
             outcome.put((None, error))
-        del given, call, outcome
+        del queued, call, outcome  # else the last call would keep its environment alive

@@ -1,4 +1,4 @@
-"""Environments of your own: `MODULE:CLASS`, from the current folder or from what is installed."""
+"""Custom environments: `MODULE:CLASS`, from the current folder or an installed module."""
 
 import importlib
 import sys
@@ -9,33 +9,38 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.types import Environment
 
 
-def open_own(name: str, game: str | None, params: str) -> Environment:
-    """Import a class and return an instance; it is called with `game` and `params` where they are given.
+def open_custom(name: str, game: str | None, params: str) -> Environment:
+    """Import an environment class and return an instance.
 
-    The current folder is searched after everything that is installed, so no file in it replaces a package.
+    The current folder is searched after all installed packages, so that its files cannot replace a package.
+
+    Args:
+        name: `MODULE:CLASS`.
+        game: Passed to the class as `game` if it is not empty.
+        params: Passed to the class as `params` if it is not empty.
 
     Raises:
-        UnknownName: The module or the class does not exist, or fails when it is imported.
-        ConfigError: The class cannot be called so, or what it returns is no environment.
+        UnknownName: The module or the class does not exist, or importing it fails.
+        ConfigError: The class does not accept the arguments, or the instance is not an environment.
     """
     module, _, attribute = name.partition(":")
-    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
-        sys.path.append(here)
+    if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
     try:
-        made: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            made = getattr(made, part)
-    except Exception as error:  # whatever a file of the user raises when it is imported
+            target = getattr(target, part)
+    except Exception as error:  # importing runs the user's code, which can raise anything
         raise UnknownName(
-            f"environment {name!r} cannot be imported from {here}: {type(error).__name__}: {error}. "
+            f"environment {name!r} cannot be imported from {folder}: {type(error).__name__}: {error}. "
             "Give MODULE:CLASS of a file in the current folder (world:Pantry for world.py), or of an installed module."
         ) from error
-    given = {key: value for key, value in (("game", game), ("params", params)) if value}
+    options = {key: value for key, value in (("game", game), ("params", params)) if value}
     try:
-        environment = made(**given)
+        environment = target(**options)
     except TypeError as error:
-        named = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        named = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise ConfigError(f"{name} cannot be called as {attribute}({named}): {error}.") from error
     if not isinstance(environment, Environment):
-        raise ConfigError(f"{name} is no environment: it needs reset, step, admissible, clone, close and name.")
+        raise ConfigError(f"{name} is not an environment: it needs reset, step, admissible, clone, close and name.")
     return environment

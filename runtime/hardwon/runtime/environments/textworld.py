@@ -1,11 +1,11 @@
-"""TextWorldExpress: eight text games with rooms, things and a dense score, thousands of steps a second.
+"""TextWorldExpress: eight text games with rooms, objects and a dense score, at thousands of steps per second.
 
     environment = TextWorldExpress("coin", "numLocations=5, includeDoors=1")
     state = environment.reset("train", seed=7)
     state, reward, done, info = environment.step("open door to north")
 
-The games run in one Java process per Python process, which the `textworld` extra brings; importing
-this module starts and imports nothing. Steps are not limited here: that is the runtime's business.
+The games run in one Java process per Python process, which the `textworld` extra installs. Importing this
+module starts nothing. The environment has no step limit; the runtime sets one.
 """
 
 import difflib
@@ -27,15 +27,15 @@ except ImportError:
 
 GAMES = ("cookingworld", "twc", "coin", "mapreader", "arithmetic", "sorting", "simonsays", "peckingorder")
 FOLDS = {"train": 0, "dev": 10_000, "test": 20_000}
-"""Where the seeds of each fold start; the engine draws its names for things from the fold's own lists."""
+"""First seed of each fold; the engine has separate lists of object names for every fold."""
 SEEDS = 1000
-"""Seeds in a fold."""
+"""Number of seeds in a fold."""
 
 _ENGINE = "textworldexpress.runtime.PythonInterface"
-_SHOWN = frozenset(("look around", "inventory", "task"))
-"""Actions that only repeat what the state says anyway."""
+_INFO_ACTIONS = frozenset(("look around", "inventory", "task"))
+"""Actions that only repeat parts of the state."""
 _OWN_PROCESS = frozenset(("sorting",))
-"""Games of the engine that share things between two instances of one episode: each gets a Java of its own."""
+"""Games whose instances share state inside Java, so each environment needs its own process."""
 _SWITCHES = frozenset(("includeDoors", "limitInventorySize", "memorization", "verbose"))
 _PARAMETER = re.compile(r"\s*(\w+)\s*=\s*(-?\w*\.?\w*)\s*")
 _UNKNOWN_PARAMETER = re.compile(r"Unrecognized property name \((.*)\)\.\s+Known properties: (.*?)\.?\s*$")
@@ -45,106 +45,139 @@ _NOT_UNDERSTOOD = "Unknown action"
 
 
 def games() -> list[str]:
-    """The games there are, sorted."""
+    """Return the names of the games, sorted."""
     return sorted(GAMES)
 
 
 class TextWorldExpress:
-    """One game with its parameters, as an `Environment`."""
+    """A TextWorldExpress game with its parameters, as an `Environment`."""
 
     keeps_time = True
-    """A call that gets no answer within `step_timeout_s` raises `EnvironmentHung` by itself."""
+    """The environment enforces `step_timeout_s` itself and raises `EnvironmentHung`."""
 
     def __init__(self, game: str = "mapreader", params: str = "", *, step_timeout_s: float | None = 30.0) -> None:
-        """`params` are the game's own, `numLocations=5, includeDoors=0`; "" is the game's default.
+        """Create an environment for one game; Java starts at the first `reset`.
 
-        Nothing is started before the first `reset`. Raises `UnknownName` for a game that does not exist
-        and `ConfigError` for parameters that are not written as `name=whole number`.
+        Args:
+            game: One of `GAMES`.
+            params: The game's parameters, such as `numLocations=5, includeDoors=0`; "" means the defaults.
+            step_timeout_s: Seconds to wait for Java's answer to a call; None waits indefinitely.
+
+        Raises:
+            UnknownName: The game does not exist.
+            ConfigError: `params` is not a list of `name=whole number`.
         """
         if game not in GAMES:
             raise UnknownName.of("game", game, GAMES)
         self.name = f"textworld/{game}"
         self.game = game
-        self.params = _parameters(game, params)
+        self.params = _normalize_parameters(game, params)
         self._timeout_s = step_timeout_s
         self._engine: JavaObject | None = None
         self._episode: tuple[int, str] | None = None
         self._valid: list[str] = []
-        self._task = self._said = ""
+        self._task = self._prompt = ""
         self._score = 0.0
         self._over = True
 
     def count_seeds(self, fold: str) -> int:
-        """Return how many seeds a fold has."""
+        """Return the number of seeds in a fold."""
         return SEEDS
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin the episode that `seed` names in the fold `task`: train (the default), dev or test.
+        """Begin an episode.
 
-        A seed is an index into the fold, 0 to 999, or the engine's own number of it (dev: 10000 to 10999).
-        Raises `UnknownName` for another fold, `ConfigError` for a seed outside of the fold or parameters
-        that the game refuses, `MissingExtra` without the extra, `EnvironmentFailure` when Java fails.
+        Args:
+            task: The fold: train (the default), dev or test.
+            seed: An index into the fold, 0 to 999, or the engine's own number for it (dev: 10000 to 10999, test:
+                20000 to 20999).
+
+        Raises:
+            UnknownName: The fold does not exist.
+            ConfigError: The seed is outside the fold, or the game refuses the parameters.
+            MissingExtra: The `textworld` extra is not installed.
+            EnvironmentFailure: Java fails.
         """
         fold = task.strip().lower() or "train"
-        self._episode = (_engine_seed(fold, seed), fold)
-        engine = self._ready()
+        self._episode = (_get_engine_seed(fold, seed), fold)
+        engine = self._get_engine()
+        # Java's strings arrive escaped; only doubled backslashes must be undone to get valid JSON.
         reply = json.loads(engine.call("generateNewGameJSON", *self._episode, False).replace(b"\\\\", b"\\"))
         if reply["observation"].startswith("ERROR"):
             settings = f"{self.game} with {self.params or 'its default parameters'}"
-            raise ConfigError(f"{settings} has no episode {seed}: {tidy(reply['observation'])} Change the parameters.")
-        self._task = tidy(unescape(engine.call("getTaskDescription")))
+            raise ConfigError(
+                f"{settings} has no episode {seed}: {strip_spaces(reply['observation'])} Change the parameters."
+            )
+        self._task = strip_spaces(unescape(engine.call("getTaskDescription")))
         self._valid = reply["validActions"]
         self._score, self._over = 0.0, False
-        self._said = tidy(reply["observation"])
+        self._prompt = strip_spaces(reply["observation"])
         return self._state(reply, "")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action; the reward is what it added to the score.
+        """Take an action.
 
-        Raises `ConfigError` when no episode runs, `EnvironmentCrashed` or `EnvironmentHung` when Java fails.
+        Args:
+            action: An admissible action; case and spacing may differ.
+
+        Returns:
+            The state, the reward (the change of the score), whether the episode ended, and the info.
+
+        Raises:
+            ConfigError: No episode is running.
+            EnvironmentCrashed: Java fails.
+            EnvironmentHung: Java does not answer in time.
         """
         if self._over or self._engine is None:
             raise ConfigError("no episode is running in this environment; call reset first.")
-        known = action if action in self._valid else self._forgive(action)
-        reply = json.loads(self._engine.call("stepJSON", known).replace(b"\\\\", b"\\"))
-        answer = tidy(reply["observation"])
+        command = action if action in self._valid else self._match_action(action)
+        reply = json.loads(self._engine.call("stepJSON", command).replace(b"\\\\", b"\\"))
+        answer = strip_spaces(reply["observation"])
         score, lost = reply["score"], reply["taskfailure"]
         success = reply["tasksuccess"] and not lost
         info = Info(success=success, lost=lost, score=min(max(score, 0.0), 1.0))
         if answer.startswith(_NOT_UNDERSTOOD):
-            answer = info["invalid"] = self._not_an_action(action)
+            answer = info["invalid"] = self._explain_refusal(action)
         elif _REFUSAL.match(answer):
             info["invalid"] = answer
         reward = score - self._score
         self._score, self._valid = score, reply["validActions"]
         self._over = success or lost or score >= 1.0
         if answer.startswith("Simon says"):
-            self._said = answer
-        elif reward > 0 and not reply["look"]:  # simonsays from memory: the instruction is not repeated
-            self._said = f"{self._said} {known}." if self._said.startswith("You did: ") else f"You did: {known}."
+            self._prompt = answer
+        elif reward > 0 and not reply["look"]:
+            # In simonsays with memorization, the instruction is shown once, so the state must track the progress.
+            self._prompt = (
+                f"{self._prompt} {command}." if self._prompt.startswith("You did: ") else f"You did: {command}."
+            )
         return self._state(reply, answer), reward, self._over, info
 
     def admissible(self, state: State) -> list[str]:
-        """What can be done now, sorted, without the actions that only show what the state shows."""
-        return sorted(set(self._valid) - _SHOWN)
+        """Return the admissible actions, sorted, without those that only show the state."""
+        return sorted(set(self._valid) - _INFO_ACTIONS)
 
     def clone(self) -> "TextWorldExpress":
-        """Another environment of the same game; both may run at the same time."""
+        """Return another environment of the same game; both can run at the same time."""
         return TextWorldExpress(self.game, self.params, step_timeout_s=self._timeout_s)
 
     def close(self) -> None:
-        """Free the game. The Java process stays for other environments and ends with Python."""
+        """Free the game. The Java process serves other environments and ends with Python."""
         engine, self._engine, self._over = self._engine, None, True
         if engine is not None:
             engine.close()
 
     def abandon(self) -> None:
-        """Let go of a game that hangs in another thread: `Watched` calls this when its time is up."""
+        """Cut off a call that hangs in another thread; `Watched` calls this after a timeout."""
         if self._engine is not None:
             self._engine.abandon()
 
     def gold_path(self) -> list[str]:
-        """A way to solve the episode that was last reset. Raises as `reset` does, `ConfigError` before one."""
+        """Return a sequence of actions that solves the current episode.
+
+        Raises:
+            ConfigError: No episode was begun.
+            EnvironmentFailure: Java fails.
+        """
         if self._episode is None:
             raise ConfigError("there is no episode to solve yet; call reset first.")
         engine = self._new_engine()
@@ -154,8 +187,8 @@ class TextWorldExpress:
         finally:
             engine.close()
 
-    def _ready(self) -> JavaObject:
-        """The engine, a new one when there is none or it is lost."""
+    def _get_engine(self) -> JavaObject:
+        """Return the engine, creating one if there is none or it was lost."""
         if self._engine is None or not self._engine.usable:
             self.close()
             self._engine = self._new_engine()
@@ -170,52 +203,55 @@ class TextWorldExpress:
         engine.close()
         unknown = _UNKNOWN_PARAMETER.match(refusal)
         if unknown:
-            known = unknown[2].removesuffix("None") or "none"
-            raise ConfigError(f"{self.game} has no parameter {unknown[1]!r}. Its parameters: {known}.")
-        raise ConfigError(f"{self.game} refuses {self.params!r}: {tidy(refusal)} Change it or leave it out.")
+            names = unknown[2].removesuffix("None") or "none"
+            raise ConfigError(f"{self.game} has no parameter {unknown[1]!r}. Its parameters: {names}.")
+        raise ConfigError(f"{self.game} refuses {self.params!r}: {strip_spaces(refusal)} Change it or leave it out.")
 
     def _state(self, reply: dict[str, Any], answer: str) -> State:
-        look, inventory = tidy(reply["look"]), tidy(reply["inventory"])
-        if not look and not inventory:  # simonsays: what Simon said last is all there is
-            return State(self._said, task=self._task, feedback="" if answer == self._said else answer)
+        look, inventory = strip_spaces(reply["look"]), strip_spaces(reply["inventory"])
+        if not look and not inventory:  # simonsays: the last instruction is the whole state
+            return State(self._prompt, task=self._task, feedback="" if answer == self._prompt else answer)
         location = _LOCATION.match(look)
         observation = f"{look}\n{inventory}"
         return State(
             observation,
-            facts={"inventory": list(_held(inventory))},
+            facts={"inventory": list(_parse_inventory(inventory))},
             location=location[1] if location else "",
             task=self._task,
             feedback="" if answer == look else answer,
-            signature=signature(observation),  # by default of the facts alone, which tell nothing of the room
+            signature=signature(observation),  # the default uses only the facts, which lack the room
         )
 
-    def _forgive(self, action: str) -> str:
-        """The valid action that differs only in case and spaces; the engine wants the exact letters."""
+    def _match_action(self, action: str) -> str:
+        """Return the admissible action that differs only in case and spacing, else the action itself."""
         wanted = action.split()
         plain = " ".join(wanted).lower()
         return next((valid for valid in self._valid if valid.lower() == plain), action)
 
-    def _not_an_action(self, action: str) -> str:
-        """The engine does not say why it refuses an action that is not valid here, so say what is."""
-        near = difflib.get_close_matches(action, self._valid, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+    def _explain_refusal(self, action: str) -> str:
+        """Return an error message that suggests the closest admissible action.
+
+        The engine does not say why it refuses an action.
+        """
+        matches = difflib.get_close_matches(action, self._valid, n=1)
+        hint = f" Did you mean {matches[0]!r}?" if matches else ""
         return f"{action!r} is not an action that can be taken here now.{hint}"
 
 
 @lru_cache(maxsize=4096)
-def tidy(text: str) -> str:
-    """The engine's text without its stray spaces."""
+def strip_spaces(text: str) -> str:
+    """Return the engine's text without superfluous spaces."""
     text = re.sub(r"(?<=\S)[ \t]+", " ", text)
     return re.sub(r" (?=[.,\n])|\s+$", "", text)
 
 
 @lru_cache(maxsize=4096)
-def _held(inventory: str) -> tuple[str, ...]:
-    """The things in an inventory text: its lines after the heading."""
+def _parse_inventory(inventory: str) -> tuple[str, ...]:
+    """Return the objects in an inventory text: its lines after the heading."""
     return tuple(line.strip() for line in inventory.split("\n")[1:] if "is currently empty" not in line)
 
 
-def _engine_seed(fold: str, seed: int) -> int:
+def _get_engine_seed(fold: str, seed: int) -> int:
     if fold not in FOLDS:
         raise UnknownName.of("fold", fold, FOLDS)
     first = FOLDS[fold]
@@ -223,12 +259,13 @@ def _engine_seed(fold: str, seed: int) -> int:
         return first + seed
     if first <= seed < first + SEEDS:
         return seed
-    own = f", or {first} to {first + SEEDS - 1}" if first else ""
-    raise ConfigError(f"seed {seed} is not in the {fold} fold; its seeds are 0 to {SEEDS - 1}{own}.")
+    alternative = f", or {first} to {first + SEEDS - 1}" if first else ""
+    raise ConfigError(f"seed {seed} is not in the {fold} fold; its seeds are 0 to {SEEDS - 1}{alternative}.")
 
 
-def _parameters(game: str, params: str) -> str:
-    """`params` in one spelling. The engine takes `numLocations=abc` for its default without a word."""
+def _normalize_parameters(game: str, params: str) -> str:
+    """Return validated parameters in canonical form."""
+    # Validate here, because the engine silently replaces malformed values by defaults.
     settings: dict[str, int] = {}
     for part in params.split(",") if params.strip() else ():
         match = _PARAMETER.fullmatch(part)

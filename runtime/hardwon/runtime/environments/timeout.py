@@ -1,9 +1,10 @@
-"""An environment under watch: what breaks or hangs in it becomes an error the runtime can act on.
+"""An environment with a timeout: its crashes and hangs become errors that the runtime can handle.
 
     environment = Watched(BabyAI("GoToLocal"), timeout_s=30)
-    environment.step("forward")        # EnvironmentCrashed, EnvironmentHung, or the step
+    environment.step("forward")        # returns the step, or raises EnvironmentCrashed or EnvironmentHung
 
-Once it has failed it is abandoned: closed in the background if it can be, and never called again.
+After a failure, the environment is abandoned: it is closed in the background if possible, and never called
+again.
 """
 
 import asyncio
@@ -18,50 +19,65 @@ from hardwon.runtime.interfaces.types import Environment, Info
 from ._worker import NotInTime, Worker
 
 CLOSING_S = 5.0
-"""How long `close` waits for an environment to close before it leaves that to the background."""
+"""Seconds that `close` waits before it leaves closing to the background thread."""
 
 _Error = TypeVar("_Error", bound=BaseException)
 
 
 class Watched:
-    """An `Environment` around another one, `inner`.
+    """An `Environment` that runs another one, `inner`, with a timeout.
 
-    Calls run in one background thread, so that the caller can stop waiting after `timeout_s`; with
-    None they run in the caller's. Errors that the caller made (`ConfigError`, `UnknownName`,
-    `MissingExtra`) pass through and break nothing. A method `abandon()` of `inner`, where it has one,
-    is called once it is given up, to cut off a call that hangs; it must not wait.
+    Calls run in one background thread, so that the caller can stop waiting after `timeout_s` seconds. With a
+    timeout of None, they run in the caller's thread. The caller's own errors (`ConfigError`, `UnknownName`,
+    `MissingExtra`) pass through, and the environment stays usable. If `inner` has a method `abandon()`, it is
+    called after a failure to cut off a hanging call; it must not block.
     """
 
     def __init__(self, inner: Environment, *, timeout_s: float | None = 60.0) -> None:
+        """Wrap `inner`; `timeout_s` is the limit of each call in seconds, and None means no limit."""
         self.inner = inner
         self.name = inner.name
         self.broken = ""
-        """What went wrong with it; "" while it works."""
+        """The failure; "" while the environment works."""
         self._timeout_s = timeout_s
         self._worker = Worker(f"watched {self.name}")
         self._closed = False
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin an episode. Raises `EnvironmentCrashed`, `EnvironmentHung`, and what the caller did wrong."""
-        state: State = self._watch(f"reset({task!r}, {seed})", lambda: self.inner.reset(task, seed))
+        """Begin an episode.
+
+        Raises:
+            EnvironmentCrashed: The environment broke, or was closed before.
+            EnvironmentHung: It did not answer in time.
+            HardwonError: An error of the caller, such as an unknown task.
+        """
+        state: State = self._call(f"reset({task!r}, {seed})", lambda: self.inner.reset(task, seed))
         return state
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action. Raises as `reset` does."""
+        """Take an action.
+
+        Raises:
+            EnvironmentFailure: See `reset`.
+        """
         outcome: tuple[State, float, bool, Info]
-        outcome = self._watch(f"step({action!r})", lambda: self.inner.step(action))
+        outcome = self._call(f"step({action!r})", lambda: self.inner.step(action))
         return outcome
 
     @property
     def waits(self) -> bool:
-        """Whether a step can be awaited: the environment has an `astep`."""
+        """Return whether a step can be awaited, because the environment has an `astep`."""
         return hasattr(self.inner, "astep")
 
     async def astep(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action of an environment that can be awaited, in the caller's thread. Raises as `reset` does."""
+        """Take an action of an asynchronous environment in the caller's thread.
+
+        Raises:
+            EnvironmentFailure: See `reset`.
+        """
         inner: Any = self.inner
         limit = asyncio.timeout(self._timeout_s)
-        with self._explained(f"step({action!r})"):
+        with self._convert_errors(f"step({action!r})"):
             try:
                 async with limit:
                     outcome: tuple[State, float, bool, Info] = await inner.astep(action)
@@ -72,16 +88,20 @@ class Watched:
         return outcome
 
     def admissible(self, state: State) -> list[str]:
-        """The actions that make sense here. Raises as `reset` does."""
-        actions: list[str] = self._watch("admissible(...)", lambda: self.inner.admissible(state))
+        """Return the actions that are possible in a state.
+
+        Raises:
+            EnvironmentFailure: See `reset`.
+        """
+        actions: list[str] = self._call("admissible(...)", lambda: self.inner.admissible(state))
         return actions
 
     def clone(self) -> "Watched":
-        """A fresh environment of the same kind, watched alike; also of a broken one."""
+        """Return a fresh watched environment of the same kind; a broken one can be cloned too."""
         return Watched(self.inner.clone(), timeout_s=self._timeout_s)
 
     def close(self) -> None:
-        """Close it; a broken one is left to the background. It never raises and never waits for long."""
+        """Close the environment within `CLOSING_S` seconds, ignoring errors; a broken one closes in the background."""
         if self._closed or self.broken:
             return
         self._closed = True
@@ -92,33 +112,33 @@ class Watched:
     def _run(self, call: Callable[[], Any], timeout_s: float) -> Any:
         return call() if self._timeout_s is None else self._worker.run(call, timeout_s)
 
-    def _watch(self, what: str, call: Callable[[], Any]) -> Any:
-        with self._explained(what):
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+        with self._convert_errors(what):
             return self._run(call, self._timeout_s or 0.0)
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        """What goes wrong inside, as an error the runtime can act on; the environment is given up."""
+    def _convert_errors(self, what: str) -> Iterator[None]:
+        """Convert errors inside the block to errors that the runtime can handle, and abandon the environment."""
         if self.broken or self._closed:
-            raise EnvironmentCrashed(f"{self.name} was {self.broken or 'closed'}; go on with a clone() of it.")
+            raise EnvironmentCrashed(f"{self.name} was {self.broken or 'closed'}; continue with a clone() of it.")
         try:
             yield
         except NotInTime:
-            words = f"{self.name} gave no answer to {what} within {self._timeout_s:g} s."
-            raise self._abandon(EnvironmentHung(words)) from None
+            message = f"{self.name} gave no answer to {what} within {self._timeout_s:g} s."
+            raise self._abandon(EnvironmentHung(message)) from None
         except EnvironmentFailure as error:
             raise self._abandon(error) from error.__cause__
         except HardwonError:
             raise
         except (Exception, SystemExit) as error:
-            words = f"{self.name} broke in {what}: {type(error).__name__}: {error}"
-            raise self._abandon(EnvironmentCrashed(words)) from error
-        except BaseException as interrupt:  # Ctrl-C: the answer is still to come and must not be taken for the next
+            message = f"{self.name} broke in {what}: {type(error).__name__}: {error}"
+            raise self._abandon(EnvironmentCrashed(message)) from error
+        except BaseException as interrupt:  # Ctrl-C: the pending answer must not be read as that of the next call
             self._abandon(interrupt)
             raise
 
     def _abandon(self, error: _Error) -> _Error:
-        """Never call it again, and let the background close it, when it ever can."""
+        """Mark the environment as broken, close it in the background, and return the error."""
         self.broken = f"abandoned ({str(error) or type(error).__name__})"
         with contextlib.suppress(Exception):
             getattr(self.inner, "abandon", lambda: None)()

@@ -121,7 +121,9 @@ def test_an_unknown_tool_is_invalid_and_names_the_nearest(environment):
 def test_wrong_arguments_are_invalid_and_call_nothing(environment, desk):
     """The words say what is wrong and how it is called."""
     _, _, _, info = environment.step('book(table="seven")')
-    assert info["invalid"].startswith("book cannot be called so: argument 'table' is 'seven': Input should be a valid")
+    assert info["invalid"].startswith(
+        "book cannot be called like this: argument 'table' is 'seven': Input should be a valid"
+    )
     assert info["invalid"].endswith("Its form is book(table: integer): Book a table.")
     assert desk.booked == []
 
@@ -222,7 +224,7 @@ def test_a_tool_that_takes_too_long_is_an_error_and_the_next_call_works(asynchro
     environment.reset("x")
     begun = time.monotonic()
     _, _, done, info = environment.step("asleep()" if asynchronous else "stuck()")
-    assert info["error"].endswith("gave no answer within 0.05 s; it may have done its work all the same.")
+    assert info["error"].endswith("gave no answer within 0.05 s; it may still have taken effect.")
     assert not done
     assert time.monotonic() - begun < 30
     environment._timeout_s = 5.0

@@ -1,1 +1,1 @@
-"""Run tools, local or of an MCP server, as an environment."""
+"""Environments whose actions are calls of local tools or of an MCP server's tools."""

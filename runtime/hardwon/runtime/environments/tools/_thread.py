@@ -1,4 +1,4 @@
-"""Where tools run: a thread of its own, with one event loop for all calls of asynchronous tools."""
+"""A thread for running tools, with one event loop for all calls of asynchronous tools."""
 
 import asyncio
 import weakref
@@ -9,18 +9,28 @@ from langchain_core.tools import BaseTool
 from hardwon.runtime.environments._worker import NotInTime, Worker
 
 GRACE_S = 1.0
-"""How much longer than its time an asynchronous tool gets to be cancelled in."""
+"""Seconds beyond the timeout that an asynchronous tool has for handling its cancellation."""
 
 
 class ToolThread:
-    """Invokes tools one after the other. A tool that does not come back is left behind with its thread."""
+    """Runs tools one after another; a tool that hangs is abandoned together with its thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._begin()
 
     def invoke(self, tool: BaseTool, request: dict[str, Any], timeout_s: float | None) -> Any:
-        """What the tool returns or raises. Raises `NotInTime` when it takes longer than `timeout_s`."""
+        """Run a tool and return its result.
+
+        Args:
+            tool: The tool.
+            request: A tool call in LangChain's format.
+            timeout_s: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            NotInTime: The tool takes longer than `timeout_s`.
+            Exception: Any error of the tool.
+        """
         only_async = getattr(tool, "func", tool) is None
         grace = GRACE_S if only_async else 0.0
         runners = self._runners
@@ -28,9 +38,9 @@ class ToolThread:
         def call() -> Any:
             if not only_async:
                 return tool.invoke(request)
-            if not runners:  # one loop for all calls: clients that tools hold are bound to the loop they began in
+            if not runners:  # clients inside tools are bound to the loop in which they were created, so keep one loop
                 runners.append(asyncio.Runner())
-            return runners[0].run(_awaited(tool, request, timeout_s))
+            return runners[0].run(_invoke_async(tool, request, timeout_s))
 
         try:
             return self._worker.run(call, None if timeout_s is None else timeout_s + grace)
@@ -39,7 +49,7 @@ class ToolThread:
             raise
 
     def close(self) -> None:
-        """Let the thread end when it can, without waiting; the next call begins a new one."""
+        """Stop the thread without waiting for it; the next call starts a new one."""
         self._release()
         self._begin()
 
@@ -47,14 +57,14 @@ class ToolThread:
         self._worker = Worker(self._name)
         self._runners: list[asyncio.Runner] = []
         self._release = weakref.finalize(self, _end, self._worker, self._runners)
-        self._release.atexit = False
+        self._release.atexit = False  # do not wait for a hanging tool when the interpreter exits
 
 
 def _end(worker: Worker, runners: list[asyncio.Runner]) -> None:
     worker.end(runners[0].close if runners else None)
 
 
-async def _awaited(tool: BaseTool, request: dict[str, Any], timeout_s: float | None) -> Any:
+async def _invoke_async(tool: BaseTool, request: dict[str, Any], timeout_s: float | None) -> Any:
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:

@@ -1,12 +1,12 @@
-"""Tools as an environment: every action is the call of a tool, until `finish` gives the answer.
+"""Tools as an environment: every action calls a tool, until `finish` gives the answer.
 
     environment = ToolEnvironment([search, book], grader=lambda task, answer, calls: "booked" in answer)
     state = environment.reset("Book a table for two in Rome.")
     state, reward, done, info = environment.step('search(city="Rome", seats=2)')
     state, reward, done, info = environment.step('finish(answer="It is booked for eight.")')
 
-Tools are LangChain tools (MCP ones too) or plain functions. Their calls have side effects, so a
-resumed episode does not make them again. How a call is written and read is in `calls`.
+Tools are LangChain tools, including MCP tools, or plain functions. Because calls have side effects, a
+resumed episode does not repeat them. Calls are parsed and formatted in `calls`.
 """
 
 import difflib
@@ -34,7 +34,7 @@ _FINISH_FORM = "finish(answer: string): End the episode; the answer is what the 
 
 
 class ToolEnvironment:
-    """An `Environment` and `Resumable`; `task` of an episode is the request in words."""
+    """An `Environment` and `Resumable` whose task is a request in natural language."""
 
     def __init__(
         self,
@@ -46,44 +46,66 @@ class ToolEnvironment:
         shown_calls: int = 8,
         shown_chars: int = 2000,
     ) -> None:
-        """`tools` is a list, or a function of task and seed that makes the tools of each episode anew.
+        """Create an environment from tools.
 
-        A list is shared by all clones, and so is whatever the tools act on. `grader` gets the request,
-        the answer and the calls made, and returns a score in [0, 1] or a bool; without one nothing says
-        whether an episode succeeded, so none is called a success and no reward is given. Observations
-        show the last `shown_calls` results, `shown_chars` characters of each.
-        Raises `ConfigError` for two tools of one name and for one named `finish`.
+        Args:
+            tools: LangChain tools or functions, which all clones share, including the data that the tools act on.
+                Alternatively a function of task and seed that creates the tools of each episode.
+            grader: Maps the request, the answer and the calls to a score in [0, 1] or a bool. Without a grader,
+                the outcome is unknown: no episode succeeds, and the reward is 0.
+            name: Name of the environment.
+            call_timeout_s: Seconds to wait for a call; None waits indefinitely.
+            shown_calls: Number of recent results in an observation.
+            shown_chars: Maximum characters of each result.
+
+        Raises:
+            ConfigError: Two tools have the same name, or a tool is named `finish`.
         """
         self.name = name
-        self._given, self._grader = tools, grader
+        self._source, self._grader = tools, grader
         self._timeout_s, self._shown_calls, self._shown_chars = call_timeout_s, shown_calls, shown_chars
-        self._tools: dict[str, BaseTool] = {} if callable(tools) else _by_name(tools)
+        self._tools: dict[str, BaseTool] = {} if callable(tools) else _index_tools(tools)
         self._thread = ToolThread(f"{name} calls")
         self._task = ""
         self._calls: list[Call] = []
         self._over = True
         self._outage = False
-        """Whether the last call met an outage."""
+        """Whether the last call failed because its service was unavailable."""
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin an episode for the request `task`; `seed` goes to the function that makes the tools.
+        """Begin an episode.
 
-        Raises `ConfigError` as the constructor does, and whatever that function raises.
+        Args:
+            task: The request.
+            seed: Passed to the function that creates the tools, if there is one.
+
+        Raises:
+            ConfigError: Two tools have the same name, or a tool is named `finish`.
+            Exception: Any error of the function that creates the tools.
         """
-        if callable(self._given):
-            self._tools = _by_name(self._given(task, seed))
+        if callable(self._source):
+            self._tools = _index_tools(self._source(task, seed))
         self._task, self._calls, self._over = task, [], False
         return self._state("")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Call the tool that the action names, or finish.
+        """Call the tool named by the action, or finish the episode.
 
-        What a tool raises, or that it does not answer in time, is the `error` of the step. Raises
-        `ConfigError` when no episode runs, and whatever the grader raises.
+        An exception or timeout of the tool becomes the `error` of the step.
+
+        Args:
+            action: A call such as `search(city="Rome")`, or `finish(answer="...")`.
+
+        Returns:
+            The state, the reward (the score if the episode ends, else 0), whether the episode ended, and the info.
+
+        Raises:
+            ConfigError: No episode is running.
+            Exception: Any error of the grader.
         """
         if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
-        name, arguments, problem = self._understand(action)
+        name, arguments, problem = self._parse_action(action)
         if problem:
             return self._state(problem), 0.0, False, Info(invalid=problem)
         if name == FINISH:
@@ -91,22 +113,33 @@ class ToolEnvironment:
         self._outage = False
         result, error = self._call(name, arguments)
         self._calls.append(Call(name, arguments, result, error))
-        told = Info(error=error, unavailable=True) if error and self._outage else Info(error=error) if error else Info()
-        return self._state(result), 0.0, False, told
+        info = Info(error=error) if error else Info()
+        if error and self._outage:
+            info["unavailable"] = True
+        return self._state(result), 0.0, False, info
 
     def admissible(self, state: State) -> list[str]:
-        """Empty: any call is an action. What can be called is in `describe`."""
+        """Return an empty list, because any call is an action; `describe` lists the tools."""
         return []
 
     def describe(self) -> str:
-        """The tools for a prompt: how each is called, what it does, what its arguments mean."""
+        """Return a description of the tools for a prompt: signature, purpose, and arguments."""
         return "\n".join([*(format_tool(self._tools[name]) for name in sorted(self._tools)), _FINISH_FORM])
 
     def restore(self, task: str, seed: int, steps: tuple[Step, ...]) -> State:
-        """Continue after `steps` with what their calls returned then; no tool is called. Raises as `reset` does."""
+        """Return to the state after `steps` from their recorded results, without calling any tool.
+
+        Args:
+            task: The request.
+            seed: The seed of the episode.
+            steps: The steps to restore.
+
+        Raises:
+            ConfigError: See `reset`.
+        """
         state = self.reset(task, seed)
         for step in steps:
-            name, arguments, problem = self._understand(step.action)
+            name, arguments, problem = self._parse_action(step.action)
             if not problem and name != FINISH:
                 failed = step.diagnosis.failure in (Failure.TOOL_ERROR, Failure.UNAVAILABLE)
                 result = step.post.feedback
@@ -115,20 +148,23 @@ class ToolEnvironment:
         return state
 
     def changes_nothing(self, action: str) -> bool:
-        """Whether the action calls a tool that says so: `readOnlyHint` in its metadata, as MCP tools have it."""
-        name, _, problem = self._understand(action)
+        """Return whether the action calls a read-only tool.
+
+        A tool is read-only if its metadata contains a true `readOnlyHint`, as those of MCP tools may.
+        """
+        name, _, problem = self._parse_action(action)
         return not problem and name != FINISH and bool((self._tools[name].metadata or {}).get("readOnlyHint"))
 
     def answered(self, action: str, result: str) -> tuple[State, float, bool, Info]:
-        """Take a result that somebody else had of this call, instead of making it."""
-        name, arguments, _ = self._understand(action)
+        """Take a call's result from another agent instead of running the tool."""
+        name, arguments, _ = self._parse_action(action)
         self._calls.append(Call(name, arguments, result))
         return self._state(result), 0.0, False, Info()
 
     def clone(self) -> "ToolEnvironment":
-        """Another environment with the same tools, or the same way to make them."""
+        """Return another environment with the same tools, or the same function that creates them."""
         return ToolEnvironment(
-            self._given,
+            self._source,
             self._grader,
             name=self.name,
             call_timeout_s=self._timeout_s,
@@ -137,27 +173,27 @@ class ToolEnvironment:
         )
 
     def close(self) -> None:
-        """End the thread in which the tools run; it does not wait for one that is running."""
+        """Stop the tool thread without waiting for a running call."""
         self._over = True
         self._thread.close()
 
-    def _understand(self, action: str) -> tuple[str, dict[str, Any], str]:
-        """Name and arguments of a call, and what is wrong with it."""
-        known = ", ".join([*sorted(self._tools), FINISH])
+    def _parse_action(self, action: str) -> tuple[str, dict[str, Any], str]:
+        """Return the name and arguments of a call, and what is wrong with it."""
+        names = ", ".join([*sorted(self._tools), FINISH])
         parsed = parse_call(action)
         if parsed is None:
-            return "", {}, f'This is not a tool call. Write name(argument="value"), the name one of: {known}.'
+            return "", {}, f'This is not a tool call. Write name(argument="value"), the name one of: {names}.'
         name, positional, named = parsed
         if name == FINISH:
             answers = [*positional, *named.values()]
             return name, {"answer": answers[0]} if answers else {}, ""
         if name not in self._tools:
-            near = difflib.get_close_matches(name, self._tools, n=1)
-            hint = f" Did you mean {format_tool(self._tools[near[0]])}" if near else f" There are: {known}."
+            matches = difflib.get_close_matches(name, self._tools, n=1)
+            hint = f" Did you mean {format_tool(self._tools[matches[0]])}" if matches else f" There are: {names}."
             return name, named, f"There is no tool {name!r}.{hint}"
         arguments, problem = bind_arguments(self._tools[name], positional, named)
         if problem:
-            problem = f"{name} cannot be called so: {problem}. Its form is {format_tool(self._tools[name])}"
+            problem = f"{name} cannot be called like this: {problem}. Its form is {format_tool(self._tools[name])}"
         return name, arguments, problem
 
     def _finish(self, answer: str) -> tuple[State, float, bool, Info]:
@@ -170,18 +206,18 @@ class ToolEnvironment:
         return self._state(words), score, True, Info(success=success, lost=not success, score=score)
 
     def _call(self, name: str, arguments: dict[str, Any]) -> tuple[str, str]:
-        """What the tool returned, as text, and its error."""
+        """Return the tool's result as text, and its error."""
         request = {"name": name, "args": arguments, "id": f"call_{len(self._calls)}", "type": "tool_call"}
         try:
             returned = self._thread.invoke(self._tools[name], request, self._timeout_s)
         except NotInTime:
-            error = f"{name} gave no answer within {self._timeout_s:g} s; it may have done its work all the same."
+            error = f"{name} gave no answer within {self._timeout_s:g} s; it may still have taken effect."
             self._outage = True
-        except (Exception, SystemExit) as raised:
+        except (Exception, SystemExit) as raised:  # a tool must not end the process, even by sys.exit
             error = f"{type(raised).__name__}: {raised}"
             self._outage = is_outage(raised)
         else:
-            text = clip(_text(returned), self._shown_chars)
+            text = clip(_extract_text(returned), self._shown_chars)
             return text, text if getattr(returned, "status", "") == "error" else ""
         error = clip(error, self._shown_chars)
         return f"error: {error}", error
@@ -190,18 +226,18 @@ class ToolEnvironment:
         return build_state(self._task, self._calls, feedback, self._shown_calls, self._shown_chars)
 
 
-def _by_name(tools: Sequence[AnyTool]) -> dict[str, BaseTool]:
+def _index_tools(tools: Sequence[AnyTool]) -> dict[str, BaseTool]:
     named: dict[str, BaseTool] = {}
-    for given in tools:
-        made = given if isinstance(given, BaseTool) else tool(given)
-        if made.name in named or made.name == FINISH:
-            raise ConfigError(f"two tools are named {made.name!r}; rename one ({FINISH!r} ends the episode).")
-        named[made.name] = made
+    for source in tools:
+        wrapped = source if isinstance(source, BaseTool) else tool(source)
+        if wrapped.name in named or wrapped.name == FINISH:
+            raise ConfigError(f"two tools are named {wrapped.name!r}; rename one ({FINISH!r} ends the episode).")
+        named[wrapped.name] = wrapped
     return named
 
 
-def _text(returned: Any) -> str:
-    """What a tool returned, as text that can be stored: content blocks joined, lone surrogates replaced."""
+def _extract_text(returned: Any) -> str:
+    """Return a tool's result as text that can be stored: blocks are joined, lone surrogates replaced."""
     content = returned.content if isinstance(returned, ToolMessage) else returned
     if isinstance(content, list):
         content = "\n".join(
