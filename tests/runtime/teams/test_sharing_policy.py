@@ -97,7 +97,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 def test_a_file_that_holds_no_admission_is_refused(tmp_path, text):
     path = tmp_path / "admission.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"hardwon bench team|train it anew"):
+    with pytest.raises(ConfigError, match=r"hardwon bench team|train it again"):
         LogisticAdmission.load(path)
 
 

@@ -1,1 +1,1 @@
-"""Run several agents on one task, and share what they find."""
+"""Several agents that work on one task and share their findings."""

@@ -1,11 +1,11 @@
-"""Sharing: how one agent of a team writes to the bank and reads from it.
+"""How an agent of a team writes to the bank and reads from it.
 
-A `Desk` is its seat there. `SharedPolicy` and `SharedEnvironment` stand around the agent's own: before
-every decision each new step is said in a key and admitted or not; the keys of the others are put
-before the policy, which may ask for a value; and a call that changes nothing and that another team
-has made is answered from the bank. The episode itself is the runtime's; nothing here runs one.
+A `Desk` connects one agent to the bank. `SharedPolicy` and `SharedEnvironment` wrap the agent's own policy and
+environment. Before every decision, each new step is summarized as a key, and admitted or not. The policy
+sees the keys of other teams and may pull their values. A read-only call that another team already made is
+answered from the bank. This module runs no episodes.
 
-    pull(entry=12)            the action by which a policy asks; where actions are listed: `pull 12: KEY`
+    pull(entry=12)            the action by which a policy pulls a value; in a list of actions: `pull 12: KEY`
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from hardwon.runtime.llm.chat_model import in_thread
 from .sharing_policy import Admission, Candidate, Choice, extract_words
 
 KEY_WORDS = 20
-"""A key has at most so many words."""
+"""Maximum number of words of a key."""
 MAX_KEYS = 60
-"""Newest keys of the others that are put before a policy."""
+"""Maximum number of keys of other teams in a prompt; the newest are used."""
 MAX_PULLS = 4
-"""Values that a policy may ask for before it has to act."""
+"""Maximum number of pulls before a policy has to act."""
 VALUE_CHARS = 4_000
-"""Characters of pulled values, the newest last, that stay before the policy."""
+"""Maximum characters of pulled values in a prompt; the newest are kept."""
 HEADING = "Other teams work on this task beside you. What they have found so far, by its key:"
 PULLED = "Looked up for you:"
 HOW = "pull(entry: integer): What another team found, by the number of its key; it takes no time and no step."
@@ -41,24 +41,24 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 T = TypeVar("T")
 Outcome = tuple[State, float, bool, Info]
 Summarise = Callable[[Step], str | Awaitable[str]]
-"""Says a step in a key."""
+"""Maps a step to its key."""
 Watch = Callable[["Event"], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a team did, for whoever watches."""
+    """An event of a team, for observers."""
 
     team: str
     what: Literal["step", "shared", "kept", "pulled", "own", "finished", "stopped"]
-    """kept: a step that was not shared; own: a pull of the team's own entry."""
+    """"kept" is a step that was not shared; "own" is a pull of the team's own entry."""
     text: str
     entry: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A step, the decision about it, and under which number it is in the bank, if it is."""
+    """A step, the decision about it, and the id of its bank entry if it was shared."""
 
     team: str
     t: int
@@ -69,33 +69,36 @@ class Shared:
 
 
 def build_key(step: Step) -> str:
-    """The step in at most twenty words: where it was, the action, what came of it; what speaks of the task first."""
-    told = step.diagnosis.evidence or step.post.feedback or step.post.observation
+    """Return a summary of a step in at most 20 words: location, action and outcome.
+
+    Sentences that share words with the task come first.
+    """
+    outcome = step.diagnosis.evidence or step.post.feedback or step.post.observation
     wanted = extract_words(step.pre.task)
-    sentences = sorted(_SENTENCE.split(told), key=lambda sentence: not extract_words(sentence) & wanted)
+    sentences = sorted(_SENTENCE.split(outcome), key=lambda sentence: not extract_words(sentence) & wanted)
     place = f"{step.pre.location}: " if step.pre.location else ""
     return shorten(f"{place}{' '.join(step.action.split())} -> {' '.join(sentences)}")
 
 
 def shorten(text: str, words: int = KEY_WORDS) -> str:
-    """The first words of a text, on one line."""
+    """Return the first words of a text on one line."""
     return " ".join(text.split()[:words])
 
 
 def get_value(steps: Sequence[Step]) -> str:
-    """What a reader gets: all that the last of the steps told."""
+    """Return the value of an entry: the full feedback or observation of the last step."""
     return steps[-1].post.feedback or steps[-1].post.observation
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text has: one for four characters."""
+    """Estimate the number of tokens of a text, at four characters per token."""
     return -(-len(text) // 4)
 
 
 class Desk:
-    """One agent's seat at the bank. Several agents of one team have the team's name in common.
+    """The connection of one agent to the bank; agents of one team share the team's name.
 
-    Without a bank nothing is shared and nothing can be pulled; steps are counted all the same.
+    Without a bank, nothing is shared or pulled, but steps are counted.
     """
 
     def __init__(
@@ -109,10 +112,17 @@ class Desk:
         watch: Watch = lambda event: None,
         threads: bool = True,
     ) -> None:
-        """value: what readers get of the last of an episode's steps so far.
+        """Create a desk.
 
-        threads: the bank is asked in one, since a commit waits for the disk and the other teams need not. Without
-        them it is asked in the order of the events, so that a run can be repeated.
+        Args:
+            bank: The bank; None shares nothing.
+            team: Name of the team.
+            admission: Decides which steps are shared.
+            summarise: Maps a step to its key.
+            value: Maps the steps of an episode so far to the value that readers get for the last one.
+            watch: Called with every event.
+            threads: Whether to access the bank in threads, so that a commit's disk wait does not block the other
+                teams. Without threads, accesses happen in the order of events, and runs are reproducible.
         """
         self.team = team
         self._bank, self._admission, self._watch = bank, admission, watch
@@ -120,53 +130,54 @@ class Desk:
         self._entries: list[Entry] = []
         self._costs: list[float] = []
         self.shared: list[Shared] = []
-        """Every step, with what was decided about it."""
+        """Every step with the decision about it."""
         self.calls = 0
-        """Steps that were taken, and not answered from the bank."""
+        """Steps that ran in the environment instead of being answered from the bank."""
         self.key_tokens = 0
-        """Tokens that keys took before the policy, over all decisions."""
+        """Tokens of the keys in prompts, over all decisions."""
         self.value_tokens = 0
-        """Tokens of the values that were pulled."""
+        """Tokens of the pulled values."""
         self.admission_s = 0.0
-        """Seconds spent on deciding."""
+        """Seconds spent on sharing decisions."""
         self.usage = Usage()
-        """What the admission's model cost."""
+        """Usage of the admission's model."""
 
     @property
     def open(self) -> bool:
-        """Whether there is a bank."""
+        """Return whether there is a bank."""
         return self._bank is not None
 
     async def look(self) -> None:
-        """Read the keys that are new."""
+        """Read the new keys."""
         if self._bank is not None:
             last = self._entries[-1].id if self._entries else 0
-            new = await self._asked(lambda bank: bank.entries(last), self._bank)
-            known = self._entries[-1].id if self._entries else 0  # somebody of this team may have looked meanwhile
-            self._entries += [entry for entry in new if entry.id > known]
+            new = await self._query(lambda bank: bank.entries(last), self._bank)
+            # Another agent at this desk may have read the same entries while this one waited.
+            last = self._entries[-1].id if self._entries else 0
+            self._entries += [entry for entry in new if entry.id > last]
 
-    async def _asked(self, question: Callable[[Bank], T], bank: Bank) -> T:
+    async def _query(self, question: Callable[[Bank], T], bank: Bank) -> T:
         return await asyncio.to_thread(question, bank) if self._threads else question(bank)
 
     @property
     def others(self) -> list[Entry]:
-        """The newest entries of the other teams, oldest first; of those with one key, the first."""
+        """Return the newest entries of other teams, oldest first; of several with one key, the first."""
         distinct = {entry.key: entry for entry in reversed(self._entries) if entry.team != self.team}
         return sorted(distinct.values(), key=lambda entry: entry.id)[-MAX_KEYS:]
 
     def took(self, seconds: float) -> None:
-        """How long the step lasted that comes next to be shared."""
+        """Record the duration in seconds of the step that will be shared next."""
         self._costs.append(seconds)
 
     async def share(self, steps: Sequence[Step]) -> None:
-        """Say the last of an episode's steps in a key, decide, and put it into the bank where the decision is YES."""
+        """Summarize the last step of an episode, decide about it, and put it into the bank if it is admitted."""
         step = steps[-1]
         self._watch(Event(self.team, "step", step.action))
         if self._bank is None:
             return
-        said = self._summarise(step)
-        key = shorten(await said if inspect.isawaitable(said) else said)
-        await self.look()
+        summary = self._summarise(step)
+        key = shorten(await summary if inspect.isawaitable(summary) else summary)
+        await self.look()  # the decision depends on the keys that are already in the bank
         costs = self._costs
         mean = sum(costs) / len(costs) if costs else 0.0
         candidate = Candidate(
@@ -183,86 +194,94 @@ class Desk:
         choice = await self._admission.decide(candidate)
         self.admission_s += time.perf_counter() - began
         self.usage += choice.usage
-        put = self._asked(lambda bank: bank.put(self.team, key, candidate.value), self._bank) if choice.admit else None
+        put = self._query(lambda bank: bank.put(self.team, key, candidate.value), self._bank) if choice.admit else None
         entry = None if put is None else await put
         self.shared.append(Shared(self.team, step.t, candidate, choice, entry, step))
         self._watch(Event(self.team, "shared" if choice.admit else "kept", key, entry))
 
     async def pull(self, entry: int) -> str | None:
-        """The value, logged; None for a number that is not there, or is no longer."""
-        known = next((one for one in self._entries if one.id == entry), None)
+        """Return the value of an entry and log the pull; None if the entry does not exist any more."""
+        source = next((candidate for candidate in self._entries if candidate.id == entry), None)
         if self._bank is None:
             return None
         try:
-            value = await self._asked(lambda bank: bank.pull(entry, self.team), self._bank)
+            value = await self._query(lambda bank: bank.pull(entry, self.team), self._bank)
         except UnknownName:
             return None
         self.value_tokens += count_tokens(value)
-        own = known is not None and known.team == self.team
-        self._watch(Event(self.team, "own" if own else "pulled", known.key if known else str(entry), entry))
+        is_own = source is not None and source.team == self.team
+        self._watch(Event(self.team, "own" if is_own else "pulled", source.key if source else str(entry), entry))
         return value
 
-    async def answering(self, action: str) -> Entry | None:
-        """The first entry of another team whose key says that it made this very call."""
+    async def find_answer(self, action: str) -> Entry | None:
+        """Return the first entry of another team whose key starts with this call; None if there is none."""
         await self.look()
-        made = f"{' '.join(action.split())} -> "
-        return next((entry for entry in self._entries if entry.team != self.team and entry.key.startswith(made)), None)
+        prefix = f"{' '.join(action.split())} -> "
+        return next(
+            (entry for entry in self._entries if entry.team != self.team and entry.key.startswith(prefix)), None
+        )
 
 
 class SharedPolicy:
-    """A policy at a desk: it shares what was done, sees the keys of the others, and may ask for values."""
+    """A policy that shares its steps, sees the keys of other teams, and may pull values."""
 
     def __init__(self, inner: Policy, desk: Desk) -> None:
         self._inner, self._desk = inner, desk
         self.name = inner.name
         self.reads: Literal["values", "text"] = inner.reads
-        self._told = 0
+        self._shared_count = 0
         self._values: dict[int, str] = {}
 
     async def adecide(self, context: Context) -> Decision:
-        """Share the steps since the last decision; then what the policy wants, looked-up values apart."""
+        """Share the steps since the last decision, then return the policy's action after any pulls."""
         await self.tell(context.history)
         await self._desk.look()
         spent, pulled = Usage(), list[int]()
         while True:
-            offered = self._offered(pulled)
-            decision = await self._inner.adecide(self._shown(context, offered))
+            offered = self._list_offers(pulled)
+            decision = await self._inner.adecide(self._add_entries(context, offered))
             spent += decision.usage
             entry = parse_pull(decision.action)
             if entry is None or len(pulled) >= MAX_PULLS:
                 break
             pulled.append(entry)
             value = await self._desk.pull(entry)
-            self._values[entry] = "There is no such entry any more." if value is None else self._told_of(entry, value)
+            # A missing entry gets a value too, so that it is not offered again.
+            self._values[entry] = (
+                "There is no such entry any more." if value is None else self._format_value(entry, value)
+            )
         why = {**decision.why, "pulled": pulled} if pulled else decision.why
         return replace(decision, why=why, usage=spent)
 
     def decide(self, context: Context) -> Decision:
-        """The same, for a loop that does not await."""
+        """Return the policy's action; the synchronous version of `adecide`."""
         return asyncio.run(self.adecide(context))
 
     async def tell(self, history: Sequence[Step]) -> None:
-        """Share what is new in an episode's steps."""
-        if len(history) < self._told:  # another attempt at the episode
-            self._told = 0
+        """Share the new steps of an episode."""
+        if len(history) < self._shared_count:  # a shorter history means that the episode was restarted
+            self._shared_count = 0
             self._values.clear()
-        while self._told < len(history):
-            self._told += 1
-            if history[self._told - 1].action:
-                await self._desk.share(history[: self._told])
+        while self._shared_count < len(history):
+            self._shared_count += 1
+            if history[self._shared_count - 1].action:
+                await self._desk.share(history[: self._shared_count])
 
-    def _told_of(self, entry: int, value: str) -> str:
-        """The value behind what was done to get it."""
-        key = next((one.key for one in self._desk.others if one.id == entry), "")
+    def _format_value(self, entry: int, value: str) -> str:
+        """Return the value together with the action that led to it."""
+        key = next((candidate.key for candidate in self._desk.others if candidate.id == entry), "")
         return f"{key.partition(' -> ')[0]} -> {value}" if " -> " in key else value
 
-    def _offered(self, pulled: Sequence[int]) -> list[Entry]:
+    def _list_offers(self, pulled: Sequence[int]) -> list[Entry]:
         if self.reads == "values" or len(pulled) >= MAX_PULLS:
             return []
         return [entry for entry in self._desk.others if entry.id not in self._values]
 
-    def _shown(self, context: Context, offered: Sequence[Entry]) -> Context:
-        """The context with keys and looked-up values; as it was for a policy that reads estimates alone."""
+    def _add_entries(self, context: Context, offered: Sequence[Entry]) -> Context:
+        """Return the context with keys and pulled values.
+
+        A policy that reads only estimates gets its context unchanged.
+        """
         if self.reads == "values":
             return context
         listed = bool(context.actions)
@@ -281,26 +300,27 @@ class SharedPolicy:
 
 
 def format_entry(entry: Entry, *, listed: bool = False) -> str:
-    """What is shown of an entry: never longer, with its number and the end of the line, than its key."""
+    """Return an entry with its number as one line, cut so that it takes no more characters than its key."""
+    # Leave room for the number and the line end, so that a prompt grows by no more than the length of the keys.
     room = len(entry.key) - 1
     text = f"pull {entry.id}: {entry.key}" if listed else f"[{entry.id}] {entry.key}"
     return text[: max(room - 5 if listed else room, len(f"pull {entry.id}"))]
 
 
-_ASKED = re.compile(r"\s*pull(?:\s*\(\s*(?:entry\s*=\s*)?|\s+)(\d+)\b")
+_PULL = re.compile(r"\s*pull(?:\s*\(\s*(?:entry\s*=\s*)?|\s+)(\d+)\b")
 
 
 def parse_pull(action: str) -> int | None:
-    """The number of the entry that an action asks for; None for any other action."""
-    match = _ASKED.match(action)
+    """Return the number of the entry that an action pulls; None for any other action."""
+    match = _PULL.match(action)
     return int(match[1]) if match else None
 
 
 class SharedEnvironment:
-    """An environment at a desk: a call that another team has made is answered from the bank, at once.
+    """An environment that answers calls from the bank if another team already made them.
 
-    Only where the environment says that the call changes nothing (`changes_nothing`, `answered`). All else
-    is awaited, in a thread where the environment cannot be, so that the other teams go on meanwhile.
+    This applies only to calls without side effects, if the environment supports it by `changes_nothing` and
+    `answered`. All other calls are awaited, in a thread if necessary, so that the other teams continue.
     """
 
     waits = True
@@ -311,10 +331,10 @@ class SharedEnvironment:
         self.keeps_time = bool(getattr(inner, "keeps_time", False))
 
     async def astep(self, action: str) -> Outcome:
-        """The outcome, pulled or made."""
+        """Return the outcome of an action, from the bank or from the environment."""
         inner: Any = self._inner
         if hasattr(inner, "answered") and inner.changes_nothing(action):
-            entry = await self._desk.answering(action)
+            entry = await self._desk.find_answer(action)
             value = None if entry is None else await self._desk.pull(entry.id)
             if value is not None:
                 self._desk.took(0.0)
@@ -323,12 +343,12 @@ class SharedEnvironment:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            return await self._made(action)
+            return await self._run_step(action)
         finally:
             self._desk.took(clock() - began)
             self._desk.calls += 1
 
-    async def _made(self, action: str) -> Outcome:
+    async def _run_step(self, action: str) -> Outcome:
         inner: Any = self._inner
         if hasattr(inner, "astep"):
             outcome: Outcome = await inner.astep(action)
@@ -336,7 +356,7 @@ class SharedEnvironment:
         return await asyncio.wrap_future(in_thread(lambda: self._inner.step(action)))
 
     def step(self, action: str) -> Outcome:
-        """The same, for a loop that does not await."""
+        """Take an action; the synchronous version of `astep`."""
         return asyncio.run(self.astep(action))
 
     def reset(self, task: str = "", seed: int = 0) -> State:
@@ -344,21 +364,21 @@ class SharedEnvironment:
         return self._inner.reset(task, seed)
 
     def admissible(self, state: State) -> list[str]:
-        """What can be done."""
+        """Return the admissible actions."""
         return self._inner.admissible(state)
 
     def describe(self) -> str:
-        """How it is acted in; nothing where it does not say."""
+        """Return the environment's description of its actions; "" if it has none."""
         return self._inner.describe() if isinstance(self._inner, Described) else ""
 
     def clone(self) -> "SharedEnvironment":
-        """Another one at the same desk."""
+        """Return another environment at the same desk."""
         return SharedEnvironment(self._inner.clone(), self._desk)
 
     def abandon(self) -> None:
-        """Cut off a call that is not waited for any more, where that can be done."""
+        """Cut off a call that nobody waits for any more, if the environment supports it."""
         getattr(self._inner, "abandon", lambda: None)()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the environment."""
         self._inner.close()

@@ -1,10 +1,10 @@
-"""Admission: what of a step is worth sharing with the teams beside. YES or NO, for every step.
+"""Admission: the decision, for every step, whether it is shared with the other teams.
 
     choice = await RuleAdmission().decide(candidate)          # .admit, .p, .logprob
 
-Back-ends: all, none, rules, and a logistic model of a few features that is trained on what was pulled
-(`hardwon.trainers.roles.admission_learning`); a chat model that is asked is in `teams.chat_roles`, a role on the
-shared base in the trainers. Nothing here reads or writes a bank.
+Implementations here share everything, nothing, or by rules, or use a logistic model trained on pulls
+(`hardwon.trainers.roles.admission_learning`). A version with a chat model is in `teams.chat_roles`, and a trained role
+is in the trainers. This module does not access a bank.
 """
 
 import json
@@ -28,30 +28,30 @@ from hardwon.runtime.interfaces.types import Usage
 Vector = NDArray[np.float64]
 NO_USAGE = Usage()
 SURE = 1e-9
-"""Probabilities are kept so far from 0 and 1, so that their logarithms are finite."""
+"""Minimum distance of probabilities from 0 and 1, so that their logarithms are finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What is known when it is decided whether a step is shared: the task, the keys that there are, the step."""
+    """The input of a sharing decision: the task, the existing keys, and the step."""
 
     task: str
     keys: tuple[str, ...]
-    """What was shared before, oldest first."""
+    """Keys of earlier entries, oldest first."""
     action: str
     key: str
-    """The step in a few words."""
+    """Short summary of the step."""
     value: str
-    """What readers would get."""
+    """Text that readers get when they pull the entry."""
     success: bool = True
     progress: float = 0.0
     cost: float = 1.0
-    """How long the step took, beside the team's steps so far: 1 is as long as they did on average."""
+    """Duration of the step relative to the mean of the team's steps so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The decision, how probable YES was, and the log-probability of what was decided."""
+    """A decision, the probability of sharing, and the log-probability of the decision."""
 
     admit: bool
     p: float
@@ -60,55 +60,60 @@ class Choice:
 
 
 class Admission(Protocol):
-    """Decides about one step."""
+    """Decides whether a step is shared."""
 
     name: str
 
     async def decide(self, candidate: Candidate) -> Choice:
-        """YES or NO; it may wait for a model."""
+        """Decide whether to share a step; this may wait for a model."""
         ...
 
 
 class AdmitAll:
-    """Shares every step: the first of the two controls."""
+    """Shares every step; a control condition."""
 
     name = "all"
 
     async def decide(self, candidate: Candidate) -> Choice:
-        """YES."""
+        """Return a decision to share."""
         return Choice(True, 1.0)
 
 
 class AdmitNone:
-    """Shares nothing: the other one."""
+    """Shares nothing; a control condition."""
 
     name = "none"
 
     async def decide(self, candidate: Candidate) -> Choice:
-        """NO."""
+        """Return a decision not to share."""
         return Choice(False, 0.0)
 
 
 class RuleAdmission:
-    """Shares what went well, took its time and says something that no key says yet."""
+    """Shares steps that succeeded, took some time, and say something new."""
 
     name = "rules"
 
     def __init__(self, *, like: float = 0.8, quick: float = 0.5) -> None:
-        """like: words in common with a key from which a step says nothing new. quick: a step of this cost is free."""
+        """Set the thresholds of the rules.
+
+        Args:
+            like: Similarity to an existing key, in [0, 1], from which a step is not new.
+            quick: Relative cost up to which a step is too cheap to share; 1 is the average step.
+        """
         self._like, self._quick = like, quick
 
     async def decide(self, candidate: Candidate) -> Choice:
-        """By similarity to the keys and cost."""
-        new = max_similarity(candidate.key, candidate.keys) < self._like
-        admit = candidate.success and bool(candidate.value.strip()) and new and candidate.cost > self._quick
+        """Decide by success, similarity to the keys, and cost."""
+        is_new = max_similarity(candidate.key, candidate.keys) < self._like
+        admit = candidate.success and bool(candidate.value.strip()) and is_new and candidate.cost > self._quick
         return Choice(admit, float(admit))
 
 
 # -- the logistic model ---------------------------------------------------------------------------
 
 KINDS = 12
-"""Kinds of action are told apart by the hash of their verb, in so many classes."""
+"""Number of hash classes of action verbs, each with a feature."""
 NAMES = (
     "bias",
     "success",
@@ -122,11 +127,11 @@ NAMES = (
     "keys",
     *(f"kind {n}" for n in range(KINDS)),
 )
-"""The features, in their order."""
+"""Names of the features, in order."""
 
 
 def compute_features(candidate: Candidate) -> Vector:
-    """What the logistic model sees of a candidate, every number about in [0, 1]; see NAMES."""
+    """Return the features of a candidate, shape (len(NAMES),), roughly in [0, 1]; see `NAMES`."""
     words, keys = extract_words(candidate.key), candidate.keys
     x = np.zeros(len(NAMES))
     x[:10] = (
@@ -141,35 +146,36 @@ def compute_features(candidate: Candidate) -> Vector:
         min(len(candidate.value), 2000) / 2000,
         len(keys) / (len(keys) + 20),
     )
+    # CRC32, because Python's own string hash differs between processes.
     x[10 + zlib.crc32(get_verb(candidate.action).encode()) % KINDS] = 1.0
     return x
 
 
 def max_similarity(key: str, keys: Sequence[str]) -> float:
-    """The largest share of words that a key has in common with one of these (Jaccard); 0 where there is none."""
+    """Return the largest Jaccard similarity between the words of a key and of any of `keys`; 0 without keys."""
     words, most = extract_words(key), 0.0
-    for other in map(extract_words, keys):
-        common = len(words & other)
-        most = max(most, common / max(1, len(words) + len(other) - common))
+    for key_words in map(extract_words, keys):
+        common = len(words & key_words)
+        most = max(most, common / max(1, len(words) + len(key_words) - common))
     return most
 
 
 @lru_cache(maxsize=16384)
 def extract_words(text: str) -> frozenset[str]:
-    """The words of a text that name things."""
+    """Return the content words of a text."""
     return content_words(text)
 
 
 def get_verb(action: str) -> str:
-    """The kind of an action: its first word, or the tool that it calls."""
+    """Return the kind of an action: its first word, or the name of the tool that it calls."""
     return action.strip().partition("(")[0].partition(" ")[0].lower()
 
 
 class LogisticAdmission:
-    """YES with probability sigmoid(weights · features); fractions of a millisecond on a CPU.
+    """Shares with probability sigmoid(weights · features); a decision takes well below 1 ms on a CPU.
 
-    With an embedder the vector of the key, and how near it is to the task and to the nearest key, are
-    features too.
+    With an embedder, the features also include the vector of the key and its similarity to the task and to the
+    most similar key.
     """
 
     name = "logistic"
@@ -181,64 +187,74 @@ class LogisticAdmission:
         embedder: Embedder | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """weights: None begins at 0, with which YES and NO are as probable.
+        """Create a logistic model.
 
-        chance: to sample from, for training; without it the more probable one is decided.
-        Raises ConfigError for weights of another number than there are features.
+        Args:
+            weights: One weight per feature. None means all zeros, so that both decisions are equally likely.
+            embedder: Adds features of the key's vector.
+            chance: Generator for sampling decisions in training. None always takes the more likely decision.
+
+        Raises:
+            ConfigError: The number of weights differs from the number of features.
         """
         self.embedder, self.chance = embedder, chance
         self._vectors: dict[str, Any] = {}
-        wanted = len(NAMES) + (embedder.dim + 2 if embedder else 0)
-        self.weights: Vector = np.zeros(wanted) if weights is None else np.asarray(weights, dtype=np.float64)
-        if self.weights.shape != (wanted,):
-            raise ConfigError(f"admission has {self.weights.size} weights for {wanted} features; train it anew.")
+        size = len(NAMES) + (embedder.dim + 2 if embedder else 0)
+        self.weights: Vector = np.zeros(size) if weights is None else np.asarray(weights, dtype=np.float64)
+        if self.weights.shape != (size,):
+            raise ConfigError(f"admission has {self.weights.size} weights for {size} features; train it again.")
 
     async def decide(self, candidate: Candidate) -> Choice:
-        """Sampled, or the more probable one."""
+        """Decide whether to share a candidate: sampled, or the more likely decision."""
         return self.choose(self.features(candidate))
 
     def choose(self, x: Vector) -> Choice:
-        """The decision about a candidate of these features."""
+        """Return the decision for a vector of features."""
         p = self.probability(x)
         admit = p > 0.5 if self.chance is None else self.chance.random() < p
         return Choice(admit, p, math.log(p if admit else 1.0 - p))
 
     def probability(self, x: Vector) -> float:
-        """Of YES."""
+        """Return the probability of sharing, for a vector of features."""
+        # Clip to avoid an overflow in exp; at 20 the probability is within 2.1e-9 of its limit.
         score = min(max(float(self.weights @ x), -20.0), 20.0)
         return min(max(1.0 / (1.0 + math.exp(-score)), SURE), 1.0 - SURE)
 
     def features(self, candidate: Candidate) -> Vector:
-        """All of them, those of the embedder last."""
+        """Return all features of a candidate, those of the embedder last."""
         x = compute_features(candidate)
         if self.embedder is None:
             return x
-        key, task = self._vector(candidate.key), self._vector(candidate.task)
-        nearest = max((float(key @ self._vector(other)) for other in candidate.keys), default=0.0)
+        key, task = self._embed(candidate.key), self._embed(candidate.task)
+        nearest = max((float(key @ self._embed(entry_key)) for entry_key in candidate.keys), default=0.0)
         return np.concatenate([x, key, [float(key @ task), nearest]])
 
-    def _vector(self, text: str) -> Any:
+    def _embed(self, text: str) -> Any:
         if text not in self._vectors:
             assert self.embedder is not None
             self._vectors[text] = self.embedder.embed([text])[0]
         return self._vectors[text]
 
     def save(self, path: str | Path) -> None:
-        """As JSON, with the names of what the weights are for."""
-        known = {"features": list(NAMES), "embedder": self.embedder.name if self.embedder else None}
-        text = json.dumps({**known, "weights": [round(float(weight), 6) for weight in self.weights]}, indent=1)
+        """Write the weights as JSON, with the names of their features."""
+        header = {"features": list(NAMES), "embedder": self.embedder.name if self.embedder else None}
+        text = json.dumps({**header, "weights": [round(float(weight), 6) for weight in self.weights]}, indent=1)
         Path(path).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "LogisticAdmission":
-        """Raises ConfigError for a file that is none, or of other features than these."""
+        """Load a model that `save` wrote.
+
+        Raises:
+            ConfigError: The file is not a saved admission model, or its features differ from those of this version.
+        """
         try:
             saved = json.loads(Path(path).read_text(encoding="utf-8"))
             names, name, weights = saved["features"], saved["embedder"], saved["weights"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"{path} holds no admission ({error!r}). Make one: hardwon bench team --out DIR"
+                f"{path} is not a saved admission model ({error!r}). Train one: hardwon bench team --out DIR"
             ) from error
         if names != list(NAMES):
-            raise ConfigError(f"{path} was trained on other features than this hardwon has; train it anew.")
+            raise ConfigError(f"{path} has other features than this version of hardwon; train it again.")
         return cls(weights, embedder=open_embedder(name) if name else None)

@@ -1,13 +1,13 @@
-"""A team: several agents on one task at the same time, sharing what they find through a bank.
+"""A team: several agents that work on one task concurrently and share findings through a bank.
 
     team = Team([Agent(policy, library, environment, seed=n) for n in range(3)], library.bank, RuleAdmission())
     result = team.run("Which of our suppliers are in Oslo?")
     result.answer, result.success, result.pulls
 
-A LangGraph graph: a node for each member, all at once, then one that aggregates. A member is an agent
-or a team, which is then one reader and writer of the bank. The first one whose outcome the environment
-calls a success ends the run for all. How a member shares is in `sharing`; what is shared is decided by
-an `Admission`. The bank is dropped at the end, unless the caller opened it.
+The team is a LangGraph graph with one node per member, all of which run concurrently, and a final node that
+aggregates the answers. A member is an agent, or a team that acts as one reader and writer of the bank. The
+first verified success ends the run for all members. `sharing` implements how members share, and an
+`Admission` decides what they share. The bank is dropped at the end unless the caller opened it.
 """
 
 import asyncio
@@ -29,81 +29,81 @@ from .sharing import Desk, Event, Shared, SharedEnvironment, SharedPolicy, Summa
 from .sharing_policy import Admission, RuleAdmission
 
 Judge = Callable[[str, Sequence[str]], int | Awaitable[int | None] | None]
-"""Given the task and the answers, in the order of their teams: the number of the best one, or None."""
+"""Maps the task and the answers, in order of the members, to the index of the best answer, or None."""
 Aggregate = Literal["vote", "best"] | Judge
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How one member ended. `result` is None for one that was stopped."""
+    """The outcome of one member. `result` is None if the member was stopped."""
 
     team: str
     result: Result | None
     seconds: float
-    """Since the run began."""
+    """Seconds from the start of the run to the end of the member."""
 
     @property
     def answer(self) -> str:
-        """What it answered; "" when it did not come to that."""
+        """Return the member's answer; "" if it has none."""
         return "" if self.result is None else extract_answer(self.result.trajectory)
 
     @property
     def counts(self) -> bool:
-        """Whether it came to an end of its own: it was not stopped, and its environment did not fail."""
+        """Return whether the member finished by itself: it was not stopped, and its environment did not fail."""
         return self.result is not None and self.result.success is not None
 
     @property
     def success(self) -> bool:
-        """Whether the environment called it a success."""
+        """Return whether the environment reported a success."""
         return self.result is not None and bool(self.result.success)
 
     @property
     def score(self) -> float:
-        """The environment's score; 0 for one that was stopped."""
+        """Return the environment's score in [0, 1]; 0 if the member was stopped."""
         return 0.0 if self.result is None else self.result.score
 
 
 @dataclass(frozen=True, slots=True)
 class TeamResult:
-    """How a run of a team went: the answer of the whole, and a complete log of what was shared and pulled."""
+    """The outcome of a team's run: the team's answer, and a complete log of shared and pulled entries."""
 
     answer: str
     success: bool
     score: float
-    """Of the answer that was chosen."""
+    """Score of the answer, in [0, 1]."""
     first: str | None
-    """The team that finished first; None where nobody did."""
+    """The member that finished first; None if none did."""
     first_score: float
-    """What its answer was worth."""
+    """Score of the member that finished first."""
     finishes: tuple[Finish, ...]
-    """By team, in the order of the members."""
+    """The outcomes, in order of the members."""
     shared: tuple[Shared, ...]
-    """Every step with what was decided about it, team by team."""
+    """Every step with the decision about it, member by member."""
     pulls: tuple[tuple[int, str], ...]
-    """(entry, reader) of every pull by another team, in order."""
+    """(entry, reader) of every pull of another team's entry, in order."""
     own_pulls: tuple[tuple[int, str], ...]
-    """The same of a team's own entries."""
+    """(entry, reader) of every pull of a team's own entry, in order."""
     seconds: float
     key_tokens: int
-    """Tokens of keys put before policies, over all decisions."""
+    """Tokens of the keys in prompts, over all decisions."""
     value_tokens: int
-    """Tokens of values that were pulled."""
+    """Tokens of the pulled values."""
     admission_s: float
-    """Seconds that decisions about sharing took, all teams together."""
+    """Seconds spent on sharing decisions, summed over members."""
     calls: int
-    """Steps that environments took: those that were not answered from the bank."""
+    """Steps that ran in an environment instead of being answered from the bank."""
     promoted: tuple[Admitted, ...] = ()
-    """What the library's curator said of what was kept."""
+    """The curator's decisions on entries offered to the library."""
 
     @property
     def used(self) -> frozenset[int]:
-        """The entries that some other team pulled: U."""
+        """Return the ids of the entries that other teams pulled."""
         return frozenset(entry for entry, _ in self.pulls)
 
     @property
     def admitted(self) -> float:
-        """Share of the steps that were shared."""
-        return sum(one.choice.admit for one in self.shared) / max(1, len(self.shared))
+        """Return the fraction of steps that were shared."""
+        return sum(entry.choice.admit for entry in self.shared) / max(1, len(self.shared))
 
 
 class _State(TypedDict, total=False):
@@ -114,14 +114,14 @@ class _State(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """A member of a run, and the desks at which it sits: one for an agent, more for a team."""
+    """A member of a run and its desks: one for an agent, several for a team."""
 
     member: "Agent | Team"
     desks: list[Desk]
     inner: "list[_Seat]" = field(default_factory=list)
 
     def close(self) -> None:
-        """Close the environments that were made for the run."""
+        """Close the environments that were created for the run."""
         if isinstance(self.member, Agent):
             self.member.close()
         for seat in self.inner:
@@ -130,19 +130,22 @@ class _Seat:
 
 @dataclass(slots=True)
 class _Run:
-    """What belongs to one run and is in no checkpoint."""
+    """The state of one run that is not part of any checkpoint."""
 
     task: str
     seed: int
     seats: "list[_Seat]"
     began: float
-    """By the loop's clock."""
+    """Start time, on the event loop's clock."""
     tasks: "dict[int, asyncio.Task[Result | TeamResult]]" = field(default_factory=dict)
     over: bool = False
 
 
 class Team:
-    """See the module's docstring."""
+    """Several agents, or teams, that work on one task concurrently.
+
+    Each member shares its steps through a bank, and the members' answers are aggregated to one answer.
+    """
 
     def __init__(
         self,
@@ -157,18 +160,27 @@ class Team:
         summarise: Summarise = build_key,
         watch: Watch = lambda event: None,
     ) -> None:
-        """bank: one that the caller opened for the task and will drop, or what makes one (`library.bank`), dropped
-        after every run; None shares nothing. A team within a team shares through the outer one's, and as it says.
+        """Create a team.
 
-        admission: what decides about every step, rules if not given.
-        aggregate: the most frequent answer, the one of the best score, or a judge's choice.
-        first: the first verified success ends the run. keep: what helped it is put before the library's curator.
-        name: what the members are called, with a number. Where other processes may sit at the same bank, one that
-        nobody else has is made up: who has the same name is the same team.
-        Raises ConfigError for a team of nobody.
+        Args:
+            agents: The members. A team within a team shares through the bank of the outer one, by its rules.
+            bank: An open bank, which stays open, or a function that creates one for every run, such as
+                `library.bank`; it is dropped after the run. None shares nothing.
+            admission: Decides which steps are shared. None uses `RuleAdmission`.
+            aggregate: "vote" takes the most frequent answer, "best" the one with the best score. A function chooses
+                an answer from the task and the list of answers.
+            first: Whether the first verified success ends the run.
+            keep: Whether to offer the entries that helped the first success to the library's curator.
+            name: Prefix of the member names, followed by a number. The name identifies a team in the bank, so by
+                default it is unique if other processes may use the same bank.
+            summarise: Maps a step to its key.
+            watch: Called with every event.
+
+        Raises:
+            ConfigError: `agents` is empty.
         """
         if not agents:
-            raise ConfigError("a team of 0 agents does nothing; give it at least one.")
+            raise ConfigError("a team needs at least one agent.")
         self._agents, self._bank = list(agents), bank
         self._admission: Admission = admission or RuleAdmission()
         self._aggregate: Aggregate = aggregate
@@ -177,40 +189,49 @@ class Team:
         self._runs: dict[str, _Run] = {}
         self._graph: Any = None
         self._is_inner = False
-        called = name or ("team" if bank is None or callable(bank) else f"team {uuid.uuid4().hex[:6]}")
-        self.names = [f"{called} {n}" for n in range(1, len(agents) + 1)]
+        prefix = name or ("team" if bank is None or callable(bank) else f"team {uuid.uuid4().hex[:6]}")
+        self.names = [f"{prefix} {n}" for n in range(1, len(agents) + 1)]
 
     def run(self, task: str = "", seed: int = 0) -> TeamResult:
-        """Run every member on the task, all at the same time."""
+        """Run all members on a task concurrently.
+
+        Args:
+            task: The task, passed to the environments.
+            seed: The seed, passed to the environments.
+
+        Returns:
+            The answer, its score, and the log of the run.
+        """
         return asyncio.run(self.arun(task, seed))
 
     async def arun(self, task: str = "", seed: int = 0) -> TeamResult:
-        """The same, awaited."""
-        if callable(self._bank):  # a name of its own: what a run that was killed left behind is not seen
+        """Run all members on a task; the asynchronous version of `run`."""
+        if callable(self._bank):  # a unique name, so that leftovers of a killed run are never read
             with self._bank(f"{task}#{seed} {uuid.uuid4().hex}") as bank:
-                return await self._shared_run(task, seed, bank)
-        return await self._shared_run(task, seed, self._bank)
+                return await self._run_members(task, seed, bank)
+        return await self._run_members(task, seed, self._bank)
 
-    async def _shared_run(self, task: str, seed: int, bank: Bank | None) -> TeamResult:
-        name, graph, seats = uuid.uuid4().hex, self._compiled(), self._seated(bank)
-        run = self._runs[name] = _Run(task, seed, seats, _now())
+    async def _run_members(self, task: str, seed: int, bank: Bank | None) -> TeamResult:
+        name, graph, seats = uuid.uuid4().hex, self._compile_graph(), self._assign_seats(bank)
+        run = self._runs[name] = _Run(task, seed, seats, _get_time())
         try:
             final = await graph.ainvoke({"run": name, "finishes": []})
-            return self._result(run, final["finishes"], final["answer"], bank)
+            return self._build_result(run, final["finishes"], final["answer"], bank)
         finally:
             del self._runs[name]
             for seat in run.seats if not self._is_inner else ():
                 seat.close()
 
-    def _seated(self, bank: Bank | None) -> "list[_Seat]":
-        """The members, each at a desk of the bank; those of a team within a team sit at the outer one's."""
+    def _assign_seats(self, bank: Bank | None) -> "list[_Seat]":
+        """Return the members with their desks; an inner team uses the desks of the outer one."""
         if self._is_inner:
             return [_Seat(agent, []) for agent in self._agents]
-        return [self._seat(agent, bank, name) for name, agent in zip(self.names, self._agents, strict=True)]
+        return [self._build_seat(agent, bank, name) for name, agent in zip(self.names, self._agents, strict=True)]
 
-    def _seat(self, agent: "Agent | Team", bank: Bank | None, name: str) -> "_Seat":
+    def _build_seat(self, agent: "Agent | Team", bank: Bank | None, name: str) -> "_Seat":
         if isinstance(agent, Team):
-            seats = [self._seat(inner, bank, name) for inner in agent._agents]
+            seats = [self._build_seat(inner, bank, name) for inner in agent._agents]
+            # A copy, because the same Team object may take part in several runs at once.
             team = copy.copy(agent)
             team._agents, team._is_inner, team._runs, team._graph = [seat.member for seat in seats], True, {}, None
             return _Seat(team, [desk for seat in seats for desk in seat.desks], seats)
@@ -221,113 +242,117 @@ class Team:
 
     # -- the graph ------------------------------------------------------------------------------------
 
-    def _compiled(self) -> Any:
+    def _compile_graph(self) -> Any:
         if self._graph is None:
             from langgraph.graph import END, START, StateGraph
 
             graph = cast(Any, StateGraph(_State))
-            graph.add_node("aggregate", self._aggregated)
+            graph.add_node("aggregate", self._aggregate_answers)
             for number, name in enumerate(self.names):
-                graph.add_node(name, self._member(number))
+                graph.add_node(name, self._build_node(number))
                 graph.add_edge(START, name)
                 graph.add_edge(name, "aggregate")
             graph.add_edge("aggregate", END)
             self._graph = graph.compile(name="team")
         return self._graph
 
-    def _member(self, number: int) -> Callable[[_State], Awaitable[dict[str, Any]]]:
+    def _build_node(self, number: int) -> Callable[[_State], Awaitable[dict[str, Any]]]:
         async def member(state: _State) -> dict[str, Any]:
-            """One member's episode, which ends early when another one has succeeded."""
+            """Run a member's episode, which is cancelled when another member succeeds."""
             run, name = self._runs[state["run"]], self.names[number]
             if run.over:
-                return {"finishes": [self._stopped(name, run)]}
+                return {"finishes": [self._stop_member(name, run)]}
             working = run.tasks[number] = asyncio.ensure_future(run.seats[number].member.arun(run.task, run.seed))
             try:
                 ended = await working
             except asyncio.CancelledError:
+                # Only a cancellation by `_finish_member` is an outcome; any other must stop the whole run.
                 if not (run.over and working.cancelled()):
                     working.cancel()
                     raise
-                return {"finishes": [self._stopped(name, run)]}
-            return {"finishes": [await self._finished(number, ended, run)]}
+                return {"finishes": [self._stop_member(name, run)]}
+            return {"finishes": [await self._finish_member(number, ended, run)]}
 
         return member
 
-    def _stopped(self, name: str, run: _Run) -> Finish:
+    def _stop_member(self, name: str, run: _Run) -> Finish:
         self._watch(Event(name, "stopped", "another team was first"))
-        return Finish(name, None, _now() - run.began)
+        return Finish(name, None, _get_time() - run.began)
 
-    async def _finished(self, number: int, ended: "Result | TeamResult", run: _Run) -> Finish:
+    async def _finish_member(self, number: int, ended: "Result | TeamResult", run: _Run) -> Finish:
         name, result = self.names[number], ended if isinstance(ended, Result) else get_best_result(ended)
-        finish = Finish(name, result, _now() - run.began)
+        finish = Finish(name, result, _get_time() - run.began)
         if self._first and finish.success and not run.over:
             run.over = True
-            for other, task in run.tasks.items():
-                if other != number:
+            for index, task in run.tasks.items():
+                if index != number:
                     task.cancel()
         self._watch(Event(name, "finished", finish.answer))
         policy = getattr(run.seats[number].member, "policy", None)
         if isinstance(policy, SharedPolicy) and result is not None and not run.over:
-            await policy.tell(result.trajectory.steps)  # what it did last, for those who still work
+            await policy.tell(result.trajectory.steps)  # the last step may still help members that are running
         return finish
 
-    async def _aggregated(self, state: _State) -> dict[str, Any]:
-        """The answer of the whole: of the success that ended the run, else of all who came to an end."""
+    async def _aggregate_answers(self, state: _State) -> dict[str, Any]:
+        """Return the team's answer: that of the first success, else one from all members that finished."""
         run = self._runs[state["run"]]
-        ended = [finish for finish in self._in_order(state["finishes"]) if finish.counts]
-        won = [finish for finish in ended if finish.success] if self._first else []
-        if won:
-            return {"answer": min(won, key=lambda finish: finish.seconds).answer}
+        ended = [finish for finish in self._sort_finishes(state["finishes"]) if finish.counts]
+        winners = [finish for finish in ended if finish.success] if self._first else []
+        if winners:
+            return {"answer": min(winners, key=lambda finish: finish.seconds).answer}
         return {"answer": await choose_answer(run.task, ended, self._aggregate)}
 
-    def _in_order(self, finishes: Sequence[Finish]) -> list[Finish]:
+    def _sort_finishes(self, finishes: Sequence[Finish]) -> list[Finish]:
         return sorted(finishes, key=lambda finish: self.names.index(finish.team))
 
-    # -- what came of it ------------------------------------------------------------------------------
+    # -- the result -----------------------------------------------------------------------------------
 
-    def _result(self, run: _Run, finishes: Sequence[Finish], answer: str, bank: Bank | None) -> TeamResult:
-        ordered = self._in_order(finishes)
-        ended = sorted((finish for finish in ordered if finish.counts), key=lambda one: one.seconds)
-        said = [finish for finish in ended if finish.answer == answer]
+    def _build_result(self, run: _Run, finishes: Sequence[Finish], answer: str, bank: Bank | None) -> TeamResult:
+        ordered = self._sort_finishes(finishes)
+        ended = sorted((finish for finish in ordered if finish.counts), key=lambda finish: finish.seconds)
+        matching = [finish for finish in ended if finish.answer == answer]
         desks = [desk for seat in run.seats for desk in seat.desks]
-        shared = tuple(one for desk in desks for one in desk.shared)
+        shared = tuple(entry for desk in desks for entry in desk.shared)
         pulls = tuple(bank.pulls()) if bank else ()
         return TeamResult(
             answer,
-            any(finish.success for finish in said),
-            max((finish.score for finish in said), default=0.0),
+            any(finish.success for finish in matching),
+            max((finish.score for finish in matching), default=0.0),
             ended[0].team if ended else None,
             ended[0].score if ended else 0.0,
             tuple(ordered),
             shared,
             pulls,
             tuple(bank.pulls(own=True)) if bank else (),
-            _now() - run.began,
+            _get_time() - run.began,
             sum(desk.key_tokens for desk in desks),
             sum(desk.value_tokens for desk in desks),
             sum(desk.admission_s for desk in desks),
             sum(desk.calls for desk in desks),
-            self._kept(ended, shared, pulls, bank) if self._keep and bank else (),
+            self._promote_entries(ended, shared, pulls, bank) if self._keep and bank else (),
         )
 
-    def _kept(
+    def _promote_entries(
         self, ended: Sequence[Finish], shared: Sequence[Shared], pulls: Sequence[tuple[int, str]], bank: Bank
     ) -> tuple[Admitted, ...]:
-        """What the first success pulled from others, put before the curator on the word of that success."""
+        """Offer the entries that the first success pulled to the curator, with that success as evidence."""
         winner = next((finish for finish in ended if finish.success), None)
         if winner is None or winner.result is None or not winner.result.trajectory.id:
             return ()
         pulled = {entry for entry, reader in pulls if reader == winner.team}
-        found = [one for one in shared if one.entry in pulled]
-        return tuple(bank.promote(build_item(one), winner.result.trajectory.id) for one in found)
+        useful = [step for step in shared if step.entry in pulled]
+        return tuple(bank.promote(build_item(step), winner.result.trajectory.id) for step in useful)
 
 
-def _now() -> float:
+def _get_time() -> float:
     return asyncio.get_running_loop().time()
 
 
 def extract_answer(trajectory: Trajectory) -> str:
-    """What an episode answered: the argument of `finish`; where actions are no calls, the last one."""
+    """Return the answer of an episode.
+
+    It is the argument of `finish`. If actions are not calls, it is the last action.
+    """
     from hardwon.runtime.environments.calls import parse_call
 
     last = trajectory.steps[-1].action if trajectory.steps else ""
@@ -340,29 +365,33 @@ def extract_answer(trajectory: Trajectory) -> str:
 
 
 async def choose_answer(task: str, ended: Sequence[Finish], aggregate: Aggregate) -> str:
-    """The answer of all together; "" where nobody answered. A judge that does not choose leaves it to the vote."""
+    """Return the team's answer; "" if no member finished. Without a choice of the judge, the vote decides."""
     if not ended:
         return ""
     if aggregate == "best":
         return max(ended, key=lambda finish: (finish.score, -finish.seconds)).answer
     if not isinstance(aggregate, str):
-        said = aggregate(task, [finish.answer for finish in ended])
-        number = await said if inspect.isawaitable(said) else said
+        choice = aggregate(task, [finish.answer for finish in ended])
+        number = await choice if inspect.isawaitable(choice) else choice
         if number is not None:
             return ended[number].answer
+    # Ties go to the earliest answer.
     votes = Counter(finish.answer for finish in ended if finish.answer)
     return max(ended, key=lambda finish: (votes[finish.answer], -finish.seconds)).answer
 
 
 def get_best_result(ended: TeamResult) -> Result | None:
-    """The result behind the answer of a team within a team."""
+    """Return the result behind the answer of an inner team."""
     results = [finish.result for finish in ended.finishes if finish.result is not None]
-    mine = [result for result in results if extract_answer(result.trajectory) == ended.answer]
-    return max(mine, key=lambda result: result.score, default=None)
+    matching = [result for result in results if extract_answer(result.trajectory) == ended.answer]
+    return max(matching, key=lambda result: result.score, default=None)
 
 
 def build_item(shared: Shared) -> Item:
-    """What was shared, as an item: the words are the environment's, so it waits in quarantine for a person's word."""
+    """Return a shared step as an item.
+
+    Its text comes from the environment, so the item stays in quarantine until a person approves it.
+    """
     step: Step = shared.step
     return Item(
         "insight",
