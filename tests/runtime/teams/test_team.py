@@ -276,7 +276,7 @@ def test_teams_of_two_processes_share_one_bank(team, library, path):
 
 
 def test_a_team_of_nobody_is_refused():
-    with pytest.raises(ConfigError, match="team of 0"):
+    with pytest.raises(ConfigError, match="at least one agent"):
         Team([])
 
 
