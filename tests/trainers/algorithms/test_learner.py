@@ -64,7 +64,7 @@ def gradient(model, given, loss, **settings):
     """What a step adds up before the optimiser acts, by keeping it from acting."""
     made = learner(copy.deepcopy(model), **settings)
     kept: list[torch.Tensor] = []
-    made._move = lambda *_, **__: kept.extend(parameter.grad.clone() for parameter in made.parameters)
+    made._apply_gradient = lambda *_, **__: kept.extend(parameter.grad.clone() for parameter in made.parameters)
     made.step(given, loss, reference=freeze_copy(model))
     return torch.cat([grad.flatten() for grad in kept])
 
@@ -268,7 +268,7 @@ def test_samples_of_the_same_policy_are_worth_themselves(model):
 def test_minibatches_hold_whole_traces_and_all_of_them(model):
     made = learner(model, minibatches=2, epochs=2)
     given = streams()
-    parts = made._parts(given)
+    parts = made._split_into_updates(given)
     assert len(parts) == 4
     for half in (parts[:2], parts[2:]):
         traces = [{part.trace for part in one} for one in half]
@@ -309,7 +309,7 @@ def test_the_divergence_pulls_back_to_the_reference(model):
 
 
 def test_a_divergence_needs_a_reference(model):
-    with pytest.raises(ConfigError, match="frozen"):
+    with pytest.raises(ConfigError, match="freeze_copy"):
         learner(model).step(streams(), LossSettings(kl=0.1))
 
 

@@ -71,5 +71,5 @@ def test_shares_are_about_even_and_lose_nothing():
 def test_a_sharded_base_needs_adapters_and_a_server(corridor, monkeypatch):
     monkeypatch.setattr(parallel, "_TEAM", [Team(0, 2, shards=True)])
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="it needs adapters, and a vLLM server"):
+    with pytest.raises(ConfigError, match="a sharded base cannot generate"):
         parallel.check_sharding(of(corridor(model={"adapter": 4})))

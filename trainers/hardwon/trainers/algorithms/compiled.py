@@ -1,7 +1,7 @@
-"""torch.compile for the training step alone.
+"""torch.compile for the training step.
 
-The layers of the model are compiled one by one, once, for any length; outside of a step they are as
-they were, because the engine that generates with the same layers meets another shape at every token.
+Each layer is compiled once, with dynamic lengths. Outside of a training step the layers run eagerly,
+because the engine generates with the same layers and has another shape at every token.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Compiled:
-    """Layers with their compiled selves beside them."""
+    """The layers of a model with their compiled versions, which replace them on demand."""
 
     def __init__(self, model: nn.Module, backend: str = "inductor") -> None:
         from transformers.modeling_layers import GradientCheckpointingLayer
@@ -22,14 +22,15 @@ class Compiled:
             module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
         ]
         compiled: Any = torch.compile
-        self._faster = [compiled(layer._call_impl, dynamic=True, backend=backend) for layer in self._layers]
+        # `_call_impl` and not the layer: the parameters keep their names in checkpoints
+        self._compiled_calls = [compiled(layer._call_impl, dynamic=True, backend=backend) for layer in self._layers]
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Here calls of the layers are compiled."""
+        """Run the layers compiled within this context."""
         try:
-            for layer, faster in zip(self._layers, self._faster, strict=True):
-                layer._compiled_call_impl = faster
+            for layer, compiled_call in zip(self._layers, self._compiled_calls, strict=True):
+                layer._compiled_call_impl = compiled_call
             yield
         finally:
             for layer in self._layers:

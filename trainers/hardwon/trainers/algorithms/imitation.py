@@ -1,9 +1,9 @@
-"""Warm start: imitation of trajectories that went well, so that a run begins where it can learn.
+"""Warm start: imitation of successful trajectories before reinforcement learning.
 
-Format before reward: a policy that cannot yet say an action learns nothing from outcomes. Chosen
-trajectories are cleaned of what should not be imitated, shown with and without memory, rendered by
-the caller and learnt by cross-entropy on the tokens of the actions. Stop early: one that knows its
-examples by heart has nothing left to try. This file plays no episode and writes no text.
+A policy that cannot produce an action in the right format gets no reward to learn from. Selected
+trajectories are cleaned, rendered by the caller with and without memory, and learned by cross-entropy
+on the action tokens. Stop early: a policy that has memorized its examples explores too little. This
+module plays no episodes and renders no text.
 """
 
 import random
@@ -23,36 +23,39 @@ from .learner import Learner, LearnerSettings, LossSettings
 from .samples import PackedSequence, Sample, pack_samples
 
 Render = Callable[[Trajectory, str | None], Sequence[Sample]]
-"""Rows of a trajectory's turns, exactly as the policy would have them, with this memory shown or none."""
+"""Renders the samples of a trajectory's turns exactly as the policy would see them, with this memory or none."""
 POOL = 16
-"""Batches that are sorted by length among themselves; the rest is chance."""
+"""Number of random batches that are sorted by length together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Which trajectories are imitated, and how they are shown."""
+    """Which trajectories are imitated, and with which memory."""
 
     failures: bool = False
-    """Also those that did not succeed; excluded ones never."""
+    """Also imitate trajectories that did not succeed. Excluded ones are never imitated."""
     failed_steps: bool = False
-    """Keep the steps that the environment refused."""
+    """Keep steps that the environment reported as failed."""
     circles: Literal["drop", "explore", "keep"] = "drop"
-    """What led back to a state that the trajectory had been in. `explore` keeps it in copies without memory,
-    which show how to look around, and drops it in those with memory, which show how to go straight there."""
+    """What to do with steps that lead back to an earlier state. `explore` keeps them in copies without memory,
+    which teach how to look around, and drops them in copies with memory, which teach how to go straight to the goal.
+    """
     max_turns: int | None = None
-    """Copies that are longer, once cleaned, are left out; None for no bound."""
+    """Leave out trajectories with more turns than this after cleaning; None for no limit."""
     copies: int = 1
-    """How often each is shown."""
+    """Copies of each trajectory."""
     memory_share: float = 0.7
-    """Share of the copies that show their memory, where they have one: with all, it would only work with memory."""
+    """Share of the copies that show memory, for trajectories that have one. Below 1, so that the policy also works
+    without memory.
+    """
     restricted: bool = False
-    """Learn to choose among the actions that were possible; else to say them among all words."""
+    """Learn to choose among the actions that were possible; otherwise, to produce them from the whole vocabulary."""
     seed: int = 0
-    """Of the draw of copies with memory."""
+    """Seed of the random choice of copies with memory."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.memory_share <= 1:
-            raise ConfigError(f"memory_share is {self.memory_share}; it is a share, from 0 to 1.")
+            raise ConfigError(f"memory_share is {self.memory_share}; use a value from 0 to 1.")
         if self.copies < 1:
             raise ConfigError(f"copies is {self.copies}; use 1 or more.")
 
@@ -64,68 +67,85 @@ def build_examples(
     *,
     memory: Callable[[Trajectory], str | None] = lambda _: None,
 ) -> list[PackedSequence]:
-    """The trajectories worth imitating as streams, every action with the advantage 1.
+    """Build training sequences from the trajectories worth imitating. Every action has the advantage 1.
 
-    `memory` says what would have been shown in an episode; None or empty where nothing would. A
-    trajectory's copies with memory are a fixed number, whose remainder is drawn.
+    Args:
+        trajectories: Candidates; see `settings` for the filters.
+        render: Renders the samples of a trajectory with the given memory, or without.
+        settings: Filters and number of copies.
+        memory: Returns the memory that the episode would have been shown; None or empty for none. The
+            number of copies with memory is fixed per trajectory, and its fraction is drawn at random.
+
+    Returns:
+        The packed sequences of all copies.
     """
     settings = settings or Examples()
     chance = random.Random(settings.seed)
-    made: list[PackedSequence] = []
+    sequences: list[PackedSequence] = []
     for trajectory in trajectories:
         if trajectory.success is None or not (trajectory.success or settings.failures):
             continue
         text = memory(trajectory)
         share = settings.memory_share * settings.copies
-        shown = int(share) + (chance.random() < share - int(share)) if text else 0
+        # the fraction of the share becomes one more copy with that probability
+        with_memory = int(share) + (chance.random() < share - int(share)) if text else 0
         for number in range(settings.copies):
-            reads = text if number < shown else None
-            path = clean_trajectory(trajectory, settings, remembering=reads is not None)
+            prompt_memory = text if number < with_memory else None
+            path = clean_trajectory(trajectory, settings, remembering=prompt_memory is not None)
             if not path.steps or (settings.max_turns is not None and len(path.steps) > settings.max_turns):
                 continue
-            rows = render(path, reads)
-            # copies are traces of their own, or the second would be merged with or counted as the first
-            copy = [_relabel(row, f"{trajectory.id}#{number}", settings.restricted) for row in rows]
-            made += pack_samples(copy, {row.trace: [1.0] * len(copy) for row in copy})
-    return made
+            samples = render(path, prompt_memory)
+            # each copy is a trace of its own: otherwise the copies would be packed or counted as one
+            copy = [_relabel(sample, f"{trajectory.id}#{number}", settings.restricted) for sample in samples]
+            sequences += pack_samples(copy, {sample.trace: [1.0] * len(copy) for sample in copy})
+    return sequences
 
 
 def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering: bool = False) -> Trajectory:
-    """The trajectory without the steps that should not be imitated, in a copy with memory or without."""
+    """Return the trajectory without the steps that should not be imitated.
+
+    Args:
+        trajectory: The trajectory.
+        settings: Which steps to drop.
+        remembering: Whether this copy is shown with memory.
+
+    Returns:
+        A copy with the remaining steps; it may have none.
+    """
     steps = [step for step in trajectory.steps if step.action and (settings.failed_steps or step.diagnosis.success)]
     if settings.circles == "drop" or (settings.circles == "explore" and remembering):
         steps = without_circles(steps)
     return replace(trajectory, steps=tuple(steps))
 
 
-def _relabel(row: Sample, trace: str, restricted: bool) -> Sample:
-    """The row with every token to be learnt among all, or the choices among what was possible."""
+def _relabel(sample: Sample, trace: str, restricted: bool) -> Sample:
+    """Set the trace of a sample, and unless restricted, train on every token against the whole vocabulary."""
     if restricted:
-        return replace(row, trace=trace)
-    n = len(row.completion)
-    return replace(row, trace=trace, mask=(True,) * n, allowed=(None,) * n)
+        return replace(sample, trace=trace)
+    n = len(sample.completion)
+    return replace(sample, trace=trace, mask=(True,) * n, allowed=(None,) * n)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """How the examples are learnt."""
+    """How the examples are learned."""
 
     updates: int = 150
-    """Of the optimiser, in all; the learning rate falls linearly to 0 by the last."""
+    """Updates in total. The learning rate falls linearly to 0 at the last one."""
     batch: int = 16
-    """Streams of an update, of about the same length."""
+    """Sequences of an update, of similar length."""
     lr: float = 2e-3
-    """Learning rate at its highest; for an adapter of a big model a tenth of this or less."""
+    """Peak learning rate; for an adapter of a large model, a tenth of this or less."""
     warmup: int = 5
-    """Updates over which it rises."""
+    """Updates over which the learning rate rises to its peak."""
     weight_decay: float = 0.01
-    """As in LearnerSettings."""
+    """Weight decay; see LearnerSettings."""
     budget: int = 4096
-    """Tokens of a micro-batch."""
+    """Tokens of a micro-batch, padding included."""
     recompute: bool = False
-    """Gradient checkpointing."""
+    """Use gradient checkpointing."""
     seed: int = 0
-    """Of the order of the examples."""
+    """Seed of the order of the examples."""
 
     def __post_init__(self) -> None:
         if self.updates < 1 or self.batch < 1:
@@ -134,26 +154,26 @@ class WarmStart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a warm start did."""
+    """Results of a warm start."""
 
     curve: tuple[float, ...]
-    """Loss of every update in nats a token, before it."""
+    """Loss before every update, in nats per token."""
     examples: int
     epochs: float
-    """Times that an example was seen, on average."""
+    """Mean number of times that an example was used."""
     tokens: int
-    """Read, padding not counted."""
+    """Tokens read, without padding."""
     cpu_s: float
     wall_s: float
 
     @property
     def first(self) -> float:
-        """Mean loss of the first tenth of the updates."""
+        """Return the mean loss of the first tenth of the updates, in nats per token."""
         return self._mean(slice(None, max(1, len(self.curve) // 10)))
 
     @property
     def last(self) -> float:
-        """Mean loss of the last tenth."""
+        """Return the mean loss of the last tenth of the updates, in nats per token."""
         return self._mean(slice(-max(1, len(self.curve) // 10), None))
 
     def _mean(self, part: slice) -> float:
@@ -170,10 +190,27 @@ def warm_start(
     role: str = "",
     parameters: Mapping[str, nn.Parameter] | None = None,
 ) -> Report:
-    """Train the model, or the adapter of a role, on the examples; `tell` hears of the progress ten times."""
+    """Train the model, or the adapter of one role, on the examples.
+
+    Args:
+        model: Causal LM, with or without adapters.
+        examples: Packed sequences; see `build_examples`.
+        settings: Number of updates and optimizer settings.
+        tell: Receives about ten progress messages.
+        role: Name of the adapter to train, if the model has adapters.
+        parameters: Parameters to train; by default, those of the role.
+
+    Returns:
+        The loss curve with counts and times.
+
+    Raises:
+        ConfigError: There are no examples.
+    """
     settings = settings or WarmStart()
     if not examples:
-        raise ConfigError("there are no examples to imitate: no trajectory passed the filters; see Examples.")
+        raise ConfigError(
+            "no trajectory passed the filters, so there are no examples to imitate. Loosen the filters of Examples."
+        )
     learner = Learner(model, parameters or parameters_of(model, role), _to_learner_settings(settings), role=role)
     wall, cpu, tokens, curve = time.perf_counter(), time.process_time(), 0, []
     batches = iterate_batches(examples, settings.batch, random.Random(settings.seed))
@@ -207,9 +244,10 @@ def _to_learner_settings(settings: WarmStart) -> LearnerSettings:
 def iterate_batches(
     parts: Sequence[PackedSequence], size: int, chance: random.Random
 ) -> Iterator[list[PackedSequence]]:
-    """Batches without end, of streams of about the same length; every stream once before any twice.
+    """Yield batches of sequences of similar length, without end. Each epoch uses every sequence once.
 
-    Sorted among POOL batches drawn by chance, so that what is learnt together changes, and padding is little.
+    Sequences are sorted by length within pools of POOL random batches. This keeps padding low while
+    batches still vary between epochs.
     """
     while True:
         order = chance.sample(list(parts), len(parts))

@@ -1,12 +1,12 @@
-"""The training step: streams in, parameters moved, metrics out.
+"""The training step: packed sequences in, updated parameters and metrics out.
 
     learner = Learner(model, parameters_of(model, "policy"), LearnerSettings(lr=3e-4), role="policy")
-    metrics = learner.step(streams, LossSettings(kl=0.01))
+    metrics = learner.step(sequences, LossSettings(kl=0.01))
 
-Denominators are counted over a whole update before the first token is read, so however it is cut
-into micro-batches, the gradient is the same. A call makes epochs x minibatches updates, one unless
-told. What it holds beside the parameters is in `state_dict`: a learner that goes on from there makes
-the same updates bit for bit on a CPU. It knows no environment, no rollout and no file.
+Denominators are counted over a whole update before the first forward pass, so the gradient does not
+depend on the split into micro-batches. A step makes epochs x minibatches updates, by default one.
+`state_dict` has all state other than the parameters: on a CPU, a restored learner continues bit for
+bit. A learner knows no environment, rollout or file.
 """
 
 import copy
@@ -43,16 +43,16 @@ from .settings import LearnerSettings as LearnerSettings, LossSettings as LossSe
 
 @dataclass(frozen=True, slots=True)
 class _PriorLogprobs:
-    """What was known of a stream before the step, for the tokens it is trained on."""
+    """Log-probabilities of a sequence's trained tokens, computed before the step."""
 
     old: Tensor | None
-    """The trainer's own log-probabilities; None: take those of sampling."""
+    """The trainer's log-probabilities; None to use those of sampling."""
     reference: Tensor | None
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What was done in a step, and sums over tokens, from which the metrics are made."""
+    """Counts and token sums of one step, from which the metrics are computed."""
 
     updates: int = 0
     skipped: int = 0
@@ -63,7 +63,7 @@ class _Tally:
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, other: "_Tally") -> None:
-        """Count what was read in an update."""
+        """Add the counts and sums of one update."""
         self.tokens += other.tokens
         self.trained += other.trained
         for name, value in other.sums.items():
@@ -71,7 +71,7 @@ class _Tally:
 
 
 class Learner:
-    """Moves the parameters of one role; see the module's docstring."""
+    """Optimizer of one role's parameters. See the module's docstring."""
 
     def __init__(
         self,
@@ -81,14 +81,24 @@ class Learner:
         *,
         role: str = "",
     ) -> None:
-        """`role` names the adapter of the model that the parameters are of, if it has adapters."""
+        """Prepare the optimizer and switch the model to evaluation mode.
+
+        Args:
+            model: Causal LM, with or without adapters.
+            parameters: The parameters to train.
+            settings: Optimizer settings.
+            role: Name of the adapter to activate before each step, if the model has adapters.
+
+        Raises:
+            ConfigError: There are no parameters.
+        """
         self.model, self.role = model, role
         self.settings = settings or LearnerSettings()
         self.parameters = list(parameters.values() if isinstance(parameters, Mapping) else parameters)
         if not self.parameters:
-            raise ConfigError("there are no parameters to train; see adapters.parameters_of.")
+            raise ConfigError("there are no parameters to train. Pass those of a role, from adapters.parameters_of.")
         self.updates = 0
-        """Made so far, those without a signal among them: where the learning rate's schedule stands."""
+        """Number of updates so far, including those without a signal. It drives the learning-rate schedule."""
         self._adam = torch.optim.AdamW(
             self.parameters,
             lr=self.settings.lr,
@@ -98,132 +108,159 @@ class Learner:
         )
         self._compiled = Compiled(model) if self.settings.compile else None
         self.reference: Any = None
-        """A frozen model that the policy should stay near, where a step is not given one."""
+        """Default reference model of the KL term."""
         self.team = get_team()
         if self.team is not None:
             self.team.learners[role] = self
-        model.eval()  # the log-probabilities must be those of sampling: no dropout
+        model.eval()  # no dropout: log-probabilities must match those of sampling
 
     @property
     def lr(self) -> float:
-        """Learning rate of the next update."""
+        """Return the learning rate of the next update."""
         settings, n = self.settings, self.updates
         rising = min(1.0, (n + 1) / settings.warmup) if settings.warmup else 1.0
         falling = max(0.0, 1 - n / settings.decay) if settings.decay else 1.0
         return settings.lr * rising * falling
 
     def step(
-        self, streams: Sequence[PackedSequence], loss: LossSettings | None = None, *, reference: Any = None
+        self, sequences: Sequence[PackedSequence], loss: LossSettings | None = None, *, reference: Any = None
     ) -> dict[str, float]:
-        """Train on the streams and say what came of it.
+        """Train on the sequences.
 
-        `reference` is a frozen model that the policy should stay near; without one, and with adapters, it
-        is the base. Streams whose advantages are all 0 are counted in the denominator and not read where
-        nothing else than the policy's loss asks for them; a step with no signal at all moves nothing. In a
-        team of processes each reads its share, and all make the same step.
+        A sequence whose advantages are all 0 counts in the denominator. It is only read if the loss has a KL
+        or entropy term. A step without any signal changes nothing. In distributed training, each process reads
+        its share, and all processes make the same step.
+
+        Args:
+            sequences: Packed sequences of one role.
+            loss: What to minimize.
+            reference: Frozen model of the KL term; by default `self.reference`, else the model with its
+                adapters disabled.
+
+        Returns:
+            Metrics: loss, norms, counts of updates and tokens, and tokens per second.
+
+        Raises:
+            ConfigError: The KL term has no reference, or needs log-probabilities that a sharded base cannot give.
         """
         began, loss, tally = time.perf_counter(), loss or LossSettings(), _Tally()
         if self.role:
             activate(self.model, self.role)
-        mine, reference = streams, self.reference if reference is None else reference
-        if self._together:
+        own_share, reference = sequences, self.reference if reference is None else reference
+        if self._is_distributed:
             assert self.team is not None
             if self.team.rank == 0:
-                self.team.broadcast_job(("step", (self.role, streams, loss)))
-            mine = self.team.select_share(streams)
-        before = self._before([stream for stream in mine if _has_gradient(stream, loss)], loss, reference)
+                self.team.broadcast_job(("step", (self.role, sequences, loss)))
+            own_share = self.team.select_share(sequences)
+        before = self._read_prior_logprobs(
+            [sequence for sequence in own_share if _has_gradient(sequence, loss)], loss, reference
+        )
         with (
             recompute_activations(self.model) if self.settings.recompute else nullcontext(),
             nullcontext() if self._compiled is None else self._compiled.use(),
         ):
-            for part in self._parts(streams):
+            # every process splits all sequences in the same way, and `before` has only its own share
+            for part in self._split_into_updates(sequences):
                 self._update(part, before, loss, tally)
                 if tally.stopped:
                     break
         return _summarize(tally, time.perf_counter() - began)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a learner of the same parameters needs to go on exactly."""
+        """Return the optimizer state and the number of updates."""
         return {"adam": self._adam.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. The parameters are the caller's to restore."""
+        """Restore a state that `state_dict` returned. The caller restores the parameters."""
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
         self.updates = int(state["updates"])
 
-    def _parts(self, streams: Sequence[PackedSequence]) -> list[list[PackedSequence]]:
-        """The streams of each update: all of them, or traces drawn into minibatches, every epoch anew."""
+    def _split_into_updates(self, sequences: Sequence[PackedSequence]) -> list[list[PackedSequence]]:
+        """Return the sequences of each update: all of them, or minibatches of whole traces, drawn anew every epoch."""
         settings = self.settings
         if settings.minibatches == 1:
-            return [list(streams)] * settings.epochs
+            return [list(sequences)] * settings.epochs
         parts = []
         traces: dict[tuple[str, str], list[PackedSequence]] = {}
-        for stream in streams:
-            traces.setdefault((stream.role, stream.trace), []).append(stream)
+        for sequence in sequences:
+            traces.setdefault((sequence.role, sequence.trace), []).append(sequence)
+        # seeded by the number of updates, so a restored learner draws the same minibatches
         chance = random.Random(f"{settings.seed} {self.updates}")
         for _ in range(settings.epochs):
             order = chance.sample(list(traces.values()), len(traces))
             dealt = (order[n :: settings.minibatches] for n in range(settings.minibatches))
-            parts += [[stream for trace in hand for stream in trace] for hand in dealt if hand]
+            parts += [[sequence for trace in hand for sequence in trace] for hand in dealt if hand]
         return parts
 
-    def _before(
-        self, streams: Sequence[PackedSequence], loss: LossSettings, reference: Any
+    def _read_prior_logprobs(
+        self, sequences: Sequence[PackedSequence], loss: LossSettings, reference: Any
     ) -> dict[int, _PriorLogprobs]:
-        """By id of stream, what must be read before anything moves."""
-        if self._shards and (loss.kl or loss.old == "trainer"):
-            raise ConfigError("a sharded base is not read before the step yet: use loss.kl=0 and loss.old=sampled.")
-        old: Sequence[Tensor | None] = [None] * len(streams)
-        near: Sequence[Tensor | None] = [None] * len(streams)
-        if loss.old == "trainer" and not self._moves_once:
-            old = self._read(self.model, streams, loss)
+        """Return the log-probabilities that must be computed before the first update, by id of sequence."""
+        if self._is_sharded and (loss.kl or loss.old == "trainer"):
+            raise ConfigError(
+                "a sharded base cannot compute log-probabilities before the step. Set loss.kl=0 and loss.old=sampled."
+            )
+        old: Sequence[Tensor | None] = [None] * len(sequences)
+        reference_logprobs: Sequence[Tensor | None] = [None] * len(sequences)
+        if loss.old == "trainer" and not self._has_single_update:
+            old = self._compute_logprobs(self.model, sequences, loss)
         if loss.kl:
-            with self._as_reference(reference) as model:
-                near = self._read(model, streams, loss)
-        return {id(stream): _PriorLogprobs(*values) for stream, *values in zip(streams, old, near, strict=True)}
+            with self._open_reference(reference) as model:
+                reference_logprobs = self._compute_logprobs(model, sequences, loss)
+        return {
+            id(sequence): _PriorLogprobs(*values)
+            for sequence, *values in zip(sequences, old, reference_logprobs, strict=True)
+        }
 
-    def _read(self, model: Any, streams: Sequence[PackedSequence], loss: LossSettings) -> list[Tensor]:
-        return compute_logprobs(model, streams, budget=self.settings.budget, temperature=loss.temperature)
+    def _compute_logprobs(self, model: Any, sequences: Sequence[PackedSequence], loss: LossSettings) -> list[Tensor]:
+        return compute_logprobs(model, sequences, budget=self.settings.budget, temperature=loss.temperature)
 
-    def _as_reference(self, reference: Any) -> AbstractContextManager[Any]:
+    def _open_reference(self, reference: Any) -> AbstractContextManager[Any]:
+        """Return a context that yields the reference model."""
         if reference is not None:
             return nullcontext(reference)
         if has_adapters(self.model):
-            return _Base(self.model)
-        raise ConfigError("a divergence is asked for and there is no reference: give reference=frozen(model).")
+            return _WithoutAdapters(self.model)
+        raise ConfigError("the loss has a KL term but there is no reference. Pass reference=freeze_copy(model).")
 
     @property
-    def _together(self) -> bool:
+    def _is_distributed(self) -> bool:
         return self.team is not None and self.team.active
 
     @property
-    def _shards(self) -> bool:
+    def _is_sharded(self) -> bool:
         return self.team is not None and self.team.active and self.team.shards
 
     @property
-    def _moves_once(self) -> bool:
+    def _has_single_update(self) -> bool:
         return self.settings.epochs * self.settings.minibatches == 1
 
     def _update(
-        self, streams: Sequence[PackedSequence], before: Mapping[int, _PriorLogprobs], loss: LossSettings, tally: _Tally
+        self,
+        sequences: Sequence[PackedSequence],
+        before: Mapping[int, _PriorLogprobs],
+        loss: LossSettings,
+        tally: _Tally,
     ) -> None:
-        """One update of the optimiser over these streams, or none where there is no usable gradient."""
-        denominator, weights = _compute_denominator(streams, self.settings)
-        told = _Tally()
+        """Make one optimizer update over these sequences, or none if the gradient is not usable."""
+        denominator, weights = _compute_denominator(sequences, self.settings)
+        partial = _Tally()
         try:
-            parts = micro_batches([stream for stream in streams if id(stream) in before], self.settings.budget)
-            idle = self.team.find_max(len(parts)) - len(parts) if self.team is not None and self._shards else 0
+            parts = micro_batches([sequence for sequence in sequences if id(sequence) in before], self.settings.budget)
+            idle = self.team.find_max(len(parts)) - len(parts) if self.team is not None and self._is_sharded else 0
             for micro in parts:
-                self._accumulate(micro, before, weights, denominator, loss, told)
-            for _ in range(idle):  # all go through a sharded base equally often
-                self._pass_through()
-            if self._together:
-                self._add_up(told)
-            tally.add(told)
-            if loss.max_kl is not None and told.sums["kl_old"] > loss.max_kl * told.trained:
+                self._accumulate(micro, before, weights, denominator, loss, partial)
+            # a sharded base gathers its weights in every pass, so all processes must run equally many passes
+            for _ in range(idle):
+                self._run_empty_pass()
+            if self._is_distributed:
+                self._reduce(partial)
+            tally.add(partial)
+            # checked before the optimizer moves: the gradient of a policy too far away is dropped
+            if loss.max_kl is not None and partial.sums["kl_old"] > loss.max_kl * partial.trained:
                 tally.stopped = 1
             else:
-                self._move(tally, signal=told.trained > 0)
+                self._apply_gradient(tally, signal=partial.trained > 0)
         finally:
             self._adam.zero_grad(set_to_none=True)
 
@@ -236,45 +273,46 @@ class Learner:
         loss: LossSettings,
         tally: _Tally,
     ) -> None:
-        """Add a micro-batch's gradient."""
+        """Add the gradient of one micro-batch."""
         device, dtype = get_device_and_dtype(self.model)
-        given = collate(micro, device, dtype)
-        new, entropies = forward(self.model, given, temperature=loss.temperature, entropy_gradient=bool(loss.entropy))
+        batch = collate(micro, device, dtype)
+        new, entropies = forward(self.model, batch, temperature=loss.temperature, entropy_gradient=bool(loss.entropy))
         weight = torch.tensor([weights[part.role, part.trace] for part in micro], dtype=dtype).to(device)[
-            given.sequence
+            batch.sequence
         ]
         old = _concatenate(before[id(part)].old for part in micro)
         if old is None:
-            old = new.detach() if loss.old == "trainer" else given.old
-        value, values = _compute_objective(new, old, given, weight, denominator, loss)
-        near = _concatenate(before[id(part)].reference for part in micro)
-        if near is not None:
-            value = value + loss.kl * kl(new, near, weight, denominator=denominator, kind=loss.kl_kind)
-            values["kl"] = _sum_kl(new, near)
+            old = new.detach() if loss.old == "trainer" else batch.old
+        value, values = _compute_objective(new, old, batch, weight, denominator, loss)
+        reference_logprobs = _concatenate(before[id(part)].reference for part in micro)
+        if reference_logprobs is not None:
+            value = value + loss.kl * kl(new, reference_logprobs, weight, denominator=denominator, kind=loss.kl_kind)
+            values["kl"] = _sum_kl(new, reference_logprobs)
         if loss.entropy:
             value = value - loss.entropy * masked_mean(entropies, weight, denominator)
         value.backward()  # type: ignore[no-untyped-call]
         tally.tokens += sum(map(len, micro))
-        tally.trained += len(given)
+        tally.trained += len(batch)
         for name, summed in {**values, "entropy": entropies, "loss": value}.items():
             tally.sums[name] += float(summed.detach().sum())
 
-    def _add_up(self, told: _Tally) -> None:
-        """The gradient and the sums of all processes."""
+    def _reduce(self, partial: _Tally) -> None:
+        """Sum the gradient and the tally over all processes."""
         assert self.team is not None
-        counted = {"": float(told.tokens), " ": float(told.trained), **told.sums}
-        found = self.team.all_reduce(self.parameters, counted)
-        told.tokens, told.trained = int(found.pop("")), int(found.pop(" "))
-        told.sums.update(found)
+        counts = {"tokens": float(partial.tokens), "trained": float(partial.trained), **partial.sums}
+        totals = self.team.all_reduce(self.parameters, counts)
+        partial.tokens, partial.trained = int(totals.pop("tokens")), int(totals.pop("trained"))
+        partial.sums.update(totals)
 
-    def _pass_through(self) -> None:
+    def _run_empty_pass(self) -> None:
+        """Run forward and backward over a dummy sequence with zero gradient."""
         device, dtype = get_device_and_dtype(self.model)
         empty = PackedSequence((0, 0), (False, True), (0.0,) * 2, (0.0,) * 2, (None,) * 2, self.role, "", 0)
         values, _ = forward(self.model, collate([empty], device, dtype))
         (0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
 
-    def _move(self, tally: _Tally, signal: bool) -> None:
-        """Let the optimiser act on the gradient; one that is not finite is dropped and counted."""
+    def _apply_gradient(self, tally: _Tally, signal: bool) -> None:
+        """Clip the gradient and step the optimizer. A gradient that is not finite is dropped and counted."""
         for group in self._adam.param_groups:
             group["lr"] = self.lr
         self.updates += 1
@@ -289,8 +327,8 @@ class Learner:
         self._adam.step()
 
 
-class _Base(AbstractContextManager[Any]):
-    """The model with its adapters off, in its own context."""
+class _WithoutAdapters(AbstractContextManager[Any]):
+    """Context that yields the model with its adapters disabled."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._off = model, model.disable_adapter()
@@ -304,24 +342,24 @@ class _Base(AbstractContextManager[Any]):
 
 
 def freeze_copy(model: Any) -> Any:
-    """A copy that never changes: the reference of a model that is trained in full."""
+    """Return a frozen copy of the model, to be the reference in full fine-tuning."""
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
-def _has_gradient(stream: PackedSequence, loss: LossSettings) -> bool:
-    """Whether reading the stream can change the gradient."""
-    if loss.kl or loss.entropy:
-        return any(stream.mask)
-    return any(counts and advantage for counts, advantage in zip(stream.mask, stream.advantages, strict=True))
+def _has_gradient(sequence: PackedSequence, loss: LossSettings) -> bool:
+    """Return whether reading the sequence can change the gradient."""
+    if loss.kl or loss.entropy:  # these terms have a gradient even where the advantage is 0
+        return any(sequence.mask)
+    return any(counts and advantage for counts, advantage in zip(sequence.mask, sequence.advantages, strict=True))
 
 
 def _compute_denominator(
-    streams: Sequence[PackedSequence], settings: LearnerSettings
+    sequences: Sequence[PackedSequence], settings: LearnerSettings
 ) -> tuple[float, dict[tuple[str, str], float]]:
-    """By what the sum over tokens is divided, and what a token of each trace weighs in it."""
+    """Return the divisor of the token sum, and the weight of a token by (role, trace)."""
     counts: Counter[tuple[str, str]] = Counter()
-    for stream in streams:
-        counts[stream.role, stream.trace] += len(find_trained_positions(stream))
+    for sequence in sequences:
+        counts[sequence.role, sequence.trace] += len(find_trained_positions(sequence))
     filled = sum(count > 0 for count in counts.values())
     if settings.denominator == "traces":
         return max(1.0, filled), {trace: 1 / max(1, count) for trace, count in counts.items()}
@@ -332,13 +370,16 @@ def _compute_denominator(
 
 
 def _compute_objective(
-    new: Tensor, old: Tensor, given: Batch, weight: Tensor, denominator: float, loss: LossSettings
+    new: Tensor, old: Tensor, batch: Batch, weight: Tensor, denominator: float, loss: LossSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy's loss, and what to sum for the log. Every kind is linear in |A|, so weights go there."""
-    advantages = given.advantages * weight
+    """Return the policy loss and the values to sum for the metrics.
+
+    Every loss is linear in |A|, so token weights are applied to the advantages.
+    """
+    advantages = batch.advantages * weight
     if loss.kind == "imitation":
         return -(advantages * new).sum() / denominator, {}
-    found = policy_loss(
+    policy = policy_loss(
         new,
         old,
         advantages,
@@ -348,33 +389,37 @@ def _compute_objective(
         low=loss.low,
         high=loss.high,
         dual=loss.dual,
-        sequence=given.sequence,
-        rollout=given.old if loss.old == "trainer" else None,
+        sequence=batch.sequence,
+        rollout=batch.old if loss.old == "trainer" else None,
         cap=loss.cap,
     )
     with torch.no_grad():
-        ours = old if loss.old == "trainer" else new
-        worth = (ours - given.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=loss.cap)
-        return found.value, {
-            "clip_fraction": torch.tensor(found.metrics["clip_fraction"] * len(given)),
+        trainer_logprobs = old if loss.old == "trainer" else new
+        importance = (trainer_logprobs - batch.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=loss.cap)
+        return policy.value, {
+            "clip_fraction": torch.tensor(policy.metrics["clip_fraction"] * len(batch)),
             "kl_old": _sum_kl(new, old),
-            "weight": worth,
-            "weight_squared": worth.square(),
+            "weight": importance,
+            "weight_squared": importance.square(),
         }
 
 
 def _sum_kl(new: Tensor, other: Tensor) -> Tensor:
-    """KL(new || other) in nats, by k3, over all the tokens, without a gradient."""
+    """Return KL(new || other) in nats, summed over all tokens with the k3 estimator, without a gradient."""
     return kl(new.detach(), other, torch.ones_like(other), denominator=1)
 
 
 def _concatenate(parts: Iterable[Tensor | None]) -> Tensor | None:
-    found = [part for part in parts if part is not None]
-    return torch.cat(found) if found else None
+    """Concatenate the parts that are not None. Return None if there are none."""
+    tensors = [part for part in parts if part is not None]
+    return torch.cat(tensors) if tensors else None
 
 
 def _summarize(tally: _Tally, seconds: float) -> dict[str, float]:
-    """Means over the tokens of all the step's updates; `ess` is the share of them that they are worth as samples."""
+    """Return means over the tokens of all updates of the step.
+
+    `ess` is the effective sample size as a share of the tokens.
+    """
     n = max(1, tally.trained)
     sums = dict(tally.sums)
     loss = sums.pop("loss", 0.0) / max(1, tally.updates + tally.skipped + tally.stopped)

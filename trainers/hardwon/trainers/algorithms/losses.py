@@ -1,9 +1,9 @@
-"""Losses: pure functions on flat streams of tokens; no padding, no batch shape, no settings read.
+"""Policy losses: pure functions on flat vectors of tokens, without padding or settings.
 
-Every function takes log-probabilities as vectors of one length N and returns a sum over the tokens
-of `mask`, divided by a `denominator` that the caller counts over the whole update, never over a
-micro-batch. So any cut into micro-batches, any padding (mask 0) and any packing give the same
-gradient. Sequences are told apart by `sequence` ids where a ratio is of a whole sequence.
+Every function takes log-probabilities of shape (N,). It returns the sum over the tokens in `mask`,
+divided by a `denominator` that the caller computes over the whole update, not over a micro-batch. The
+gradient therefore does not depend on micro-batches, padding (mask 0) or packing. Losses with one ratio
+per sequence take `sequence`, the sequence id of each token.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from torch import Tensor
 
 Kind = Literal["ppo", "gspo", "cispo"]
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are cut here before exp, so that one token cannot make the loss infinite."""
+"""Log-ratios are clamped to this before exp, so one token cannot make the loss infinite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A scalar to differentiate, and what to log of it."""
+    """A scalar to differentiate, and metrics to log."""
 
     value: Tensor
     metrics: dict[str, float] = field(default_factory=dict)
@@ -40,20 +40,38 @@ def policy_loss(
     rollout: Tensor | None = None,
     cap: float = 2.0,
 ) -> Loss:
-    """The surrogate of a policy gradient over tokens.
-
-    new, old: log-probabilities now (with gradient) and before the update, (N,). advantages: (N,).
-    mask: 1 for tokens that are trained on, (N,). rollout: log-probabilities of the engine that
-    sampled, where it is another program; then tokens weigh min(exp(old - rollout), cap), truncated
-    importance sampling by token (never the product over a sequence), and the effective sample size
-    is reported.
+    """Compute the policy-gradient surrogate over tokens.
 
         ppo    -min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most dual |A| (arXiv:1912.09729)
-        gspo   the same with one ratio a sequence, exp(mean log-ratio) (arXiv:2507.18071)
+        gspo   the same with one ratio per sequence, exp(mean log-ratio) (arXiv:2507.18071)
         cispo  -sg(clip(r, 1 - low, 1 + high)) A log p (arXiv:2506.13585)
+
+    Args:
+        new: Log-probabilities under the current policy, with gradient, (N,).
+        old: Log-probabilities before the update, (N,).
+        advantages: Advantage of each token, (N,).
+        mask: 1 for tokens to train on, else 0, (N,).
+        denominator: Divisor of the sum, counted over the whole update.
+        kind: Which surrogate to use.
+        low: Lower clip range.
+        high: Upper clip range.
+        dual: Bound on the loss of a token with a negative advantage, in |A|; None for no bound.
+        sequence: Sequence id of each token, (N,). Required for `gspo`.
+        rollout: Log-probabilities of the engine that sampled, if it is another program, (N,). Tokens are
+            then weighted by min(exp(old - rollout), cap): importance sampling truncated per token, never
+            as a product over the sequence. The metrics then include the effective sample size.
+        cap: Largest importance weight.
+
+    Returns:
+        The loss with its clip fraction and largest ratio.
+
+    Raises:
+        ValueError: `kind` is `gspo` and `sequence` is missing.
     """
     mask = mask.to(new.dtype)
-    new, old = (torch.where(mask > 0, values, torch.zeros_like(values)) for values in (new, old))  # may be -inf there
+    new, old = (
+        torch.where(mask > 0, values, torch.zeros_like(values)) for values in (new, old)
+    )  # masked log-probs may be -inf, and -inf * 0 is nan
     log_ratio = (new - old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     if kind == "gspo":
         log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)
@@ -75,19 +93,20 @@ def policy_loss(
 
 
 def _average_by_sequence(new: Tensor, log_ratio: Tensor, mask: Tensor, sequence: Tensor | None) -> Tensor:
-    """The mean log-ratio of each token's sequence as value, with the gradient of the token's own."""
+    """Return each token's mean log-ratio over its sequence, with the gradient of the token's own log-ratio."""
     if sequence is None:
-        raise ValueError("gspo needs `sequence`: which sequence each token belongs to.")
+        raise ValueError("loss kind gspo needs `sequence`, the sequence id of each token.")
     count = int(sequence.max()) + 1 if len(sequence) else 0
     sums = torch.zeros(count, dtype=new.dtype, device=new.device).index_add(0, sequence, log_ratio.detach() * mask)
     sizes = torch.zeros(count, dtype=new.dtype, device=new.device).index_add(0, sequence, mask)
+    # new - new.detach() is 0 in value: it only adds the token's own gradient
     return (sums / sizes.clamp(min=1))[sequence] + new - new.detach()
 
 
 def _weigh_mismatch(
     old: Tensor, rollout: Tensor | None, mask: Tensor, cap: float
 ) -> tuple[Tensor | float, dict[str, float]]:
-    """Weights for tokens sampled by another program, and how many samples they are worth."""
+    """Return importance weights for tokens that another program sampled, with the effective sample size."""
     if rollout is None:
         return 1.0, {}
     with torch.no_grad():
@@ -101,9 +120,20 @@ def _weigh_mismatch(
 def kl(
     new: Tensor, reference: Tensor, mask: Tensor, *, denominator: float, kind: Literal["k1", "k2", "k3"] = "k3"
 ) -> Tensor:
-    """KL(new || reference) by samples of new, per token: Schulman's three estimators, with d = new - reference.
+    """Estimate KL(new || reference) per token from samples of `new`, with Schulman's estimators.
 
-    k1 = d        k2 = d^2 / 2        k3 = exp(-d) - 1 + d
+        d = new - reference
+        k1 = d        k2 = d^2 / 2        k3 = exp(-d) - 1 + d
+
+    Args:
+        new: Log-probabilities under the current policy, (N,).
+        reference: Log-probabilities under the reference, (N,).
+        mask: Weight of each token, (N,). Tokens with 0 are ignored.
+        denominator: Divisor of the sum.
+        kind: Which estimator to use.
+
+    Returns:
+        The weighted sum of the estimates in nats, divided by `denominator`.
     """
     d = torch.where(mask > 0, new - reference, torch.zeros_like(new)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     value = {"k1": d, "k2": d.square() / 2, "k3": (-d).exp() - 1 + d}[kind]
@@ -111,11 +141,11 @@ def kl(
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of each row of logits in nats, (N, V) -> (N,); entries of -inf are not possible and count nothing."""
+    """Return the entropy of each row of logits in nats, (N, V) -> (N,). Logits of -inf mark impossible tokens."""
     log_p = torch.log_softmax(logits, dim=-1)
     return -(log_p.exp() * log_p.masked_fill(log_p.isinf(), 0.0)).sum(-1)
 
 
 def masked_mean(values: Tensor, mask: Tensor, denominator: float) -> Tensor:
-    """Sum over the mask by a denominator given: the mean when it counts the whole update's tokens."""
+    """Return the masked sum divided by `denominator`: the mean if it counts the tokens of the whole update."""
     return (values * mask).sum() / denominator

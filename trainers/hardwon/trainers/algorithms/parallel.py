@@ -1,11 +1,12 @@
-"""Several processes, one learner: the first one plays and decides, all of them compute gradients.
+"""Data-parallel training: the first process plays and decides, all processes compute gradients.
 
     accelerate launch --num_processes 4 -m hardwon.trainers CONFIG.yaml
 
-The first process is the run: episodes, credit, library, checkpoints. Before its first update the others
-read its checkpoint; then they wait for streams. Each takes a share of an update's streams; denominators
-are those of all of them, gradients are added up, and every process makes the same step. What is trained
-is whole in every process; with `--use_fsdp` the frozen base under the adapters is sharded by FSDP2.
+The first process owns the run: episodes, credit, library and checkpoints. Before its first update, the
+workers read its checkpoint; then they wait for sequences. Each process takes a share of an update's
+sequences. Denominators are counted over all of them, gradients are summed, and every process makes the
+same step. Trainable parameters are replicated in every process. With `--use_fsdp`, FSDP2 shards the
+frozen base under the adapters.
 """
 
 import os
@@ -19,7 +20,7 @@ from hardwon.memory.errors import ConfigError
 from .samples import PackedSequence
 
 Job = tuple[str, Any]
-"""What the others are to do: ("start", checkpoint), ("step", (role, streams, loss)) or ("end", None)."""
+"""A job for the workers: ("start", checkpoint), ("step", (role, sequences, loss)) or ("end", None)."""
 
 
 @dataclass(slots=True)
@@ -29,74 +30,86 @@ class Team:
     rank: int
     size: int
     shards: bool = False
-    """Whether the frozen base is sharded: then all processes must go through it equally often."""
+    """Whether the frozen base is sharded. Then all processes must run the same number of forward passes."""
     active: bool = False
-    """Whether the others wait for streams."""
+    """Whether the workers wait for sequences."""
     learners: dict[str, Any] = field(default_factory=dict)
 
     def broadcast_job(self, job: Job) -> None:
-        """The first process says what is to be done."""
+        """Send a job from the first process to all workers."""
         import torch.distributed as dist
 
         dist.broadcast_object_list([job], src=0)
 
     def receive_job(self) -> Job:
-        """What the first process says."""
+        """Wait for the next job from the first process."""
         import torch.distributed as dist
 
-        said: list[Any] = [None]
-        dist.broadcast_object_list(said, src=0)
-        job: Job = said[0]
+        received: list[Any] = [None]
+        dist.broadcast_object_list(received, src=0)
+        job: Job = received[0]
         return job
 
-    def select_share(self, streams: Sequence[PackedSequence]) -> list[PackedSequence]:
-        """This process's part of the streams, about as many tokens as any other's."""
-        order = sorted(range(len(streams)), key=lambda at: (-len(streams[at]), at))
-        return [streams[at] for at in sorted(order[self.rank :: self.size])]
+    def select_share(self, sequences: Sequence[PackedSequence]) -> list[PackedSequence]:
+        """Return this process's share of the sequences. All shares have about as many tokens."""
+        # every rank-th of the sequences by length: shares get about equal numbers of tokens
+        order = sorted(range(len(sequences)), key=lambda at: (-len(sequences[at]), at))
+        return [sequences[at] for at in sorted(order[self.rank :: self.size])]
 
     def find_max(self, number: int) -> int:
-        """The largest of the numbers that the processes have."""
+        """Return the largest `number` over all processes."""
         import torch.distributed as dist
 
-        found: list[Any] = [0] * self.size
-        dist.all_gather_object(found, number)
-        return int(max(found))
+        numbers: list[Any] = [0] * self.size
+        dist.all_gather_object(numbers, number)
+        return int(max(numbers))
 
     def all_reduce(self, parameters: Iterable[Any], values: Mapping[str, float]) -> dict[str, float]:
-        """The gradients of all processes, in place, in one message; and their values."""
+        """Sum the gradients of all processes in place, in one message, and sum their values by name.
+
+        Args:
+            parameters: The trained parameters, in the same order in every process.
+            values: Counts and sums of this process.
+
+        Returns:
+            The sums over all processes.
+        """
         import torch
         import torch.distributed as dist
 
-        held = list(parameters)
-        for parameter in held:
+        trained = list(parameters)
+        for parameter in trained:
             if parameter.grad is None:
+                # a process without any sequence has no gradients, but must take part
                 parameter.grad = torch.zeros_like(parameter)
-        flat = torch.cat([parameter.grad.flatten() for parameter in held])
+        # one message for all gradients: the latency of a message dominates for adapters
+        flat = torch.cat([parameter.grad.flatten() for parameter in trained])
         dist.all_reduce(flat)
         at = 0
-        for parameter in held:
+        for parameter in trained:
             parameter.grad.copy_(flat[at : at + parameter.numel()].view_as(parameter))
             at += parameter.numel()
-        told: list[Any] = [None] * self.size
-        dist.all_gather_object(told, dict(values))
-        return {name: sum(one.get(name, 0.0) for one in told) for name in {name: None for one in told for name in one}}
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, dict(values))
+        names = {name: None for each in gathered for name in each}
+        return {name: sum(each.get(name, 0.0) for each in gathered) for name in names}
 
     def shard_base(self, model: Any) -> None:
-        """Spread the frozen weights of every layer over the processes; adapters stay whole. Once for a model."""
+        """Shard the frozen weights of every layer over the processes. Adapters stay whole. Idempotent."""
         from torch.distributed.fsdp import FSDPModule, fully_shard
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        trained = {parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+        adapters = {parameter for name, parameter in model.named_parameters() if ".lora_" in name}
         for layer in model.modules():
             if isinstance(layer, GradientCheckpointingLayer) and not isinstance(layer, FSDPModule):
-                fully_shard(layer, ignored_params=trained & set(layer.parameters()))
+                fully_shard(layer, ignored_params=adapters & set(layer.parameters()))
 
 
 _TEAM: list[Team | None] = []
 
 
 def get_team() -> Team | None:
-    """The processes of this run where `accelerate launch` started several; None alone."""
+    """Return the processes that `accelerate launch` started for this run, or None in a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
     if not _TEAM:
@@ -110,31 +123,40 @@ def get_team() -> Team | None:
 
 
 def check_sharding(config: Any) -> None:
-    """Raises ConfigError for settings with which the base cannot be sharded."""
-    ours = get_team()
-    if ours is None or not ours.shards:
+    """Check that the base can be sharded if sharding is requested.
+
+    Raises:
+        ConfigError: The base is to be sharded without adapters or without a vLLM server.
+    """
+    team = get_team()
+    if team is None or not team.shards:
         return
     if config.model.adapter is None or config.engine.kind != "server":
         raise ConfigError(
-            f"the base is to be sharded (--use_fsdp), model.adapter is {config.model.adapter} and engine.kind "
-            f"{config.engine.kind}; it needs adapters, and a vLLM server that generates: a sharded base cannot."
+            f"--use_fsdp shards the base, but model.adapter is {config.model.adapter} and engine.kind is "
+            f"{config.engine.kind}. Set model.adapter to a rank and engine.kind=server: a sharded base cannot generate."
         )
 
 
-def run_worker(ours: Team, restore: Any) -> None:
-    """What every process but the first does, to the end of the run. `restore` opens a checkpoint's stage."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first process says when it is over
-    stage = None
+def run_worker(team: Team, restore: Any) -> None:
+    """Run the jobs of the first process until it ends the run. For every process but the first.
+
+    Args:
+        team: The processes of the run.
+        restore: Opens the session of a checkpoint.
+    """
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first process handles the signal and ends the workers
+    session = None
     try:
-        while (job := ours.receive_job())[0] != "end":
-            what, given = job
-            if what == "start":
-                stage = restore(given)
-                ours.active = True
+        while (job := team.receive_job())[0] != "end":
+            kind, payload = job
+            if kind == "start":
+                session = restore(payload)
+                team.active = True
             else:
-                role, streams, loss = given
-                ours.learners[role].step(streams, loss)
+                role, sequences, loss = payload
+                team.learners[role].step(sequences, loss)
     finally:
         signal.signal(signal.SIGTERM, before)
-        if stage is not None:
-            stage.close()
+        if session is not None:
+            session.close()

@@ -1,9 +1,9 @@
-"""Rows: completions exactly as they were sampled, and the token streams that training sees.
+"""Samples and packed sequences: the tokens that engines sampled and that training reads.
 
-A row is one completion with its prompt, its behaviour log-probabilities, and everything that tells
-it from others: role, adapter version, arm, library snapshot, and the situation with the memory that
-was shown in it. Nothing is tokenised twice. Rows that extend each other become one sequence, so that
-shared tokens are read once. This file knows no model and no tensor.
+A sample is one completion with its prompt, the log-probabilities of sampling, and its origin: role,
+adapter version, arm, library snapshot, and anchor. Text is never tokenized twice. Samples that extend
+each other are packed into one sequence, so shared tokens are read once. This module uses no model and
+no tensors.
 """
 
 import hashlib
@@ -16,40 +16,40 @@ from .advantages import Trace, Turn
 
 Ids = tuple[int, ...]
 Allowed = tuple[int, ...] | None
-"""Token ids that were possible at a position; None for all."""
+"""Token ids that were possible at a position; None for the whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion. `logprobs`, `mask` and `allowed` have one entry per completion token."""
+    """One completion as it was sampled. `logprobs`, `mask` and `allowed` have one entry per completion token."""
 
     prompt: Ids
     completion: Ids
     logprobs: tuple[float, ...]
-    """Under the policy that sampled, among the allowed tokens, at the sampling temperature."""
+    """Log-probabilities under the policy that sampled, among the allowed tokens, at the sampling temperature."""
     mask: tuple[bool, ...]
-    """Whether the token was a choice: one that was the only possible one is not trained on."""
+    """Whether the token was a choice. Forced tokens are not trained on."""
     allowed: tuple[Allowed, ...]
     role: str
     version: int
-    """Of the role's adapter."""
+    """Version of the role's adapter."""
     arm: str
     snapshot: str
-    """Of the library that was consulted."""
+    """Snapshot of the library that was consulted."""
     anchor: str
-    """Situation and memory shown; see `anchor_of`."""
+    """Key of the situation and the memory shown; see `compute_anchor`."""
     trace: str
     turn: int
 
     def __post_init__(self) -> None:
         lengths = {len(self.completion), len(self.logprobs), len(self.mask), len(self.allowed)}
         if len(lengths) > 1:
-            raise ValueError(f"a row's completion, logprobs, mask and allowed differ in length: {sorted(lengths)}.")
+            raise ValueError(f"a sample's completion, logprobs, mask and allowed differ in length: {sorted(lengths)}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One episode with the rows of its turns; `failed` says why it is excluded, empty when it counts."""
+    """One episode with the samples of its turns. `failed` is the reason for an exclusion, or empty."""
 
     trajectory: Trajectory
     rows: tuple[Sample, ...]
@@ -59,9 +59,9 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class PackedSequence:
-    """Tokens to be read once, of one trace of one role: prompts and completions in a line.
+    """Tokens of one trace of one role that are read once: prompts and completions, concatenated.
 
-    All tuples have one entry per token. Where `mask` is False the others say nothing.
+    All tuples have one entry per token. Where `mask` is False, the other entries are fill values.
     """
 
     tokens: Ids
@@ -78,9 +78,17 @@ class PackedSequence:
 
 
 def compute_anchor(signature: str, memory: str | None) -> str:
-    """The key under which turns are compared: the situation and the memory shown in it.
+    """Return the key under which turns are compared.
 
-    Turns with other memory before them are in another context, however alike the situations.
+    The key covers the situation and the memory shown in it: the same situation with other memory is
+    another context for the policy.
+
+    Args:
+        signature: Signature of the situation.
+        memory: The text that was shown, if any.
+
+    Returns:
+        The signature, followed by a hash of the memory if there is any.
     """
     if not memory:
         return signature
@@ -88,71 +96,81 @@ def compute_anchor(signature: str, memory: str | None) -> str:
 
 
 def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
-    """What credit may know of a rollout: a turn for every row of the role, in order."""
-    rows = [row for row in rollout.rows if row.role == role]
+    """Reduce a rollout to the trace of one role, with one turn per sample of the role, in order."""
+    samples = [sample for sample in rollout.rows if sample.role == role]
     steps = rollout.trajectory.steps
-    taken: set[str] = set()
+    past_actions: set[str] = set()
     turns = []
-    for row in rows:
-        step = steps[row.turn] if row.turn < len(steps) else None
+    for sample in samples:
+        step = steps[sample.turn] if sample.turn < len(steps) else None
         action = step.action if step else ""
         turns.append(
             Turn(
                 step.reward if step else 0.0,
-                row.anchor,
+                sample.anchor,
                 action,
-                entropy=-sum(row.logprobs) / max(1, len(row.logprobs)),
+                entropy=-sum(sample.logprobs) / max(1, len(sample.logprobs)),
                 valid=step.diagnosis.success if step else False,
-                novel=action not in taken,
+                novel=action not in past_actions,
             )
         )
-        taken.add(action)
+        past_actions.add(action)
     outcome = float(rollout.trajectory.success or 0)
-    arm = rows[0].arm if rows else rollout.trajectory.arm
+    arm = samples[0].arm if samples else rollout.trajectory.arm
     return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm)
 
 
-def pack_samples(rows: Iterable[Sample], advantages: Mapping[str, Sequence[float]]) -> list[PackedSequence]:
-    """The rows as streams, those that extend each other merged; advantages by trace id and turn of the role.
+def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[float]]) -> list[PackedSequence]:
+    """Pack samples into sequences and merge those that extend each other.
 
-    A row joins the sequence before it when its prompt begins with all of that sequence's tokens and
-    it has the same trace, role and version; its tokens are then exactly those the engine saw.
+    A sample extends the previous sequence if its prompt starts with all tokens of that sequence, and its
+    trace, role and version are the same. The merged tokens are exactly those that the engine read.
+
+    Args:
+        samples: Samples in order of sampling.
+        advantages: One advantage per turn of the role, by trace id.
+
+    Returns:
+        The packed sequences, in the order of their first samples.
     """
-    made: list[PackedSequence] = []
+    sequences: list[PackedSequence] = []
     turns: dict[tuple[str, str], int] = {}
-    for row in rows:
-        number = turns.get((row.trace, row.role), 0)
-        turns[row.trace, row.role] = number + 1
-        part = _to_sequence(row, advantages[row.trace][number])
-        last = made[-1] if made else None
-        if last is not None and _is_continuation(row, last):
-            made[-1] = _extend_sequence(last, part)
+    for sample in samples:
+        number = turns.get((sample.trace, sample.role), 0)
+        turns[sample.trace, sample.role] = number + 1
+        part = _to_sequence(sample, advantages[sample.trace][number])
+        last = sequences[-1] if sequences else None
+        if last is not None and _is_continuation(sample, last):
+            sequences[-1] = _extend_sequence(last, part)
         else:
-            made.append(part)
-    return made
+            sequences.append(part)
+    return sequences
 
 
-def _is_continuation(row: Sample, last: PackedSequence) -> bool:
-    same = (row.trace, row.role, row.version) == (last.trace, last.role, last.version)
-    return same and row.prompt[: len(last.tokens)] == last.tokens
+def _is_continuation(sample: Sample, last: PackedSequence) -> bool:
+    """Return whether the sample's prompt starts with all tokens of the sequence."""
+    same = (sample.trace, sample.role, sample.version) == (last.trace, last.role, last.version)
+    return same and sample.prompt[: len(last.tokens)] == last.tokens
 
 
-def _to_sequence(row: Sample, advantage: float) -> PackedSequence:
-    before = len(row.prompt)
-    none: tuple[Allowed, ...] = (None,) * before
+def _to_sequence(sample: Sample, advantage: float) -> PackedSequence:
+    """Return the sample as a sequence of its own. Prompt tokens are masked out."""
+    before = len(sample.prompt)
+    unrestricted: tuple[Allowed, ...] = (None,) * before
     return PackedSequence(
-        row.prompt + row.completion,
-        (False,) * before + row.mask,
-        (0.0,) * before + row.logprobs,
-        (0.0,) * before + (advantage,) * len(row.completion),
-        none + row.allowed,
-        row.role,
-        row.trace,
-        row.version,
+        sample.prompt + sample.completion,
+        (False,) * before + sample.mask,
+        (0.0,) * before + sample.logprobs,
+        (0.0,) * before + (advantage,) * len(sample.completion),
+        unrestricted + sample.allowed,
+        sample.role,
+        sample.trace,
+        sample.version,
     )
 
 
 def _extend_sequence(last: PackedSequence, part: PackedSequence) -> PackedSequence:
+    """Append to a sequence the tokens of `part` that it does not have yet."""
     cut = len(last.tokens)
     return replace(
         last,
@@ -165,9 +183,10 @@ def _extend_sequence(last: PackedSequence, part: PackedSequence) -> PackedSequen
 
 
 def micro_batches(parts: Sequence[PackedSequence], budget: int) -> list[list[PackedSequence]]:
-    """Sequences in batches whose padded size, rows times longest, is at most `budget` tokens, longest first.
+    """Split sequences into batches of at most `budget` padded tokens, longest sequences first.
 
-    A sequence longer than the budget is a batch of its own: nothing is cut.
+    The padded size is the number of sequences times the length of the longest. A sequence that is longer
+    than the budget gets a batch of its own; nothing is truncated.
     """
     batches: list[list[PackedSequence]] = []
     for part in sorted(parts, key=len, reverse=True):

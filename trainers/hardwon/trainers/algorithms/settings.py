@@ -1,4 +1,4 @@
-"""How a role learns: what is minimised, and how. Settings alone; see `algorithms.learner` for the step."""
+"""Settings of a role's loss and optimizer. See `algorithms.learner` for the training step."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,70 +8,74 @@ from hardwon.memory.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """What is minimised."""
+    """What a training step minimizes."""
 
     kind: Literal["ppo", "gspo", "cispo", "imitation"] = "ppo"
-    """See losses.policy_loss; imitation is -A log p: cross-entropy where the advantages are 1."""
+    """Loss: see losses.policy_loss. imitation is -A log p, which is cross-entropy where the advantages are 1."""
     low: float = 0.2
     """The ratio to the old policy is clipped below 1 - low."""
     high: float = 0.28
-    """And above 1 + high."""
+    """The ratio to the old policy is clipped above 1 + high."""
     dual: float | None = None
-    """A token with a negative advantage costs at most this times it; None for no bound."""
+    """Upper bound on the loss of a token with a negative advantage, in multiples of |A|; None for no bound."""
     old: Literal["sampled", "trainer"] = "sampled"
-    """Whose log-probabilities the old policy's are: the engine's, or the trainer's own, read before the
-    update; the engine's then weigh the tokens, see `cap`."""
+    """Source of the old policy's log-probabilities: the engine that sampled, or the trainer, which computes
+    them before the update. With `trainer`, tokens are weighted by importance, see `cap`.
+    """
     cap: float = 2.0
-    """Tokens sampled by another program weigh at most this."""
+    """Largest importance weight of a token that another program sampled."""
     kl: float = 0.0
-    """Weight of the divergence from the reference, in nats a token."""
+    """Weight of the KL divergence from the reference, in nats per token."""
     kl_kind: Literal["k1", "k2", "k3"] = "k3"
-    """Which estimate of it is differentiated."""
+    """Estimator of the divergence that is differentiated."""
     entropy: float = 0.0
-    """Weight of the entropy, in nats a token: a bonus."""
+    """Weight of the entropy bonus, in nats per token."""
     max_kl: float | None = None
-    """No more updates in this step once the policy is so far from the old one, in nats a token; None for all."""
+    """Stop the updates of a step when the policy is this far from the old one, in nats per token; None: never."""
     temperature: float = 1.0
-    """At which the tokens were sampled."""
+    """Temperature at which the tokens were sampled."""
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise ConfigError(f"temperature is {self.temperature}; log-probabilities need one above 0: use 1.")
+            raise ConfigError(
+                f"temperature is {self.temperature}; it must be above 0. Use the temperature of sampling, usually 1."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerSettings:
-    """How it is minimised."""
+    """How a training step minimizes the loss."""
 
     lr: float = 3e-4
-    """Learning rate of AdamW, at its highest."""
+    """Peak learning rate of AdamW."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay of AdamW's two averages."""
+    """Decay rates of AdamW's two averages."""
     weight_decay: float = 0.0
-    """Of every parameter, by update and learning rate."""
+    """Decoupled weight decay of every parameter."""
     warmup: int = 0
-    """Updates over which the learning rate rises to its highest."""
+    """Updates over which the learning rate rises linearly to its peak."""
     decay: int | None = None
-    """Updates after which the learning rate, falling linearly, is 0; None: it does not fall."""
+    """Updates after which the linearly falling learning rate reaches 0; None for no decay."""
     clip: float = 1.0
-    """The gradient's norm is cut to this."""
+    """Largest norm of the gradient; larger ones are scaled down to it."""
     budget: int = 4096
-    """Tokens of a micro-batch, padding included: as many as fit the memory."""
+    """Tokens of a micro-batch, padding included. Set it to as many as fit in memory."""
     epochs: int = 1
-    """Times that the same streams are gone through in a step."""
+    """Passes over the same sequences in one step."""
     minibatches: int = 1
-    """Updates of an epoch; each trace is in one of them, drawn anew every epoch."""
+    """Updates per epoch. Every epoch assigns the traces to them at random."""
     denominator: Literal["tokens", "traces", "constant"] = "tokens"
-    """The loss is a mean over all the update's tokens, or over traces of their means over tokens, or a sum
-    over tokens divided by traces x `constant` (Dr. GRPO)."""
+    """Normalization of the loss: mean over all tokens of the update, mean over traces of their token means,
+    or sum over tokens divided by traces x `constant` (Dr. GRPO).
+    """
     constant: int = 1024
-    """Tokens that a trace counts for with the denominator `constant`."""
+    """Tokens that each trace counts for with denominator=constant."""
     recompute: bool = False
-    """Gradient checkpointing: less memory, a third more time."""
+    """Use gradient checkpointing: less memory, about a third more time."""
     compile: bool = False
-    """torch.compile of the layers in the training step: minutes at the first step, then faster."""
+    """Compile the layers with torch.compile for training: the first step takes minutes, later ones are faster."""
     seed: int = 0
-    """Of the draw of minibatches."""
+    """Seed of the assignment to minibatches."""
 
     def __post_init__(self) -> None:
         for name in ("budget", "epochs", "minibatches", "constant"):
