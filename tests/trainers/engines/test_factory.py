@@ -98,7 +98,7 @@ def test_vllm_in_this_process_is_one_setting(corridor):
         ({"engine": {"kind": "vllm"}}, r"model\.adapter is null; give a rank"),
         ({"engine": {"settings": {"dtype": "float32"}}}, r"settings are vLLM's"),
         ({"engine": {"kind": "server", "url": "http://x/v1"}, "model": {"adapter": 4}}, "no server serves it yet"),
-        ({"engine": {"kind": "vllm"}, "model": {"adapter": 1000}}, "512 at most"),
+        ({"engine": {"kind": "vllm"}, "model": {"adapter": 1000}}, "up to rank 512"),
     ],
 )
 def test_engines_that_cannot_work_are_refused(corridor, settings, told):

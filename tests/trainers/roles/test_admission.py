@@ -14,7 +14,7 @@ from hardwon.runtime.teams.sharing_policy import Candidate
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import ModelConfig, RoleConfig
-from hardwon.trainers.engines.base_models import for_roles
+from hardwon.trainers.engines.base_models import prepare_for_roles
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.roles.admission import AdmissionRole, EngineAdmission
@@ -41,7 +41,7 @@ def _one_thread():
 def made(adapter: int | None = 2, lr=0.05, **settings):
     """The role on its own adapter, beside the policy's, of one base; None for copies of the base."""
     base = build_model(len(TOKENIZER), SHAPE)
-    models = for_roles(base, ["policy", "admission"], ModelConfig(adapter=adapter), 0)
+    models = prepare_for_roles(base, ["policy", "admission"], ModelConfig(adapter=adapter), 0)
     engine = LocalEngine(models["admission"], TOKENIZER, roles=("policy", "admission"))
     given = {"teams": 2, "runs": 2, "worlds": 1, "ready": 2, "steps": 5, **settings}
     config = RoleConfig(learner=LearnerSettings(lr=lr), loss=LossSettings(), settings=given)

@@ -21,7 +21,7 @@ from hardwon.trainers.algorithms.logprobs import collate, forward
 from hardwon.trainers.algorithms.losses import policy_loss
 from hardwon.trainers.algorithms.samples import Rollout, pack_samples
 from hardwon.trainers.config.schema import ModelConfig, RoleConfig, load
-from hardwon.trainers.engines.base_models import for_roles
+from hardwon.trainers.engines.base_models import prepare_for_roles
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
@@ -247,7 +247,7 @@ def digest(model):
 def test_the_policy_is_frozen():
     """systems.md §2: agent frozen in this phase: parameters unchanged; adapters of one base."""
     base = build_model(len(TOKENIZER), SHAPE)
-    model = for_roles(base, ["policy", "guide"], ModelConfig(adapter=4), 0)["guide"]
+    model = prepare_for_roles(base, ["policy", "guide"], ModelConfig(adapter=4), 0)["guide"]
     engine = LocalEngine(model, TOKENIZER, roles=("policy", "guide"))
     role = guide(model=model, engine=engine, loss=LossSettings(kl=0.1), settings={"distil": 2}, lessons=LESSONS)
     mine = set(parameters_of(model, "guide"))

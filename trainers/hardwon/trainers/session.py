@@ -81,7 +81,7 @@ class Stage:
         self.library, self._start = library, start
         model, self.tokenizer = base
         self.transcript = Transcript(self.tokenizer)
-        trained = base_models.for_roles(model, list(config.roles), config.model, config.run.seed)
+        trained = base_models.prepare_for_roles(model, list(config.roles), config.model, config.run.seed)
         if (workers := get_team()) is not None and workers.shards:
             workers.shard_base(next(iter(trained.values())))
         # Only the process that plays may connect to a server or start vLLM.

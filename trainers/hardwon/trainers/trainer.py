@@ -29,7 +29,7 @@ from .config import schema as settings
 from .config.schema import CONTROL, TrainConfig
 from .console import Screen
 from .engines import base_models
-from .engines.factory import tokens_read
+from .engines.factory import get_tokens_read
 from .evaluate import collect_episodes, flatten_report, summarise
 from .metrics import Metrics, keep_until
 from .roles.base import Role
@@ -271,7 +271,7 @@ class _Run:
         began, number = time.perf_counter(), self.state.iteration + 1
         self._start_workers()
         self.stage.snapshot = f"library@{self.state.iteration}" if self.config.uses_library else ""
-        read = tokens_read(self.stage.engine)
+        read = get_tokens_read(self.stage.engine)
         await self._read_ahead(number)
         played, learnable, group_counts = await self._play_groups(number)
         rollout_seconds = time.perf_counter() - began
@@ -287,7 +287,7 @@ class _Run:
             self.stage.engine.load_adapter(role.name, self.stage.engine.versions()[role.name] + 1, role.weights())
         # Advance only after the update: a checkpoint must describe finished iterations.
         self.state.iteration, self.state.drawn = number, self.worlds.count
-        metrics["tokens_per_second"] = (tokens_read(self.stage.engine) - read) / max(rollout_seconds, 1e-9)
+        metrics["tokens_per_second"] = (get_tokens_read(self.stage.engine) - read) / max(rollout_seconds, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
         self.metrics.log(number, metrics)
         self.screen.show(number, metrics)

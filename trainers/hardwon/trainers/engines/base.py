@@ -1,11 +1,11 @@
-"""The engine that generates: three calls behind which transformers, vLLM or a server may be.
+"""The engine protocol: token generation by transformers, a vLLM server, or vLLM in process.
 
     completion = await engine.generate(Request(prompt, role="policy", allowed=trie))
     values = await engine.logprobs(streams, role="policy")
     engine.load_adapter("policy", version, weights)
 
-One base model, one set of weights a role (an adapter, or all parameters of a tiny model), several
-resident at once. Requests of many concurrent episodes are served together.
+An engine has one base model and one set of weights per role: an adapter, or all parameters of a tiny
+model. All sets are resident at the same time. Requests of concurrent episodes are batched.
 """
 
 import random
@@ -17,79 +17,106 @@ from typing import Any, Protocol
 from hardwon.trainers.algorithms.samples import Allowed, Ids, PackedSequence
 
 Weights = Mapping[str, Any] | str | Path
-"""Tensors by name, or a peft folder."""
+"""Tensors by name, or the path of a peft folder."""
 
 
 class Constraint(Protocol):
-    """Says which token may follow: a `Trie` of the answers, or a `Grammar`."""
+    """Determines which tokens may follow: a `Trie` of the possible answers, or a `Grammar`."""
 
     def allowed(self, said: Sequence[int]) -> Ids:
-        """The tokens that may follow, in a fixed order; none when the answer is complete."""
+        """Return the tokens that may follow `said`, in a fixed order. Empty if the answer is complete."""
         ...
 
     def forced(self, said: Sequence[int]) -> Ids:
-        """The tokens that must follow, as far as there is only one way to go on."""
+        """Return the tokens that must follow `said`, up to the next real choice."""
         ...
 
     def complete(self, said: Sequence[int]) -> bool:
-        """Whether the answer has ended."""
+        """Return whether the answer is complete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to complete. `session` names the episode, whose earlier turns need not be read again."""
+    """A prompt to complete. `session` names the episode, so that tokens of its earlier turns are not read again."""
 
     prompt: Ids
     role: str = "policy"
     allowed: Constraint | None = None
-    """What may be said: a trie, a grammar; None for anything."""
+    """Constraint on the answer: a trie or a grammar; None for free text."""
     max_tokens: int = 64
     temperature: float = 1.0
-    """0 takes the most probable token; the log-probabilities are then those at temperature 1."""
+    """Sampling temperature. 0 takes the most probable token, with its log-probability at temperature 1."""
     stop: Ids = ()
-    """Token ids after which a free completion ends; the token is part of it."""
+    """Token ids that end a free completion. The stop token is part of the completion."""
     session: str = ""
     chance: random.Random | None = None
-    """Where the numbers come from that choose tokens; the same ones give the same completion."""
+    """Random generator for sampling. The same state gives the same completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was said: one entry per token in each tuple."""
+    """The generated tokens. Each tuple has one entry per token."""
 
     tokens: Ids
     logprobs: tuple[float, ...]
-    """Among the allowed tokens, at the temperature of the request."""
+    """Log-probabilities among the allowed tokens, at the temperature of the request, in nats."""
     mask: tuple[bool, ...]
-    """False where there was no choice."""
+    """Whether the token was a choice; False for forced tokens."""
     allowed: tuple[Allowed, ...]
     version: int
 
 
 class Engine(Protocol):
-    """Generates for several roles."""
+    """Generates tokens for several roles."""
 
     async def generate(self, request: Request) -> Completion:
-        """One completion, sampled."""
+        """Sample one completion.
+
+        Args:
+            request: Prompt, role, constraint and sampling parameters.
+
+        Returns:
+            The tokens with their log-probabilities and the version of the weights.
+
+        Raises:
+            ConfigError: The role is not served, or the prompt is empty.
+            EngineFailure: Another program that holds the model failed.
+        """
         ...
 
     async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
-        """Log-probability of every masked token among its allowed ones, 0 elsewhere."""
+        """Compute the log-probability of every masked token among its allowed tokens.
+
+        Args:
+            streams: Packed sequences to read.
+            role: Role whose weights are used.
+
+        Returns:
+            One list per sequence with one value per token, in nats; 0 where the mask is False.
+        """
         ...
 
     def load_adapter(self, role: str, version: int, weights: Weights) -> None:
-        """Make these the weights of a role from now on; running completions keep theirs."""
+        """Make these the weights of a role from now on.
+
+        Args:
+            role: One of the engine's roles.
+            version: Version of the weights, which completions report.
+            weights: Tensors by name, or a peft folder.
+
+        Running completions keep the weights that they started with.
+        """
         ...
 
     def versions(self) -> Mapping[str, int]:
-        """The version that each role's weights have."""
+        """Return the version of each role's weights."""
         ...
 
     async def begin(self, session: str) -> None:
-        """An episode begins: its requests are waited for, so that they are served together."""
+        """Register an episode. An engine may wait for the requests of all open episodes to batch them."""
         ...
 
     async def end(self, session: str) -> None:
-        """The episode is over: nobody waits for it, and what was kept of it is dropped."""
+        """Unregister an episode and drop its cached state."""
         ...

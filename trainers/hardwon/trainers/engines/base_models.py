@@ -1,7 +1,7 @@
-"""Models of a run: the base, a copy or an adapter of it for each role, and what is exported of them.
+"""Models of a run: the base, its copy or adapter for each role, and their exports.
 
-A tiny base is made here, with the words that were explored; any other is loaded by transformers from
-a folder or the hub. This file trains nothing.
+A tiny base is built from the words that exploration found. Any other base is loaded by transformers
+from a folder or the hub. This module trains nothing.
 """
 
 import copy
@@ -17,31 +17,37 @@ from hardwon.trainers.models.adapters import activate, add_adapter, has_adapters
 from hardwon.trainers.models.tiny import SPECIAL, build_model, build_tokenizer
 
 BASE = "base"
-"""Folder, in a checkpoint or an export, of a base that is nowhere else: a tiny one's."""
+"""Name of the folder with a tiny base, in a checkpoint or an export. Such a base exists nowhere else."""
 
 
 def build_base(config: ModelConfig, texts: Iterable[str], seed: int) -> tuple[Any, Any]:
-    """The base and its tokenizer; a tiny one knows the words of the texts."""
+    """Build or load the base and its tokenizer. The vocabulary of a tiny base is the words of `texts`."""
     if config.base != "tiny":
         return load_base(config.base, config)
     tokenizer = build_tokenizer(texts)
     model = build_model(len(tokenizer), replace(config.tiny, seed=config.tiny.seed or seed))
-    return model.to(device_of(config)), tokenizer
+    return model.to(select_device(config)), tokenizer
 
 
 def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
-    """A model and its tokenizer from a folder or the hub, which learns the words that mark a transcript."""
+    """Load a model and its tokenizer from a folder or the hub, and add the tokens that mark up transcripts.
+
+    Raises:
+        ConfigError: The model cannot be loaded.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
-    device = device_of(config)
+    device = select_device(config)
     precision = torch.bfloat16 if device == "cuda" and config.adapter else torch.float32
     try:
         tokenizer = load_tokenizer(path)
-        maker: Any = AutoModelForCausalLM
-        model = maker.from_pretrained(str(path), dtype=precision)
+        loader: Any = AutoModelForCausalLM
+        model = loader.from_pretrained(str(path), dtype=precision)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.base {path} cannot be loaded: {error} Give a model's folder or hub name.") from error
+        raise ConfigError(
+            f"model.base {path} cannot be loaded: {error} Set it to a model's folder or hub name."
+        ) from error
     tokenizer.add_special_tokens({"additional_special_tokens": [word for word in SPECIAL if word != "<pad>"]})
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
@@ -49,21 +55,21 @@ def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer of a folder or of the hub, as it was saved.
+    """Load the tokenizer of a folder or of the hub as it was saved.
 
-    For a Qwen2 model `AutoTokenizer` takes Qwen2's own, whatever the folder says, so one that says
-    otherwise is loaded by what it says.
+    For Qwen2 models, `AutoTokenizer` always picks Qwen2's class and ignores the saved one. A folder that
+    names the generic class is therefore loaded with that class.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    said = Path(path) / "tokenizer_config.json"
-    plain = said.is_file() and json.loads(said.read_text(encoding="utf-8")).get("tokenizer_class") == _PLAIN
+    shape = Path(path) / "tokenizer_config.json"
+    plain = shape.is_file() and json.loads(shape.read_text(encoding="utf-8")).get("tokenizer_class") == _PLAIN
     loader: Any = PreTrainedTokenizerFast if plain else AutoTokenizer
     return loader.from_pretrained(str(path))
 
 
-def device_of(config: ModelConfig) -> str:
-    """cpu or cuda."""
+def select_device(config: ModelConfig) -> str:
+    """Return `cpu` or `cuda`; `auto` selects a GPU if target is one."""
     import torch
 
     if config.device == "auto":
@@ -71,8 +77,12 @@ def device_of(config: ModelConfig) -> str:
     return config.device
 
 
-def for_roles(base: Any, roles: Sequence[str], config: ModelConfig, seed: int) -> dict[str, Any]:
-    """What each role trains: the base with an adapter for each, or a copy of it for each but the first."""
+def prepare_for_roles(base: Any, roles: Sequence[str], config: ModelConfig, seed: int) -> dict[str, Any]:
+    """Return the model that each role trains.
+
+    With adapters, all roles share the base and each has its own adapter. Without, the first role trains
+    the base itself, and every other role a copy.
+    """
     if config.adapter is None:
         return {role: base if n == 0 else copy.deepcopy(base) for n, role in enumerate(roles)}
     for n, role in enumerate(roles):
@@ -81,48 +91,59 @@ def for_roles(base: Any, roles: Sequence[str], config: ModelConfig, seed: int) -
 
 
 def save_base(model: Any, tokenizer: Any, folder: Path, config: ModelConfig) -> None:
-    """Tokenizer and shape; the weights too where roles are adapters of a base that is nowhere else."""
+    """Save the tokenizer and the shape of a tiny base, and its weights if the roles are adapters of it."""
     if config.base != "tiny":
         return
     tokenizer.save_pretrained(str(folder))
     if has_adapters(model):
-        _plain(model).save_pretrained(str(folder))
+        _copy_without_adapters(model).save_pretrained(str(folder))
     else:
         model.config.save_pretrained(str(folder))
 
 
 def read_base(folder: Path, config: ModelConfig) -> tuple[Any, Any]:
-    """The base of a checkpoint, whose weights may be the role's to restore."""
+    """Load the base of a checkpoint. If roles train all parameters, the role restores the weights."""
     if config.base != "tiny":
         return load_base(config.base, config)
     if config.adapter is not None:
         return load_base(folder, config)
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    made: Any = AutoModelForCausalLM
-    model = made.from_config(AutoConfig.from_pretrained(str(folder)))
-    return model.to(device_of(config)).eval(), load_tokenizer(folder)
+    loader: Any = AutoModelForCausalLM
+    model = loader.from_config(AutoConfig.from_pretrained(str(folder)))
+    return model.to(select_device(config)).eval(), load_tokenizer(folder)
 
 
 def export(model: Any, tokenizer: Any, role: str, folder: Path, config: ModelConfig) -> Path:
-    """A role's weights with the tokenizer, as peft, transformers and vLLM load them. Returns the folder."""
-    there = folder / role
-    there.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(str(there))
+    """Write a role's weights with the tokenizer, in the format that peft, transformers and vLLM load.
+
+    Args:
+        model: The model that the role trains.
+        tokenizer: Its tokenizer.
+        role: Name of the role.
+        folder: Parent folder; the role gets a folder of its own in it.
+        config: Model settings.
+
+    Returns:
+        The folder of the role.
+    """
+    target = folder / role
+    target.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(str(target))
     if not has_adapters(model):
-        model.save_pretrained(str(there))
-        return there
+        model.save_pretrained(str(target))
+        return target
     base = config.base
     if base == "tiny":
-        base = str(save_plain(model, tokenizer, (folder / BASE).absolute()))
-    _save_adapter(model, role, there, base)
-    return there
+        base = str(save_without_adapters(model, tokenizer, (folder / BASE).absolute()))
+    _save_adapter(model, role, target, base)
+    return target
 
 
-def save_plain(model: Any, tokenizer: Any, folder: Path) -> Path:
-    """The base under the adapters with the tokenizer, for a program that serves it. Returns the folder."""
+def save_without_adapters(model: Any, tokenizer: Any, folder: Path) -> Path:
+    """Save the base under the adapters and the tokenizer, to be served by another program. Return the folder."""
     tokenizer.save_pretrained(str(folder))
-    _plain(model).save_pretrained(str(folder))
+    _copy_without_adapters(model).save_pretrained(str(folder))
     return folder
 
 
@@ -133,17 +154,18 @@ def _save_adapter(model: Any, role: str, folder: Path, base: str) -> None:
     activate(model, role)
     weights = get_peft_model_state_dict(model, adapter_name=role)
     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / _WEIGHTS)
+    # a copy: the export must not change the config of the model in training
     shape = copy.deepcopy(model.peft_config[role])
     shape.base_model_name_or_path, shape.inference_mode = base, True
     shape.save_pretrained(str(folder))
 
 
 _PLAIN = "TokenizersBackend"
-"""What transformers calls a tokenizer that is all in its tokenizer.json."""
+"""Name that transformers gives to the generic class of tokenizers defined by their tokenizer.json."""
 _WEIGHTS = "adapter_model.safetensors"
-"""The name that peft gives to an adapter's weights."""
+"""File name that peft gives to an adapter's weights."""
 
 
-def _plain(model: Any) -> Any:
-    """A copy of the base under the adapters."""
+def _copy_without_adapters(model: Any) -> Any:
+    """Return a copy of the base under the adapters."""
     return copy.deepcopy(model).unload()

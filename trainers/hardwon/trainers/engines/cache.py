@@ -1,8 +1,8 @@
-"""Keys and values: what sessions have read, and the batch that is read at the moment.
+"""Key-value caches: the tokens that sessions have read, and the batch in progress.
 
-A batch has slots in the order of reading, some of them empty where rows differ in length; empty ones
-are masked, so padding changes nothing. Room is made for many tokens at a time, and each token is
-written into it in place. This file knows neither requests nor sampling.
+A batch has slots in reading order. Where rows differ in length, some slots are empty; these are masked,
+so padding changes nothing. Space is allocated for many tokens at a time, and each token is written in
+place. This module knows neither requests nor sampling.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from hardwon.trainers.algorithms.samples import Ids
 
 ROOM = 64
-"""Slots that are made at a time."""
+"""Number of spare slots in each allocation."""
 
 
 @dataclass(slots=True)
 class Block:
-    """What rows that left a batch together had read; rows are as long as the longest of them."""
+    """Keys and values of rows that left a batch together, padded to the longest of them."""
 
     keys: list[Tensor]
-    """By layer, (rows, tokens, heads, width)."""
+    """One tensor per layer, (rows, tokens, heads, width)."""
     values: list[Tensor]
 
 
 @dataclass(slots=True)
 class Session:
-    """What one episode has read under one role: tokens, and where their keys and values are."""
+    """Tokens that one episode has read under one role, and the location of their keys and values."""
 
     version: int
     tokens: Ids = ()
@@ -38,118 +38,128 @@ class Session:
     row: int = 0
 
 
-class _Roomy(DynamicLayer):  # type: ignore[no-untyped-call]
-    """A layer of transformers' cache that has room for tokens to come; `keys` and `values` show what is filled."""
+class _PreallocatedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """A layer of transformers' cache with spare capacity. `keys` and `values` are views of the filled part."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rooms: tuple[Tensor, Tensor] | None = None
+        self._buffers: tuple[Tensor, Tensor] | None = None
         self._filled = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write new tokens behind the others."""
+        """Append keys and values of new tokens. Return the filled part."""
         until = self._filled + key_states.shape[2]
-        if self._rooms is None or until > self._rooms[0].shape[2]:
+        if self._buffers is None or until > self._buffers[0].shape[2]:
             self._grow(key_states, value_states, until)
-        assert self._rooms is not None
-        for room, states in zip(self._rooms, (key_states, value_states), strict=True):
-            room[:, :, self._filled : until] = states
+        assert self._buffers is not None
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, self._filled : until] = states
         self._filled = until
-        return self._show()
+        return self._refresh_views()
 
     def start(self, keys: Tensor, values: Tensor, filled: int) -> None:
-        """Begin with these rooms, so far filled."""
-        self._rooms, self._filled = (keys, values), filled
+        """Adopt these buffers, of which the first `filled` slots are in use."""
+        self._buffers, self._filled = (keys, values), filled
         self.dtype, self.device = keys.dtype, keys.device
         self.is_initialized = True
-        self._show()
+        self._refresh_views()
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Only these rows go on."""
-        if self._rooms is not None:
-            self._rooms = (self._rooms[0][indices], self._rooms[1][indices])
-            self._show()
+        """Keep only these rows."""
+        if self._buffers is not None:
+            self._buffers = (self._buffers[0][indices], self._buffers[1][indices])
+            self._refresh_views()
 
     def _grow(self, key_states: Tensor, value_states: Tensor, until: int) -> None:
         size = until + ROOM
         grown = []
-        for old, states in zip(self._rooms or (None, None), (key_states, value_states), strict=True):
-            room = states.new_empty((states.shape[0], states.shape[1], size, states.shape[3]))
+        for old, states in zip(self._buffers or (None, None), (key_states, value_states), strict=True):
+            buffer = states.new_empty((states.shape[0], states.shape[1], size, states.shape[3]))
             if old is not None:
-                room[:, :, : self._filled] = old[:, :, : self._filled]
-            grown.append(room)
-        self._rooms = (grown[0], grown[1])
+                buffer[:, :, : self._filled] = old[:, :, : self._filled]
+            grown.append(buffer)
+        self._buffers = (grown[0], grown[1])
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
-    def _show(self) -> tuple[Tensor, Tensor]:
-        assert self._rooms is not None
-        self.keys, self.values = (room[:, :, : self._filled] for room in self._rooms)
+    def _refresh_views(self) -> tuple[Tensor, Tensor]:
+        """Point `keys` and `values` to the filled part of the buffers."""
+        assert self._buffers is not None
+        self.keys, self.values = (buffer[:, :, : self._filled] for buffer in self._buffers)
         return self.keys, self.values
 
 
 class BatchCache:
-    """The keys and values of a batch. `slots` says which are filled, (rows, slots)."""
+    """Keys and values of a batch. `slots`, (rows, slots), marks the filled slots."""
 
     def __init__(self, sessions: Sequence[Session], model: Any, device: torch.device) -> None:
         self.past: Any = DynamicCache(config=model.config)
         self._device = device
         self._shapes_masks = getattr(model.config, "_attn_implementation", "") == "sdpa"
         if all(type(layer) is DynamicLayer for layer in self.past.layers):
-            self.past.layers = [_Roomy() for _ in self.past.layers]
-        else:  # windows of attention: transformers knows how they are masked
+            self.past.layers = [_PreallocatedLayer() for _ in self.past.layers]
+        else:  # sliding windows: leave the mask to transformers
             self._shapes_masks = False
         self._sessions = list(sessions)
         self._read: list[list[int]] = [[] for _ in sessions]
         sizes = [len(session.tokens) for session in sessions]
-        most = max(sizes)
-        self.slots = torch.arange(most)[None, :] < torch.tensor(sizes)[:, None]
-        self.whole = min(sizes) == most
-        """Whether no slot is empty."""
-        if most:
-            self._start(most)
+        longest_read = max(sizes)
+        self.slots = torch.arange(longest_read)[None, :] < torch.tensor(sizes)[:, None]
+        self.whole = min(sizes) == longest_read
+        """Whether all slots are filled."""
+        if longest_read:
+            self._load_sessions(longest_read)
 
-    def _start(self, most: int) -> None:
-        """What the sessions have read, block by block."""
+    def _load_sessions(self, longest_read: int) -> None:
+        """Copy the keys and values of the sessions into the batch, one gather per block."""
         blocks: dict[int, tuple[Block, list[int], list[int]]] = {}
         for at, session in enumerate(self._sessions):
             if session.tokens and session.block is not None:
                 _, places, rows = blocks.setdefault(id(session.block), (session.block, [], []))
                 places.append(at)
                 rows.append(session.row)
-        taken = [
+        gathers = [
             (block, torch.tensor(places, device=self._device), torch.tensor(rows, device=self._device))
             for block, places, rows in blocks.values()
         ]
         for number, layer in enumerate(self.past.layers):
-            keys = self._room([(block.keys[number], places, rows) for block, places, rows in taken], most)
-            values = self._room([(block.values[number], places, rows) for block, places, rows in taken], most)
-            if isinstance(layer, _Roomy):
-                layer.start(keys, values, most)
+            keys = self._allocate([(block.keys[number], places, rows) for block, places, rows in gathers], longest_read)
+            values = self._allocate(
+                [(block.values[number], places, rows) for block, places, rows in gathers], longest_read
+            )
+            if isinstance(layer, _PreallocatedLayer):
+                # adopt the buffers with their spare slots instead of copying the filled part
+                layer.start(keys, values, longest_read)
             else:
-                layer.update(keys[:, :, :most], values[:, :, :most])
+                layer.update(keys[:, :, :longest_read], values[:, :, :longest_read])
 
-    def _room(self, taken: Sequence[tuple[Tensor, Tensor, Tensor]], most: int) -> Tensor:
-        """(rows, heads, most and room, width) with rows of blocks at their places, else zero."""
-        _, _, heads, width = taken[0][0].shape
-        room = taken[0][0].new_zeros((len(self._sessions), heads, most + ROOM, width))
-        for block, places, rows in taken:
-            read = min(most, block.shape[1])
-            room[places, :, :read] = block[rows, :read].transpose(1, 2)
-        return room
+    def _allocate(self, gathers: Sequence[tuple[Tensor, Tensor, Tensor]], longest_read: int) -> Tensor:
+        """Return (rows, heads, most + ROOM, width) with the rows of the blocks at their positions, zero elsewhere."""
+        _, _, heads, width = gathers[0][0].shape
+        # zeros, not empty: masked slots must not hold nan, which attention would spread
+        buffer = gathers[0][0].new_zeros((len(self._sessions), heads, longest_read + ROOM, width))
+        for block, places, rows in gathers:
+            read = min(longest_read, block.shape[1])
+            buffer[places, :, :read] = block[rows, :read].transpose(1, 2)
+        return buffer
 
     def positions(self, longest: int) -> Tensor:
-        """Where the next tokens of each row stand, (rows or 1, longest)."""
+        """Return the positions of the next tokens of each row, (rows or 1, longest)."""
         following = torch.arange(longest)[None, :]
         if self.whole:
             return following + self.slots.shape[1]
         return following + self.slots.sum(1)[:, None]
 
     def mask(self, valid: Tensor | None, longest: int) -> Tensor | None:
-        """What the new tokens may see, as transformers takes it; `valid` says which are real, None for all.
+        """Return the attention mask of the new tokens in the form that transformers expects.
 
-        None where no slot is empty, else the form (rows, 1, new, slots) where attention is torch's own;
-        elsewhere by slot, and transformers makes the form.
+        Args:
+            valid: Which new tokens are real, (rows, longest); None for all.
+            longest: Number of new tokens, padding included.
+
+        Returns:
+            None if no slot is empty. With torch's own attention, (rows, 1, new, slots). Otherwise (rows, slots),
+            from which transformers builds the mask.
         """
         if self.whole and valid is None:
             return None
@@ -163,7 +173,7 @@ class BatchCache:
         return seen[:, None, None, :] & before[None, None]
 
     def take(self, new: Sequence[list[int]], valid: Tensor | None, longest: int) -> None:
-        """These tokens were read into new slots."""
+        """Record that these tokens were read into new slots."""
         if valid is None:
             valid = torch.ones((len(new), longest), dtype=torch.bool)
         else:
@@ -173,10 +183,10 @@ class BatchCache:
             read.extend(tokens)
 
     def keep(self, left: Sequence[int], wanted: Sequence[bool]) -> None:
-        """Only these rows go on; the others' keys and values go back to their sessions, where they are wanted."""
+        """Keep only the rows `left`. Return the keys and values of the others to their sessions where `wanted`."""
         staying = set(left)
-        if leaving := [at for at, asked in enumerate(wanted) if asked and at not in staying]:
-            self._give_back(leaving)
+        if leaving := [at for at, is_wanted in enumerate(wanted) if is_wanted and at not in staying]:
+            self._return_to_sessions(leaving)
         chosen = torch.tensor(left, dtype=torch.long)
         self.slots = self.slots[chosen]
         self._sessions = [self._sessions[at] for at in left]
@@ -184,10 +194,12 @@ class BatchCache:
         if left:
             self.past.batch_select_indices(chosen.to(self._device))
 
-    def _give_back(self, leaving: Sequence[int]) -> None:
+    def _return_to_sessions(self, leaving: Sequence[int]) -> None:
+        """Copy the filled slots of these rows into a block and hand it to their sessions."""
         filled = self.slots[torch.tensor(leaving)]
-        most = int(filled.sum(1).max())
-        places = (~filled).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most].to(self._device)
+        longest_read = int(filled.sum(1).max())
+        # a stable sort moves each row's filled slots to the front and keeps their order
+        places = (~filled).to(torch.uint8).sort(dim=1, stable=True).indices[:, :longest_read].to(self._device)
         rows = torch.tensor(leaving, device=self._device)[:, None]
         layers = self.past.layers
         block = Block(

@@ -1,9 +1,9 @@
-"""Which engine a run generates with: the model that is trained, vLLM in this process, or a vLLM server.
+"""Choice of the engine: the model in training, vLLM in this process, or a vLLM server.
 
     engine = open_engine(config, model, tokenizer, out)
 
-The trainer moves weights in its own model; an engine elsewhere serves the base, and gets every role's
-adapter after each of its updates under a name with its version. This file generates nothing.
+The trainer updates weights in its own model. Any other engine serves the base and receives every
+role's adapter after each update, under a name that contains the version.
 """
 
 import os
@@ -14,62 +14,84 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.schema import TrainConfig
 
 from .base import Engine
-from .base_models import BASE, save_plain
+from .base_models import BASE, save_without_adapters
 
 
 def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:
-    """The engine of the settings, for all roles. Raises ConfigError, EngineUnreachable, MissingExtra."""
-    roles, how = list(config.roles), config.engine
-    if how.kind == "local":
+    """Open the engine of the settings, for all roles.
+
+    Args:
+        config: Settings of the run.
+        model: The base with its adapters.
+        tokenizer: The tokenizer of the run.
+        out: Folder of the run, in which adapters and a derived base are written.
+
+    Returns:
+        The engine. Close it if it is not local.
+
+    Raises:
+        ConfigError: The settings do not fit the model or the server.
+        EngineUnreachable: The server cannot be reached.
+        MissingExtra: vLLM is not installed.
+    """
+    roles, settings = list(config.roles), config.engine
+    if settings.kind == "local":
         from .local import LocalEngine
 
         return LocalEngine(model, tokenizer, roles=roles)
-    folder = Path(how.folder) if how.folder else out / "adapters"
+    folder = Path(settings.folder) if settings.folder else out / "adapters"
     base = config.model.base
-    if base == "tiny" or not _knows(base, tokenizer):
-        made = save_plain(model, tokenizer, out / BASE)
-        if how.kind == "server":
+    if base == "tiny" or not _has_tokens(base, tokenizer):
+        derived = save_without_adapters(model, tokenizer, out / BASE)
+        if settings.kind == "server":
             raise ConfigError(
-                f"{base} has no place for the words that mark a transcript; {made} has: "
-                f"start the server with it, and set model.base={made}."
+                f"{base} has no embeddings for the tokens that mark up transcripts. {derived} has them: "
+                f"start the server with it and set model.base={derived}."
             )
-        base = str(made)
-    if how.kind == "server":
+        base = str(derived)
+    if settings.kind == "server":
         from .server import ServerEngine
 
-        assert how.url is not None
-        return ServerEngine(how.url, tokenizer, roles, _key(how.key), model=how.model, folder=folder)
+        assert settings.url is not None
+        return ServerEngine(
+            settings.url, tokenizer, roles, _read_api_key(settings.key), model=settings.model, folder=folder
+        )
     from .vllm import VllmEngine
 
     assert config.model.adapter is not None
-    return VllmEngine(base, tokenizer, roles, max_rank=_served(config.model.adapter), folder=folder, **how.settings)
+    return VllmEngine(
+        base, tokenizer, roles, max_rank=_select_max_rank(config.model.adapter), folder=folder, **settings.settings
+    )
 
 
-def _knows(base: str, tokenizer: Any) -> bool:
-    """Whether the model, as it is elsewhere, has a place for all of the tokenizer's words."""
+def _has_tokens(base: str, tokenizer: Any) -> bool:
+    """Return whether the published model has an embedding for every token of the tokenizer."""
     from transformers import AutoConfig
 
     return int(AutoConfig.from_pretrained(base).vocab_size) >= len(tokenizer)
 
 
-def tokens_read(engine: Engine) -> int:
-    """Tokens that it has read and said so far; 0 where it does not count."""
+def get_tokens_read(engine: Engine) -> int:
+    """Return the number of tokens that the engine has read and generated, or 0 if it does not count them."""
     return int(getattr(engine, "tokens_read", 0))
 
 
-def _key(name: str | None) -> str | None:
+def _read_api_key(name: str | None) -> str | None:
+    """Return the API key from the environment variable `name`."""
     if name is not None and name not in os.environ:
-        raise ConfigError(f"engine.key names {name}, which is not in the environment; set it to the server's API key.")
+        raise ConfigError(
+            f"engine.key is {name}, which is not in the environment. Set {name} to the API key of the server."
+        )
     return None if name is None else os.environ[name]
 
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The largest ranks that vLLM can be told."""
+"""Rank limits that vLLM accepts."""
 
 
-def _served(rank: int) -> int:
-    """The smallest of them that is no less than the adapter's."""
-    fitting = [largest for largest in _RANKS if largest >= rank]
-    if not fitting:
-        raise ConfigError(f"model.adapter is {rank}, and vLLM serves adapters of rank {_RANKS[-1]} at most.")
-    return fitting[0]
+def _select_max_rank(rank: int) -> int:
+    """Return the smallest rank limit of vLLM that is not below the adapter's rank."""
+    limits = [limit for limit in _RANKS if limit >= rank]
+    if not limits:
+        raise ConfigError(f"model.adapter is {rank}, but vLLM serves adapters up to rank {_RANKS[-1]}. Lower the rank.")
+    return limits[0]

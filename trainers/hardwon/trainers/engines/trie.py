@@ -1,7 +1,7 @@
-"""A trie of token sequences: which token may follow what was said so far.
+"""A trie of token sequences, which tells which tokens may follow a prefix.
 
-Decoding that walks it can only end in one of the sequences, and its probabilities are exact: each
-step's are taken among the tokens that may follow.
+Constrained decoding can only end in one of the sequences. Its probabilities are exact, because each
+step is normalized over the tokens that may follow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,35 +10,42 @@ Ids = tuple[int, ...]
 
 
 class Trie:
-    """The sequences that may be said, none of which may begin another (end each with an end token)."""
+    """The possible answers. None may be a prefix of another, so end each with an end token."""
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
-        """Raises ValueError when there is no sequence, or one begins another."""
+        """Build the trie.
+
+        Args:
+            sequences: Token ids of each possible answer.
+
+        Raises:
+            ValueError: There is no sequence, one is empty, or one is a prefix of another.
+        """
         following: dict[Ids, set[int]] = {}
         self._ends: set[Ids] = set()
         for sequence in sequences:
-            said: Ids = ()
+            prefix: Ids = ()
             for token in sequence:
-                following.setdefault(said, set()).add(token)
-                said = (*said, token)
-            self._ends.add(said)
+                following.setdefault(prefix, set()).add(token)
+                prefix = (*prefix, token)
+            self._ends.add(prefix)
         if not self._ends or () in self._ends:
             raise ValueError("a trie needs at least one sequence, and no empty one.")
-        if begun := [end for end in self._ends if end in following]:
-            raise ValueError(f"sequence {begun[0]} begins another one: end each with an end token.")
-        self._next = {said: tuple(sorted(tokens)) for said, tokens in following.items()}
+        if prefixes := [end for end in self._ends if end in following]:
+            raise ValueError(f"sequence {prefixes[0]} is a prefix of another; end each with an end token.")
+        self._next = {prefix: tuple(sorted(tokens)) for prefix, tokens in following.items()}
 
     def allowed(self, said: Sequence[int]) -> Ids:
-        """The tokens that may follow, in a fixed order; none when a sequence is complete."""
+        """Return the tokens that may follow `said`, in ascending order. Empty if a sequence is complete."""
         return self._next.get(tuple(said), ())
 
     def forced(self, said: Sequence[int]) -> Ids:
-        """The tokens that must follow, as far as there is only one way to go on."""
+        """Return the tokens that must follow `said`, up to the next real choice."""
         path = tuple(said)
         while len(following := self._next.get(path, ())) == 1:
             path = (*path, *following)
         return path[len(said) :]
 
     def complete(self, said: Sequence[int]) -> bool:
-        """Whether this is one of the sequences."""
+        """Return whether `said` is one of the sequences."""
         return tuple(said) in self._ends
