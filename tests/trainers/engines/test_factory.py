@@ -93,11 +93,11 @@ def test_vllm_in_this_process_is_one_setting(corridor):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"engine": {"kind": "server"}, "model": {"base": "b", "adapter": 4}}, "a server has a url"),
-        ({"engine": {"url": "http://x/v1"}}, "a server has a url"),
-        ({"engine": {"kind": "vllm"}}, r"model\.adapter is null; give a rank"),
-        ({"engine": {"settings": {"dtype": "float32"}}}, r"settings are vLLM's"),
-        ({"engine": {"kind": "server", "url": "http://x/v1"}, "model": {"adapter": 4}}, "no server serves it yet"),
+        ({"engine": {"kind": "server"}, "model": {"base": "b", "adapter": 4}}, "set url for kind: server"),
+        ({"engine": {"url": "http://x/v1"}}, "set url for kind: server"),
+        ({"engine": {"kind": "vllm"}}, "set a rank"),
+        ({"engine": {"settings": {"dtype": "float32"}}}, "settings apply to vLLM only"),
+        ({"engine": {"kind": "server", "url": "http://x/v1"}, "model": {"adapter": 4}}, "no server can serve it"),
         ({"engine": {"kind": "vllm"}, "model": {"adapter": 1000}}, "up to rank 512"),
     ],
 )
