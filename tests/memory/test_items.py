@@ -183,7 +183,7 @@ def test_the_history_tells_every_change(library):
 def test_a_field_that_may_not_be_changed_is_refused(library, name):
     """The message lists those that may."""
     ref = add(library, "x").item_id
-    with pytest.raises(ConfigError, match=f"'{name}' of an item cannot be changed; these can: body, condition"):
+    with pytest.raises(ConfigError, match=f"'{name}' of an item cannot be changed; use one of body, condition"):
         library.update(ref, **{name: "y"})
 
 

@@ -1,7 +1,7 @@
-"""What the agent knows: experience records, the library that keeps them, and recall.
+"""The memory package: records of experience, the library that stores them, and recall.
 
-This portion knows nothing of prompts, models, graphs or torch. Names are imported when they are first
-used, so that its errors and records can be had without what the library needs.
+It does not depend on prompts, models, graphs or torch. Names are imported on first use, so that importing errors or
+records does not load the library and its dependencies.
 """
 
 from importlib import import_module
@@ -63,10 +63,12 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:
+    """Import a public name on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
+    """List the public names, including those that are not imported yet."""
     return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
-"""The bank: what parallel teams share during one task, dropped when the task ends.
+"""The bank: short-lived memory that teams share during one task, deleted when the task ends.
 
-Readers see keys only and pull values; every pull is logged, a team's pull of its own entry apart.
-It lives in the library's file, so that teams in several processes share it. It decides nothing:
-what is worth sharing is the runtime's business, what outlasts the task is the curator's.
+Readers see the keys and pull the values they need. Every pull is logged; pulls of a team's own entries are logged
+separately. The bank is stored in the library's file, so teams in several processes can share it. It makes no
+decisions: the runtime decides what to share, and the curator decides what outlasts the task.
 """
 
 from collections.abc import Callable
@@ -19,23 +19,32 @@ from .validation import check_text, check_whole
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What every team sees of something that was shared; the value is pulled."""
+    """A shared value as every team sees it: team and key. The value itself must be pulled."""
 
     id: int
     team: str
-    """Who shared it."""
+    """Name of the team that shared it."""
     key: str
 
 
 class Bank:
-    """Entries of one task; use as a context manager."""
+    """The entries of one task. Use it as a context manager: leaving it deletes them."""
 
     def __init__(self, store: Store, namespace: int, task: str, promote: Callable[[Item], Admission]) -> None:
         self._store, self._namespace, self._promote = store, namespace, promote
         self.task = task
 
     def put(self, team: str, key: str, value: str) -> int:
-        """Share a value under a short key; returns the entry's number."""
+        """Share a value under a short key.
+
+        Args:
+            team: Name of the team that shares the value.
+            key: Short description, which all teams see.
+            value: Text to share. Secrets in it are redacted.
+
+        Returns:
+            The id of the entry.
+        """
         for name, text in (("team", team), ("key", key), ("value", value)):
             check_text(name, text)
         with self._store.transaction() as connection:
@@ -47,7 +56,11 @@ class Bank:
             return cursor.lastrowid
 
     def entries(self, after: int = 0) -> list[Entry]:
-        """What there is, without the values, oldest first; only what came after the entry of this number."""
+        """Return the entries without their values, oldest first.
+
+        Args:
+            after: Id of an entry. Only later entries are returned.
+        """
         check_whole("after", after)
         rows = self._store.rows(
             "SELECT id, team, key FROM bank_entries WHERE namespace = ? AND task = ? AND id > ? ORDER BY id",
@@ -56,11 +69,19 @@ class Bank:
         return [Entry(*row) for row in rows]
 
     def keys(self) -> dict[int, str]:
-        """Number to key, oldest first."""
+        """Return the key of every entry by id, oldest first."""
         return {entry.id: entry.key for entry in self.entries()}
 
     def pull(self, entry: int, reader: str) -> str:
-        """The value of an entry; the pull is logged."""
+        """Return the value of an entry, and log the pull.
+
+        Args:
+            entry: Id of the entry.
+            reader: Name of the team that reads it.
+
+        Raises:
+            UnknownName: The entry does not exist.
+        """
         check_whole("entry", entry)
         check_text("reader", reader)
         with self._store.transaction() as connection:
@@ -69,14 +90,18 @@ class Bank:
                 (entry, self._namespace, self.task),
             ).fetchone()
             if row is None:
-                raise UnknownName.of("bank entry", str(entry), [str(known) for known in self.keys()])
-            connection.execute(
+                raise UnknownName.of("bank entry", str(entry), [str(ref) for ref in self.keys()])
+            connection.execute(  # in the same transaction: no value is read without its log entry
                 "INSERT INTO bank_pulls(entry, reader, own) VALUES (?, ?, ?)", (entry, reader, row[1] == reader)
             )
             return str(row[0])
 
     def pulls(self, *, own: bool = False) -> list[tuple[int, str]]:
-        """(entry, reader) of every pull by another team, or of every pull of an own entry."""
+        """Return (entry, reader) of every logged pull, oldest first.
+
+        Args:
+            own: Return pulls of a team's own entries, instead of pulls of other teams' entries.
+        """
         rows = self._store.rows(
             "SELECT entry, reader FROM bank_pulls JOIN bank_entries ON bank_entries.id = entry "
             "WHERE namespace = ? AND task = ? AND own = ? ORDER BY bank_pulls.id",
@@ -85,18 +110,24 @@ class Bank:
         return [(entry, reader) for entry, reader in rows]
 
     def promote(self, item: Item, episode: str) -> Admission:
-        """Keep something beyond the task, through the library's admission like any other item.
+        """Propose an item to the library, so that it outlasts the task.
 
-        `episode` is the id of a recorded episode that vouches for it: one that the environment called a
-        success. Nobody's word will do, and no answer that nothing verified. Its steps are the evidence
-        of an item that names none.
+        The item passes the same admission as any other, and needs the evidence of a recorded episode that the
+        environment scored as a success. An item without provenance gets the steps of this episode.
+
+        Args:
+            item: Item to add.
+            episode: Id of the successful episode.
+
+        Returns:
+            The admission. It is "rejected" if the episode is not recorded or did not succeed.
         """
-        known = self._store.rows(
+        outcomes = self._store.rows(
             "SELECT success FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, episode)
         )
-        if known != [(1,)]:
-            ended = "is not recorded" if not known else "did not succeed"
-            return Admission("rejected", f"no verified outcome: episode {episode!r} {ended}")
+        if outcomes != [(1,)]:
+            reason = "is not recorded" if not outcomes else "did not succeed"
+            return Admission("rejected", f"no verified outcome: episode {episode!r} {reason}")
         if not item.provenance:
             steps = self._store.rows(
                 "SELECT id FROM steps WHERE namespace = ? AND trajectory_id = ? ORDER BY t", (self._namespace, episode)
@@ -105,10 +136,10 @@ class Bank:
         return self._promote(item)
 
     def drop(self) -> None:
-        """Forget all entries of the task."""
+        """Delete all entries of the task, with their pulls."""
         with self._store.transaction() as connection:
-            mine = "SELECT id FROM bank_entries WHERE namespace = ? AND task = ?"
-            connection.execute(f"DELETE FROM bank_pulls WHERE entry IN ({mine})", (self._namespace, self.task))
+            entries = "SELECT id FROM bank_entries WHERE namespace = ? AND task = ?"
+            connection.execute(f"DELETE FROM bank_pulls WHERE entry IN ({entries})", (self._namespace, self.task))
             connection.execute(
                 "DELETE FROM bank_entries WHERE namespace = ? AND task = ?", (self._namespace, self.task)
             )

@@ -1,31 +1,32 @@
-"""Every error raised on purpose in this project.
+"""Exceptions that hardwon raises on purpose.
 
     HardwonError
-    ├── ConfigError (ValueError)              a setting or argument has a value that cannot work
-    │   └── WrongType (TypeError)             an argument or field is of another type than it takes
-    ├── UnknownName (LookupError)             an environment, game, policy, arm or item that does not exist
+    ├── ConfigError (ValueError)              a setting or argument has an invalid value
+    │   └── WrongType (TypeError)             an argument or field has the wrong type
+    ├── TooMuchFeedback (RuntimeError)        a client sent too much feedback about an item
+    ├── UnknownName (LookupError)             an environment, game, policy, arm or item does not exist
     ├── MissingExtra (ImportError)            an optional package is not installed
-    ├── LibraryError (RuntimeError)           the library file cannot be used as asked
-    │   ├── NotALibrary                       the path is something else
-    │   ├── NewerSchema                       written by a newer hardwon
-    │   ├── EmbedderMismatch                  its vectors were made by another embedder
-    │   ├── LibraryReadOnly                   a write to a library that may only be read
+    ├── LibraryError (RuntimeError)           the library cannot do what was requested
+    │   ├── NotALibrary                       the path is not a library
+    │   ├── NewerSchema                       the library was written by a newer hardwon
+    │   ├── EmbedderMismatch                  the library's vectors come from another embedder
+    │   ├── LibraryReadOnly                   a write to a library that was opened read-only
     │   ├── LibraryUnwritable                 disk full, no permission, or locked for too long
-    │   ├── LibraryMissing (FileNotFoundError)    its file was removed or replaced while it was open
-    │   ├── LibraryDamaged (ValueError)       a row of it was changed by the disk, not by us
-    │   ├── LibraryForbidden (PermissionError)    a token does not allow what was asked of a served library
-    │   └── LibraryUnreachable (ConnectionError)  a served library does not answer
+    │   ├── LibraryMissing (FileNotFoundError)    the file was removed or replaced while it was open
+    │   ├── LibraryDamaged (ValueError)       a stored row is corrupt
+    │   ├── LibraryForbidden (PermissionError)    the token does not permit the request to a served library
+    │   └── LibraryUnreachable (ConnectionError)  the server of a library does not answer
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
     │   ├── EnvironmentCrashed
     │   └── EnvironmentHung
-    ├── PolicyFailure (RuntimeError)          no usable action came out of the policy
-    └── EngineFailure (RuntimeError)          the engine that generates refused, or answered what cannot be used
+    ├── PolicyFailure (RuntimeError)          the policy produced no usable action
+    └── EngineFailure (RuntimeError)          the inference engine refused, or its answer cannot be used
         ├── EngineUnreachable (ConnectionError)
         └── AdapterRefused
 
-A message names the thing, the value seen, and the next step. What one episode does wrong is
-recorded on its trajectory; only what the caller can act on is raised. To add an error, give it a
-standard-library second parent and a line above.
+A message names the object, the value and the next step. Failures within an episode are recorded on its trajectory;
+only errors that the caller can act on are raised. A new error needs a second parent from the standard library and a
+line in the tree above.
 """
 
 import difflib
@@ -33,91 +34,108 @@ from collections.abc import Iterable
 
 
 class HardwonError(Exception):
-    """Base of every error raised on purpose here. Catch this to catch us."""
+    """Base class of every error that hardwon raises on purpose."""
 
 
 class ConfigError(HardwonError, ValueError):
-    """A setting or argument has a value that cannot work."""
+    """A setting or argument has an invalid value."""
 
 
 class WrongType(ConfigError, TypeError):
-    """An argument, or a field of a record, is of another type than it takes."""
+    """An argument, or a field of a record, has the wrong type."""
 
 
 class TooMuchFeedback(HardwonError, RuntimeError):
-    """A client speaks of an item again in the same episode, or too often."""
+    """A client sent feedback about an item twice in one episode, or exceeded the rate limit."""
 
 
 class UnknownName(HardwonError, LookupError):
-    """A name that does not exist; the message lists those that do."""
+    """A name does not exist. The message lists the existing names."""
 
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownName":
-        """`unknown game 'coinn'. Did you mean 'coin'? There are: coin, twc.`"""
+        """Create the error with a list of the existing names and the closest match.
+
+        >>> UnknownName.of("game", "coinn", ["coin", "twc"])
+        UnknownName("unknown game 'coinn'. Did you mean 'coin'? There are: coin, twc.")
+
+        Args:
+            kind: What the name refers to, such as "game".
+            name: The unknown name.
+            known: Existing names.
+        """
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        matches = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {matches[0]!r}?" if matches else ""
         return cls(f"unknown {kind} {name!r}.{hint} There are: {', '.join(names) or 'none'}.")
 
 
 class MissingExtra(HardwonError, ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed. The message names the extra that installs it."""
 
     @classmethod
     def of(cls, package: str, extra: str) -> "MissingExtra":
-        """`textworld_express is not installed. In your clone of hardwon, run: pip install '.[textworld]'`"""
+        """Create the error with the command that installs the package.
+
+        >>> MissingExtra.of("textworld_express", "textworld")
+        MissingExtra("textworld_express is not installed. In your clone of hardwon, run: pip install '.[textworld]'")
+
+        Args:
+            package: Name of the missing package.
+            extra: Extra of hardwon that contains the package.
+        """
         return cls(f"{package} is not installed. In your clone of hardwon, run: pip install '.[{extra}]'")
 
 
 class LibraryError(HardwonError, RuntimeError):
-    """The library file cannot be used as asked."""
+    """The library cannot do what was requested."""
 
 
 class NotALibrary(LibraryError):
-    """The path holds something else than a hardwon library."""
+    """The path is not a hardwon library."""
 
 
 class NewerSchema(LibraryError):
-    """The library was written by a newer hardwon than this one."""
+    """The library was written by a newer version of hardwon."""
 
 
 class EmbedderMismatch(LibraryError):
-    """The library's vectors were made by another embedder than the one given."""
+    """The library's vectors come from another embedder than the given one."""
 
 
 class LibraryReadOnly(LibraryError):
-    """A write was asked of a library that may only be read."""
+    """A write was attempted on a library that was opened read-only."""
 
 
 class LibraryUnwritable(LibraryError):
-    """The disk is full, the file may not be written, or another writer held it for too long."""
+    """The disk is full, the file is not writable, or another process locked it for too long."""
 
 
 class LibraryMissing(LibraryError, FileNotFoundError):
-    """The file of an open library was removed, or another one was put in its place."""
+    """The file of an open library was removed or replaced."""
 
 
 class LibraryDamaged(LibraryError, ValueError):
-    """A stored row holds something else than was written, by a fault of the disk or by hand."""
+    """A stored row is corrupt, because of a disk fault or a manual change."""
 
     rows: tuple[str, ...] = ()
-    """The damaged rows, with their tables, as far as they were looked for."""
+    """The damaged rows with their tables, if they were searched for."""
 
 
 class LibraryForbidden(LibraryError, PermissionError):
-    """The token that was given to a served library does not allow what was asked."""
+    """The token does not permit this request to a served library."""
 
 
 class LibraryUnreachable(LibraryError, ConnectionError):
-    """The server of a library does not answer, after bounded retries."""
+    """The server of a library does not answer, after a limited number of retries."""
 
 
 class EnvironmentFailure(HardwonError, RuntimeError):
-    """The environment failed, not the agent; the episode is retried or excluded, never scored."""
+    """The environment failed, not the agent. The episode is retried or excluded, and never scored."""
 
 
 class EnvironmentCrashed(EnvironmentFailure):
-    """The environment raised, or its process died."""
+    """The environment raised an exception, or its process died."""
 
 
 class EnvironmentHung(EnvironmentFailure):
@@ -125,16 +143,16 @@ class EnvironmentHung(EnvironmentFailure):
 
 
 class PolicyFailure(HardwonError, RuntimeError):
-    """No usable action came out of the policy after its bounded retries."""
+    """The policy produced no usable action after a limited number of retries."""
 
 
 class EngineFailure(HardwonError, RuntimeError):
-    """The engine that generates refused a request, or its answer cannot be used."""
+    """The inference engine refused a request, or its answer cannot be used."""
 
 
 class EngineUnreachable(EngineFailure, ConnectionError):
-    """The server of an engine does not answer, after bounded retries."""
+    """The server of an engine does not answer, after a limited number of retries."""
 
 
 class AdapterRefused(EngineFailure):
-    """The engine does not take an adapter."""
+    """The engine refused to load an adapter."""

@@ -1,8 +1,8 @@
-"""The signature of an observation: the same for situations that differ only in names and numbers.
+"""Signature of an observation: a hash that is equal for situations that differ only in names and numbers.
 
-One function serves the library's clusters, the guardrails' conditions and the trainer's anchor
-states. Facts are used where the environment gives them, the text otherwise. Ids, numbers, counts
-and the order of listed things are abstracted away; states of things ("open", "closed") are not.
+The library's clusters, the conditions of guardrails and the trainer's anchor states use the same function. It hashes
+the facts if the environment provides them, and the text otherwise. Ids, numbers, counts and the order of lists are
+abstracted away; states of objects ("open", "closed") are kept.
 """
 
 import hashlib
@@ -21,16 +21,21 @@ _COUNTS = re.compile(r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|sev
 _CLAUSE = re.compile(r"[.!?;:]\s+|\n")
 _LISTING = re.compile(r" ?, ?(?:and )?| and ")
 _LEAD = re.compile(rf"(.*)(?:{_COUNTS.pattern}|(?=# ))(.+)", re.DOTALL)
-"""What comes before the first thing listed: `you see` a fork, a spoon and a knife."""
+"""Splits a list from the words before it: `you see` | `a fork`, a spoon and a knife."""
 _SPACE = re.compile(r"\s+")
 _BLANKS = re.compile(r"[^\S\n]+")
 _COMMON_STEM = re.compile(r"[^\w#<>{}\[\] -]+")
 
 
 def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
-    """Sixteen hex digits that situations of the same shape share.
+    """Return a hash of 16 hex digits that is equal for observations of the same form.
 
-    signature("You see drawer 3, which is closed.") == signature("You see drawer 7, which is closed.")
+    >>> signature("You see drawer 3, which is closed.") == signature("You see drawer 7, which is closed.")
+    True
+
+    Args:
+        observation: Text of the environment.
+        facts: Predicates. If there are any, they are hashed instead of the text.
     """
     shape = abstract_facts(facts) if facts else abstract(observation)
     return hashlib.blake2b(shape.encode(errors="replace"), digest_size=8).hexdigest()
@@ -38,9 +43,11 @@ def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
 
 @lru_cache(maxsize=4096)
 def abstract(text: str) -> str:
-    """The text with ids, numbers, counts and list order removed: what the signature hashes."""
+    """Return the text without ids, numbers, counts and list order, as the signature hashes it."""
     lowered = text.lower()
-    if "  " in lowered or not lowered.replace("\n", "").isprintable():  # all other blanks are not printable
+    if (
+        "  " in lowered or not lowered.replace("\n", "").isprintable()
+    ):  # cheap test: all blanks but the space are not printable
         lowered = _BLANKS.sub(" ", lowered)
     lowered = _IDS.sub("#", lowered)
     clauses = [_abstract_clause(clause) for clause in _CLAUSE.split(lowered)]
@@ -49,6 +56,7 @@ def abstract(text: str) -> str:
 
 @lru_cache(maxsize=16384)
 def _abstract_clause(clause: str) -> str:
+    """Return one clause with its listed elements sorted and deduplicated."""
     parts = _LISTING.split(clause)
     if len(parts) > 1 and (lead := _LEAD.fullmatch(parts[0])):
         parts[0:1] = lead.groups()
@@ -57,11 +65,15 @@ def _abstract_clause(clause: str) -> str:
 
 
 def abstract_facts(facts: Mapping[str, Any]) -> str:
-    """Sorted predicates with bucketed values: {"coins": 17, "holding": ["drawer 3"]} -> `coins=10+`..."""
+    """Return sorted predicates with bucketed values, one per line.
+
+    {"coins": 17, "holding": ["drawer 3"]} becomes `coins=10+`, `holding={drawer #}`.
+    """
     return "\n".join(f"{name}={_bucket(facts[name])}" for name in sorted(facts))
 
 
 def _bucket(value: object) -> str:
+    """Return the abstract form of one value of a fact."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, int | float):
@@ -74,6 +86,7 @@ def _bucket(value: object) -> str:
 
 
 def _bucket_number(value: float) -> str:
+    """Return the bucket of a number: -, 0, 1, 2-9 or 10+."""
     if value <= 0:
         return "0" if value == 0 else "-"
     return "1" if value <= 1 else "2-9" if value < 10 else "10+"

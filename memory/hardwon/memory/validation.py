@@ -1,8 +1,8 @@
-"""Validation at the edge: check what callers hand over before anything is acknowledged.
+"""Input validation: check the records and arguments of callers before anything is stored.
 
-Every check raises `ConfigError` (a value that cannot work) or `WrongType` (a value of another type), which
-names the field, the value seen and what to give. What passes can be stored, read back, filed, verified,
-exported and imported. The checks are written for speed: the usual types pass without a function call.
+Every check raises `ConfigError` (an invalid value) or `WrongType` (a value of the wrong type). The message names the
+field, the value and a valid alternative. Values that pass can be stored, read back, filed, verified, exported and
+imported. The checks run for every recorded step, so the common types pass without a function call.
 """
 
 import re
@@ -16,45 +16,51 @@ from .errors import ConfigError, WrongType
 from .records import KINDS, Diagnosis, Failure, Item, State, Step, Trajectory
 
 MAX_ID = 512
-"""Characters of an id, and of a namespace."""
+"""Maximum length of an id or namespace in characters."""
 MAX_TEXT = 10_000_000
-"""Characters of one text."""
+"""Maximum length of one text in characters."""
 MAX_EPISODE = 250_000_000
-"""Characters of one episode, with everything in it, as it is stored."""
+"""Maximum length of the stored form of one episode in characters."""
 MAX_DEPTH = 32
-"""Levels of lists and objects within metadata, facts and reasons."""
+"""Maximum nesting depth of lists and objects in metadata, facts and reasons."""
 MAX_K = 1_000_000
-"""Hits asked for at once."""
+"""Maximum number of hits of one query."""
 LARGEST = 1e100
-"""The largest reward or score: sums of many are still numbers."""
+"""Largest absolute reward or score. Sums of many rewards stay finite."""
 _WHOLE = 2**63
 _NOT_IN_IDS = re.compile("[\x00\ud800-\udfff]")
 _NAMES_ITEMS = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
-"""Of the reasons of a step: those that hold ids of items."""
+"""Keys of a step's `why` that contain item ids."""
 _TEXT = {str}
 _SHOWN = 60
 
 
 def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
-    """Return the episodes of a batch; the error of one that cannot be kept names its index."""
+    """Return the episodes of a batch, each checked.
+
+    Raises:
+        ConfigError: An episode cannot be stored. The message has its index in the batch.
+        WrongType: An episode, or one of its values, has the wrong type.
+    """
     if isinstance(episodes, str | bytes | Mapping) or not isinstance(episodes, Iterable):
-        raise WrongType(f"episodes is {shown(episodes)}; give a list of Trajectory.")
+        raise WrongType(f"episodes is {describe_value(episodes)}; give a list of Trajectory.")
     checked = []
     for index, episode in enumerate(episodes):
         try:
             check_episode(episode)
         except ConfigError as error:
-            if index == 0 and isinstance(episodes, Sequence) and len(episodes) == 1:
+            if index == 0 and isinstance(episodes, Sequence) and len(episodes) == 1:  # `record`: no index to report
                 raise
-            raise type(error)(f"episode {index} of the batch: {error} Nothing of the batch was written.") from error
+            raise type(error)(f"episode {index} of the batch: {error} No episode of the batch was written.") from error
         checked.append(episode)
     return checked
 
 
 def check_episode(episode: Trajectory) -> None:
-    """Raise for an episode that could not be filed or would read back as another one."""
+    """Raise an error if an episode cannot be stored, or would differ after it is read back."""
     if not isinstance(episode, Trajectory):
-        raise WrongType(f"an episode is {shown(episode)}; give a Trajectory.")
+        raise WrongType(f"an episode is {describe_value(episode)}; give a Trajectory.")
+    # the exact types are tested first: the checks below are called only for the rare other values
     for name in ("task", "arm", "ending"):
         if type(value := getattr(episode, name)) is not str:
             check_text(f"episode {name}", value)
@@ -68,15 +74,15 @@ def check_episode(episode: Trajectory) -> None:
         check_object("episode meta", episode.meta)
     if episode.meta:
         _check_skills(episode.meta.get("skills"))
-    seen: set[int] = set()
+    seen: set[int] = set()  # consecutive steps share their states, so each is checked once
     for t, step in enumerate(episode.steps):
         _check_step(step, t, seen)
 
 
 def _check_step(step: Step, t: int, seen: set[int]) -> None:
-    """Check one step, and those of its states that were not seen before."""
+    """Check one step and its states, except for states whose `id()` is in `seen`."""
     if not isinstance(step, Step):
-        raise WrongType(f"step {t} is {shown(step)}; give a Step.")
+        raise WrongType(f"step {t} is {describe_value(step)}; give a Step.")
     for state in (step.pre, step.post):
         if id(state) not in seen:
             seen.add(id(state))
@@ -99,32 +105,33 @@ def _check_step(step: Step, t: int, seen: set[int]) -> None:
     _check_diagnosis(step.diagnosis, t)
 
 
-def _check_diagnosis(judged: Diagnosis, t: int) -> None:
-    if not isinstance(judged, Diagnosis):
-        raise WrongType(f"step {t}: diagnosis is {shown(judged)}; give a Diagnosis.")
-    if type(judged.failure) is not Failure:
-        raise WrongType(f"step {t}: failure is {shown(judged.failure)}; give a value of Failure.")
-    if {type(judged.success), type(judged.stagnant), type(judged.loop)} != {bool}:
+def _check_diagnosis(diagnosis: Diagnosis, t: int) -> None:
+    """Check the types and values of a diagnosis."""
+    if not isinstance(diagnosis, Diagnosis):
+        raise WrongType(f"step {t}: diagnosis is {describe_value(diagnosis)}; give a Diagnosis.")
+    if type(diagnosis.failure) is not Failure:
+        raise WrongType(f"step {t}: failure is {describe_value(diagnosis.failure)}; give a value of Failure.")
+    if {type(diagnosis.success), type(diagnosis.stagnant), type(diagnosis.loop)} != {bool}:
         for name in ("success", "stagnant", "loop"):
-            _check_flag(f"step {t}: diagnosis {name}", getattr(judged, name))
-    if type(judged.progress) is not float or not -LARGEST <= judged.progress <= LARGEST:
-        check_number(f"step {t}: progress", judged.progress)
-    if not _is_object(judged.diff):
-        check_object(f"step {t}: diff", judged.diff)
-    if type(judged.evidence) is not str:
-        check_text(f"step {t}: evidence", judged.evidence)
+            _check_flag(f"step {t}: diagnosis {name}", getattr(diagnosis, name))
+    if type(diagnosis.progress) is not float or not -LARGEST <= diagnosis.progress <= LARGEST:
+        check_number(f"step {t}: progress", diagnosis.progress)
+    if not _is_object(diagnosis.diff):
+        check_object(f"step {t}: diff", diagnosis.diff)
+    if type(diagnosis.evidence) is not str:
+        check_text(f"step {t}: evidence", diagnosis.evidence)
 
 
 def check_state(state: State, t: int | None = None) -> None:
-    """Raise for a state that could not be stored or looked up."""
+    """Raise an error if a state cannot be stored or looked up. `t` is the index of its step, for messages."""
     where = _At(t)
     if not isinstance(state, State):
-        raise WrongType(f"{where}a state is {shown(state)}; give a State.")
+        raise WrongType(f"{where}a state is {describe_value(state)}; give a State.")
     if {type(state.observation), type(state.location), type(state.task), type(state.feedback)} != {str}:
         for name in ("observation", "location", "task", "feedback"):
             check_text(f"{where}state {name}", getattr(state, name))
-    if type(known := state.signature_if_known) is not str:
-        check_text(f"{where}state signature", known)
+    if type(signature := state.signature_if_known) is not str:
+        check_text(f"{where}state signature", signature)
     if state.notes and set(map(type, state.notes)) != {str}:
         check_texts(f"{where}state notes", state.notes)
     if not _is_object(state.facts):
@@ -132,11 +139,11 @@ def check_state(state: State, t: int | None = None) -> None:
 
 
 def check_size(episode: Trajectory, packed: str) -> None:
-    """Raise for an episode, or a text in it, that is longer than what is kept; called with its stored form."""
-    if len(packed) <= MAX_TEXT:  # then each text within is shorter
+    """Raise ConfigError if an episode, or one of its texts, is too long. `packed` is its stored form."""
+    if len(packed) <= MAX_TEXT:  # then each of its texts is shorter, too
         return
     if len(packed) > MAX_EPISODE:
-        raise ConfigError(f"an episode has {len(packed):,} characters; at most {MAX_EPISODE:,} are kept. Split it.")
+        raise ConfigError(f"an episode has {len(packed):,} characters; the limit is {MAX_EPISODE:,}. Split it.")
     for step in episode.steps:
         for state in (step.pre, step.post):
             for name in ("observation", "location", "task", "feedback"):
@@ -148,7 +155,7 @@ def check_size(episode: Trajectory, packed: str) -> None:
 def check_items(items: Iterable[Item]) -> list[Item]:
     """Return the items of a batch, each checked."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise WrongType(f"items is {shown(items)}; give a list of Item.")
+        raise WrongType(f"items is {describe_value(items)}; give a list of Item.")
     checked = list(items)
     for item in checked:
         check_item(item)
@@ -156,9 +163,9 @@ def check_items(items: Iterable[Item]) -> list[Item]:
 
 
 def check_item(item: Item) -> None:
-    """Raise for an item that would not read back as it is."""
+    """Raise an error if an item would differ after it is stored and read back."""
     if not isinstance(item, Item):
-        raise WrongType(f"an item is {shown(item)}; give an Item.")
+        raise WrongType(f"an item is {describe_value(item)}; give an Item.")
     for name in ("title", "body", "when_to_use", "when_not_to_use", "repairs", "source", "writer", "status"):
         check_text(f"item {name}", getattr(item, name))
     if item.id != "":
@@ -184,116 +191,119 @@ def check_item(item: Item) -> None:
 
 
 def check_text(name: str, value: object) -> None:
-    """Raise unless a value is text of a length that is kept."""
+    """Raise an error unless a value is text of at most `MAX_TEXT` characters."""
     if not isinstance(value, str):
-        raise WrongType(f"{name} is {shown(value)}; give text.")
+        raise WrongType(f"{name} is {describe_value(value)}; give text.")
     if len(value) > MAX_TEXT:
-        raise ConfigError(f"{name} has {len(value):,} characters; at most {MAX_TEXT:,} are kept. Give a shorter one.")
+        raise ConfigError(f"{name} has {len(value):,} characters; the limit is {MAX_TEXT:,}. Give a shorter text.")
 
 
 def check_texts(name: str, values: object) -> None:
-    """Raise unless a value is a list or tuple of texts."""
+    """Raise an error unless a value is a list or tuple of texts."""
     if not isinstance(values, list | tuple):
-        raise WrongType(f"{name} is {shown(values)}; give a list of texts.")
+        raise WrongType(f"{name} is {describe_value(values)}; give a list of texts.")
     for value in values:
         check_text(name, value)
 
 
 def check_id(name: str, value: object) -> None:
-    """Raise unless a value can be an id or the name of a namespace: text that a file and a URL can hold."""
+    """Raise an error unless a value can be an id or a namespace: text that fits into a file and a URL."""
     if not isinstance(value, str):
-        raise WrongType(f"{name} is {shown(value)}; give text.")
+        raise WrongType(f"{name} is {describe_value(value)}; give text.")
     if len(value) > MAX_ID:
         raise ConfigError(f"{name} has {len(value):,} characters; give at most {MAX_ID}.")
     if not value.isascii() or "\x00" in value:
         odd = _NOT_IN_IDS.search(value)
         if odd:
-            raise ConfigError(f"{name} {shown(value)} holds {odd[0]!r}, which no id can. Leave it out.")
+            raise ConfigError(f"{name} {describe_value(value)} contains {odd[0]!r}, which ids must not. Remove it.")
 
 
 def check_number(name: str, value: object) -> None:
-    """Raise unless a value is a finite number of at most LARGEST."""
+    """Raise an error unless a value is a finite number between -`LARGEST` and `LARGEST`."""
     number: Any = value
     if isinstance(number, int | float | Real):  # numpy's floats and integers register themselves
         if ge(number, -LARGEST) and le(number, LARGEST):
             return
-        seen = f"{number}" if not isinstance(number, int) or number.bit_length() < 512 else "a huge whole number"
-        raise ConfigError(f"{name} is {seen}; give a number of at most {LARGEST:g}.")
-    raise WrongType(f"{name} is {shown(value)}; give a number.")
+        # Python refuses to print integers of more than 4300 digits
+        text = f"{number}" if not isinstance(number, int) or number.bit_length() < 512 else "a huge integer"
+        raise ConfigError(f"{name} is {text}; give a number of at most {LARGEST:g}.")
+    raise WrongType(f"{name} is {describe_value(value)}; give a number.")
 
 
 def check_whole(name: str, value: object) -> None:
-    """Raise unless a value is a whole number of 64 bits."""
+    """Raise an error unless a value is a 64-bit integer."""
     if not isinstance(value, int):
-        raise WrongType(f"{name} is {shown(value)}; give a whole number.")
+        raise WrongType(f"{name} is {describe_value(value)}; give a whole number.")
     if not -_WHOLE <= value < _WHOLE:
         raise ConfigError(f"{name} is beyond 64 bits; give a smaller one.")
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise unless a value says how many: a whole number from 0 to MAX_K, and no bool."""
+    """Raise an error unless a value is an integer from 0 to `MAX_K`, and not a bool."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongType(f"{name} is {shown(value)}; give a whole number.")
+        raise WrongType(f"{name} is {describe_value(value)}; give a whole number.")
     if not 0 <= value <= MAX_K:
-        seen = value if abs(value) < _WHOLE else "beyond 64 bits"
-        raise ConfigError(f"{name} is {seen}; give a number from 0 to {MAX_K:,}.")
+        text = value if abs(value) < _WHOLE else "beyond 64 bits"
+        raise ConfigError(f"{name} is {text}; give a number from 0 to {MAX_K:,}.")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise unless a value is one of a few words."""
+    """Raise an error unless a value is one of the given words."""
     if not isinstance(value, str):
-        raise WrongType(f"{name} is {shown(value)}; use one of {', '.join(choices)}.")
+        raise WrongType(f"{name} is {describe_value(value)}; use one of {', '.join(choices)}.")
     if value not in choices:
-        raise ConfigError(f"{name} is {shown(value)}; use one of {', '.join(choices)}.")
+        raise ConfigError(f"{name} is {describe_value(value)}; use one of {', '.join(choices)}.")
 
 
 def check_kinds(kinds: object) -> None:
-    """Raise unless a value is None or a list of kinds of items."""
+    """Raise an error unless a value is None or a list of item kinds."""
     if kinds is None:
         return
     if isinstance(kinds, str) or not isinstance(kinds, Iterable):
-        raise WrongType(f"kinds is {shown(kinds)}; give a list, such as ['skill'].")
+        raise WrongType(f"kinds is {describe_value(kinds)}; give a list, such as ['skill'].")
     for kind in kinds:
         check_choice("kind of item", kind, KINDS)
 
 
 def _check_flag(name: str, value: object) -> None:
-    """Raise unless a value is True or False, or equals one of them as numpy's do."""
+    """Raise WrongType unless a value is a bool, 0, 1, or a bool of numpy."""
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
         return
     if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
         return
-    raise WrongType(f"{name} is {shown(value)}; give True or False.")
+    raise WrongType(f"{name} is {describe_value(value)}; give True or False.")
 
 
 def _check_skills(skills: object) -> None:
-    """Check what an episode says of the skills that it ran: whether each did what it promises, by id."""
+    """Check the results of an episode's skills: a number or bool by skill id, or None."""
     if skills is None:
         return
     if not isinstance(skills, Mapping):
-        raise WrongType(f"episode meta['skills'] is {shown(skills)}; give an object of ids and true or false.")
+        raise WrongType(
+            f"episode meta['skills'] is {describe_value(skills)}; give a dict from skill ids to True or False."
+        )
     for verified in skills.values():
         check_number("episode meta['skills']", verified)
 
 
 def check_object(name: str, value: object) -> None:
-    """Raise unless a value is an object of plain JSON values, of at most MAX_DEPTH levels."""
+    """Raise an error unless a value is an object of plain JSON values with at most `MAX_DEPTH` levels."""
     if not isinstance(value, Mapping):
-        raise WrongType(f"{name} is {shown(value)}; give a dict.")
+        raise WrongType(f"{name} is {describe_value(value)}; give a dict.")
     for key, part in value.items():
         if type(key) is not str and not isinstance(key, str):
-            raise WrongType(f"{name} has the key {shown(key)}; give text.")
+            raise WrongType(f"{name} has the key {describe_value(key)}; give text.")
         if type(part) is not str:
             _check_plain(f"{name}[{key!r}]", part, MAX_DEPTH)
 
 
 def _is_object(value: object) -> bool:
-    """Return whether a value is a dict of plain JSON, by its exact types; of others `check_object` decides."""
+    """Return whether a value is a dict of plain JSON, by exact types. Otherwise, `check_object` decides."""
     return type(value) is dict and _is_plain(value, MAX_DEPTH + 1)
 
 
 def _is_plain(value: Any, levels: int) -> bool:
-    """Return whether a value is plain JSON of the exact types, without a word about what is not."""
+    """Return whether a value is plain JSON of exact types, without building a message."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return True
@@ -303,16 +313,16 @@ def _is_plain(value: Any, levels: int) -> bool:
         return isfinite(value)
     if not levels:
         return False
-    if kind is list or kind is tuple:
-        return set(map(type, value)) <= _TEXT or all([_is_plain(one, levels - 1) for one in value])  # noqa: C419
+    if kind is list or kind is tuple:  # a set of types is the fastest test of a list of strings
+        return set(map(type, value)) <= _TEXT or all([_is_plain(element, levels - 1) for element in value])  # noqa: C419
     if kind is not dict or not set(map(type, value)) <= _TEXT:
         return False
     parts = value.values()
-    return set(map(type, parts)) <= _TEXT or all([_is_plain(one, levels - 1) for one in parts])  # noqa: C419
+    return set(map(type, parts)) <= _TEXT or all([_is_plain(part, levels - 1) for part in parts])  # noqa: C419
 
 
 class _At:
-    """The place of a step in a message, made when it is printed: most checks say nothing."""
+    """Prefix of a message with the index of a step, formatted only when the message is printed."""
 
     def __init__(self, t: int | None) -> None:
         self._t = t
@@ -322,7 +332,7 @@ class _At:
 
 
 def _check_plain(name: str, value: object, levels: int) -> None:
-    """Check one value of plain JSON; tuples pass, and read back as lists."""
+    """Check one plain JSON value. Tuples pass, and are read back as lists."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return
@@ -340,24 +350,27 @@ def _check_plain(name: str, value: object, levels: int) -> None:
         _check_levels(name, levels)
         for key, part in value.items():
             if not isinstance(key, str):
-                raise WrongType(f"{name} has the key {shown(key)}; give text.")
+                raise WrongType(f"{name} has the key {describe_value(key)}; give text.")
             _check_plain(name, part, levels - 1)
     elif not isinstance(value, str):
-        raise WrongType(f"{name} is {shown(value)}; give plain JSON: text, numbers, True, False, None, lists, dicts.")
+        raise WrongType(
+            f"{name} is {describe_value(value)}; give plain JSON: text, numbers, True, False, None, lists, dicts."
+        )
 
 
 def _check_levels(name: str, levels: int) -> None:
+    """Raise ConfigError if no level of nesting is left."""
     if not levels:
-        raise ConfigError(f"{name} is nested deeper than {MAX_DEPTH} levels, or holds itself. Flatten it.")
+        raise ConfigError(f"{name} is nested deeper than {MAX_DEPTH} levels, or contains itself. Flatten it.")
 
 
-def shown(value: object) -> str:
-    """Return a short form of a value for a message, whatever the value is."""
+def describe_value(value: object) -> str:
+    """Return a short form of any value, for a message."""
     if isinstance(value, int) and value.bit_length() > 64:
-        return "a whole number beyond 64 bits"
+        return "an integer beyond 64 bits"
     try:
         text = ascii(value)
     except Exception:
-        text = "?"  # a representation that fails, or circles
+        text = "?"  # a __repr__ that raises or recurses
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return f"{text} ({type(value).__name__})"

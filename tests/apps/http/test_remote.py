@@ -204,7 +204,7 @@ def test_all_that_the_runtime_calls_is_served():
 
 
 def test_what_needs_the_file_is_refused(remote):
-    with pytest.raises(LibraryError, match="beside the library's file"):
+    with pytest.raises(LibraryError, match="does not serve this operation"):
         remote.repair()
 
 
