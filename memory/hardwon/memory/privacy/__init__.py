@@ -1,1 +1,1 @@
-"""Keep secrets out of a library and strangers out of its files."""
+"""Redaction of secrets, and private files and locks."""

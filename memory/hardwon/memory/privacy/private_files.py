@@ -1,9 +1,9 @@
-"""Files and connections that belong to one owner: what is created may be read by its user alone, and a connection is
-used by the process that opened it.
+"""Files that only their user can read, and locks that only their process can take.
 
-SQLite's connections and locks do not survive a fork (a server that loads the library before it forks its workers,
-`multiprocessing` with the method "fork"): two processes would write through one file position and one set of locks, and
-a lock that another thread held at that moment is never released in the child. So both know their process.
+SQLite connections and locks do not survive a fork, such as a server that loads the library before it forks its
+workers, or `multiprocessing` with the "fork" method. Two processes would share one file position and one set of
+locks, and a lock that another thread held during the fork is never released in the child. Therefore connections and
+locks remember the process that created them.
 """
 
 import os
@@ -15,17 +15,17 @@ from typing import IO, Any
 from hardwon.memory.errors import LibraryError
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
-"""For the user who runs it alone. What is there already keeps the mode that it has."""
+"""Modes of new files and folders: access for their user only. Existing ones keep their mode."""
 
 
 def open_new(path: Path, *, exclusive: bool = False) -> IO[bytes]:
-    """Open a file to be written from its beginning; where it is new, for its user alone."""
+    """Open a file for writing from its beginning. A new file gets mode 0600."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC)
     return os.fdopen(os.open(path, flags, FILE_MODE), "wb")
 
 
 def check_process(owner: int, path: str) -> None:
-    """Raise LibraryError in another process than the one that opened a library."""
+    """Raise LibraryError unless this process opened the library."""
     if os.getpid() != owner:
         raise LibraryError(
             f"{path} was opened by process {owner}, which then forked this one, {os.getpid()}. A library is not "
@@ -34,7 +34,7 @@ def check_process(owner: int, path: str) -> None:
 
 
 class OwnLock:
-    """A lock that one thread may take again, of the process that made it: a forked one gets an error."""
+    """A reentrant lock that raises LibraryError in a forked process."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -42,17 +42,21 @@ class OwnLock:
         self._lock = threading.RLock()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it. Raises LibraryError in another process."""
+        """Acquire the lock.
+
+        Raises:
+            LibraryError: Another process created the lock.
+        """
         if os.getpid() != self._owner:
             check_process(self._owner, self._path)
         return self._lock.acquire(blocking)
 
     def is_mine(self) -> bool:
-        """Return whether this process made it."""
+        """Return whether this process created the lock."""
         return os.getpid() == self._owner
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> Any:

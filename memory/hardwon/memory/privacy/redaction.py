@@ -1,16 +1,16 @@
-"""Redaction: secrets leave a text before it is stored or looked up.
+"""Redaction of secrets from text and records, before they are stored or looked up.
 
     redact("mail bob@example.com, password: hunter2")
     == "mail [redacted:email], password: [redacted:password]"
 
-Known by their form are keys and tokens of the common vendors, JWTs, authorization headers, private
-keys, passwords in URLs, e-mail addresses, and payment card numbers by their check digit; known by
-their name are `password=...`, `"api_key": "..."`, `token: ...`. Nothing is guessed from entropy: the
-id of a game or of a booking stays. It is no promise: a secret told in prose is not recognised.
+Secrets are recognized by form: keys and tokens of common vendors, JWTs, authorization headers, private keys,
+passwords in URLs, e-mail addresses, and payment card numbers with a valid check digit. They are also recognized by
+name: `password=...`, `"api_key": "..."`, `token: ...`. Entropy is not used, so ids of games and bookings are kept.
+There is no guarantee: a secret in prose is not recognized.
 
-Texts are read on every recall, so cheap tests come first, and a pattern runs only where one of them
-asks for it. Each pattern takes time linear in the text, whatever the text. What holds no secret
-comes back as the same object, texts and records alike.
+Recall redacts its query, so the functions are fast: cheap tests come first, and a pattern runs only if one of them
+succeeds. Every pattern takes time linear in the text. Texts and records without secrets are returned as the same
+object.
 """
 
 import re
@@ -25,17 +25,17 @@ from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 
 SHORTEST = 6
-"""Characters of the shortest secret known by its form: `a@b.de`."""
+"""Length of the shortest secret that a form matches: `a@b.de`."""
 RUN = 16
-"""Letters, digits, `_` and `-` in a row that every token known by its beginning has."""
+"""Minimum run of letters, digits, `_` and `-` in every token that is recognized by its prefix."""
 CARD = 13
-"""Digits of the shortest card number."""
+"""Number of digits of the shortest card number."""
 MORE_TIMES = 8
-"""How often a text that had secrets is read again at most."""
+"""Maximum number of further passes over a text that had secrets."""
 REMEMBERED = 2048
-"""Texts whose redaction is remembered, and eight times as many short ones: actions, facts, keys."""
+"""Size of the cache of redacted texts. The cache of short ones (actions, facts, keys) is eight times as large."""
 SHORT = 200
-"""Characters of a short text."""
+"""Maximum length of a short text in characters."""
 
 _VENDORS = {
     "sk-": r"(?=[A-Za-z_-]*+[0-9])[\w-]{20,}+",
@@ -51,14 +51,14 @@ _VENDORS = {
     "dapi SK AC key- shpat_ shpca_ shppa_ shpss_": r"[0-9a-f]{32}(?![\w-])",
     "AGE-SECRET-KEY-1": r"\w{40,}+",
 }
-"""How the tokens of vendors begin, and how they go on."""
+"""Patterns of vendors' tokens after their prefixes, which are separated by spaces."""
 _BEGINNINGS = tuple(beginning.encode() for beginning in (*" ".join(_VENDORS).split(), "eyJ", "AA", *VENDOR_BEGINNINGS))
-"""The same, with JWTs and the second half of Telegram's tokens."""
+"""All prefixes, including those of JWTs and of the second half of Telegram tokens."""
 _BEFORE = (b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/", b"sl.", b"dp.pt.", b"dp.st.", b"dp.ct.", b"dt0c01.")
-"""What stands before the long part of a token that has two, or of a webhook."""
+"""Text before the long part of a token with two parts, or of a webhook."""
 
 _START = r"(?:(?<![\w-])|(?<=\\[nrt]))"
-"""Where a token begins: not amid one, or after a line break as JSON writes it."""
+"""Beginning of a token: not inside another one, or after a line break as JSON escapes it."""
 _KEY = re.compile(
     rf"{_START}(?:"
     + "|".join(f"(?:{'|'.join(heads.split())}){rest}" for heads, rest in _VENDORS.items())
@@ -93,7 +93,7 @@ _NAME = (
     r"(?<!\[redacted:)(?P<name>passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token"
     r"|credentials?|(?:api|access|account|private|auth|encryption|signing)[_ -]?key)"
 )
-"""What a secret is called, at the end of a longer name or alone."""
+"""Names of secrets, alone or at the end of a longer name."""
 _NAMED = re.compile(rf"{_NAME}\Z", re.I | re.A)
 _ASSIGNED = re.compile(
     rf"{_NAME}(?:[\\\"'`\]]*+[ \t]*+(?P<sign>=>|:=|==?+|:)[ \t]*+|[ \t]++is[ \t]++)"
@@ -109,22 +109,23 @@ _NO_VALUE = re.compile(
     r"|unknown|valid|with|wrong|yes|you|your|api_?key|passw(?:or)?d|pwd|secret)[.!?]?\Z)",
     re.I | re.A,
 )
-"""What stands in a value's place: a hole, a variable, a call, a type, the next word of a sentence."""
+"""Text in a value's place that is not a secret: a placeholder, a variable, a call, a type, the next word of a
+sentence."""
 _GOES_ON = re.compile(r",? [^\W\d_]+\b(?![=:])")
-"""What follows the first word of a sentence."""
+"""Continuation of a sentence after its first word."""
 _STRONG = re.compile(r"pass|pwd|key", re.I | re.A)
-"""Names whose value is secret whatever it looks like; a `token` may also be a coin."""
+"""Names whose value is a secret in any form. A `token` may also be a coin in a game."""
 _HINTS = ["passw", "passphrase", "passcode", "pwd", "secret", "token", "credential", "key", "authorization", "bearer"]
-"""In lower case; looked for one by one, which is five times as fast as one pattern of them all."""
+"""Lower-case hints. Testing them one by one is five times as fast as one pattern with all of them."""
 _LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16, 19), "5": (16, 18, 19), "6": (16, 17, 18, 19), "8": (16,)}
-"""Digits that the numbers of payment cards have, by the first."""
+"""Lengths of payment card numbers by their first digit."""
 
 _RUNS = bytes(97 if chr(code).isalnum() or code in b"_-" else 32 for code in range(128)) + b" " * 128
 _DIGITS = bytes(48 if 48 <= code <= 57 else 32 for code in range(256))
 _RUN, _CARD_RUN = b"a" * RUN, b"0" * CARD
 
 Span = tuple[int, int, str]
-"""From, to, and what is put there instead."""
+"""Start, end and replacement of a secret."""
 Record = TypeVar("Record", State, Diagnosis, Step, Trajectory, Item)
 
 
@@ -132,10 +133,10 @@ Record = TypeVar("Record", State, Diagnosis, Step, Trajectory, Item)
 
 
 def redact(text: str) -> str:
-    """The text with each secret in it as `[redacted:KIND]`; the same object when it holds none.
+    r"""Return the text with each secret replaced by `[redacted:KIND]`, or the same object if it has none.
 
-    Half a surrogate pair, from the name of a file, cannot be stored: it becomes its escape, such as `\\udcff`, here and
-    wherever the present is looked up, so that two names stay two.
+    Half of a surrogate pair, as in some file names, cannot be stored. It is replaced by its escape, such as `\udcff`,
+    both in stored text and in queries, so that two different names stay different.
     """
     if not text.isascii():
         text = _with_halves_escaped(text)
@@ -147,6 +148,7 @@ def redact(text: str) -> str:
 
 
 def _with_halves_escaped(text: str) -> str:
+    """Return the text with unpaired surrogates as escapes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -155,15 +157,15 @@ def _with_halves_escaped(text: str) -> str:
 
 
 def _redacted(text: str) -> str | None:
-    """The text without its secrets; None when it has none."""
-    told = _once(text)
-    if told == text:
+    """Return the text without its secrets, or None if it has none."""
+    redacted = _once(text)
+    if redacted == text:
         return None
-    for _ in range(MORE_TIMES):  # a secret that stood against another one shows when that is gone
-        before, told = told, _once(told)
-        if told == before:
+    for _ in range(MORE_TIMES):  # redacting one secret can reveal another next to it
+        before, redacted = redacted, _once(redacted)
+        if redacted == before:
             break
-    return told
+    return redacted
 
 
 _redacted_short = lru_cache(maxsize=8 * REMEMBERED)(_redacted)
@@ -171,13 +173,16 @@ _redacted_long = lru_cache(maxsize=REMEMBERED)(_redacted)
 
 
 def may_hold_secrets(text: str) -> bool:
-    """Whether a text asks for a pattern. In JSON it asks whenever a text within does: what is looked for is written
-    there as it is, but for a control character before it, so whatever has one asks."""
+    """Return whether a text needs to be tested with the patterns.
+
+    If this is False for a JSON document, it is False for every text in it: JSON leaves the tested characters as they
+    are, except for control characters before them.
+    """
     raw = text.encode("ascii", "replace")
     lowered = text.lower()
     return (
         "@" in text
-        or any([hint in lowered for hint in _HINTS])  # noqa: C419 - as in `_once`
+        or any([hint in lowered for hint in _HINTS])  # noqa: C419 - as in `_once_plain`
         or _begins_a_token(raw)
         or b"-us" in raw
         or "-----BEGIN " in text
@@ -185,59 +190,62 @@ def may_hold_secrets(text: str) -> bool:
         or _CARD_RUN in raw.translate(_DIGITS, b" -")
         or may_hold_forms(lowered, raw)
         or is_masked(text)
-        or "\\\\u" in text  # half a surrogate pair, as JSON holds it: the record is to say it as well
+        or "\\\\u" in text  # unpaired surrogate in JSON: `redact` escapes it in the record, too
     )
 
 
 def _once(text: str) -> str:
+    """Return the text after one pass of redaction, which also looks behind invisible and full-width characters."""
     if is_masked(text):
         clear = unmask(text)
-        told = _once_plain(clear)
-        return text if told == clear else told
+        redacted = _once_plain(clear)
+        return text if redacted == clear else redacted
     return _once_plain(text)
 
 
 def _once_plain(text: str) -> str:
-    told = text
+    """Return the text after one pass of all patterns whose cheap test succeeds."""
+    redacted = text
     if "-----BEGIN " in text:
-        told = _PRIVATE_KEY.sub("[redacted:private_key]", told)
+        redacted = _PRIVATE_KEY.sub("[redacted:private_key]", redacted)
     lowered = text.lower()
     if any([hint in lowered for hint in _HINTS]):  # noqa: C419 - a generator costs more than it saves here
-        told = _assigned(_HEADER.sub(_header, told))
+        redacted = _assigned(_HEADER.sub(_header, redacted))
     if "@" in text:
-        told = _EMAIL.sub("[redacted:email]", _URL_PASSWORD.sub(r"\1[redacted:password]", told))
+        redacted = _EMAIL.sub("[redacted:email]", _URL_PASSWORD.sub(r"\1[redacted:password]", redacted))
     raw = text.encode("ascii", "replace")
     if _begins_a_token(raw) or b"-us" in raw:
-        told = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", told))
-        told = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", told)))
+        redacted = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", redacted))
+        redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
     if _CARD_RUN in raw.translate(_DIGITS, b" -"):
-        told = _replaced(told, _CARD, _card)
-    return redact_forms(told, lowered, raw)
+        redacted = _replaced(redacted, _CARD, _card)
+    return redact_forms(redacted, lowered, raw)
 
 
 def _begins_a_token(raw: bytes) -> bool:
-    """Whether a long run of letters and digits begins as a vendor's token does."""
+    """Return whether a long run of letters and digits begins like a vendor's token."""
     runs = raw.translate(_RUNS)
     at = runs.find(_RUN)
     while at >= 0:
-        start = at + 1 if at and raw[at - 1] == 92 else at  # the n of \n belongs to the break
+        start = at + 1 if at and raw[at - 1] == 92 else at  # skip the n of an escaped line break
         if raw.startswith(_BEGINNINGS, start) or raw.endswith(_BEFORE, 0, start):
             return True
         end = runs.find(b" ", at)
-        if raw.startswith(b".", end) and raw.startswith((b"M", b"N", b"O"), start):  # a bot of Discord's
+        if raw.startswith(b".", end) and raw.startswith((b"M", b"N", b"O"), start):  # token of a Discord bot
             return True
         at = runs.find(_RUN, end) if end >= 0 else -1
     return False
 
 
 def _header(found: re.Match[str]) -> str:
+    """Return the replacement of an authorization header; words without digits are kept."""
     value = found["value"]
     certain = found["scheme"] or any(map(str.isdigit, value)) or len(value) >= 24
     return found[0].removesuffix(value) + "[redacted:token]" if certain else found[0]
 
 
 def _replaced(text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str]], Span | None]) -> str:
-    """The text with what the judge says of each match; after a match refused, the search goes on within it."""
+    """Replace the spans that `judge` returns. If it rejects a match, continue one character after its start."""
     parts: list[str] = []
     done = at = 0
     while found := pattern.search(text, at):
@@ -252,11 +260,12 @@ def _replaced(text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str
 
 
 def _assigned(text: str) -> str:
+    """Return the text without values that are secret by their name."""
     return _replaced(text, _ASSIGNED, _value)
 
 
 def _value(found: re.Match[str]) -> Span | None:
-    """Where the value that is secret by its name stands."""
+    """Return the span of a value that is secret by its name, or None."""
     group = next(group for group in ("quoted", "within", "bare") if found[group] is not None)
     value, start = found[group], found.start(group)
     if group == "bare":
@@ -264,46 +273,56 @@ def _value(found: re.Match[str]) -> Span | None:
     prose = found["sign"] is None or (group == "bare" and found["sign"] == ":")
     if prose and value.isalpha() and value.islower() and _GOES_ON.match(found.string, start + len(value)):
         return None  # "access key: needed for door 3"
-    if not _is_secret(found["name"], value, prose=prose, told=found["sign"] is None):
+    if not _is_secret(found["name"], value, prose=prose, stated=found["sign"] is None):
         return None
     return start, start + len(value), f"[redacted:{_kind(found['name'])}]"
 
 
-def _is_secret(name: str, value: str, *, prose: bool = False, told: bool = False) -> bool:
-    """Whether what stands where a secret of this name would is one; prose may go on after the name."""
+def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = False) -> bool:
+    """Return whether a value after a secret's name is a secret.
+
+    Args:
+        name: Name of the value, such as "token".
+        value: Text in the value's place.
+        prose: The text may be a sentence, in which the name is an ordinary word.
+        stated: The value follows "is" instead of a sign.
+    """
     if _NO_VALUE.match(value) or (name.lower() == "pwd" and value.startswith("/")):
         return False
-    digit = any(map(str.isdigit, value))
-    if told:
-        return digit and len(value) >= 5 and bool(_STRONG.match(name))
+    has_digit = any(map(str.isdigit, value))
+    if stated:
+        return has_digit and len(value) >= 5 and bool(_STRONG.match(name))
     if _STRONG.search(name):
         return len(value) >= 3
     if " " in value or value.isdigit():
         return False
-    return len(value) >= (6 if digit or not prose else 16)
+    return len(value) >= (6 if has_digit or not prose else 16)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _kind(name: str) -> str:
+    """Return the kind of a secret by its name, for the replacement."""
     name = name.lower()
     return "password" if name.startswith(("pass", "pwd")) else "api_key" if name.endswith("key") else name.rstrip("s")
 
 
 def _card(found: re.Match[str]) -> Span | None:
-    shown, separator = found[1], found[2]
-    whole = [shown, shown.rpartition(separator)[0]] if separator else [shown]
-    for number in whole:
+    """Return the span of a payment card number, or None."""
+    text, separator = found[1], found[2]
+    # the last group may be another number that follows the card's
+    candidates = [text, text.rpartition(separator)[0]] if separator else [text]
+    for number in candidates:
         if _is_card(number.replace(separator or " ", "")):
             return found.start(), found.start() + len(number), "[redacted:card]"
     return None
 
 
 def _is_card(digits: str) -> bool:
-    """A length and a beginning that are issued, and the right check digit (Luhn)."""
+    """Return whether digits have an issued length and prefix, and the right check digit (Luhn)."""
     if len(digits) not in _LENGTHS.get(digits[0], ()):
         return False
     if digits[0] == "2" and not ("2200" <= digits[:4] <= "2204" or "2221" <= digits[:4] <= "2720"):
-        return False  # rows of years begin so
+        return False  # not issued; lists of years begin like this
     doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
@@ -312,19 +331,20 @@ def _is_card(digits: str) -> bool:
 
 
 _last: tuple[State, State] | None = None
-"""The state seen last, which most calls ask for again, and what it became."""
+"""The last state and its redacted form. Most calls redact the same state again."""
 
 
 def redact_state(state: State) -> State:
-    """The state without secrets; its signature stays that of what was seen."""
+    """Return the state without secrets. Its signature stays that of the original state."""
     global _last
-    last = _last
+    last = _last  # one read: another thread may replace the pair
     if last is None or last[0] is not state:
         last = _last = state, _redacted_state(state)
     return last[1]
 
 
 def _redacted_state(state: State) -> State:
+    """Return the state with all its texts redacted."""
     return _with(
         state,
         observation=redact(state.observation),
@@ -337,12 +357,12 @@ def _redacted_state(state: State) -> State:
 
 
 def redact_step(step: Step) -> Step:
-    """The step without secrets: both states, the action, what was judged and why."""
+    """Return the step without secrets in its states, action, diagnosis and `why`."""
     return _step(step, {})
 
 
 def redact_trajectory(trajectory: Trajectory) -> Trajectory:
-    """The episode without secrets; a state that two steps share stays shared."""
+    """Return the episode without secrets. States that steps share stay shared."""
     states: dict[int, State] = {}
     steps = tuple(_step(step, states) for step in trajectory.steps)
     return _with(
@@ -355,7 +375,7 @@ def redact_trajectory(trajectory: Trajectory) -> Trajectory:
 
 
 def redact_item(item: Item) -> Item:
-    """The item without secrets, in words and in conditions."""
+    """Return the item without secrets in its texts and conditions."""
     return _with(
         item,
         title=redact(item.title),
@@ -372,37 +392,39 @@ def redact_item(item: Item) -> Item:
 
 
 def redact_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Plain values by name, of whatever depth, without secrets; the same object when none is one."""
-    told: Mapping[str, Any] = _value_of(values)
-    return told
+    """Return nested plain values without secrets, or the same object if there are none."""
+    redacted: Mapping[str, Any] = _value_of(values)
+    return redacted
 
 
 def redact_all(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Each of the texts without secrets; the same object when none holds one."""
-    told = tuple(map(redact, texts))
-    return texts if all(map(is_, told, texts)) else told
+    """Return the texts without secrets, or the same object if there are none."""
+    redacted = tuple(map(redact, texts))
+    return texts if all(map(is_, redacted, texts)) else redacted
 
 
 def redact_names(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values under names without secrets; the same object when no name holds one."""
-    told = _names(tuple(values))
-    return values if told is None else dict(zip(told, values.values(), strict=True))
+    """Return the mapping with secrets in its keys redacted, or the same object if there are none."""
+    redacted = _names(tuple(values))
+    return values if redacted is None else dict(zip(redacted, values.values(), strict=True))
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=REMEMBERED)  # the same actions are redacted at every step
 def _names(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    told = redact_all(names)
-    return None if told is names else told
+    """Return the names without secrets, or None if there are none."""
+    redacted = redact_all(names)
+    return None if redacted is names else redacted
 
 
 def _step(step: Step, states: dict[int, State]) -> Step:
-    judged = step.diagnosis
+    """Return the step without secrets; `states` has the redacted states by `id()` of the original."""
+    diagnosis = step.diagnosis
     return _with(
         step,
         pre=_shared(step.pre, states),
         action=redact(step.action),
         post=_shared(step.post, states),
-        diagnosis=_with(judged, diff=_value_of(judged.diff), evidence=redact(judged.evidence)),
+        diagnosis=_with(diagnosis, diff=_value_of(diagnosis.diff), evidence=redact(diagnosis.evidence)),
         keys=redact_all(step.keys),
         admissible=redact_all(step.admissible),
         why=_value_of(step.why),
@@ -410,38 +432,47 @@ def _step(step: Step, states: dict[int, State]) -> Step:
 
 
 def _shared(state: State, states: dict[int, State]) -> State:
-    told = states.get(id(state))
-    if told is None:
-        told = states[id(state)] = _redacted_state(state)
-    return told
+    """Return the redacted state, computed once for each original state."""
+    redacted = states.get(id(state))
+    if redacted is None:
+        redacted = states[id(state)] = _redacted_state(state)
+    return redacted
 
 
 def _value_of(value: Any, name: str = "") -> Any:
-    """A plain value, of whatever depth, without secrets; one that has a secret's name is one."""
+    """Return a nested plain value without secrets. A text is a secret if its name says so."""
     if not value:
         return value
     if isinstance(value, str):
-        known = name and _name_of(name)
-        return f"[redacted:{_kind(known)}]" if known and _is_secret(known, value) else redact(value)
+        secret_name = name and _name_of(name)
+        is_secret = secret_name and _is_secret(secret_name, value)
+        return f"[redacted:{_kind(secret_name)}]" if is_secret else redact(value)
     if isinstance(value, Mapping):
-        told = {redact(key) if isinstance(key, str) else key: _value_of(one, str(key)) for key, one in value.items()}
-        same = len(told) == len(value) and all(map(is_, told, value)) and all(map(is_, told.values(), value.values()))
-        return value if same else told
+        redacted = {
+            redact(key) if isinstance(key, str) else key: _value_of(part, str(key)) for key, part in value.items()
+        }
+        # a shorter result: two keys became equal
+        same = (
+            len(redacted) == len(value)
+            and all(map(is_, redacted, value))
+            and all(map(is_, redacted.values(), value.values()))
+        )
+        return value if same else redacted
     if isinstance(value, list | tuple):
-        parts = [_value_of(one, name) for one in value]
+        parts = [_value_of(part, name) for part in value]
         return value if all(map(is_, parts, value)) else type(value)(parts)
     return value
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _name_of(name: str) -> str:
-    """The word in a name by which its value is secret: `db_password`; empty when there is none."""
+    """Return the part of a name that makes its value a secret, such as "password" of `db_password`, or ""."""
     found = _NAMED.search(name)
     return found["name"] if found else ""
 
 
 def _with(record: Record, **values: Any) -> Record:
-    """The record with these values; itself when they are what it has."""
+    """Return the record with these values, or the same object if nothing changes."""
     for name, value in values.items():
         if value is not getattr(record, name):
             changed: Record = replace(record, **values)

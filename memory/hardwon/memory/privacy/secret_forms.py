@@ -1,7 +1,8 @@
-"""Secrets by the forms of command lines, settings, headers and accounts: what stands around them, or a check digit.
+"""Patterns for secrets in command lines, settings, headers and account numbers.
 
-`redaction` asks `redact_forms` for every text. Each form has a hint, a few letters without which its
-pattern is not tried; every pattern is bounded, so that no text takes long.
+The patterns recognize a secret by the text around it or by a check digit. `redaction` calls `redact_forms` for every
+text. Each pattern has hints: unless one of them occurs, the pattern is not tried. Every pattern is bounded, so its time
+is limited for any text.
 """
 
 import re
@@ -12,7 +13,7 @@ _FORMS = bytes(
     48 if 48 <= code <= 57 else 65 if 65 <= code <= 90 else 45 if code == 45 else 97 if 97 <= code <= 122 else 32
     for code in range(256)
 )
-"""Digits as 0, capitals as A, small letters as a, hyphens as they are."""
+"""Translation table: digits become 0, capitals A, small letters a; hyphens stay."""
 _SSN_FORM, _IBAN_FORM = b"000-00-0000", b" AA00"
 INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u2060-\u2064\ufeff]")
 _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
@@ -23,22 +24,23 @@ _NAME = (
     r"|contrase(?:ñ|n)a|mot de passe|pwd|secrets?(?:[_-]?access)?(?:[_-]?key)?|token|auth(?<=_auth)"
     r"|(?:api|access|auth|private|account|encryption)[_-]?key)"
 )
-_SAID = "passw,passp,pass=,pass:,pass\",pass',pass ,pass\\,de passe,pwd,kennw,contrase"
-"""Hints of names that end in `pass` and the like, which `passenger` has not."""
+_NAME_PARTS = "passw,passp,pass=,pass:,pass\",pass',pass ,pass\\,de passe,pwd,kennw,contrase"
+"""Hints of names such as those ending in `pass`, chosen so that `passenger` has none of them."""
 _PROGRAM = r"[^\n|;&]{0,200}?"
 
 
 class Form(NamedTuple):
-    """A pattern whose group `value` is secret, and the hints of which a text has one."""
+    """A pattern with a group `value` that is secret, and hints of which the text must contain one."""
 
     hints: Sequence[str]
     pattern: re.Pattern[str]
     kind: str
     certain: bool = False
-    """Whether the value is secret however it looks; otherwise a word of prose is left."""
+    """Whether every value is a secret. Otherwise, ordinary words are kept."""
 
 
 def _form(hints: str, pattern: str, kind: str = "password", *, certain: bool = False, flags: int = re.I) -> Form:
+    """Return a form; `hints` are separated by commas."""
     return Form(hints.split(","), re.compile(pattern, flags | re.A if "ñ" not in pattern else flags), kind, certain)
 
 
@@ -61,9 +63,9 @@ _OF_COMMANDS = (
     _form("chpasswd", r"[\"'\s][\w.-]{1,40}:(?P<value>[^\s\"']{3,200})[\"']?\s*\|[^|\n]{0,20}chpasswd", certain=True),
 )
 _OF_NAMES = (
-    _form(_SAID, rf"(?<![a-z]){_NAME}[\"'`]?[ \t]{{0,4}}(?:=|:|=>|：)[ \t]{{0,4}}{_VALUE}"),
+    _form(_NAME_PARTS, rf"(?<![a-z]){_NAME}[\"'`]?[ \t]{{0,4}}(?:=|:|=>|：)[ \t]{{0,4}}{_VALUE}"),
     _form(
-        f'{_SAID},secret:,secret is,token:,token is,secret",token"',
+        f'{_NAME_PARTS},secret:,secret is,token:,token is,secret",token"',
         rf"{_NAME}(?: is)?[\"'`]?[ \t]{{0,4}}[:=][ \t]{{0,4}}(?:[|>][+-]?)?[ \t]{{0,4}}\n\s{{0,40}}"
         rf"{_VALUE}[ \t]{{0,4}}(?=\n|\Z)",
     ),
@@ -137,7 +139,7 @@ VENDOR_BEGINNINGS = (
     *("sq0", "pat", "EAA", "LTAI", "dckr_", "figd_", "rubygems_", "xkeysib-", "CFPAT-", "ATATT3", "ATCTT3"),
     *("phc_", "phx_", "secret_", "bot"),
 )
-"""How those begin that have no dot near their beginning."""
+"""Prefixes of these tokens, except for those with a dot near their beginning."""
 _SSN = re.compile(r"(?<![\w.-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])", re.A)
 _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])", re.A)
 _IBAN_LENGTHS = range(15, 35)
@@ -151,12 +153,12 @@ _MARKS = re.compile(r"[^\w.,;:()]")
 
 
 def unmask(text: str) -> str:
-    """Return a text without invisible characters and with full-width letters as plain ones."""
+    """Return a text without invisible characters, and with full-width letters as plain ones."""
     return INVISIBLE.sub("", text).translate(_WIDE)
 
 
 def is_masked(text: str) -> bool:
-    """Return whether a text has characters that hide a secret from a pattern."""
+    """Return whether a text has invisible or full-width characters, which hide a secret from a pattern."""
     return not text.isascii() and (
         INVISIBLE.search(text) is not None or any("\uff01" <= char <= "\uff5e" for char in text)
     )
@@ -169,29 +171,35 @@ def may_hold_forms(lowered: str, raw: bytes) -> bool:
 
 
 def redact_forms(text: str, lowered: str, raw: bytes) -> str:
-    """Return the text without the secrets that a form shows; `lowered` and `raw` are the text in other shapes."""
-    found = text
+    """Return the text without the secrets that a form matches.
+
+    Args:
+        text: Text to redact.
+        lowered: The text in lower case.
+        raw: The text as ASCII bytes, with other characters replaced.
+    """
+    redacted = text
     has_signs = _SIGNS.search(text) is not None
     if any([hint in lowered for hint in _COMMAND_HINTS]):  # noqa: C419 - a generator costs more than it saves here
-        found = _redact(found, lowered, _OF_COMMANDS)
+        redacted = _redact(redacted, lowered, _OF_COMMANDS)
     if (has_signs or "passw" in lowered) and any([hint in lowered for hint in _NAME_HINTS]):  # noqa: C419 - as above
-        found = _redact(found, lowered, _OF_NAMES)
+        redacted = _redact(redacted, lowered, _OF_NAMES)
     if has_signs and any([hint in lowered for hint in _HEADER_HINTS]):  # noqa: C419 - as above
-        found = _redact(found, lowered, _OF_HEADERS)
+        redacted = _redact(redacted, lowered, _OF_HEADERS)
     forms = (b" " + raw).translate(_FORMS)
     if b"000" in forms:
-        found = _redact(found, lowered, _OF_NUMBERS)
+        redacted = _redact(redacted, lowered, _OF_NUMBERS)
         if _SSN_FORM in forms:
-            found = _SSN.sub("[redacted:ssn]", found)
+            redacted = _SSN.sub("[redacted:ssn]", redacted)
     if _IBAN_FORM in forms:
-        found = _IBAN.sub(_iban, found)
-    return found
+        redacted = _IBAN.sub(_iban, redacted)
+    return redacted
 
 
 _COMMAND_HINTS = (" -", "pass:", " /p", "chpasswd")
-"""Every command has one of these."""
+"""Hints of which every command has one."""
 _SIGNS = re.compile(r"[=:<(%'\"：]")
-"""All forms of names and headers have one of these, or a password in prose."""
+"""Signs of which every form of names and headers has one, unless it is a password in prose."""
 _NAME_HINTS = (
     "pass",
     "pwd",
@@ -215,11 +223,12 @@ _HINTS = tuple(
 
 
 def redact_vendors(text: str) -> str:
-    """Return the text without the tokens of vendors that `redaction` does not know by their beginning."""
+    """Return the text without tokens of vendors that `redaction` does not cover."""
     return _VENDORS.sub("[redacted:api_key]", text)
 
 
 def _redact(text: str, lowered: str, forms: Sequence[Form]) -> str:
+    """Return the text after applying each form that has a hint in it."""
     for form in forms:
         if any([hint in lowered for hint in form.hints]):  # noqa: C419 - as above
             text = form.pattern.sub(_instead(form), text)
@@ -227,6 +236,8 @@ def _redact(text: str, lowered: str, forms: Sequence[Form]) -> str:
 
 
 def _instead(form: Form) -> Callable[[re.Match[str]], str]:
+    """Return the replacement function of a form, for `re.sub`."""
+
     def replace(found: re.Match[str]) -> str:
         value = found["value"]
         kept = value.rstrip(").,;:!?") or value
@@ -239,7 +250,7 @@ def _instead(form: Form) -> Callable[[re.Match[str]], str]:
 
 
 def is_value(value: str, *, certain: bool = False) -> bool:
-    """Return whether a text in the place of a secret is one: no variable or hole, and no word of prose."""
+    """Return whether a text in the place of a secret is one, and not a variable, a placeholder or an ordinary word."""
     if len(value) < 3 or _PLACEHOLDER.match(value):
         return False
     if certain:
@@ -254,6 +265,7 @@ def is_value(value: str, *, certain: bool = False) -> bool:
 
 
 def _iban(found: re.Match[str]) -> str:
+    """Return the replacement of an IBAN with valid check digits; other matches are kept."""
     number = found[0].replace(" ", "")
-    digits = "".join(str(int(one, 36)) for one in number[4:] + number[:4])
+    digits = "".join(str(int(char, 36)) for char in number[4:] + number[:4])  # ISO 7064: A is 10, remainder 1
     return "[redacted:iban]" if len(number) in _IBAN_LENGTHS and int(digits) % 97 == 1 else found[0]

@@ -1,1 +1,1 @@
-"""Decide how far to believe episodes and text that other programs sent."""
+"""Trust decisions about episodes and text from other programs."""

@@ -1,7 +1,7 @@
-"""Disguises: other readings of a text that a model may decode although a pattern would not see its words.
+"""Decoding of disguised text: encodings and spellings that hide words from a pattern but not from a model.
 
-Each reading has a cheap test first, because most texts have none of them. What is found this way is text for
-`instructions` to judge; nothing is changed or shown.
+Every decoder has a cheap test first, because most texts are not disguised. The decoded texts are passed to
+`instructions`; nothing is changed or shown.
 """
 
 import base64
@@ -26,7 +26,7 @@ _ORDERS = re.compile(
     r"\W*(?:ign?o|disr|forg|over|bypa|instr|prev|prio|rule|syst|prom|assi|pass|secr|tran|refu|send|user|call|exec|reve|cust)",
     re.I,
 )
-"""How words of orders begin: only for them is a text respelled."""
+"""Beginnings of words that occur in orders. Lookalike digits are only decoded if a word begins like this."""
 _IN_URL = re.compile(r"%[0-9A-Fa-f]{2}|\w\+\w+\+\w")
 _SPELLED = re.compile(r"(?<![^\W_])[^\W_](?:[ \t.\-_*|/]{1,2}[^\W_](?![^\W_])){5,}")
 _GAP = re.compile(r"[ \t]{2,}|\s/\s|\n")
@@ -35,16 +35,16 @@ _INVISIBLE = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0]+"
 )
 _SHORTEST = 10
-"""Characters of a decoded text that can be an order."""
+"""Minimum length of a decoded text in characters. A shorter one cannot contain an order."""
 _MOST_BLOCKS, _LONGEST_BLOCK = 64, 8_000
 _ROT13 = ("vtaber", "qvfertneq", "vafgehpgvba", "cebzcg", "flfgrz")
-"""Parts of words of orders, as ROT13 writes them."""
+"""Parts of words that occur in orders, in ROT13."""
 _HAS_UNSEEN = ("<!--", "](", "]:", "display", "hidden", "font-size", "opacity")
 _REVERSED = ("erongi", "drager", "snoitcurtsni", "tpmorp metsys")
 
 
 def _table(**kinds: str) -> bytes:
-    """Return a table for bytes that writes the first letter of a kind for each of its characters."""
+    """Return a translation table for bytes that maps each character of a kind to the last letter of the kind's name."""
     table = bytearray(b"." * 256)
     for kind, characters in kinds.items():
         for character in characters:
@@ -64,10 +64,10 @@ _WRITTEN = (*_ROT13, *_REVERSED)
 
 
 def may_be_disguised(text: str) -> bool:
-    """Return whether an ASCII text, or any part of it, may have other readings or parts that nobody sees.
+    """Return whether an ASCII text, or any part of it, may have disguised or invisible text.
 
-    Looked up in bytes, because most texts have none: a long block, many hexadecimal digits, letters and digits in
-    one word, single letters in a row, or a mark of an encoding.
+    The test works on translated bytes, because it runs on every text. It looks for a long block, many hexadecimal
+    digits, letters and digits in one word, single letters in a row, or a mark of an encoding.
     """
     raw = text.encode("ascii", "replace")
     if any([part in text for part in _PARTS]):  # noqa: C419 - a generator costs more than it saves here
@@ -82,7 +82,7 @@ def may_be_disguised(text: str) -> bool:
 
 
 def readings(text: str) -> Iterator[str]:
-    """Yield what a text says when a disguise is taken off; nothing for most texts."""
+    """Yield the decoded forms of a text; none for most texts."""
     if len(text) < _SHORTEST:
         return
     yield from _decoded(text)
@@ -101,14 +101,15 @@ def readings(text: str) -> Iterator[str]:
 
 
 def _decoded(text: str) -> Iterator[str]:
-    """Yield what blocks of base64, hexadecimal or binary digits hold, where that is text."""
+    """Yield the text in blocks of base64, hexadecimal or binary digits."""
     for number, block in enumerate(_BLOCK.finditer(text)):
-        if number >= _MOST_BLOCKS:
+        if number >= _MOST_BLOCKS:  # the text comes from an attacker: bound the work
             break
         joined = re.sub(r"\s", "", block[0])[:_LONGEST_BLOCK].rstrip("=").replace("-", "+").replace("_", "/")
         found = _base64(joined)
         if found:
             yield found
+            # encoded twice
             if (again := _base64(found.strip().rstrip("="))) and len(found.split()) == 1:
                 yield again
     for block in _HEX.finditer(text):
@@ -122,6 +123,7 @@ def _decoded(text: str) -> Iterator[str]:
 
 
 def _base64(block: str) -> str:
+    """Return the text in a block of base64, or an empty string."""
     whole = block[: len(block) // 4 * 4] if len(block) % 4 == 1 else block
     try:
         return _as_text(base64.b64decode(whole + "=" * (-len(whole) % 4), validate=True))
@@ -130,7 +132,7 @@ def _base64(block: str) -> str:
 
 
 def _as_text(raw: bytes) -> str:
-    """Return bytes as text, empty where they are none: most of it letters and spaces."""
+    """Return decoded bytes, or an empty string unless they are mostly letters and spaces."""
     for encoding in ("utf-8", "utf-16-le") if b"\x00" in raw else ("utf-8",):
         text = raw.decode(encoding, errors="ignore")
         if len(text) >= _SHORTEST and sum(char.isalpha() or char in " \n.,'" for char in text) >= 0.85 * len(text):
@@ -139,12 +141,12 @@ def _as_text(raw: bytes) -> str:
 
 
 def _respelled(text: str) -> Iterator[str]:
-    """Yield a text with digits and signs as the letters that they look like, and with spelled words joined."""
+    """Yield the text with lookalike digits decoded, without invisible characters, and with spelled words joined."""
     if any(_ORDERS.match(_letters(word, "i")) or _ORDERS.match(_letters(word, "l")) for word in _MIXED.findall(text)):
         yield _MIXED.sub(lambda found: _letters(found[0], "i"), text)
         yield _MIXED.sub(lambda found: _letters(found[0], "l"), text)
     if not text.isascii():
-        apart = _INVISIBLE.sub(" ", text)  # what joins nothing to the eye may part words, too
+        apart = _INVISIBLE.sub(" ", text)  # an invisible character may also separate words
         if apart != text:
             yield unicodedata.normalize("NFKC", apart)
     if found := list(_SPELLED.finditer(text)):
@@ -152,16 +154,16 @@ def _respelled(text: str) -> Iterator[str]:
 
 
 def _letters(word: str, one: str) -> str:
-    """Return a word with its digits and signs as letters; a 1 looks like two of them."""
+    """Return a word with lookalike digits and signs as letters; `one` is the letter for "1" and "|"."""
     return word.translate(_LEET).replace("1", one).replace("!", "i").replace("|", one)
 
 
 def _joined(spelled: str) -> str:
-    """Return a word that was spelled letter by letter; wider gaps part words."""
+    """Return text that was spelled letter by letter as words; wider gaps separate words."""
     return " ".join(_SIGNS.sub("", word) for word in _GAP.split(spelled))
 
 
-# ---- what a person does not see
+# ---- invisible text
 
 _UNSEEN = re.compile(
     r"<!--(.*?)(?:-->|\Z)"
@@ -175,16 +177,16 @@ _SENDS = re.compile(
     r"(?:\{[^)\s]*\}|\[[A-Za-z _-]+\]|<[A-Za-z _-]+>|%7B|\$[A-Za-z{]|\b(?:YOUR|INSERT|ALL|THE)_[A-Z_]+)",
     re.S,
 )
-"""A link or picture whose address has a place to fill in: a model that shows it sends what it filled in."""
+"""A link or image whose address has a placeholder. A model that fills it in sends the reader's data to the address."""
 
 
 def unseen_in(text: str) -> list[str]:
-    """Return the parts that a reader of the rendered text does not see: comments, titles, hidden marks."""
+    """Return the parts of a text that are invisible when it is rendered: comments, link titles, hidden elements."""
     if not any([sign in text for sign in _HAS_UNSEEN]):  # noqa: C419
         return []
     return [part for found in _UNSEEN.finditer(text) for part in found.groups() if part and part.strip()]
 
 
 def sends_what_is_filled_in(text: str) -> bool:
-    """Return whether a Markdown link or picture has an address with a hole for the reader's data."""
+    """Return whether a Markdown link or image has an address with a placeholder for the reader's data."""
     return "](" in text and _SENDS.search(text) is not None

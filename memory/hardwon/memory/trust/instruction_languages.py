@@ -1,7 +1,7 @@
-"""Instructions in other languages than English: the common forms of injected text, without accents.
+"""Patterns for injected instructions in other languages than English, without accents.
 
-`instructions` asks here for each text, with accents and without. A short list of word stems decides whether a
-pattern is tried at all, so that English text costs next to nothing.
+`instructions` calls this module for each text, with and without accents. A pattern runs only if one of its word stems
+occurs, so English text costs almost nothing.
 """
 
 import re
@@ -134,7 +134,7 @@ _STEMS = {
     "contrasen credencial clave dinero datos fondos senha dinheiro": (_SPANISH, "a demand for secrets"),
     "debes tienes+que voce+deve devi+": (_SPANISH, "an order"),
 }  # fmt: skip
-"""Parts of words without which a form cannot be in a text; a plus stands for a space."""
+"""Stems of which a text must contain one for a pattern to match; a plus stands for a space."""
 _LATIN = [
     (tuple(stem.replace("+", " ") for stem in stems.split()), name, re.compile(forms[name], re.I | re.S))
     for stems, (forms, name) in _STEMS.items()
@@ -146,16 +146,16 @@ _CYRILLIC_SIGN, _ASIAN_SIGN = re.compile("[\u0400-\u04ff]"), re.compile("[\u3040
 
 
 def may_be_foreign(plain: str) -> bool:
-    """Return whether an ASCII text has any of the stems, without which no part of it matches a form."""
+    """Return whether an ASCII text has any of the stems. Without one, no part of it matches a pattern."""
     lowered = " ".join(plain.lower().split())
     return any([stem in lowered for stem in _ALL_STEMS])  # noqa: C419 - as below
 
 
 def foreign_form_in(plain: str) -> str:
-    """Return which kind of instruction a text in another language holds; empty for none."""
+    """Return the kind of instruction that a text in another language contains, or an empty string."""
     lowered = " ".join(plain.lower().split())
     for stems, name, form in _LATIN:
-        if any([stem in lowered for stem in stems]) and form.search(lowered):  # noqa: C419 - this is faster
+        if any([stem in lowered for stem in stems]) and form.search(lowered):  # noqa: C419 - faster
             return name
     if plain.isascii():
         return ""

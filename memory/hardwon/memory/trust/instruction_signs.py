@@ -1,10 +1,11 @@
-"""Signs of instructions: words without which no form of `instructions` matches, looked up before its patterns run.
+"""Prefilter for the patterns of `instructions`: words that a text must contain for a pattern to match.
 
-Most recorded text holds none of them, and a pattern takes a hundred times as long as a look into a set. A sign is a
-list of groups, and a text has the sign when it has one word of each group. `word` stands alone between characters
-that are no ASCII letters; `part*` may stand anywhere, also within a word. A form whose signs are all absent cannot
-match. The opposite does not hold: a sign only asks for the pattern. A sign of a part of a text is one of the whole, so
-texts that hold none together hold none each.
+Most recorded text contains none of these words, and a pattern takes a hundred times as long as a set lookup. A sign is
+a list of groups; a text has the sign if it contains one word of each group. `word` must stand alone between characters
+that are not ASCII letters; `part*` may occur anywhere, also within a word.
+
+If a text has no sign of a pattern, the pattern cannot match; the opposite does not hold. A sign of a part of a text is
+also a sign of the whole text, so several texts can be tested at once by joining them.
 """
 
 import re
@@ -83,19 +84,21 @@ _LISTED: dict[str, list[tuple[str, ...]]] = {
 }
 _JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _FOLDED = {0x130: "i", 0x131: "i", 0x345: " "}
-"""What the patterns take for an ASCII letter though lower case makes none of it, and what lower case makes a letter."""
+"""Characters for which `re.I` and `casefold` disagree: dotted and dotless i match an ASCII i, U+0345 folds to a
+letter."""
 _LETTERS = bytes(ord(chr(code).lower()) if chr(code).isalpha() else 32 for code in range(128)) + b" " * 128
 _CASES = bytes(97 if chr(code).islower() else 65 if chr(code).isupper() else 32 for code in range(128)) + b" " * 128
 
 
 class _Group(NamedTuple):
-    """Words of which a sign needs one."""
+    """Alternative words; a sign needs one of them."""
 
     words: frozenset[bytes]
     parts: tuple[str, ...]
 
 
 def _group(listed: str) -> _Group:
+    """Return the group of a list of words separated by spaces."""
     words = listed.split()
     return _Group(
         frozenset(word.encode() for word in words if not word.endswith("*")),
@@ -108,25 +111,26 @@ _ALL = frozenset(word for signs in _SIGNS.values() for sign in signs for group i
 
 
 def signed_forms(text: str) -> list[str]:
-    """Return the names of the forms that a text may hold, in the order in which they are tried."""
+    """Return the names of the patterns that may match a text, in the order in which they are tried."""
     folded = text.lower() if text.isascii() else text.translate(_FOLDED).casefold()
     words = _ALL.intersection(folded.encode("ascii", "replace").translate(_LETTERS).split())
     raw = text.encode("ascii", "replace")
-    if b"aA" in raw.translate(_CASES):  # sendMoney is two words as well
+    if b"aA" in raw.translate(_CASES):  # camel case: sendMoney also counts as two words
         cut = _JOINT.sub(" ", text).encode("ascii", "replace")
         words |= _ALL.intersection(cut.translate(_LETTERS).split())
     return [name for name, signs in _SIGNS.items() if _has_any(signs, words, folded)]
 
 
 def _has_any(signs: list[tuple[_Group, ...]], words: frozenset[bytes], folded: str) -> bool:
+    """Return whether a text has one of the signs. Plain loops, because this runs on every text."""
     for sign in signs:
-        for known, parts in sign:
-            if known.isdisjoint(words):
+        for alternatives, parts in sign:
+            if alternatives.isdisjoint(words):
                 for part in parts:
                     if part in folded:
                         break
-                else:
+                else:  # no word of this group: the sign is absent
                     break
-        else:
+        else:  # every group has a word
             return True
     return False

@@ -1,9 +1,9 @@
-"""Instructions: text in recorded data that speaks to the model that will read it, instead of about the world.
+"""Detection of injected instructions: recorded text that addresses the model instead of describing the environment.
 
-Patterns, not a model: they know the usual forms (an order to forget orders, a new role, a demand to keep something
-from the user, a demand to send secrets, a rule for all future requests), in several languages and under the usual
-disguises (see `trust.instruction_languages`, `disguises`). A clever paraphrase passes. What holds against that is that
-words of untrusted writers are shown nowhere; this keeps plain cases out of trusted text as well.
+The detection uses patterns, not a model. They cover the usual forms in several languages and under the usual disguises
+(see `instruction_languages` and `disguises`): orders to ignore instructions, new roles, demands for secrecy, demands to
+send secrets, and rules for all future requests. A clever paraphrase passes. The main defense is that words of untrusted
+writers are never shown; these patterns also keep plain cases out of trusted text.
 """
 
 import re
@@ -18,7 +18,7 @@ from .instruction_languages import foreign_form_in, may_be_foreign
 from .instruction_signs import signed_forms
 
 LEFT_OUT = "[left out: it reads like an instruction]"
-"""Stands where such a text stood."""
+"""Replacement of a text that contains an instruction."""
 _WHO = r"(?:the\s+)?(?:user|customer|client|human|operator|person|anyone|anybody|owner|support)"
 _MODEL = r"(?:ai|a\.i\.|assistants?|agents?|llm|chat\s?bots?|language\s+models?|models?|copilot|claude|gpt)"
 _DO = (
@@ -72,12 +72,13 @@ _FORMS = {
 }
 _PATTERNS = {name: re.compile(form, re.I | re.S | re.M) for name, form in _FORMS.items()}
 _HIDDEN_ORDER = re.compile(rf"(?:^|[.:;!?,]|\band|\bthen|\bplease|\bto)\s*{_DO}\s+\S+|\b{_MODEL}\s*[:,]", re.I)
-"""An order in a place where nobody looks, such as a comment in HTML: to be addressed there is enough."""
+"""An order or an address to the model in invisible text, such as an HTML comment, where even a weak form is
+suspicious."""
 _HIDDEN = {"Cf", "Cc", "Co", "Cs"}
 _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-]+")
 _SCANNED = 20_000
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
-"""Invisible characters that spell ASCII to a model."""
+"""Invisible tag characters (U+E0020 to U+E007E), which a model reads as ASCII."""
 _LOOKALIKES = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb\u051b\u051d\u03bf\u03b1\u03bd\u03b9\u03c1\u0131\u0261",
     "aeopcyxijsdhqwoavipig",
@@ -86,16 +87,18 @@ _LOOKALIKES = str.maketrans(
 
 
 def instruction_in(text: str) -> str:
-    """Return which kind of instruction a text holds, in a few words; empty when it holds none that is known."""
-    return _found(text[:_SCANNED]) if text else ""
+    """Return the kind of instruction that a text contains, in a few words, or an empty string."""
+    return _detect(text[:_SCANNED]) if text else ""
 
 
 @lru_cache(maxsize=8192)
-def _found(text: str) -> str:
-    return _read_plainly(text) or _unseen(text) or next(filter(None, map(_read_plainly, readings(text))), "")
+def _detect(text: str) -> str:
+    """Return the kind of instruction in a text, in its invisible parts or in its decoded forms."""
+    return _detect_plain(text) or _detect_invisible(text) or next(filter(None, map(_detect_plain, readings(text))), "")
 
 
-def _read_plainly(text: str) -> str:
+def _detect_plain(text: str) -> str:
+    """Return the kind of instruction in a text as it is, without decoding."""
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_TAGS))
     if plain.isascii():
         return _form_in(plain) or foreign_form_in(plain)
@@ -104,24 +107,25 @@ def _read_plainly(text: str) -> str:
     return _form_in(plain) or _form_in(latin) or foreign_form_in(plain) or foreign_form_in(latin)
 
 
-def _unseen(text: str) -> str:
-    """Return what is wrong with the parts of a text that a person does not see: there any order is one."""
+def _detect_invisible(text: str) -> str:
+    """Return the kind of instruction in the invisible parts of a text, where any order counts as one."""
     if sends_what_is_filled_in(text):
         return "a demand for secrets"
     return "an order" if any(map(_HIDDEN_ORDER.search, unseen_in(text))) else ""
 
 
 def _as_latin(text: str) -> str:
-    """Return a text without accents and with letters of other scripts as the Latin ones that look like them."""
+    """Return a text without accents, and with letters of other scripts as their Latin lookalikes."""
     bare = "".join(char for char in unicodedata.normalize("NFKD", text) if unicodedata.category(char) != "Mn")
     return bare.translate(_LOOKALIKES)
 
 
 def _form_in(plain: str) -> str:
+    """Return the name of the first English pattern that matches, or an empty string."""
     signed = signed_forms(plain)
     if not signed:
         return ""
-    joined = _JOINTS.sub(" ", plain)  # names of tools are words as well: ignore_previous_instructions
+    joined = _JOINTS.sub(" ", plain)  # tool names contain words, too: ignore_previous_instructions
     for name in signed:
         pattern = _PATTERNS[name]
         if pattern.search(plain) or (joined != plain and pattern.search(joined)):
@@ -130,27 +134,28 @@ def _form_in(plain: str) -> str:
 
 
 def without_instructions(hit: Hit) -> Hit | None:
-    """Return a hit on a trusted step with such texts left out; None where its action itself is one."""
+    """Return a hit on a trusted step without texts that contain instructions, or None if its action does."""
     step = hit.what
+    # one test of all texts together: almost every step passes it
     if not isinstance(step, Step) or _is_surely_clean("\n".join(_texts_of(step))):
         return hit
     if instruction_in(step.action):
         return None
     pre, post = _clean_state(step.pre), _clean_state(step.post)
-    judged = step.diagnosis
-    if instruction_in(judged.evidence):
-        judged = replace(judged, evidence=LEFT_OUT)
-    if judged.diff and instruction_in(str(judged.diff)):
-        judged = replace(judged, diff={})
-    if pre is step.pre and post is step.post and judged is step.diagnosis:
+    diagnosis = step.diagnosis
+    if instruction_in(diagnosis.evidence):
+        diagnosis = replace(diagnosis, evidence=LEFT_OUT)
+    if diagnosis.diff and instruction_in(str(diagnosis.diff)):
+        diagnosis = replace(diagnosis, diff={})
+    if pre is step.pre and post is step.post and diagnosis is step.diagnosis:
         return hit
-    return replace(hit, what=replace(step, pre=pre, post=post, diagnosis=judged))
+    return replace(hit, what=replace(step, pre=pre, post=post, diagnosis=diagnosis))
 
 
 def _texts_of(step: Step) -> list[str]:
-    """Return all texts of a step that are looked through."""
-    judged = step.diagnosis
-    texts = [step.action, judged.evidence, str(judged.diff) if judged.diff else ""]
+    """Return all texts of a step that are checked."""
+    diagnosis = step.diagnosis
+    texts = [step.action, diagnosis.evidence, str(diagnosis.diff) if diagnosis.diff else ""]
     for state in (step.pre, step.post):
         texts += (state.observation, state.feedback, state.task, state.location, *state.notes)
         if state.facts:
@@ -160,11 +165,12 @@ def _texts_of(step: Step) -> list[str]:
 
 @lru_cache(maxsize=8192)
 def _is_surely_clean(text: str) -> bool:
-    """Return whether a text has no sign of an instruction in any language or disguise; then no part of it holds one."""
+    """Return whether a text has no sign of an instruction or disguise; then no part of it has one either."""
     return text.isascii() and not (may_be_disguised(text) or signed_forms(text) or may_be_foreign(text))
 
 
 def _clean_state(state: State) -> State:
+    """Return a state without texts that contain instructions; the signature stays."""
     texts = {name: getattr(state, name) for name in ("observation", "feedback", "task", "location")}
     flagged = {name: LEFT_OUT for name, text in texts.items() if instruction_in(text)}
     notes = tuple(note for note in state.notes if not instruction_in(note))

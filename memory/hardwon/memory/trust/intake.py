@@ -1,8 +1,8 @@
-"""Doors: what an episode becomes that a program sent, rather than this process recorded.
+"""Intake of episodes that other programs sent: their writer, trust and keys are set here, not by the client.
 
-The door says who wrote it and whether that writer is trusted; the client cannot. Keys are worked out here, from the
-states and actions alone: an episode under another action's keys would otherwise block or praise that action. Of an
-untrusted episode the signatures are worked out as well, and its reasons, which name items and move scores, are dropped.
+Keys are recomputed from the states and actions. Otherwise, an episode could be filed under the keys of another action,
+and block or recommend it. For untrusted episodes the signatures are recomputed as well, and the steps' `why` is
+dropped, because it names items and changes their scores.
 """
 
 import re
@@ -14,9 +14,9 @@ from hardwon.memory.records import Failure, State, Step, Trajectory, Trust
 from hardwon.memory.situations.familiarity import Familiarity
 
 LOCAL = ""
-"""The writer of what this process, or another that opens the library's file, records."""
+"""Name of the writer for episodes that this process, or another one with the library's file, records."""
 LONGEST = 80
-"""Characters of a writer's name."""
+"""Maximum length of a writer's name in characters."""
 _NAME = re.compile(r"[^\w.@-]+")
 
 Keys = Callable[[State, str, str], tuple[str, ...]]
@@ -24,25 +24,32 @@ Keys = Callable[[State, str, str], tuple[str, ...]]
 
 
 def writer_name(kind: str, name: str = "") -> str:
-    """Return the name of a door's writer, `token:ci` or `mcp:claude-code`; what no name has becomes a dash."""
+    """Return the name of a writer, such as `token:ci` or `mcp:claude-code`; invalid characters become a dash."""
     plain = _NAME.sub("-", name).strip("-")[:LONGEST]
     return f"{kind}:{plain}" if plain else kind
 
 
 def received(trajectory: Trajectory, keys: Keys, *, writer: str, trust: Trust) -> Trajectory:
-    """Return the episode as its door lets it in: with the door's writer and trust, and keys of its own steps.
+    """Return an episode as it is stored: with the given writer and trust, and with recomputed keys.
 
-    Raises: ConfigError for an untrusted writer without a name.
+    Args:
+        trajectory: Episode as the client sent it.
+        keys: Function that computes the keys of a step.
+        writer: Name of the client.
+        trust: "trusted" or "untrusted".
+
+    Raises:
+        ConfigError: The episode is untrusted and has no writer.
     """
     if trust == "untrusted" and not writer:
-        raise ConfigError("an untrusted episode needs the name of its writer: give writer, such as token:NAME.")
+        raise ConfigError("an untrusted episode has no writer; give its name, such as token:NAME.")
     familiar = Familiarity()
     states: dict[int, State] = {}
 
     def own(state: State) -> State:
-        if trust == "trusted":  # an environment may have signatures of its own
+        if trust == "trusted":  # keep its signatures: an environment may define its own
             return state
-        return states.setdefault(id(state), replace(state, signature=""))
+        return states.setdefault(id(state), replace(state, signature=""))  # shared states stay shared
 
     steps: list[Step] = []
     for step in trajectory.steps:
@@ -58,9 +65,10 @@ def received(trajectory: Trajectory, keys: Keys, *, writer: str, trust: Trust) -
 
 
 def with_keys(trajectory: Trajectory, keys: Keys) -> Trajectory:
-    """Return the episode with keys for the steps that have none; a step without keys teaches no value and no guardrail.
+    """Return the episode with keys for the steps that have none.
 
-    The runtime gives keys with its steps. Code that builds steps by hand need not know of them.
+    The runtime sets keys on its steps; code that builds steps by hand need not. A step without keys is used for neither
+    values nor guardrails.
     """
     if has_keys(trajectory):
         return trajectory
@@ -77,13 +85,15 @@ def with_keys(trajectory: Trajectory, keys: Keys) -> Trajectory:
 
 
 def has_keys(trajectory: Trajectory) -> bool:
-    """Return whether every step that was carried out has keys."""
+    """Return whether every executed step has keys."""
     return all(step.keys or not _is_done(step) for step in trajectory.steps)
 
 
 def _is_done(step: Step) -> bool:
-    return bool(step.action) and step.diagnosis.failure is not Failure.BLOCKED  # a refusal is no evidence
+    """Return whether the action of a step was executed."""
+    return bool(step.action) and step.diagnosis.failure is not Failure.BLOCKED  # a blocked action never ran
 
 
 def _without_reasons(step: Step) -> Step:
+    """Return the step without `why` and progress, which an untrusted writer could use to change scores."""
     return replace(step, why={}, diagnosis=replace(step.diagnosis, progress=0.0))

@@ -1,9 +1,9 @@
-"""Testimony: what steps of untrusted writers say of a situation: the forms of actions, and how often they worked.
+"""Testimony: the actions that untrusted writers took in a situation, and how often they worked, without their words.
 
-None of their words is shown. An action is cut to its form, its arguments left open, and the form itself is passed
-over where it is longer than a name or reads like an instruction. Forms that a trusted step or a second writer used
-come first, then those of most episodes, less what is done in every situation: one episode is one voice, however many
-steps it has.
+An action is reduced to its form, with placeholders for its arguments. A form is skipped if it is longer than a name or
+reads like an instruction. Forms that a trusted step or a second writer also used come first. Then forms of most
+episodes rank higher, discounted by how common they are in all situations. An episode counts once, however many steps it
+has.
 """
 
 import json
@@ -20,43 +20,44 @@ from hardwon.memory.storage.database import Store
 from .instructions import instruction_in
 
 READ = 4000
-"""Steps of untrusted writers, the newest, that are looked at."""
-NEAR, COPIES = 0.2, 20
-"""How much less near a state may be than the one of this rank and still have a voice: fewer copies of a request that
-is to come than this outvote nobody."""
+"""Number of untrusted steps, the newest ones, that are considered."""
+SIMILARITY_MARGIN, COPIES = 0.2, 20
+"""A state counts if its cosine is at most the margin below the one of rank `COPIES`. An attacker who records copies of
+an expected request therefore needs more than this number to push out other states."""
 POOL_FACTOR = 4
-"""How many more states are looked at where untrusted ones are among them: they must not push the others out."""
+"""Factor for the number of searched states if untrusted ones are among them, so that they do not push out others."""
 WORDS_OF_NAME, LONGEST_NAME, ARGUMENTS = 4, 40, 8
 LONGEST_COMMAND = 8
-"""Words of an action that is no call; a longer one is a sentence."""
-WHY = "untrusted: the form of the action and its outcome alone"
+"""Maximum number of words of an action that is not a call. A longer one is a sentence."""
+WHY = "untrusted: only the form of the action and its outcome"
 _PIECES = re.compile(r"[a-z]+|[A-Z][a-z]*|\d+")
 _CALL = re.compile(r"\s*[A-Za-z_][\w.-]*\(.*\)\s*", re.S)
 
 
 @dataclass(slots=True)
-class Voices:
-    """What writers say of one form."""
+class FormUsage:
+    """Uses of one form by untrusted writers."""
 
     episodes: dict[int, set[str]] = field(default_factory=dict)
-    """By writer, the episodes that used it."""
+    """Ids of the episodes that used the form, by writer."""
     failed: set[str] = field(default_factory=set)
+    """Ids of the episodes in which it failed."""
     failures: list[str] = field(default_factory=list)
     templates: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
-        """Return how many episodes used it."""
+        """Return the number of episodes that used the form."""
         return sum(map(len, self.episodes.values()))
 
 
 def has_untrusted(store: Store, namespace: int) -> bool:
-    """Return whether anybody untrusted may have written in a namespace."""
+    """Return whether a namespace may have episodes of untrusted writers."""
     return bool(store.rows("SELECT 1 FROM writers WHERE namespace = ? AND name != '' LIMIT 1", (namespace,)))
 
 
 def form_of(action: str) -> str:
-    """Return the form of an action, `refund(order={order})`; empty where it is more than a name.
+    """Return the form of an action, or an empty string if it consists of more than names.
 
     >>> form_of('refund(order="A17", reason="Mia Torres moved")')
     'refund(order={order}, reason={reason})'
@@ -75,6 +76,7 @@ def form_of(action: str) -> str:
 
 
 def _is_name(text: str) -> bool:
+    """Return whether a text is short enough for a name and does not read like an instruction."""
     return 0 < len(text) <= LONGEST_NAME and len(_PIECES.findall(text)) <= WORDS_OF_NAME and not instruction_in(text)
 
 
@@ -87,43 +89,52 @@ def hits_of(
     is_known: Callable[[str], bool],
     uses: Mapping[str, int],
 ) -> tuple[Hit, ...]:
-    """Return what untrusted steps did in the states found, or in those of a signature, the best supported first.
+    """Return the best supported actions of untrusted steps in similar states, or in states with the signature.
 
     Args:
-        is_known: whether a trusted step has an action of this template.
-        uses: how many steps anywhere have a form, see `uses_of`.
+        store: Open library file.
+        namespace: Number of the namespace.
+        found: Similar states as (id, cosine, reason).
+        signature: Signature of the current state.
+        k: Maximum number of hits.
+        is_known: Returns whether a trusted step has an action with this template.
+        uses: Number of untrusted steps by form, in all situations; see `uses_of`.
+
+    Returns:
+        Hits on steps that contain the form of an action and its most frequent outcome, and no text of the writers.
     """
     cosines = sorted((cosine for _, cosine, _ in found), reverse=True)
-    middle = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
-    states = [ref for ref, cosine, _ in found if cosine >= middle - NEAR]
+    # not the best cosine: a few close copies of an expected request would then exclude all other states
+    reference = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
+    states = [ref for ref, cosine, _ in found if cosine >= reference - SIMILARITY_MARGIN]
     rows = store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ))
-    voices: dict[str, Voices] = {}
+    usage: dict[str, FormUsage] = {}
     for action, failure, witness, episode in rows:
         form = form_of(action)
         if form:
-            said = voices.setdefault(form, Voices())
-            said.episodes.setdefault(witness, set()).add(episode)
-            said.templates.add(parse_action(action).template)
+            form_usage = usage.setdefault(form, FormUsage())
+            form_usage.episodes.setdefault(witness, set()).add(episode)
+            form_usage.templates.add(parse_action(action).template)
             if failure not in (Failure.NONE, Failure.STEP_LIMIT):
-                said.failed.add(episode)
-                said.failures.append(failure)
+                form_usage.failed.add(episode)
+                form_usage.failures.append(failure)
 
     def order(form: str) -> tuple[bool, int, bool, float, str]:
-        said = voices[form]
-        agreed = len(said.episodes) > 1 or any(map(is_known, said.templates))
+        form_usage = usage[form]
+        agreed = len(form_usage.episodes) > 1 or any(map(is_known, form_usage.templates))
         return (
             not agreed,
-            -len(said.episodes),
-            2 * len(said.failed) > said.total,
-            -said.total / sqrt(uses.get(form, 1)),
+            -len(form_usage.episodes),
+            2 * len(form_usage.failed) > form_usage.total,
+            -form_usage.total / sqrt(uses.get(form, 1)),
             form,
         )
 
-    return tuple(Hit(_step(form, voices[form]), 0.5, WHY) for form in sorted(voices, key=order)[:k])
+    return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in sorted(usage, key=order)[:k])
 
 
 def uses_of(store: Store, namespace: int) -> dict[str, int]:
-    """Return by form how many of the newest untrusted steps have it: what is done everywhere is no answer to this."""
+    """Return the number of uses by form among the newest untrusted steps, to discount common forms."""
     rows = store.rows(
         "SELECT action FROM steps WHERE namespace = ? AND witness > 0 AND action != '' ORDER BY id DESC LIMIT ?",
         (namespace, READ),
@@ -139,9 +150,9 @@ AND witness > 0 AND action != '' AND keys != '[]' AND namespace = ? ORDER BY id 
 """
 
 
-def _step(form: str, said: Voices) -> Step:
-    """Return a step that shows nothing but the form and what mostly came of it."""
-    bad = 2 * len(said.failed) > said.total
-    failure = Failure(max(sorted(set(said.failures)), key=said.failures.count)) if bad else Failure.NONE
-    why = {"untrusted": True, "episodes": said.total, "failed": len(said.failed), "writers": len(said.episodes)}
+def _step(form: str, usage: FormUsage) -> Step:
+    """Return a step that contains only the form and its most frequent outcome."""
+    bad = 2 * len(usage.failed) > usage.total
+    failure = Failure(max(sorted(set(usage.failures)), key=usage.failures.count)) if bad else Failure.NONE
+    why = {"untrusted": True, "episodes": usage.total, "failed": len(usage.failed), "writers": len(usage.episodes)}
     return Step(State("", signature="-"), form, State("", signature="-"), Diagnosis(not bad, failure), why=why)
