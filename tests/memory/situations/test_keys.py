@@ -101,13 +101,13 @@ def test_without_structural_words_only_the_task_counts():
 
 def test_what_was_told_of_an_argument_is_found():
     """The notes are read around the argument as the observation is."""
-    assert Situation(KITCHEN, STRUCTURAL).told_words("eat carrot") == ("1 slice",)
+    assert Situation(KITCHEN, STRUCTURAL).note_words("eat carrot") == ("1 slice",)
 
 
 def test_nothing_is_told_without_notes():
     """No notes: no words, no marks."""
     silent = Situation(State("You see a carrot."))
-    assert silent.told_words("eat carrot") == silent.marks("eat carrot") == ()
+    assert silent.note_words("eat carrot") == silent.marks("eat carrot") == ()
 
 
 def test_marks_say_how_the_notes_speak_of_an_argument():

@@ -83,7 +83,7 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
         case "around":
             return bool(situation.context(action) == operand)
         case "told":
-            return operand in situation.whole.told_words(action)
+            return operand in situation.whole.note_words(action)
         case "mark":
             return operand in situation.marks(action)
         case "again":
@@ -202,7 +202,7 @@ def _iter_places(situation: Situation, action: str, operators: Collection[str]) 
         for number, words in enumerate(Context.of(situation, action).words, 1):
             yield from (("near", f"{number} {word}") for word in words)
     if "told" in operators:
-        yield from (("told", word) for word in situation.whole.told_words(action))
+        yield from (("told", word) for word in situation.whole.note_words(action))
     if "mark" in operators:
         yield from (("mark", mark) for mark in situation.marks(action))
     if "again" in operators and action in situation.failed:

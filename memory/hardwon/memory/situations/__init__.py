@@ -1,1 +1,1 @@
-"""Describe a state and an action by keys, patterns and conditions."""
+"""Keys, patterns and descriptions of states and actions."""

@@ -1,8 +1,8 @@
-"""Actions taken apart: `put dirty dress in basket` -> put {1} in {2}; `run(command="make test")`; `click[Buy Now]`.
+"""Parsing of actions: `put dirty dress in basket` becomes put {1} in {2}; also calls and shell commands.
 
-An action is a command (`verb thing preposition thing`), a call with arguments by name or place, a verb
-with arguments in brackets, or a line of a shell. `pattern_of` leaves of each argument what distinguishes
-it; `bind` says whether an action is of a pattern, and what stands in the pattern's holes.
+An action is a command (`verb object preposition object`), a call with positional or named arguments, a verb with
+arguments in brackets (`click[Buy Now]`), or a shell command. `pattern_of` reduces each argument to its distinguishing
+words. `bind` tests whether an action matches a pattern, and returns the values of the pattern's placeholders.
 """
 
 import json
@@ -15,9 +15,9 @@ from .commands import frame, is_shell_name, is_sql, looks_like_shell
 from .phrases import HOLE, head_noun, identity, numbers, words_of
 
 MAX_DEPTH = 3
-"""Objects within objects of an argument that are looked into."""
+"""Maximum nesting of objects in an argument that are split into arguments of their own."""
 MAX_ARGUMENTS = 12
-"""Arguments of a call that are told apart."""
+"""Maximum number of arguments of a call. Further ones are dropped."""
 
 _CALL = re.compile(r"\s*([A-Za-z_][\w.-]*)\((.*)\)\s*", re.DOTALL)
 _BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*((?:\[[^\[\]]*\]|\"[^\"]*\"|\s+)+)", re.DOTALL)
@@ -35,7 +35,7 @@ _PREPOSITIONS = words_of(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One argument of a call: its name, and its value's frame with the places of its slots."""
+    """One argument of a call: its name, and the frame of its value with the slots."""
 
     name: str
     value: str
@@ -46,15 +46,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ParsedAction:
-    """An action taken apart: `put dirty dress in basket` -> put {1} in {2}, (dirty dress, basket)."""
+    """A parsed action: `put dirty dress in basket` has template put {1} in {2} and slots (dirty dress, basket)."""
 
     verb: str
     template: str
     slots: tuple[str, ...]
     heads: tuple[str, ...] = ()
-    """What distinguishes each argument: (dress, basket); `{1}` for one that is an id or free text."""
+    """Distinguishing part of each argument: (dress, basket); `{1}` for an id or free text."""
     parts: tuple[Part, ...] = ()
-    """Of a call, its arguments."""
+    """Arguments of a call; empty for other actions."""
 
 
 @lru_cache(maxsize=8192)
@@ -77,6 +77,7 @@ def parse_action(action: str) -> ParsedAction:
 
 
 def _parsed_command(action: str) -> ParsedAction:
+    """Parse a command of words, whose arguments are separated by prepositions."""
     words = _TOKEN.findall(action.lower())
     if not words:
         return ParsedAction("", "", ())
@@ -97,26 +98,26 @@ def _parsed_command(action: str) -> ParsedAction:
 
 
 def _is_preposition(word: str) -> bool:
-    """Return whether a word is a preposition, or several: `in/on`."""
+    """Return whether a word is a preposition, or several of them, such as `in/on`."""
     return word in _PREPOSITIONS or ("/" in word and all(part in _PREPOSITIONS for part in word.split("/")))
 
 
 def _head(slot: str, number: int) -> str:
-    """Return the head of a command's argument; a text in quotes is a label or free text."""
+    """Return the head of a command's argument. A quoted argument is a label or free text."""
     quoted = len(slot) > 1 and slot[0] == slot[-1] and slot[0] in "\"'"
     head = identity(slot) if quoted else head_noun(slot)
     return f"{{{number}}}" if head is None else head
 
 
 def _parsed_object(action: str) -> ParsedAction | None:
-    """Return a call told as JSON, `{"name": "search", "args": {...}}`."""
+    """Parse a call in JSON, such as `{"name": "search", "args": {...}}`, or return None."""
     try:
-        given = json.loads(action)
-        arguments: object = next((given[key] for key in ("args", "arguments") if key in given), {})
+        call = json.loads(action)
+        arguments: object = next((call[key] for key in ("args", "arguments") if key in call), {})
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, TypeError, RecursionError):
         return None
-    name = given.get("name")
+    name = call.get("name")
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     parts = [part for key, value in arguments.items() for part in _of_value(str(key), value, name, 0)]
@@ -124,19 +125,19 @@ def _parsed_object(action: str) -> ParsedAction | None:
 
 
 def _parts(tool: str, inside: str) -> tuple[Part, ...]:
-    """Return the arguments of a call, objects within them by dotted names."""
-    found: list[Part] = []
+    """Return the arguments of a call; nested objects get dotted names."""
+    parts: list[Part] = []
     for text in _split(inside):
-        named = _NAME.match(text)
-        name, value = (named[1], text[named.end() :]) if named else ("", text)
-        found += _of_text(name, value.strip(), tool)
-    return tuple(found[:MAX_ARGUMENTS])
+        match = _NAME.match(text)
+        name, value = (match[1], text[match.end() :]) if match else ("", text)
+        parts += _of_text(name, value.strip(), tool)
+    return tuple(parts[:MAX_ARGUMENTS])
 
 
 def _split(inside: str) -> Iterator[str]:
-    """Yield what stands between the commas of a call that are in no quotes and no brackets."""
+    """Yield the arguments of a call, split at commas outside of quotes and brackets."""
     depth, quote, start, at = 0, "", 0, 0
-    begins = True  # a quote opens a text only where a value begins: the apostrophe of `don't` does not
+    begins = True  # a quote only opens a string where a value begins, unlike the apostrophe of `don't`
     while at < len(inside):
         char = inside[at]
         if quote:
@@ -161,6 +162,7 @@ def _split(inside: str) -> Iterator[str]:
 
 
 def _of_text(name: str, value: str, tool: str) -> list[Part]:
+    """Return the arguments in the text of a value, which may be a JSON object or list."""
     if value[:1] in ("{", "[") and not HOLE.fullmatch(value):
         try:
             return list(_of_value(name, json.loads(value), tool, 0))
@@ -170,6 +172,7 @@ def _of_text(name: str, value: str, tool: str) -> list[Part]:
 
 
 def _unquoted(value: str) -> str:
+    """Return a value without its quotes."""
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         if value[0] == '"':
             try:
@@ -181,24 +184,26 @@ def _unquoted(value: str) -> str:
 
 
 def _of_value(name: str, value: object, tool: str, depth: int) -> Iterator[Part]:
+    """Yield the arguments in a JSON value; nested objects get dotted names."""
     if isinstance(value, dict) and value and depth < MAX_DEPTH:
-        for key, one in value.items():
-            yield from _of_value(f"{name}.{key}" if name else str(key), one, tool, depth + 1)
+        for key, member in value.items():
+            yield from _of_value(f"{name}.{key}" if name else str(key), member, tool, depth + 1)
         return
     if isinstance(value, str):
         yield _part(name, value, tool)
     elif isinstance(value, list):
-        yield _part(name, " ".join(_plain(one) for one in value), tool)
+        yield _part(name, " ".join(_plain(element) for element in value), tool)
     else:
         yield _part(name, _plain(value), tool)
 
 
 def _plain(value: object) -> str:
+    """Return a JSON value as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _part(name: str, value: str, tool: str) -> Part:
-    """Return one argument; of a command or a statement of SQL the frame is part of the template."""
+    """Return one argument. For a shell command or SQL statement, the frame becomes part of the template."""
     text = " ".join(value.split()) if "\n" not in value else value.strip()
     if HOLE.fullmatch(text):
         return Part(name, text, "{}", (text,), (text,))
@@ -208,28 +213,29 @@ def _part(name: str, value: str, tool: str) -> Part:
         return Part(name, text.lower(), found.text.lower(), slots, tuple(map(_operand, slots)))
     slot = text.lower()
     head = identity(slot, name)
-    ambiguous = not name and head is not None and "=" in head  # in a pattern it would be an argument's name
+    ambiguous = not name and head is not None and "=" in head  # a pattern would read it as a named argument
     return Part(name, slot, "{}", (slot,), (None if ambiguous else head,))
 
 
 def _operand(text: str) -> str | None:
-    """Return what distinguishes an operand of a command; a text in quotes does not."""
+    """Return the distinguishing part of a command's operand, or None if it has several words."""
     return identity(text) if " " not in text else None
 
 
 def _is_line(text: str) -> bool:
-    """Return whether a text under any name is a line of a shell: such a program, and a flag or a joint."""
+    """Return whether a text is a shell command: a known program with a flag or a pipe."""
     return looks_like_shell(text) and bool(re.search(r"\s--?\w|\s(?:&&|\|)\s", text))
 
 
 def _assembled(verb: str, opening: str, joint: str, closing: str, parts: tuple[Part, ...]) -> ParsedAction:
+    """Return the parsed action of a verb and its arguments."""
     frames, slots, heads = _numbered(parts)
     shown = [f"{part.name}={text}" if part.name else text for part, text in zip(parts, frames, strict=True)]
     return ParsedAction(verb, f"{verb}{opening}{joint.join(shown)}{closing}", slots, heads, parts)
 
 
 def _numbered(parts: Sequence[Part]) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
-    """Return the frames with their holes numbered through, and all slots with their heads."""
+    """Return the frames with numbered placeholders, and all slots with their heads."""
     frames, slots, heads = [], [], []
     for part in parts:
         pieces = part.frame.split("{}")
@@ -243,16 +249,16 @@ def _numbered(parts: Sequence[Part]) -> tuple[list[str], tuple[str, ...], tuple[
 
 
 def fill(template: str, arguments: Sequence[str]) -> str:
-    """Return a template with its holes filled; braces that are no hole of it stay."""
+    """Return a template with its placeholders filled. Other braces stay."""
     numbered = {f"{{{number}}}": argument for number, argument in enumerate(arguments, 1)}
     return HOLE.sub(lambda hole: numbered.get(hole[0], hole[0]), template)
 
 
 @lru_cache(maxsize=8192)
 def pattern_of(action: str, *, keep_first: bool = False) -> str:
-    """Return the action with each argument cut to what distinguishes it: `put dress in basket`.
+    """Return the action with each argument reduced to its distinguishing words: `put dress in basket`.
 
-    With `keep_first` the first argument stays open: `put {1} in basket`.
+    With `keep_first`, the first argument stays a placeholder: `put {1} in basket`.
     """
     parsed = parse_action(action)
     heads = ("{1}", *parsed.heads[1:]) if keep_first and parsed.heads else parsed.heads
@@ -261,6 +267,7 @@ def pattern_of(action: str, *, keep_first: bool = False) -> str:
 
 @lru_cache(maxsize=65536)
 def _bound(pattern: str, action: str) -> tuple[tuple[str, str], ...] | None:
+    """Return the values of a pattern's placeholders in an action, or None if it does not match."""
     wanted, tried = parse_action(pattern), parse_action(action)
     if wanted.verb != tried.verb:
         return None
@@ -272,17 +279,17 @@ def _bound(pattern: str, action: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def bind(pattern: str, action: str) -> dict[str, str] | None:
-    """Return what an action puts into the holes of a pattern, {"{1}": "red apple"}; None when it is not of it.
+    """Return the values of a pattern's placeholders in an action, {"{1}": "red apple"}, or None if it does not match.
 
-    A word in an argument's place stands for its kind: `cook {1} in stove` covers `cook carrot in old stove`.
-    One with a number stands for itself, as an id and a free text do.
+    A word in an argument's place matches its kind: `cook {1} in stove` matches `cook carrot in old stove`. A word
+    with a number, an id and free text match only themselves.
     """
     found = () if pattern == action else _bound(pattern, action)
     return None if found is None else dict(found)
 
 
 def is_of(pattern: str, action: str) -> bool:
-    """Return whether an action is of a pattern; see `bind`."""
+    """Return whether an action matches a pattern; see `bind`."""
     return pattern == action or _bound(pattern, action) is not None
 
 
@@ -290,41 +297,43 @@ Bound = tuple[tuple[str, str], ...]
 
 
 def _bound_parts(wanted: tuple[Part, ...], tried: tuple[Part, ...]) -> Bound | None:
+    """Match the arguments of two calls, by name or position."""
     if len(wanted) != len(tried):
         return None
     by_name = {part.name: part for part in tried if part.name}
-    found: list[tuple[str, str]] = []
+    bound: list[tuple[str, str]] = []
     for at, part in enumerate(wanted):
         other = by_name.get(part.name) if part.name else tried[at]
         if other is None or bool(other.name) != bool(part.name):
             return None
         if HOLE.fullmatch(part.value):
-            found.append((part.value, other.value))
+            bound.append((part.value, other.value))
             continue
         if part.frame != other.frame:
             return None
         slots = _bound_slots(part.slots, part.heads, other.slots, other.heads)
         if slots is None:
             return None
-        found += slots
-    return tuple(found)
+        bound += slots
+    return tuple(bound)
 
 
 Heads = Sequence[str | None]
 
 
-def _bound_slots(wanted: Sequence[str], heads: Heads, tried: Sequence[str], others: Heads) -> Bound | None:
-    found: list[tuple[str, str]] = []
-    for slot, head, other, other_head in zip(wanted, heads, tried, others, strict=True):
+def _bound_slots(wanted: Sequence[str], heads: Heads, tried: Sequence[str], tried_heads: Heads) -> Bound | None:
+    """Match slots one by one."""
+    bound: list[tuple[str, str]] = []
+    for slot, head, other, other_head in zip(wanted, heads, tried, tried_heads, strict=True):
         if HOLE.fullmatch(slot):
-            found.append((slot, other))
+            bound.append((slot, other))
         elif slot != other and not _is_kind(slot, head, other, other_head):
             return None
-    return tuple(found)
+    return tuple(bound)
 
 
 def _is_kind(slot: str, head: str | None, other: str, other_head: str | None) -> bool:
-    """Return whether an argument is of the kind that a pattern names; a number in the pattern must be the same."""
+    """Return whether an argument is of the kind that a pattern names. Numbers in the pattern must be equal."""
     if head is None or head != other_head or HOLE.fullmatch(head):
         return False
     named = numbers(slot)

@@ -1,7 +1,7 @@
-"""Commands in the argument of a tool: what of `git push origin main --force` distinguishes it from others.
+"""Frames of shell commands and SQL statements in the arguments of tools.
 
-`frame` keeps the program, its subcommand and its flags, and leaves its operands open:
-`git push --force {} {}`. Of SQL it keeps the statement and the table.
+`frame` keeps the program, its subcommand and its flags, and replaces the operands: `git push --force {} {}`. For SQL it
+keeps the statement and the table.
 """
 
 import re
@@ -12,9 +12,9 @@ from functools import lru_cache
 from .phrases import words_of
 
 MAX_PARTS = 6
-"""Commands of a pipeline that are told apart; what follows is left out."""
+"""Maximum number of commands of a pipeline. Further ones are dropped."""
 MAX_OPERANDS = 3
-"""Operands of one command; more are taken as one."""
+"""Maximum number of operands of one command. If there are more, they are joined into one."""
 
 _NAMES = re.compile(r"(?:.*[._])?(?:command|commands|cmd|shell|script|bash|cmdline|command_line|shell_command)", re.I)
 _TOOLS = re.compile(r"(?:.*[._])?(?:bash|shell|sh|terminal|run_command|execute_command|run_shell|run_bash|exec)", re.I)
@@ -31,7 +31,7 @@ _ENGLISH = words_of(
     make go cat touch head tail find echo node
     """
 )
-"""Programs that are words of commands in games as well: `touch orange`."""
+"""Programs whose names are also commands in games: `touch orange`."""
 _FILES = words_of(
     """
     rm ls cd pwd mkdir rmdir cp mv cat touch head tail find echo printf grep egrep rg sed awk chmod chown chgrp
@@ -40,7 +40,7 @@ _FILES = words_of(
     tree ps read set pytest mypy ruff gcc javac rustc
     """
 )
-"""Programs whose operands are things, not subcommands."""
+"""Programs whose operands are objects, not subcommands."""
 _TWO = words_of(
     """
     npm yarn pnpm docker kubectl aws gcloud az gh poetry uv pip conda helm
@@ -51,7 +51,7 @@ _LEADS = words_of(
     run compose exec get describe delete create apply logs s3 ec2 compute pr issue repo
     """
 )
-"""Subcommands of those programs that a second word belongs to: `npm run build`, `docker compose up`."""
+"""Subcommands of these programs that take a second word: `npm run build`, `docker compose up`."""
 _WRAPPERS = words_of(
     """
     sudo env time nohup nice xargs npx exec command timeout
@@ -60,13 +60,13 @@ _WRAPPERS = words_of(
 _QUIET = re.compile(
     r"-v+|-q|-j\d*|--(?:verbose|quiet|silent|colou?r|no-colou?r|progress|no-progress|jobs)(?:=.*)?|-n?\d+"
 )
-"""Flags that change what is shown or how fast it goes, not what is done."""
+"""Flags that only affect the output or the speed."""
 _SUBCOMMAND = re.compile(r"[a-z][a-z:_-]*[a-z]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _JOINT = re.compile(r"(&&|\|\||[;|&\n])")
 _SHELL = re.compile(r"\s(?:--?[A-Za-z][\w-]*(?:=|\s|\Z)|&&\s|\|\|?\s|2?>>?\s?[\w./&])")
 _UNSAFE = re.compile(r"[,(){}\"'`\[\]]+")
-"""What would break the form of a pattern, which is an action itself."""
+"""Characters that have a meaning in patterns, which are parsed like actions."""
 
 _SQL = re.compile(
     r"\s*(?:(select)\b.*?\bfrom\b|(insert)\s+(?:or\s+\w+\s+)?into\b|(replace)\s+into\b|(delete)\s+from\b|(update)\b(?=.*\bset\b|.*\{\d)"
@@ -79,19 +79,19 @@ _SQL_NAMES = re.compile(r"(?:.*[._])?(?:sql|query|queries|statement|stmt|command
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A command taken apart: `rm -rf {}` and (build,)."""
+    """A parsed command: the text `rm -rf {}` and the operands (build,)."""
 
     text: str
     operands: tuple[str, ...]
 
 
 def is_shell_name(argument: str, tool: str) -> bool:
-    """Return whether an argument of this name, or the only one of this tool, holds a shell command."""
+    """Return whether an argument with this name, or the only argument of this tool, is a shell command."""
     return bool(_NAMES.fullmatch(argument) or (not argument and _TOOLS.fullmatch(tool)))
 
 
 def looks_like_shell(action: str) -> bool:
-    """Return whether an action is a command of a shell by what it says: a program that is no word of games, flags."""
+    """Return whether an action is a shell command: a program that is not an English word, or one with flags."""
     program, _, rest = action.strip().partition(" ")
     if program.startswith(("./", "/")) or (program in _PROGRAMS and program not in _ENGLISH):
         return True
@@ -100,16 +100,17 @@ def looks_like_shell(action: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def frame(command: str) -> Frame:
-    """Return the frame of a shell command or a statement of SQL, with `{}` for each operand."""
+    """Return the frame of a shell command or SQL statement, with `{}` for each operand."""
     return _sql(command) or _shell(command)
 
 
 def is_sql(text: str, argument: str) -> bool:
-    """Return whether a text in an argument of this name is a statement of SQL; a message is none."""
+    """Return whether a text in an argument with this name is a SQL statement and not a message."""
     return bool(_SQL_NAMES.fullmatch(argument)) and _sql(text) is not None
 
 
 def _sql(text: str) -> Frame | None:
+    """Return the frame of a SQL statement, or None if the text is not one."""
     found = _SQL.match(text)
     if found is None:
         return None
@@ -122,24 +123,25 @@ def _sql(text: str) -> Frame | None:
 
 
 def _shell(command: str) -> Frame:
+    """Return the frame of a shell command line."""
     shown: list[str] = []
     operands: list[str] = []
     pieces = _pieces(command)
     for words, joint in pieces[:MAX_PARTS]:
-        text, found = _one(words)
+        text, names = _frame_of(words)
         shown += [text, joint] if joint else [text]
-        operands += found
+        operands += names
     text = " ".join(part for part in shown if part)
-    return Frame(text.replace(" | ", " |"), tuple(operands))  # " | " divides the parts of a key
+    return Frame(text.replace(" | ", " |"), tuple(operands))  # " | " separates the parts of a key
 
 
 def _pieces(command: str) -> list[tuple[list[str], str]]:
-    """Return the commands of a line as words, each with what joins it to the next."""
+    """Return the commands of a line as words, each with the operator that joins it to the next."""
     try:
         lexer = shlex.shlex(command.replace("\n", " ; "), posix=True, punctuation_chars="|&;")
         lexer.whitespace_split, lexer.commenters = True, ""
         tokens = list(lexer)
-    except ValueError:  # a quote that is not closed
+    except ValueError:  # unclosed quote
         tokens = [part for piece in _JOINT.split(command) for part in piece.split()]
     pieces: list[tuple[list[str], str]] = [([], "")]
     for token in tokens:
@@ -151,8 +153,8 @@ def _pieces(command: str) -> list[tuple[list[str], str]]:
     return [piece for piece in pieces if piece[0]]
 
 
-def _one(words: list[str]) -> tuple[str, list[str]]:
-    """Return program, subcommands and flags, with `{}` for each operand; and the operands."""
+def _frame_of(words: list[str]) -> tuple[str, list[str]]:
+    """Return program, subcommands and flags with `{}` for each operand, and the operands."""
     at = 0
     kept: list[str] = []
     while at < len(words) - 1 and (_ASSIGNMENT.fullmatch(words[at]) or words[at] in _WRAPPERS):
@@ -175,7 +177,7 @@ def _one(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _subcommands(program: str, rest: list[str], kept: list[str]) -> list[str]:
-    """Move the words that name what the program does from the rest to what is kept; returns the others."""
+    """Append the subcommands in `rest` to `kept`, and return the remaining words."""
     left = list(rest)
     wanted = 1
     for word in rest:
@@ -194,13 +196,15 @@ def _subcommands(program: str, rest: list[str], kept: list[str]) -> list[str]:
 
 
 def _is_flag(word: str) -> bool:
+    """Return whether a word is a flag."""
     return word.startswith("-") and len(word) > 1
 
 
 def _flag(word: str) -> str:
-    """Return a flag without its value; nothing for one that only changes what is shown."""
+    """Return a flag without its value, or an empty string if it only affects the output."""
     return "" if _QUIET.fullmatch(word) else _safe(word.partition("=")[0])
 
 
 def _safe(word: str) -> str:
+    """Return a word without the characters that have a meaning in patterns."""
     return _UNSAFE.sub("", word)

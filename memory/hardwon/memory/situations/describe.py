@@ -1,8 +1,10 @@
-"""The library's keys and conditions in words a person reads.
+"""Descriptions of keys and conditions for people.
 
-`put map in box | tried 1 to new | 1:T,inventory 2:T | inventory T | 1: ; 2: empty | 1: reads; 2: -`
-is filed under: `put map in box`; tried once here, which led to a state visited once; map is named by
-the task and in the inventory; and so on. The forms of keys are those of `hardwon.memory.situations.keys`.
+`put map in box | tried 1 to new | 1:T,inventory 2:T | inventory T | 1: ; 2: empty | 1: reads; 2: -` is described by:
+`put map in box`; tried once here, which led to a state visited once; map is named by the task and in the inventory; and
+so on. `hardwon.memory.situations.keys` defines the forms of keys.
+
+The ids of items from rules are computed from these descriptions, so changing one creates its items again.
 """
 
 import json
@@ -30,16 +32,21 @@ _MARKS = {
 _TASK_WORD = "a word of the task"
 PARTS = {
     1: (),
-    2: ("counts",),  # or a word told of an argument: `1 grill`
+    2: ("counts",),  # or a word about an argument in the notes: `1 grill`
     3: ("flags", "told"),
     4: ("counts", "flags", "listed"),
     6: ("counts", "flags", "listed", "shown", "told"),
 }
-"""What follows the pattern in a key with so many parts."""
+"""Kinds of the parts after the pattern, by the number of parts of a key."""
 
 
 def key_words(key: str, action: str = "") -> list[str]:
-    """What a key says, a phrase each, the action first; `action` gives its arguments their names."""
+    """Return a description of a key as phrases, the action first.
+
+    Args:
+        key: Key of a step or of a guardrail.
+        action: Action whose arguments replace the placeholders.
+    """
     if key == "*":
         return ["any action"]
     if key == ANY_SAID:
@@ -50,14 +57,14 @@ def key_words(key: str, action: str = "") -> list[str]:
         return [f"`{pattern}`", condition_words({operator: operand}, pattern)]
     pattern, *parts = key.split(" | ")
     names = parse_action(action or pattern).slots
-    said = [f"`{pattern}`"]
+    phrases = [f"`{pattern}`"]
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
-        said += _SAYERS[kind](part, names)
-    return said
+        phrases += _DESCRIBERS[kind](part, names)
+    return phrases
 
 
 def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> str:
-    """A guardrail's condition as a clause that follows "when"."""
+    """Return a guardrail's condition as a clause that follows "when"."""
     if not condition:
         return "always"
     operator, operand = next(iter(condition.items()))
@@ -69,12 +76,12 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
         case "not":
             return f"not ({condition_words(operand, pattern)})"
         case "around":
-            return "; ".join(_shown(operand, names)) or "wherever it is"
+            return "; ".join(_describe_around(operand, names)) or "wherever it is"
         case "told":
-            return "; ".join(_told(operand, names)) or "whatever was told"
+            return "; ".join(_describe_notes(operand, names)) or "whatever was told"
         case "mark":
             number, _, mark = operand.partition(" ")
-            return f"{_name(number, names)} is {_mark(mark)}"
+            return f"{_name(number, names)} is {_describe_mark(mark)}"
         case "again":
             return "it has just failed and nothing was done since"
         case "text":
@@ -86,76 +93,91 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
     return json.dumps(condition, ensure_ascii=False)
 
 
-def _counts(part: str, names: Sequence[str]) -> list[str]:
-    known = _COUNTS.fullmatch(part)
-    if known is None:
-        return _told(part, names)
-    follows = _FOLLOWS.get(known[2])
-    return [f"{_TRIES.get(known[1], part)}, {follows}" if follows else _TRIES.get(known[1], part)]
+def _describe_counts(part: str, names: Sequence[str]) -> list[str]:
+    """Describe the tries in this state, or a word of the notes in a key with two parts."""
+    match = _COUNTS.fullmatch(part)
+    if match is None:
+        return _describe_notes(part, names)
+    follows = _FOLLOWS.get(match[2])
+    return [f"{_TRIES.get(match[1], part)}, {follows}" if follows else _TRIES.get(match[1], part)]
 
 
-def _flags(part: str, names: Sequence[str]) -> list[str]:
-    said = []
+def _describe_flags(part: str, names: Sequence[str]) -> list[str]:
+    """Describe the flags of the arguments."""
+    phrases = []
     for flag in part.split():
         number, _, marks = flag.partition(":")
         if marks:
-            said.append(f"{_name(number, names)} is {_and([_mark(mark) for mark in marks.split(',')])}")
+            phrases.append(f"{_name(number, names)} is {_join([_describe_mark(mark) for mark in marks.split(',')])}")
         elif flag == SAID:
-            said.append("the text names this very action")
-    return said
+            phrases.append("the text names this very action")
+    return phrases
 
 
-def _mark(mark: str) -> str:
+def _describe_mark(mark: str) -> str:
+    """Describe one flag."""
     return _MARKS.get(mark, f"in the {mark}")
 
 
-def _listed(part: str, names: Sequence[str]) -> list[str]:
-    said = []
+def _describe_lists(part: str, names: Sequence[str]) -> list[str]:
+    """Describe the lists of the facts."""
+    phrases = []
     for listing in filter(None, part.split("; ")):
         name, _, rest = listing.partition(" ")
         overlap, _, value = rest.partition(" ")
         what = "nothing of the task" if overlap == "-" else "a thing of the task"
-        said.append(f"{name}: {what}{', ' + value if value else ''}")
-    return said
+        phrases.append(f"{name}: {what}{', ' + value if value else ''}")
+    return phrases
 
 
-def _shown(part: str, names: Sequence[str]) -> list[str]:
-    """What stands near each argument; a scalar fact says itself."""
-    said = []
+def _describe_around(part: str, names: Sequence[str]) -> list[str]:
+    """Describe the words around each argument; a scalar fact stays as it is."""
+    phrases = []
     for clause in part.split("; "):
-        near = _NUMBERED.fullmatch(clause)
-        if near is None:
-            said += [clause] if clause else []
-        elif near[2] == "-":
-            said.append(f"{_name(near[1], names)} is not shown")
-        elif near[2]:
-            said.append(f"near {_name(near[1], names)}: {_context(near[2])}")
-    return said
+        match = _NUMBERED.fullmatch(clause)
+        if match is None:
+            phrases += [clause] if clause else []
+        elif match[2] == "-":
+            phrases.append(f"{_name(match[1], names)} is not shown")
+        elif match[2]:
+            phrases.append(f"near {_name(match[1], names)}: {_describe_words(match[2])}")
+    return phrases
 
 
-def _told(part: str, names: Sequence[str]) -> list[str]:
+def _describe_notes(part: str, names: Sequence[str]) -> list[str]:
+    """Describe the words about each argument in the notes."""
     if part == "nothing told":
         return ["nothing was told"]
     if word := _WORD_OF.fullmatch(part):
         return [f"told of {_name(word[1], names)}: {word[2]}"]
-    told = [known for known in map(_NUMBERED.fullmatch, part.split("; ")) if known is not None]
-    if told and all(known[2] == "-" for known in told):
-        return [f"nothing was told of {_and([_name(known[1], names) for known in told])}"]
-    return [f"told of {_name(known[1], names)}: {_context(known[2])}" for known in told if known[2] not in ("", "-")]
+    notes = [match for match in map(_NUMBERED.fullmatch, part.split("; ")) if match is not None]
+    if notes and all(match[2] == "-" for match in notes):
+        return [f"nothing was told of {_join([_name(match[1], names) for match in notes])}"]
+    return [
+        f"told of {_name(match[1], names)}: {_describe_words(match[2])}" for match in notes if match[2] not in ("", "-")
+    ]
 
 
-def _context(words: str) -> str:
+def _describe_words(words: str) -> str:
+    """Return the words of a context, separated by commas."""
     return ", ".join(_TASK_WORD if word == "[T]" else word for word in words.split())
 
 
 def _name(number: str, names: Sequence[str]) -> str:
-    """The argument with this number: its own words, else its place in the pattern."""
+    """Return the words of the argument with this number, or its placeholder."""
     at = int(number) - 1
     return names[at] if 0 <= at < len(names) else f"{{{number}}}"
 
 
-def _and(parts: Sequence[str]) -> str:
+def _join(parts: Sequence[str]) -> str:
+    """Return the parts joined by commas and a final "and"."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
-_SAYERS = {"counts": _counts, "flags": _flags, "listed": _listed, "shown": _shown, "told": _told}
+_DESCRIBERS = {
+    "counts": _describe_counts,
+    "flags": _describe_flags,
+    "listed": _describe_lists,
+    "shown": _describe_around,
+    "told": _describe_notes,
+}

@@ -1,12 +1,12 @@
-"""Evidence: what each step of an episode says of its call, seen with the steps that follow it.
+"""Evidence of each step about its call, in view of the steps that follow it.
 
-A failure speaks against its call, but for two kinds. An outage says nothing. A call that works later
-in the same episode was worth making the first time: tests are run before there is anything to pass
-them. Only its repetition, with nothing done in between, was of no use.
+A failure counts against its call, with two exceptions. An outage does not count. A call that works later in the same
+episode was worth making the first time, such as running tests before the code exists; only repeating it with nothing
+done in between was useless.
 
-Repetitions are also counted by themselves, for each form of call: of most tools a call that failed fails
-again until something else is done, and a guardrail may say so for calls that were never made before. Of a
-tool that answers after some waiting this is not true, and its counts show it.
+Such repetitions are also counted separately, for each form of call. With most tools, a failed call fails again until
+something else is done, and a guardrail can state this for new calls, too. With a tool that succeeds after some
+waiting it is not true, and the counts show it.
 """
 
 from collections.abc import Sequence
@@ -19,27 +19,34 @@ from .keys import GUARD_MARK
 
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
 _NEVER_RAN = frozenset({Failure.BLOCKED, Failure.UNAVAILABLE, Failure.POLICY_ERROR})
-"""Failures that say nothing about whether the same call would fail again."""
+"""Failures that do not show whether the same call would fail again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one step says of its call."""
+    """Evidence of one step about its call."""
 
     bad: bool
-    """It speaks against the call."""
+    """Whether the step counts against the call."""
     lost: bool
-    """It lost the task."""
+    """Whether the step lost the task."""
     counts: bool
-    """Whether it says anything; an outage does not."""
+    """Whether the step counts at all; an outage does not."""
     episode: int
-    """A number that the steps of one episode share."""
+    """Number that the steps of one episode share."""
     again: bool | None = None
-    """Whether it repeated a failed call in vain, with nothing done in between; None when it repeated none."""
+    """Whether the step repeated a failed call without success and with nothing done in between; None if it repeated
+    no failed call."""
 
 
 def evidence_of(steps: Sequence[tuple[str, str]], episode: int) -> list[Evidence]:
-    """Return what every step of an episode says; `steps` are its actions and failures, in order."""
+    """Return the evidence of every step of an episode.
+
+    Args:
+        steps: (action, failure) of the steps, in order.
+        episode: Number that the steps of one episode share.
+    """
+    # backwards: does the call work later, and is it the next call that works (then it waited for the tool)?
     works: set[str] = set()
     later: list[bool] = []
     waited: list[bool] = []
@@ -52,17 +59,17 @@ def evidence_of(steps: Sequence[tuple[str, str]], episode: int) -> list[Evidence
             next_good = action
     later.reverse()
     waited.reverse()
-    found = []
+    evidence = []
     failed: set[str] = set()
-    """Calls that failed and after which nothing else was done."""
+    """Calls that failed, with no successful call since."""
     ran: set[str] = set()
-    """Those of them that ran and met no outage."""
+    """The failed calls that were executed and met no outage."""
     for (action, failure), recovers, waiting in zip(steps, later, waited, strict=True):
         good, lost = failure in _GOOD, failure == Failure.TASK_LOST
         counts = failure != Failure.UNAVAILABLE
         bad = counts and not good and (lost or not recovers or action in failed)
         again = not good and not waiting if action in ran and failure not in _NEVER_RAN else None
-        found.append(Evidence(bad, lost, counts, episode, again))
+        evidence.append(Evidence(bad, lost, counts, episode, again))
         if good:
             failed.clear()
             ran.clear()
@@ -70,16 +77,16 @@ def evidence_of(steps: Sequence[tuple[str, str]], episode: int) -> list[Evidence
             failed.add(action)
             if failure not in _NEVER_RAN:
                 ran.add(action)
-    return found
+    return evidence
 
 
 def call_key(pattern: str) -> str:
-    """Return the key under which all uses of a call are counted, whatever the situation."""
+    """Return the key under which all uses of a call are counted, in any situation."""
     return pattern if pattern == parse_action(pattern).template else f"{GUARD_MARK}{pattern}"
 
 
 def call_keys(action: str) -> list[str]:
-    """Return the keys that count this call as such: with its arguments, and with the first left open."""
+    """Return the keys that count this call: with its arguments, and with a placeholder for the first one."""
     patterns = (pattern_of(action, keep_first=True), pattern_of(action))
     return [key for key in map(call_key, dict.fromkeys(patterns)) if key.startswith(GUARD_MARK)]
 
@@ -90,4 +97,4 @@ def again_key(form: str) -> str:
 
 
 ANY_AGAIN = again_key("*")
-"""The key that counts the repetitions of failed calls of all forms."""
+"""Key that counts repetitions of failed calls of all forms."""

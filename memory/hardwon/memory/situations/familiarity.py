@@ -1,7 +1,7 @@
-"""Familiarity: how often one episode took an action in a state, and what kind of state it led to.
+"""Familiarity: the number of times an episode took an action in a state, and the kind of state that followed.
 
-The `counts` part of a step's keys says so. The runtime asks while an episode runs; the library works it out
-again from the steps of an episode whose keys it does not believe.
+It is the `counts` part of a step's keys. The runtime computes it during an episode; the library recomputes it from the
+steps of episodes whose keys it does not trust.
 """
 
 import re
@@ -17,7 +17,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 
 @dataclass(slots=True)
 class Familiarity:
-    """Tries, visits and transitions of one episode: a fold over its steps."""
+    """Tries, visits and transitions of one episode, updated step by step."""
 
     _tries: Counter[tuple[str, str]] = field(default_factory=Counter)
     _tries_at: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -28,11 +28,11 @@ class Familiarity:
     _leads_to: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def begin(self, state: State) -> None:
-        """Note the state in which the episode starts."""
+        """Add the state in which the episode starts."""
         self._visits[place(state)] += 1
 
     def add(self, step: Step) -> None:
-        """Note that one more step was taken."""
+        """Add one step."""
         before, after = place(step.pre), place(step.post)
         self._tries[before, step.action] += 1
         self._tries_at[location(step.pre), step.action] += 1
@@ -45,30 +45,31 @@ class Familiarity:
         self._leads_to[before, step.action] = after
 
     def tries(self, state: State, action: str) -> int:
-        """Return how often the action was taken in exactly this state."""
+        """Return the number of times the action was taken in exactly this state."""
         return self._tries[place(state), action]
 
     def counts(self, state: State, action: str) -> str:
-        """Return how familiar the action and the state it leads to are, as part of a key."""
-        here = place(state)
-        follows = self._leads_to.get((here, action))
+        """Return the familiarity of an action and of the state it leads to, as a part of a key."""
+        current = place(state)
+        follows = self._leads_to.get((current, action))
         visits = self._visits[follows] if follows is not None else 0
-        known = "unknown" if follows is None else "new" if visits == 1 else "seen" if visits < 4 else "stale"
-        return f"tried {min(self._tries[here, action], 2)} to {known}{self._paid_before(action)}"
+        novelty = "unknown" if follows is None else "new" if visits == 1 else "seen" if visits < 4 else "stale"
+        # tries are capped at 2, so that keys of long episodes do not all differ
+        return f"tried {min(self._tries[current, action], 2)} to {novelty}{self._paid_before(action)}"
 
     def tries_at(self, state: State, action: str) -> int:
-        """Return how often the action was taken at this location, whatever else changed there meanwhile."""
+        """Return the number of times the action was taken at this location, in any state of it."""
         return self._tries_at[location(state), action]
 
     def tries_since_gain(self, state: State, action: str) -> int:
-        """Return how often the action was taken at this location since the last reward."""
+        """Return the number of times the action was taken at this location since the last reward."""
         return self._since_gain[location(state), action]
 
     def _paid_before(self, action: str) -> str:
-        """Return whether the action brought a reward in this episode already, or deals with a thing that did.
+        """Return " paid" if the action was rewarded in this episode, " settled" if its object was, and otherwise "".
 
-        Part of the key, so that the library learns from returns whether the environment pays twice, and what
-        undoing a paid step costs.
+        As part of the key, it lets the library learn whether the environment rewards an action twice, and the cost of
+        undoing a rewarded step.
         """
         if action in self._paid:
             return " paid"
@@ -77,12 +78,12 @@ class Familiarity:
 
 
 def place(state: State) -> str:
-    """Return the identity of a state within one episode: everything it shows, nothing it was told."""
+    """Return the identity of a state within one episode: observation and facts, without the notes."""
     return f"{state.observation}\n{sorted(state.facts.items())}" if state.facts else state.observation
 
 
 def location(state: State) -> str:
-    """Return where a state is, as far as it says: its location, or the first sentence of what it shows."""
+    """Return the location of a state, or the first sentence of its observation."""
     if state.location:
         return state.location
     return _SENTENCE.split(state.observation.strip(), maxsplit=1)[0] or place(state)

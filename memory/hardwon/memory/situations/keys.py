@@ -1,9 +1,9 @@
-"""A situation as experience is filed under: keys for one action in one state, general to special.
+"""Keys of a situation: the index entries of a step for one action in one state, from general to specific.
 
-A step's experience is filed under every key of the action taken, from `*` (any step) over the
-action's template to its exact words in this context. An estimate for an action never tried here
-backs off to the most special key that has evidence. Keys are words a person can read. Facts are
-used where the environment gives them, text otherwise; nothing here knows any one environment.
+A step is filed under every key of its action, from `*` (any step) over the action's template to its exact words in
+this context. The estimate of an action without past steps here backs off to the most specific key that has evidence.
+Keys are readable text. They are built from facts if the environment provides them, and from the text otherwise;
+nothing is specific to one environment.
 """
 
 import re
@@ -32,34 +32,35 @@ __all__ = [
 Words = tuple[str, ...]
 _SENTENCE = re.compile(r"[.!?]\s+|\n")
 WINDOW = 4
-"""Words to either side of an argument that count as its context."""
+"""Number of words on either side of an argument that belong to its context."""
 MAX_LISTED = 12
-"""Elements of a listing that are looked at where the text does not show it."""
+"""Maximum number of elements of a list that the text does not show."""
 CONTEXT_KEY = 4
-"""Which of an action's keys is its template in its context, arguments left open."""
+"""Index of the key that combines an action's template with its context."""
 KEYS_VERSION = 3
-"""Of the functions that make keys; add one when they change, and opened libraries are filed anew (`rekeying`)."""
+"""Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
-"""A mark in keys: the text names this very action."""
+"""Mark in keys for an action that the text names."""
 ANY_SAID = f"* {SAID}"
-"""The most general key of an action that the text names, in place of `*`."""
+"""Most general key of an action that the text names, instead of `*`."""
 GUARD_MARK = "! "
-"""Begins the keys under which failures are counted for guardrails."""
+"""Prefix of the keys under which failures are counted for guardrails."""
 
 
 class _EveryWord(frozenset[str]):
-    """A set that has every word."""
+    """A set that contains every word."""
 
     def __contains__(self, word: object) -> bool:
+        """Return True."""
         return True
 
 
 EVERY_WORD: frozenset[str] = _EveryWord()
-"""As structural words: no word is left out of a context."""
+"""Structural words that keep every word in a context."""
 
 
 class _Text:
-    """The sentences of a text as words, with an index from words to their places."""
+    """The sentences of a text as words, with an index from words to their positions."""
 
     def __init__(self, text: str) -> None:
         self.sentences = [parsed for parsed in (words(sentence) for sentence in _SENTENCE.split(text)) if parsed]
@@ -70,7 +71,7 @@ class _Text:
         self._found: dict[str, Places] = {}
 
     def find(self, slot: str) -> "Places":
-        """Return where an argument is named; by its head where the text nowhere has all of its words."""
+        """Return the places where an argument is named, or those of its head noun if not all of its words occur in a row."""
         found = self._found.get(slot)
         if found is None:
             found = self._places(words(slot))
@@ -80,19 +81,20 @@ class _Text:
         return found
 
     def has(self, phrase: Words) -> bool:
-        """Return whether the words stand somewhere in a row."""
+        """Return whether the words occur in a row."""
         return bool(self._places(phrase).starts)
 
     def _places(self, phrase: Words) -> "Places":
+        """Return the places where a phrase starts."""
         starts: dict[int, list[int]] = {}
-        for number, at in self._index.get(phrase[0], ()) if phrase else ():  # `..` has no word
+        for number, at in self._index.get(phrase[0], ()) if phrase else ():  # a phrase such as `..` has no words
             if self.sentences[number][at : at + len(phrase)] == phrase:
                 starts.setdefault(number, []).append(at)
         return Places(starts, len(phrase))
 
 
 class Places(NamedTuple):
-    """Where a phrase starts, by sentence, and how many words it has."""
+    """Start positions of a phrase by sentence, and its length in words."""
 
     starts: dict[int, list[int]]
     length: int
@@ -100,11 +102,12 @@ class Places(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _text(text: str) -> _Text:
+    """Return the cached index of a text."""
     return _Text(text)
 
 
 class Situation:
-    """One state, prepared so that many actions can be keyed in it cheaply; what none asks for is not read."""
+    """One state, prepared for computing the keys of many actions. Expensive parts are computed on first use."""
 
     def __init__(self, state: State, structural: frozenset[str] = frozenset()) -> None:
         self.state = state
@@ -112,71 +115,78 @@ class Situation:
         self._task = content_words(state.task)
         self._contexts: dict[str, tuple[str, str]] = {}
         self.failed: frozenset[str] = frozenset()
-        """Calls that failed in this run, with nothing that worked since."""
+        """Calls that failed in this run, with no successful action since."""
         self._lists = {
-            name: [one if isinstance(one, str) else str(one) for one in value]
+            name: [element if isinstance(element, str) else str(element) for element in value]
             for name, value in state.facts.items()
             if isinstance(value, list | tuple)
         }
 
     def after_failure(self, action: str) -> "Situation":
-        """Return this situation as one in which the action was made in vain, and nothing worked since."""
-        found = copy(self)
-        found.failed = frozenset({action})
-        return found
+        """Return the situation in which the action just failed and nothing has worked since."""
+        situation = copy(self)
+        situation.failed = frozenset({action})
+        return situation
 
     @cached_property
     def whole(self) -> "Situation":
-        """This situation with no word left out of its contexts: what holds whatever words are structural."""
-        found = copy(self)
-        found._structural, found._contexts = EVERY_WORD, {}
-        return found
+        """Return the situation with all words in its contexts, not only structural ones."""
+        situation = copy(self)
+        situation._structural, situation._contexts = EVERY_WORD, {}  # contexts are cached per set of structural words
+        return situation
 
     @cached_property
     def _shown(self) -> _Text:
+        """Return the index of the observation."""
         return _text(self.state.observation)
 
     @cached_property
     def _notes(self) -> _Text:
+        """Return the index of the notes."""
         return _text("\n".join(self.state.notes))
 
     @cached_property
     def _scalars(self) -> str:
-        told = [f"{name} {value}" for name, value in sorted(self.state.facts.items()) if name not in self._lists]
-        return "; ".join([*told, *self._untold()])
+        """Return the facts that are not lists, and the lists that the observation does not show."""
+        scalars = [f"{name} {value}" for name, value in sorted(self.state.facts.items()) if name not in self._lists]
+        return "; ".join([*scalars, *self._hidden_lists()])
 
     @cached_property
     def _listed(self) -> str:
+        """Return all lists of the facts, reduced to the words that the task names."""
         return "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
 
     def keys(self, action: str, counts: str = "") -> tuple[str, ...]:
-        """The keys of this action here, most general first.
+        """Return the keys of an action in this state, most general first.
 
-        `counts` says what this episode already tried: it comes from the runtime's working memory.
+        Args:
+            action: Action of the step.
+            counts: What this episode already tried, as the runtime's working memory describes it.
         """
         parsed = parse_action(action)
-        shown, told = self._context(action)
-        said = self.says(action)
-        flags = f"{self.flags(parsed)} {SAID}".lstrip() if said else self.flags(parsed)
+        around, notes = self._context(action)
+        is_named = self.says(action)
+        flags = f"{self.flags(parsed)} {SAID}".lstrip() if is_named else self.flags(parsed)
         facts = f"{counts} | {flags} | {self._listed}"
-        special = f"{facts} | {shown} | {told}"
+        special = f"{facts} | {around} | {notes}"
         form, half = parsed.template, pattern_of(action, keep_first=True)
-        keys = [ANY_SAID if said else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
-        keys += [f"{half} | {word}" for word in self.told_words(action)]
+        # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
+        keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
+        keys += [f"{half} | {word}" for word in self.note_words(action)]
         if half != form:
-            keys.append(f"{half} | {flags} | {told}")
+            keys.append(f"{half} | {flags} | {notes}")
         if parsed.slots:
             keys.append(f"{pattern_of(action)} | {facts}")
         if half != form:
             keys.append(f"{half} | {special}")
         if parsed.slots:
             keys.append(f"{pattern_of(action)} | {special}")
-        return tuple(dict.fromkeys(keys))  # a pattern of open arguments is the form itself
+        return tuple(dict.fromkeys(keys))  # without distinguishing words, a pattern equals the form
 
     def flags(self, parsed: ParsedAction) -> str:
-        """For each argument: is it named by the task (T), listed by a fact, spoken of in the notes?
+        """Return flags for each argument: named by the task (T), in a list of the facts, mentioned in the notes.
 
-        Of the notes: `told` names it with this verb, `other` without it, `unnamed` not at all.
+        For the notes, the flag is `told` (mentioned with this verb), `other` (mentioned without it) or `unnamed`.
         """
         flags = []
         for number, slot in enumerate(parsed.slots, 1):
@@ -187,71 +197,74 @@ class Situation:
         return " ".join(flags)
 
     def says(self, action: str) -> bool:
-        """Return whether the text or the notes name this very action, all of its words in a row: `touch your nose`."""
+        """Return whether the text or the notes contain all words of the action in a row, such as `touch your nose`."""
         phrase = words(action)
         return len(phrase) > 1 and any(text.has(phrase) for text in (self._shown, self._notes))
 
     def _mark(self, verb: str, slot: str) -> str:
-        named = self._notes.find(slot).starts
-        if not named:
+        """Return the flag of an argument for the notes."""
+        sentences = self._notes.find(slot).starts
+        if not sentences:
             return "unnamed"
-        return "told" if any(verb in self._notes.sentences[number] for number in named) else "other"
+        return "told" if any(verb in self._notes.sentences[number] for number in sentences) else "other"
 
     def marks(self, action: str) -> tuple[str, ...]:
-        """How the notes speak of each argument: `1 told`, `2 unnamed`; nothing while there are none."""
+        """Return the flags of the arguments for the notes, such as `1 told`, `2 unnamed`; empty without notes."""
         if not self._notes.sentences:
             return ()
         parsed = parse_action(action)
         return tuple(f"{number} {self._mark(parsed.verb, slot)}" for number, slot in enumerate(parsed.slots, 1))
 
     def context(self, action: str) -> str:
-        """What holds around the arguments of an action: the condition of an automatic guardrail."""
+        """Return the words around the arguments of an action: the condition of an automatic guardrail."""
         return self._context(action)[0]
 
-    def told_words(self, action: str) -> tuple[str, ...]:
-        """The words told of each argument, one by one: `1 grill`, `1 slice`."""
+    def note_words(self, action: str) -> tuple[str, ...]:
+        """Return the words around each argument in the notes, one by one: `1 grill`, `1 slice`."""
         if not self._notes.sentences:
             return ()
-        told = self._context(action)[1].split("; ")
-        return tuple(f"{part[0]} {word}" for part in told for word in part[3:].split() if word != "-")
+        notes = self._context(action)[1].split("; ")
+        return tuple(f"{part[0]} {word}" for part in notes for word in part[3:].split() if word != "-")
 
     def _context(self, action: str) -> tuple[str, str]:
-        """What is shown around each argument (and the facts that only facts tell), and what was told of it."""
+        """Return the words around each argument in the observation, with hidden facts, and those in the notes."""
         if action not in self._contexts:
             parsed = parse_action(action)
             slots = parsed.slots
-            near = [f"{number}: {self._around(slot, slots, self._shown)}" for number, slot in enumerate(slots, 1)]
-            told = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
-            shown = "; ".join([*near, self._scalars] if self._scalars else near)
-            self._contexts[action] = (shown, "; ".join(told) if self._notes.sentences else "nothing told")
+            shown = [f"{number}: {self._around(slot, slots, self._shown)}" for number, slot in enumerate(slots, 1)]
+            notes = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
+            around = "; ".join([*shown, self._scalars] if self._scalars else shown)
+            self._contexts[action] = (around, "; ".join(notes) if self._notes.sentences else "nothing told")
         return self._contexts[action]
 
     def _around(self, slot: str, slots: Sequence[str], text: _Text) -> str:
-        """Structural words within `WINDOW` of an argument, in the sentences that name most of the arguments."""
+        """Return the structural words within `WINDOW` of an argument, in the sentences with most of the arguments."""
         places, length = text.find(slot)
         if not places:
             return "-"
-        others = [text.find(other).starts for other in slots if other != slot]
-        named = {number: sum(number in other for other in others) for number in places}
-        most = max(named.values())
-        near: set[str] = set()
+        rest = [text.find(other).starts for other in slots if other != slot]
+        counts = {number: sum(number in starts for starts in rest) for number in places}
+        most = max(counts.values())
+        window: set[str] = set()
         for number, starts in places.items():
-            if named[number] < most:
+            if counts[number] < most:
                 continue
             sentence = text.sentences[number]
             for at in starts:
                 after = at + length
-                near.update(sentence[max(0, at - WINDOW) : at])
-                near.update(sentence[after : after + WINDOW])
-        return " ".join(sorted({"[T]" if word in self._task else word for word in near if self._keeps(word)}))
+                window.update(sentence[max(0, at - WINDOW) : at])
+                window.update(sentence[after : after + WINDOW])
+        # words of the task become [T], so that keys agree between tasks that differ only in their objects
+        return " ".join(sorted({"[T]" if word in self._task else word for word in window if self._keeps(word)}))
 
     def _keeps(self, word: str) -> bool:
+        """Return whether a word belongs to a context: a word of the task, or a structural word."""
         return word in self._task or (word in self._structural and word not in FUNCTION_WORDS)
 
-    def _untold(self) -> Iterator[str]:
-        """Listings that the text does not show, `has stone wood`: what holds there is to be had from them alone.
+    def _hidden_lists(self) -> Iterator[str]:
+        """Yield the lists that the observation does not show, such as `has stone wood`.
 
-        Listings with values (`key: 2 ahead`) are views, not holdings, and change with every step.
+        Lists with values (`key: 2 ahead`) describe the view and change with every step, so they are skipped.
         """
         shown = vocabulary(self.state.observation) if self._lists else frozenset()
         for name in sorted(self._lists):
@@ -260,7 +273,7 @@ class Situation:
                 yield f"{name} {' '.join(sorted(elements))}"
 
     def _listed_fact(self, name: str, elements: Sequence[str]) -> str:
-        """A listing reduced to what the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
+        """Return a list reduced to the elements that the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
         best, shown = 0, ""
         for element in elements:
             thing, _, value = element.partition(":")
@@ -271,27 +284,27 @@ class Situation:
 
 
 def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
-    """The keys under which failures of this action here are counted.
+    """Return the keys under which failures of an action in a situation are counted.
 
-    Patterns from wide (`cook {1} in {2}`) over half (`cook {1} in stove`) to narrow (`cook carrot in
-    stove`), each under one condition: what is shown around the arguments, one word told of an
-    argument, or how the notes speak of it.
+    The patterns go from wide (`cook {1} in {2}`) over half (`cook {1} in stove`) to narrow (`cook carrot in stove`).
+    Each is combined with one condition: the words around the arguments, one word about an argument in the notes, or
+    the flag of an argument for the notes.
     """
     wide, half, narrow = parse_action(action).template, pattern_of(action, keep_first=True), pattern_of(action)
-    shown = f"around {situation.context(action)}"
-    told = [f"told {word}" for word in situation.told_words(action)]
-    told += [f"mark {mark}" for mark in situation.marks(action)]
-    found = [(wide, shown), (narrow, shown), *((pattern, one) for one in told for pattern in (wide, half))]
-    return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in found))
+    around = f"around {situation.context(action)}"
+    notes = [f"told {word}" for word in situation.note_words(action)]
+    notes += [f"mark {mark}" for mark in situation.marks(action)]
+    pairs = [(wide, around), (narrow, around), *((pattern, note) for note in notes for pattern in (wide, half))]
+    return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in pairs))
 
 
 def _listed_in(slot: str, elements: Sequence[str]) -> bool:
-    """Return whether an element has the words of an argument, in a row: `key 1` is not in `key 12`."""
+    """Return whether an element contains the words of an argument in a row: `key 1` is not in `key 12`."""
     wanted = f" {' '.join(words(slot))} "
     return any(wanted in f" {' '.join(words(str(element)))} " for element in elements)
 
 
 def fact_words(facts: Iterable[Fact]) -> frozenset[str]:
-    """The words in the values of facts."""
+    """Return the words in the values of facts."""
     listed = (value if isinstance(value, list | tuple) else (value,) for value in facts)
     return frozenset(word for value in listed for part in value for word in words(str(part)))

@@ -1,8 +1,8 @@
 """Words of a text, and what a phrase names: the head noun of `old stove`, the identity of `user_id=mia_li_3668`.
 
-Two phrases with one head are of one kind: `drawer 1` and `drawer 7`. Where a rule cannot tell whether a
-word distinguishes things, it keeps the word: keys back off to more general ones, but two things under
-one key cannot be told apart again.
+Two phrases with the same head are of one kind, such as `drawer 1` and `drawer 7`. If a rule cannot decide whether a
+word distinguishes things, it keeps the word. Keys back off to more general ones, but two things under one key cannot
+be separated again.
 """
 
 import re
@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the words of a list written with blanks between them."""
+    """Return the words of a text that separates them by spaces."""
     return frozenset(text.split())
 
 
@@ -34,9 +34,9 @@ _NUMBER_WORDS = words_of(
     """
 )
 MAX_LABEL = 4
-"""Words of the longest argument of a call that counts as a label; a longer one is free text."""
+"""Maximum number of words of an argument that is a label. A longer one is free text."""
 KEPT_DIGITS = 3
-"""Digits of the longest number in a call that counts as a choice; a longer one is an id or an amount."""
+"""Maximum number of digits of a number that is a choice. A longer one is an id or an amount."""
 
 HOLE = re.compile(r"\{\d+\}")
 _QUOTES = "\"'`“”‘’«»„"
@@ -45,10 +45,10 @@ _NUMERIC = re.compile(r"[#№]?v?\d+(?:[.,:/x-]\d+)*[a-z.%]?")
 _NUMBERED = re.compile(r"([^\W\d_](?:[\w'-]*[^\W\d_])?)(?:[_#-]\d+|(?<=[^\W\d_]{4})\d{1,3})")
 _ASIDE = re.compile(r"(?<=\S)\s+[(\[<][^()\[\]<>]*[)\]>]\s*\Z")
 _UNSAFE = re.compile(r"[,(){}\[\]\"]+")
-"""What would break the form of a pattern, which is an action itself."""
+"""Characters that have a meaning in patterns, which are parsed like actions."""
 _REDACTED = re.compile(r"\[redacted:\w+\]")
 _WHOLE = re.compile(r"[./\\@:]")
-"""What stands within paths, addresses, versions and file names, which stay whole."""
+"""Characters in paths, addresses, versions and file names, which stay whole."""
 
 _FREE_TEXT = re.compile(
     r"(?:.*[._])?(?:query|queries|q|text|message|msg|body|content|contents|prompt|question|description|comment|notes?"
@@ -72,7 +72,7 @@ _PATH = re.compile(r"[^\s]*[/\\][^\s]*|[\w-]+\.[a-z]\w{0,4}")
 
 @cache
 def _any_script() -> re.Pattern[str]:
-    """Words of any script: letters and digits, with the marks that some scripts write after them."""
+    """Return the pattern of words in any script: letters and digits, each with its combining marks."""
     marks = "".join(re.escape(chr(code)) for code in range(0x300, 0xFFFF) if unicodedata.category(chr(code))[0] == "M")
     letter = rf"[^\W_][{marks}]*"
     return re.compile(rf"(?:{letter})+(?:['-]+(?:{letter})+)*")
@@ -80,7 +80,7 @@ def _any_script() -> re.Pattern[str]:
 
 @lru_cache(maxsize=8192)
 def words(text: str) -> tuple[str, ...]:
-    """Return the lower-case words of a text, in order, without quotes around them."""
+    """Return the lower-case words of a text in order, without surrounding quotes."""
     return tuple(_split(text))
 
 
@@ -90,47 +90,48 @@ def vocabulary(text: str) -> frozenset[str]:
 
 
 def _split(text: str) -> list[str]:
+    """Return the lower-case words of a text as a list."""
     lowered = text.lower()
     if lowered.isascii():
         found: list[str] = _WORD.findall(lowered)
-    else:  # one spelling of a letter with an accent, one apostrophe
+    else:  # composed accents and one kind of apostrophe, so that equal words compare equal
         found = _any_script().findall(unicodedata.normalize("NFC", lowered).replace("’", "'"))
     return found
 
 
 @lru_cache(maxsize=1024)
 def content_words(text: str) -> frozenset[str]:
-    """Return the words of a text that name things."""
+    """Return the words of a text without function words."""
     return frozenset(words(text)) - FUNCTION_WORDS
 
 
 @lru_cache(maxsize=8192)
 def head_noun(phrase: str) -> str:
-    """Return what a phrase names, without numbers, quotes and attributes.
+    """Return the noun that a phrase names, without numbers, quotes and attributes.
 
-    `a dirty dress` -> dress, `sinkbasin 1` -> sinkbasin, `chef's knife` -> knife, `cup of green tea` ->
-    `cup of tea`. A path, an address or a version stays whole; of a phrase of numbers all remain.
+    `a dirty dress` -> dress, `sinkbasin 1` -> sinkbasin, `chef's knife` -> knife, `cup of green tea` -> `cup of tea`.
+    Paths, addresses and versions stay whole. A phrase that consists of numbers keeps all of them.
     """
     if HOLE.fullmatch(phrase):
         return phrase
     tokens = _tokens(phrase)
-    before, of, after = _divided(tokens)
-    if of:
+    before, is_divided, after = _divided(tokens)
+    if is_divided:
         return f"{_last(before)} of {_last(after)}"
     return _last(tokens)
 
 
 def _tokens(phrase: str) -> list[str]:
-    """Return the words of a phrase without articles and without what stands around them."""
+    """Return the words of a phrase without articles and surrounding punctuation."""
     lowered = _ASIDE.sub("", unicodedata.normalize("NFC", phrase.lower()).replace("’", "'"))
     stripped = [_bare(token) for token in lowered.split()]
     tokens = [token for token in stripped if token]
-    named = [token for token in tokens if token not in _ARTICLES]
-    return named or tokens or [token for token in phrase.lower().split() if token][:1]
+    content = [token for token in tokens if token not in _ARTICLES]
+    return content or tokens or [token for token in phrase.lower().split() if token][:1]
 
 
 def _bare(token: str) -> str:
-    """Return a token without the marks around it; a dot before it stays: `..`, `./run`, `.env`."""
+    """Return a token without surrounding punctuation, but with leading dots: `..`, `./run`, `.env`."""
     if redacted := _REDACTED.search(token):
         return redacted[0]
     bare = token.strip(_AROUND)
@@ -138,12 +139,13 @@ def _bare(token: str) -> str:
 
 
 def _divided(tokens: list[str]) -> tuple[list[str], bool, list[str]]:
+    """Split tokens at "of"; the flag says whether there is one."""
     at = tokens.index("of") if "of" in tokens[1:-1] else 0
     return tokens[:at], bool(at), tokens[at + 1 :]
 
 
 def _last(tokens: list[str]) -> str:
-    """Return the last token that is no number, without the number at its end; all of them when all are numbers."""
+    """Return the last token that is not a number, without a number at its end, or all tokens if all are numbers."""
     for token in reversed(tokens):
         if _NUMERIC.fullmatch(token) or (token in _NUMBER_WORDS and len(tokens) > 1):
             continue
@@ -155,16 +157,16 @@ def _last(tokens: list[str]) -> str:
 
 
 def numbers(phrase: str) -> tuple[str, ...]:
-    """Return the numbers in a phrase that its head leaves out: which of the drawers it is."""
+    """Return the numbers in a phrase, which its head leaves out: they identify one of several drawers."""
     return tuple(re.findall(r"\d+", phrase))
 
 
 @lru_cache(maxsize=8192)
 def identity(value: str, name: str = "") -> str | None:
-    """Return what distinguishes an argument of a call; None for an id, a free text, an amount or a date.
+    """Return the distinguishing part of a call's argument, or None for an id, free text, an amount or a date.
 
-    A word that is one of a few choices stays as it is; a label keeps all its words but its number: `buy
-    now`, `sinkbasin` of `sinkbasin 1`. A URL keeps host and path, its ids as `*`.
+    A single word stays as it is. A label keeps all words but its numbers: `buy now`, `sinkbasin` of `sinkbasin 1`. A
+    URL keeps host and path, with `*` for ids.
     """
     if HOLE.fullmatch(value.strip()):
         return value.strip()
@@ -184,10 +186,10 @@ def identity(value: str, name: str = "") -> str | None:
 
 
 def _is_abstract(text: str, name: str) -> bool:
+    """Return whether an argument is free text, an id, an amount or a date."""
     if _FREE_TEXT.fullmatch(name.lower()):
         return True
-    digits = any(map(str.isdigit, text))
-    if not digits:
+    if not any(map(str.isdigit, text)):  # a cheap test first: every id, amount and date has a digit
         return False
     if _OF_ID.fullmatch(name) and " " not in text:
         return True
@@ -198,5 +200,6 @@ def _is_abstract(text: str, name: str) -> bool:
 
 
 def _place_of(host: str, path: str) -> str:
+    """Return host and path of a URL, with `*` for ids."""
     parts = ["*" if re.fullmatch(r"\d+", part) or _ID.fullmatch(part) else part for part in path.split("/") if part]
     return "//" + "/".join([host.rpartition("@")[2], *parts])

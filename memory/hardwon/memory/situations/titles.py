@@ -1,10 +1,10 @@
-"""Titles of the items that rules make: sentences for people.
+"""Titles of items that rules create, as sentences for people.
 
     take {1} | tried 0 to unknown | 1:T | inventory -
     Prefer `take X` when you have not tried it here and X is named by the task
 
-The forms of keys are those of `hardwon.memory.situations.keys`. An id of an item never depends on these sentences, so
-they can be changed without making every item of an older library anew.
+`hardwon.memory.situations.keys` defines the forms of keys. Ids of items never depend on these sentences, so you can
+change them without creating all items of an older library again.
 """
 
 import re
@@ -43,55 +43,59 @@ def strategy_title(key: str) -> str:
 
 
 def guardrail_title(pattern: str, condition: Mapping[str, Any]) -> str:
-    """Return the title of a guardrail: what it forbids, and when."""
+    """Return the title of a guardrail: the forbidden action and its condition."""
     return f"Do not `{fill_holes(pattern)}`{_when(condition)}"
 
 
 def warning_title(pattern: str, condition: Mapping[str, Any]) -> str:
-    """Return the title of a warning: what mostly fails, and when."""
+    """Return the title of a warning: the action that mostly fails and its condition."""
     return f"`{fill_holes(pattern)}` mostly fails{_when(condition)}"
 
 
 def skill_title(steps: Sequence[str]) -> str:
-    """Return the title of a skill: its steps, each argument that varies by a letter."""
+    """Return the title of a skill: its steps, with letters for arguments that vary."""
     return f"To earn a reward, {list_steps(steps)}"
 
 
 def remedy_title(steps: Sequence[str], failure: str) -> str:
-    """Return the title of a remedy, whose last step is the action that had failed."""
+    """Return the title of a remedy. Its last step is the action that had failed."""
     *first, action = name_holes(steps)
     return f"If `{action}` fails ({failure.replace('_', ' ')}), first {_quote(first)}, then try it again"
 
 
 def list_steps(steps: Sequence[str]) -> str:
-    """Return steps as words: `open X`, then `take Y`."""
+    """Return steps as text: `open X`, then `take Y`."""
     return _quote(name_holes(steps))
 
 
 def name_holes(steps: Sequence[str]) -> list[str]:
-    """Return steps with their holes as letters.
+    """Return steps with letters for their placeholders.
 
-    Holes of one step are numbered from 1 in a shape (`open {1}`, `take {1}`) and across all steps in a generalized
-    skill (`open {1}`, `take {2}`). Pass the generalized steps, so that one letter is one thing.
+    In a shape, each step numbers its placeholders from 1 (`open {1}`, `take {1}`). In a generalized skill, they are
+    numbered across all steps (`open {1}`, `take {2}`). Pass the generalized steps, so that a letter always means the
+    same thing.
     """
     return [fill_holes(step) for step in steps]
 
 
 def fill_holes(pattern: str) -> str:
-    """Return a pattern with letters for its holes: `put {1} in {2}` is `put X in Y`."""
+    """Return a pattern with letters for its placeholders: `put {1} in {2}` becomes `put X in Y`."""
     return _HOLE.sub(lambda hole: _letter(hole[1]), pattern)
 
 
 def _quote(steps: Iterable[str]) -> str:
+    """Return steps in backquotes, joined by "then"."""
     return ", then ".join(f"`{step}`" for step in steps)
 
 
 def _letter(number: str) -> str:
+    """Return the letter of a placeholder by its number."""
     at = int(number) - 1
     return _LETTERS[at] if 0 <= at < len(_LETTERS) else f"X{number}"
 
 
 def _when(condition: Mapping[str, Any]) -> str:
+    """Return a condition as a clause that begins with "when"."""
     operator, operand = next(iter(condition.items()))
     match operator:
         case "around":
@@ -109,7 +113,7 @@ def _when(condition: Mapping[str, Any]) -> str:
 
 
 def _read_counts(part: str) -> list[str]:
-    """Tries in this state; a key with two parts may also have a word of the notes here."""
+    """Return clauses about the tries in this state, or a word of the notes in a key with two parts."""
     tries = _COUNTS.fullmatch(part)
     if tries is None:
         return _read_notes(part)
@@ -117,6 +121,7 @@ def _read_counts(part: str) -> list[str]:
 
 
 def _read_flags(part: str) -> list[str]:
+    """Return clauses about the flags of the arguments."""
     clauses = []
     for flag in part.split():
         number, _, marks = flag.partition(":")
@@ -128,11 +133,12 @@ def _read_flags(part: str) -> list[str]:
 
 
 def _mark(mark: str) -> str:
+    """Return the description of one flag."""
     return _MARKS.get(mark, f"in the {mark}")
 
 
 def _read_lists(part: str) -> list[str]:
-    """Lists that hold something the task names; that a list holds nothing of it is left out for brevity."""
+    """Return clauses about lists with something that the task names. Other lists are skipped for brevity."""
     clauses = []
     for listing in filter(None, part.split("; ")):
         name, _, rest = listing.partition(" ")
@@ -143,32 +149,36 @@ def _read_lists(part: str) -> list[str]:
 
 
 def _read_around(part: str) -> list[str]:
+    """Return clauses about the words around each argument."""
     clauses = []
     for clause in part.split("; "):
-        near = _NUMBERED.fullmatch(clause)
-        if near is None:
+        match = _NUMBERED.fullmatch(clause)
+        if match is None:
             clauses += [f'the situation says "{clause}"'] if clause else []
-        elif near[2] == "-":
-            clauses.append(f"{_letter(near[1])} is not in sight")
-        elif near[2]:
-            clauses.append(f"the text about {_letter(near[1])} has {_words(near[2])}")
+        elif match[2] == "-":
+            clauses.append(f"{_letter(match[1])} is not in sight")
+        elif match[2]:
+            clauses.append(f"the text about {_letter(match[1])} has {_words(match[2])}")
     return clauses
 
 
 def _read_notes(part: str) -> list[str]:
+    """Return clauses about the notes on each argument."""
     if part == "nothing told":
         return []
     if word := _WORD_OF.fullmatch(part):
         return [f"your notes about {_letter(word[1])} have {_words(word[2])}"]
-    notes = [known for known in map(_NUMBERED.fullmatch, part.split("; ")) if known is not None]
+    notes = [match for match in map(_NUMBERED.fullmatch, part.split("; ")) if match is not None]
     return [f"your notes about {_letter(note[1])} have {_words(note[2])}" for note in notes if note[2] not in ("", "-")]
 
 
 def _words(text: str) -> str:
+    """Return quoted words, joined by commas and a final "and"."""
     return _join([f'"{word}"' if word != "[T]" else "a word of the task" for word in text.split()])
 
 
 def _join(parts: Sequence[str]) -> str:
+    """Return the parts joined by commas and a final "and"."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
