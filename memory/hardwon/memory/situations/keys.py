@@ -71,7 +71,7 @@ class _Text:
         self._found: dict[str, Places] = {}
 
     def find(self, slot: str) -> "Places":
-        """Return the places where an argument is named, or those of its head noun if not all of its words occur in a row."""
+        """Return the places of an argument, or those of its head noun if its words do not occur in a row."""
         found = self._found.get(slot)
         if found is None:
             found = self._places(words(slot))
