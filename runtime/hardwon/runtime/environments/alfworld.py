@@ -1,13 +1,13 @@
-"""ALFWorld: household tasks in text, in games of six kinds that lie in a folder of yours.
+"""ALFWorld: household tasks in text, in six kinds of games from a folder on your disk.
 
     environment = AlfWorld("pick_and_place_simple", data="alfworld-data")
     state = environment.reset("train", seed=7)     # You are in the middle of a room. ... Your task is to: ...
     state, reward, done, info = environment.step("go to shelf 1")
 
-The games are ALFWorld's own (`game.tw-pddl`); none comes with the package. Only what the game has told
-is in a state: where the agent stands and what it carries is read from its answers. Steps are not
-limited here, and a game takes some 35 ms of CPU a step; what TextWorld parses and translates again and
-again is cached (see `pddl_cache`).
+The games are ALFWorld's own (`game.tw-pddl`) and are not part of this package. A state contains only what the
+game has revealed: the agent's location and what it carries are parsed from the game's answers. The environment
+has no step limit; the runtime sets one. A step takes about 35 ms of CPU; TextWorld's repeated parsing and
+translation are cached (see `pddl_cache`).
 """
 
 import hashlib
@@ -33,14 +33,14 @@ KINDS = (
 )
 ALL = "all"
 FOLDERS = {"train": "train", "dev": "valid_seen", "test": "valid_unseen"}
-"""Where ALFWorld keeps the games of a fold."""
+"""ALFWorld's folder for each fold."""
 SHARES = {"train": (0, 1), "dev": (2,), "test": (3,)}
-"""Where there is but one folder of games: which fourths of it, by a digest of what a game is about."""
+"""If there is only one folder of games, the fourths of it that belong to each fold; see `_fourth`."""
 HOME = "ALFWORLD_DATA"
-"""The variable that names the folder of games, where it is not given."""
+"""Environment variable for the folder of games."""
 
-_SHOWN = frozenset(("help", "inventory", "look"))
-"""Actions that change nothing and show what the state shows."""
+_INFO_ACTIONS = frozenset(("help", "inventory", "look"))
+"""Actions that only repeat parts of the state."""
 _REFUSED = "Nothing happens."
 _TASK = "Your task is to: "
 _ARRIVED = re.compile(r"You arrive at (.+?)\.")
@@ -50,69 +50,91 @@ _SEEN = re.compile(r"You (?:arrive at|open|close) ")
 
 
 class AlfWorld:
-    """The games of a kind, or of all, as an `Environment`."""
+    """The ALFWorld games of one kind, or of all kinds, as an `Environment`."""
 
     def __init__(self, kind: str = ALL, *, data: str | Path = "") -> None:
-        """`data`: the folder of games; without it, what the variable `ALFWORLD_DATA` names.
+        """Create an environment.
 
-        Raises `UnknownName` for a kind that does not exist, `ConfigError` where there is no game.
+        Args:
+            kind: One of `KINDS`, or "all".
+            data: The folder of games. "" uses the environment variable `ALFWORLD_DATA`.
+
+        Raises:
+            UnknownName: The kind does not exist.
+            ConfigError: The folder contains no game of this kind.
         """
         if kind not in (*KINDS, ALL):
             raise UnknownName.of("kind of game", kind, (*KINDS, ALL))
         self.name, self.game = f"alfworld/{kind}", kind
         self.data = str(data or os.environ.get(HOME, ""))
         if not self.data or not games(self.data, kind, "train"):
-            where = f"no game.tw-pddl of kind {kind!r} is in {self.data!r}" if self.data else "no folder is given"
-            raise ConfigError(f"ALFWorld needs games, but {where}. Set {HOME}, or give data=FOLDER.")
+            problem = f"{self.data!r} contains no game.tw-pddl of kind {kind!r}" if self.data else "no folder is set"
+            raise ConfigError(f"ALFWorld needs games, but {problem}. Set {HOME}, or pass data=FOLDER.")
         self._env: Any = None
         self._over = True
 
     def count_seeds(self, fold: str) -> int:
-        """Return how many games a fold has."""
+        """Return the number of games in a fold."""
         return len(games(self.data, self.game, fold))
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin game number `seed` of the fold `task`: train (the default), dev or test.
+        """Begin a game.
 
-        Raises `UnknownName` for another fold, `ConfigError` for a seed out of range, `MissingExtra`
-        without the packages.
+        Args:
+            task: The fold: train (the default), dev or test.
+            seed: The index of the game in the fold, from 0.
+
+        Raises:
+            UnknownName: The fold does not exist.
+            ConfigError: The seed is out of range.
+            MissingExtra: The `alfworld` extra is not installed.
         """
         fold = task.strip().lower() or "train"
         if fold not in FOLDERS:
             raise UnknownName.of("fold", task, FOLDERS)
-        known = games(self.data, self.game, fold)
-        if not 0 <= seed < len(known):
-            raise ConfigError(f"seed {seed} is not in the {fold} fold; it has {len(known)} games, from 0.")
+        files = games(self.data, self.game, fold)
+        if not 0 <= seed < len(files):
+            raise ConfigError(f"seed {seed} is not in the {fold} fold; it has {len(files)} games, from 0.")
         self.close()
-        self._env, begun = _start(known[seed])
-        told, _, self._task = begun.feedback.partition(_TASK)
+        self._env, first = _start(files[seed])
+        intro, _, self._task = first.feedback.partition(_TASK)
         self._task = self._task.strip()
-        self._room = self._seen = told.partition("\n\n")[2].strip()
+        self._room = self._view = intro.partition("\n\n")[2].strip()
         self._at = self._carried = ""
-        self._valid: list[str] = begun.admissible_commands
+        self._valid: list[str] = first.admissible_commands
         self._over = False
         return self._state("")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action; the reward is 1.0 for solving the task. Raises `ConfigError` when no episode runs."""
+        """Take an action.
+
+        Args:
+            action: One of the admissible actions.
+
+        Returns:
+            The state, the reward (1.0 for solving the task, else 0.0), whether the episode ended, and the info.
+
+        Raises:
+            ConfigError: No episode is running.
+        """
         if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
         after, _, _ = self._env.step(action)
         answer = after.feedback.strip()
         self._valid, self._over = after.admissible_commands, bool(after.won)
         info = Info(success=self._over, lost=False, score=float(self._over))
-        if answer == _REFUSED:
+        if answer == _REFUSED:  # the game gives no reason and no other sign of an invalid action
             info["invalid"] = answer
         else:
-            self._read(answer)
+            self._track(answer)
         return self._state(answer), float(self._over), self._over, info
 
     def admissible(self, state: State) -> list[str]:
-        """What can be done now, sorted, without the actions that only show what the state shows."""
-        return sorted(set(self._valid) - _SHOWN)
+        """Return the admissible actions, sorted, without those that only show the state."""
+        return sorted(set(self._valid) - _INFO_ACTIONS)
 
     def clone(self) -> "AlfWorld":
-        """Another environment over the same games."""
+        """Return another environment with the same games."""
         return AlfWorld(self.game, data=self.data)
 
     def close(self) -> None:
@@ -121,44 +143,44 @@ class AlfWorld:
         if env is not None:
             env.close()
 
-    def _read(self, answer: str) -> None:
-        """Where the agent stands, what it sees there and carries, from what the game answered."""
+    def _track(self, answer: str) -> None:
+        """Update the agent's location, view and load from an answer of the game."""
         if arrived := _ARRIVED.match(answer):
             self._at = arrived[1]
         if _SEEN.match(answer):
-            self._seen = answer
+            self._view = answer
         if taken := _TAKEN.match(answer):
             self._carried = taken[1]
-            self._seen = self._seen.replace(f" a {taken[1]}", "", 1)
+            self._view = self._view.replace(f" a {taken[1]}", "", 1)
         elif _PUT.match(answer):
             self._carried = ""
 
     def _state(self, feedback: str) -> State:
         carrying = f"You carry: {self._carried or 'nothing'}."
-        shown = [self._room, self._seen, carrying] if self._seen != self._room else [self._room, carrying]
+        shown = [self._room, self._view, carrying] if self._view != self._room else [self._room, carrying]
         return State("\n".join(shown), location=self._at, task=self._task, feedback=feedback)
 
 
 @lru_cache(maxsize=64)
 def games(data: str, kind: str, fold: str) -> tuple[str, ...]:
-    """Files of the games of a kind in a fold, sorted."""
+    """Return the files of the games of a kind in a fold, sorted."""
     folder = Path(data) / FOLDERS[fold]
-    own = folder.is_dir() and (Path(data) / FOLDERS["dev"]).is_dir()
-    found = sorted((folder if own else Path(data)).rglob("game.tw-pddl"))
+    has_folds = folder.is_dir() and (Path(data) / FOLDERS["dev"]).is_dir()
+    files = sorted((folder if has_folds else Path(data)).rglob("game.tw-pddl"))
     return tuple(
         str(path)
-        for path in found
-        if kind in (ALL, path.parent.parent.name.partition("-")[0]) and (own or _fourth(path) in SHARES[fold])
+        for path in files
+        if kind in (ALL, path.parent.parent.name.partition("-")[0]) and (has_folds or _fourth(path) in SHARES[fold])
     )
 
 
 def _fourth(path: Path) -> int:
-    """By what a game is about and its scene, so that two trials of one task are in one fold."""
+    """Return a number from 0 to 3 by task and scene, so that two trials of a task are in the same fold."""
     return hashlib.sha256(path.parent.parent.name.encode()).digest()[0] % 4
 
 
 def _start(file: str) -> tuple[Any, Any]:
-    """Return the game of a file, and what it shows at its beginning."""
+    """Return the game of a file, and its first observation."""
     try:
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler

@@ -1,13 +1,13 @@
-"""BFCL multi-turn: requests in several turns over eight stateful Python services, with the official checker.
+"""BFCL multi-turn: multi-turn requests over eight stateful Python services, with the official checker.
 
     environment = Bfcl("base", choices=8)
-    state = environment.reset("test", seed=3)             # the first request of a task, and what may be called
+    state = environment.reset("test", seed=3)             # the first request of a task
     state, reward, done, info = environment.step("lockDoors(unlock=True, door=['driver'])")
-    state, reward, done, info = environment.step("answer()")   # this turn is done; the next request follows
+    state, reward, done, info = environment.step("answer()")   # ends the turn; the next request follows
 
-Tasks, services and checker are those of the Berkeley Function Calling Leaderboard (package `bfcl-eval`);
-the folds, the words around them and the multiple-choice form are ours. A call is read as literals and
-never evaluated as code.
+Tasks, services and checker are those of the Berkeley Function Calling Leaderboard (package `bfcl-eval`). The
+folds, the feedback and the multiple-choice mode are our own. Arguments are parsed as literals; code is never
+evaluated.
 """
 
 import json
@@ -28,128 +28,148 @@ from hardwon.runtime.interfaces.types import Info
 from .calls import parse_call
 
 CATEGORIES = ("base", "long_context", "miss_func", "miss_param")
-"""The four kinds of multi-turn tasks, 200 each; a number names the same story in all of them."""
+"""The four kinds of multi-turn tasks, 200 each; tasks of the same number tell the same story."""
 FOLDS = {"train": (0, 1), "dev": (2,), "test": (3,)}
-"""A task's number modulo 4, so that no story of one fold is told in another."""
+"""Task numbers modulo 4; the folds share no story."""
 ANSWER = "answer"
-"""Ends a turn: nothing more is to be called for this request."""
+"""The action that ends a turn."""
 SHOWN_CALLS, SHOWN_CHARS = 6, 600
-"""How many of the last results an observation shows, and how many characters of each."""
+"""Maximum number of recent results in an observation, and maximum characters of each."""
 _PACKAGE = "bfcl_eval"
 _FAILURE = "Error during execution"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task: what is asked turn by turn, and the calls that solve it."""
+    """A task: the request of every turn, and the calls that solve it."""
 
     id: str
     requests: tuple[str, ...]
     solution: tuple[tuple[str, ...], ...]
-    """The calls of each turn, in the spelling of actions; none where nothing can be called."""
+    """The calls of each turn in canonical form; empty if no call is possible."""
     entry: Mapping[str, Any]
-    """As the package has it."""
+    """The package's own record of the task."""
     hidden: tuple[frozenset[str], ...]
-    """Functions that may not be called, by turn."""
+    """Names of the functions that are unavailable, by turn."""
 
     @property
     def category(self) -> str:
-        """One of `CATEGORIES`."""
+        """Return the category, one of `CATEGORIES`."""
         return self.id.removeprefix("multi_turn_").rpartition("_")[0]
 
     @property
     def services(self) -> tuple[str, ...]:
-        """Names of the classes whose methods are the functions."""
+        """Return the names of the classes whose methods are the functions."""
         return tuple(self.entry["involved_classes"])
 
 
 class Bfcl:
-    """One category, as an `Environment`."""
+    """A BFCL category as an `Environment`."""
 
     def __init__(self, category: str = "base", *, choices: int = 0) -> None:
-        """`choices`: how many calls are offered in each turn, the right ones among them; 0 lets any call be an action.
+        """Create an environment for one category.
 
-        Raises `UnknownName` for a category that does not exist, `ConfigError` for a number that cannot
-        work, `MissingExtra` without the package.
+        Args:
+            category: One of `CATEGORIES`.
+            choices: The number of calls on offer in each turn, including the right ones. 0 allows any call.
+
+        Raises:
+            UnknownName: The category does not exist.
+            ConfigError: `choices` is negative.
+            MissingExtra: `bfcl-eval` is not installed.
         """
         if category not in CATEGORIES:
             raise UnknownName.of("category", category, CATEGORIES)
         if choices < 0:
-            raise ConfigError(f"choices is {choices}; use 0 for free calls, or how many to offer.")
-        _installed()
+            raise ConfigError(f"choices is {choices}; use the number of calls to offer, or 0 to allow any call.")
+        _find_package()
         self.name, self.game = f"bfcl/{category}", category
         self._choices = choices
         self._task: Task | None = None
         self._over = True
 
     def count_seeds(self, fold: str) -> int:
-        """Return how many tasks a fold has."""
+        """Return the number of tasks in a fold."""
         return len(tasks(self.game, fold))
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin task number `seed` of the fold `task`: train (the default, 100 of them), dev or test (50 each).
+        """Begin a task.
 
-        Raises `UnknownName` for another fold, `ConfigError` for a seed out of range.
+        Args:
+            task: The fold: train (the default, 100 tasks), dev or test (50 each).
+            seed: The index of the task in the fold, from 0.
+
+        Raises:
+            UnknownName: The fold does not exist.
+            ConfigError: The seed is out of range.
         """
         fold = task.strip().lower() or "train"
         if fold not in FOLDS:
             raise UnknownName.of("fold", task, FOLDS)
-        known = tasks(self.game, fold)
-        if not 0 <= seed < len(known):
-            raise ConfigError(f"seed {seed} is not in the {fold} fold; its seeds are 0 to {len(known) - 1}.")
-        self._task = known[seed]
+        candidates = tasks(self.game, fold)
+        if not 0 <= seed < len(candidates):
+            raise ConfigError(f"seed {seed} is not in the {fold} fold; its seeds are 0 to {len(candidates) - 1}.")
+        self._task = candidates[seed]
         self._services = _Services(self._task)
-        self._made: list[list[str]] = [[]]
+        self._turns: list[list[str]] = [[]]
         self._results: list[str] = []
         self._over = False
         return self._state("")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Make a call, or end the turn; the last turn's end is judged, as the leaderboard does.
+        """Make a call, or end the turn. The official checker judges the task at the end of its last turn.
 
-        The score is the share of turns before the first wrong one; only 1.0 is a success. Raises
-        `ConfigError` when no episode runs.
+        Args:
+            action: A call such as `lockDoors(unlock=True)`, or `answer()` to end the turn.
+
+        Returns:
+            The state, the reward (0 before the end, then the score), whether the task ended, and the info. The score
+            is the fraction of turns before the first wrong one; only 1.0 is a success.
+
+        Raises:
+            ConfigError: No episode is running.
         """
         if self._over or self._task is None:
             raise ConfigError("no episode is running in this environment; call reset first.")
-        call, problem = self._understood(action)
+        call, problem = self._parse_action(action)
         if problem:
             return self._state(problem), 0.0, False, self._info(invalid=problem)
         if call.startswith(f"{ANSWER}("):
             return self._end_turn()
         result, failed = self._services.call(call)
-        self._made[-1].append(call)
-        self._results.append(f"> {call}\n{_clipped(result)}")
-        return self._state(result), 0.0, False, self._info(error=_clipped(result) if failed else "")
+        self._turns[-1].append(call)
+        self._results.append(f"> {call}\n{_clip(result)}")
+        return self._state(result), 0.0, False, self._info(error=_clip(result) if failed else "")
 
     def admissible(self, state: State) -> list[str]:
-        """The calls on offer and `answer()`, sorted; empty where any call is an action."""
+        """Return the calls on offer and `answer()`, sorted; an empty list if any call is an action."""
         if not self._choices or self._over or self._task is None:
             return []
-        return _offered(self._task, self._turn, self._choices)
+        return _list_choices(self._task, self._turn, self._choices)
 
     def describe(self) -> str:
-        """The functions that may be called now."""
+        """Return a description of the functions that can be called now."""
         lines = [f"{ANSWER}(text: string): Ends this turn, with words for the user; nothing more is to be called."]
         if self._task is not None:
-            functions = (function for service in self._task.services for function in _functions(service))
-            lines += [_form(of) for of in functions if of["name"] not in self._task.hidden[self._turn]]
+            functions = (function for service in self._task.services for function in _load_functions(service))
+            hidden = self._task.hidden[self._turn]
+            lines += [_format_function(function) for function in functions if function["name"] not in hidden]
         return "\n".join(lines)
 
     def clone(self) -> "Bfcl":
-        """Another environment of the same category."""
+        """Return another environment of the same category."""
         return Bfcl(self.game, choices=self._choices)
 
     def close(self) -> None:
-        """Forget the episode."""
+        """Drop the episode."""
         self._over, self._task = True, None
 
     @property
     def _turn(self) -> int:
-        return len(self._made) - 1
+        return len(self._turns) - 1
 
-    def _understood(self, action: str) -> tuple[str, str]:
-        """The call in one spelling, and what is wrong with it."""
+    def _parse_action(self, action: str) -> tuple[str, str]:
+        """Return the call in canonical form, and what is wrong with it."""
         assert self._task is not None
         parsed = parse_call(action)
         if parsed is None:
@@ -158,23 +178,23 @@ class Bfcl:
         if name == ANSWER:
             return f"{ANSWER}()", ""
         if name in self._task.hidden[self._turn] or name not in self._services.functions:
-            return "", f"There is no function {name!r} here. There are: {', '.join(self._visible())}."
-        return _spelled(name, positional, named), ""
+            return "", f"There is no function {name!r} here. There are: {', '.join(self._list_visible())}."
+        return _format_call(name, positional, named), ""
 
-    def _visible(self) -> list[str]:
+    def _list_visible(self) -> list[str]:
         assert self._task is not None
         return sorted(self._services.functions - self._task.hidden[self._turn])
 
     def _end_turn(self) -> tuple[State, float, bool, Info]:
         assert self._task is not None
-        if len(self._made) < len(self._task.requests):
-            self._made.append([])
+        if len(self._turns) < len(self._task.requests):
+            self._turns.append([])
             return self._state("The next request."), 0.0, False, self._info()
         self._over = True
-        wrong, score = _judged(self._task, self._made), 1.0
+        wrong, score = _check_turns(self._task, self._turns), 1.0
         if wrong:
-            right = (turns for turns in range(self._turn, 0, -1) if not _judged(self._task, self._made[:turns]))
-            score = next(right, 0) / len(self._made)
+            right = (count for count in range(self._turn, 0, -1) if not _check_turns(self._task, self._turns[:count]))
+            score = next(right, 0) / len(self._turns)
         words = wrong or "All requests are fulfilled."
         return self._state(words), score, True, Info(success=not wrong, lost=False, score=score)
 
@@ -189,11 +209,11 @@ class Bfcl:
     def _state(self, feedback: str) -> State:
         assert self._task is not None
         request = self._task.requests[self._turn]
-        shown = "\n\n".join([f"Request: {request}", *self._results[-SHOWN_CALLS:]])
-        return State(shown, facts=self._facts(), task=request, feedback=_clipped(feedback))
+        observation = "\n\n".join([f"Request: {request}", *self._results[-SHOWN_CALLS:]])
+        return State(observation, facts=self._facts(), task=request, feedback=_clip(feedback))
 
     def _facts(self) -> dict[str, str]:
-        """What was called last, and whether it failed: what an assistant saw, no state of a service."""
+        """Return the last function and whether it failed: only what an assistant sees, not a service's state."""
         return {"after": self._services.last}
 
 
@@ -202,30 +222,31 @@ class _Services:
 
     def __init__(self, task: Task) -> None:
         paths = import_module(f"{_PACKAGE}.constants.executable_backend_config")
-        self._of: dict[str, Any] = {}
+        self._methods: dict[str, Any] = {}
         self.last = "nothing"
-        """The function called last, and how it went."""
+        """The last function, and whether it failed."""
         for service in task.services:
-            made = getattr(import_module(paths.CLASS_FILE_PATH_MAPPING[service]), service)()
+            instance = getattr(import_module(paths.CLASS_FILE_PATH_MAPPING[service]), service)()
             if service not in paths.STATELESS_CLASSES:
+                # Services modify their scenario, so each episode needs a deep copy.
                 scenario = json.loads(json.dumps(task.entry["initial_config"].get(service, {})))
-                made._load_scenario(scenario, long_context="long_context" in task.id)
-            for function in _functions(service):
-                self._of[function["name"]] = getattr(made, function["name"])
+                instance._load_scenario(scenario, long_context="long_context" in task.id)
+            for function in _load_functions(service):
+                self._methods[function["name"]] = getattr(instance, function["name"])
 
     @property
     def functions(self) -> frozenset[str]:
-        """Everything that can be called."""
-        return frozenset(self._of)
+        """Return the names of all functions."""
+        return frozenset(self._methods)
 
     def call(self, call: str) -> tuple[str, bool]:
-        """What a call returned, as the checker would write it, and whether it failed."""
+        """Return the result of a call, in the checker's format, and whether it failed."""
         parsed = parse_call(call)
         assert parsed is not None
         name, positional, named = parsed
         try:
-            returned = self._of[name](*positional, **named)
-        except Exception as error:  # whatever a service raises is an answer, to the checker too
+            returned = self._methods[name](*positional, **named)
+        except Exception as error:  # the checker treats any exception of a service as its answer
             result, failed = f"{_FAILURE}: {error}", True
         else:
             result = returned if isinstance(returned, str) else json.dumps(returned, default=str)
@@ -234,34 +255,38 @@ class _Services:
         return result, failed
 
 
-def _judged(task: Task, made: list[list[str]]) -> str:
-    """What the official checkers say against the turns so far; "" where they are right."""
+def _check_turns(task: Task, turns: list[list[str]]) -> str:
+    """Return the official checkers' objection to the turns so far; "" if they are right."""
     multi_turn = f"{_PACKAGE}.eval_checker.multi_turn_eval"
     checker = import_module(f"{multi_turn}.multi_turn_checker")
     run = f"hardwon{uuid.uuid4().hex}"
-    solution = [list(calls) for calls in task.solution[: len(made)]]
-    steps = [[[call] for call in turn] for turn in made]
+    solution = [list(calls) for calls in task.solution[: len(turns)]]
+    steps = [[[call] for call in turn] for turn in turns]
     try:
         verdict = checker.multi_turn_checker(steps, solution, dict(task.entry), "", run)
         if verdict["valid"]:
             verdict = checker.multi_turn_irrelevance_checker(steps, solution)
-    finally:  # the checker keeps its services among its module's names, for ever
-        kept = vars(import_module(f"{multi_turn}.multi_turn_utils"))
-        for name in [name for name in kept if name.startswith(run)]:
-            del kept[name]
+    finally:  # the checker stores services in its module's globals and never removes them
+        module_names = vars(import_module(f"{multi_turn}.multi_turn_utils"))
+        for name in [name for name in module_names if name.startswith(run)]:
+            del module_names[name]
     return (
         ""
         if verdict["valid"]
-        else f"Turn {len(made)} or one before it is wrong: {str(verdict['error_message'])[:SHOWN_CHARS]}"
+        else f"Turn {len(turns)} or one before it is wrong: {str(verdict['error_message'])[:SHOWN_CHARS]}"
     )
 
 
 @cache
 def tasks(category: str, fold: str) -> tuple[Task, ...]:
-    """The tasks of a category that are in a fold, in the leaderboard's order. Raises `MissingExtra`."""
-    data = _installed() / "data"
+    """Return the tasks of a category in a fold, in the leaderboard's order.
+
+    Raises:
+        MissingExtra: `bfcl-eval` is not installed.
+    """
+    data = _find_package() / "data"
     file = f"BFCL_v4_multi_turn_{category}.json"
-    entries, solutions = _lines(data / file), _lines(data / "possible_answer" / file)
+    entries, solutions = _read_lines(data / file), _read_lines(data / "possible_answer" / file)
     return tuple(
         _task(entry, solution["ground_truth"])
         for entry, solution in zip(entries, solutions, strict=True)
@@ -270,27 +295,28 @@ def tasks(category: str, fold: str) -> tuple[Task, ...]:
 
 
 def _task(entry: Mapping[str, Any], solution: list[list[str]]) -> Task:
-    said = ["\n".join(message["content"] for message in turn) for turn in entry["question"]]
+    requests = ["\n".join(message["content"] for message in turn) for turn in entry["question"]]
     excluded = frozenset(entry.get("excluded_function", ()))
     returns = {int(turn): names for turn, names in entry.get("missed_function", {}).items()}
-    absent = [{name for turn, names in returns.items() for name in names if at < turn} for at in range(len(said))]
-    # one solution (miss_func 49) calls what its entry says is absent: what solves a turn is never hidden
+    absent = [{name for turn, names in returns.items() for name in names if at < turn} for at in range(len(requests))]
+    # The solution of miss_func 49 calls a function that its entry lists as absent, so never hide what solves a turn.
     hidden = tuple(
         (excluded | absent[at]) - {call.partition("(")[0] for call in calls} for at, calls in enumerate(solution)
     )
-    told = tuple(said[at] or _arrival(returns.get(at, [])) for at in range(len(said)))
-    return Task(entry["id"], told, tuple(tuple(map(_respelled, calls)) for calls in solution), entry, hidden)
+    # In miss_func, a turn without a request announces the functions that were missing.
+    texts = tuple(requests[at] or _announce(returns.get(at, [])) for at in range(len(requests)))
+    return Task(entry["id"], texts, tuple(tuple(map(_normalize_call, calls)) for calls in solution), entry, hidden)
 
 
-def _arrival(functions: list[str]) -> str:
+def _announce(functions: list[str]) -> str:
     return f"There are more functions now: {', '.join(functions)}. Go on with what could not be done."
 
 
-def _offered(task: Task, turn: int, choices: int) -> list[str]:
-    """The right calls of a turn, and others of the same services, until there are enough."""
+def _list_choices(task: Task, turn: int, choices: int) -> list[str]:
+    """Return the right calls of a turn and enough other calls of the same services, sorted."""
     right = {*task.solution[turn]}
-    others = {call for calls in task.solution for call in calls} | _calls_of(task.category, task.services)
-    rest = sorted(others - right)
+    candidates = {call for calls in task.solution for call in calls} | _list_train_calls(task.category, task.services)
+    rest = sorted(candidates - right)  # sorted, because the order of a set differs between processes
     drawn = random.Random(f"{task.id}/{turn}").sample(rest, min(len(rest), max(choices - len(right), 0)))
     hidden = task.hidden[turn]
     calls = [call for call in [*right, *drawn] if call.partition("(")[0] not in hidden]
@@ -298,58 +324,58 @@ def _offered(task: Task, turn: int, choices: int) -> list[str]:
 
 
 @cache
-def _calls_of(category: str, services: tuple[str, ...]) -> frozenset[str]:
-    """Calls that solve tasks of the train fold by the same services."""
-    names = {function["name"] for service in services for function in _functions(service)}
+def _list_train_calls(category: str, services: tuple[str, ...]) -> frozenset[str]:
+    """Return the calls of these services that solve tasks of the train fold."""
+    names = {function["name"] for service in services for function in _load_functions(service)}
     calls = {call for task in tasks(category, "train") for turn in task.solution for call in turn}
     return frozenset(call for call in calls if call.partition("(")[0] in names)
 
 
 @cache
-def _functions(service: str) -> tuple[Mapping[str, Any], ...]:
+def _load_functions(service: str) -> tuple[Mapping[str, Any], ...]:
     files = import_module(f"{_PACKAGE}.constants.executable_backend_config").MULTI_TURN_FUNC_DOC_FILE_MAPPING
-    return tuple(_lines(_installed() / "data" / "multi_turn_func_doc" / files[service]))
+    return tuple(_read_lines(_find_package() / "data" / "multi_turn_func_doc" / files[service]))
 
 
-def _form(function: Mapping[str, Any]) -> str:
-    """`name(argument: type, ...): what it does`, and a line for each argument."""
-    given = function["parameters"]
-    needed = given.get("required", [])
-    said = ", ".join(
-        f"{name}: {of['type']}" + ("" if name in needed else " (may be left out)")
-        for name, of in given["properties"].items()
+def _format_function(function: Mapping[str, Any]) -> str:
+    """Return a function's signature and purpose, `name(argument: type, ...): purpose`, with a line per argument."""
+    parameters = function["parameters"]
+    required = parameters.get("required", [])
+    arguments = ", ".join(
+        f"{name}: {field['type']}" + ("" if name in required else " (may be left out)")
+        for name, field in parameters["properties"].items()
     )
-    explained = [f"    {name}: {of['description']}" for name, of in given["properties"].items()]
+    descriptions = [f"    {name}: {field['description']}" for name, field in parameters["properties"].items()]
     purpose = function["description"].rpartition("Tool description: ")[2]
-    return "\n".join([f"{function['name']}({said}): {purpose}", *explained])
+    return "\n".join([f"{function['name']}({arguments}): {purpose}", *descriptions])
 
 
-def _respelled(call: str) -> str:
+def _normalize_call(call: str) -> str:
     parsed = parse_call(call)
     assert parsed is not None, call
-    return _spelled(*parsed)
+    return _format_call(*parsed)
 
 
-def _spelled(name: str, positional: list[Any], named: Mapping[str, Any]) -> str:
-    """One spelling of a call, which Python reads as well."""
+def _format_call(name: str, positional: list[Any], named: Mapping[str, Any]) -> str:
+    """Return a call in canonical form, which is also valid Python."""
     inside = [*map(repr, positional), *(f"{key}={value!r}" for key, value in named.items())]
     return f"{name}({', '.join(inside)})"
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]} ..."
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.strip()]
 
 
-def _installed() -> Path:
+def _find_package() -> Path:
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra(
-            "BFCL needs the packages bfcl-eval and mpmath, whose other dependencies are not needed. "
+            "BFCL needs the packages bfcl-eval and mpmath, without their dependencies. "
             "Run: pip install --no-deps bfcl-eval mpmath"
         )
     return Path(next(iter(spec.submodule_search_locations)))

@@ -1,13 +1,13 @@
-"""MiniWoB++: small tasks in web pages, in a real browser without a window.
+"""MiniWoB++: small tasks on web pages, in a real headless browser.
 
     environment = MiniWob("login-user")
     state = environment.reset("train", seed=7)     # Enter the username "ann" and ... A page: button login, ...
     state, reward, done, info = environment.step('type "ann" into username')
     state, reward, done, info = environment.step("click button login")
 
-What is seen is the page's elements in words; what can be done is to click on them, and to type the
-words that the task names. Tasks that need a mouse's coordinates are out of reach here. One Chromium an
-environment, some five steps a second; the page's own clock is stopped, for time is the runtime's.
+An observation lists the page's elements as text. Actions click an element or type words that the task
+mentions; tasks that require mouse coordinates cannot be solved. Each environment runs one Chromium, at about
+five steps per second. The page's time limit is turned off; the runtime limits steps.
 """
 
 import os
@@ -22,41 +22,52 @@ from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.runtime.interfaces.types import Info
 
 FOLDS = {"train": 0, "dev": 1_000_000, "test": 2_000_000}
-"""Where the seeds of each fold start."""
+"""First seed of each fold."""
 SEEDS = 1_000_000
-"""Seeds in a fold."""
+"""Number of seeds in a fold."""
 BROWSER, DRIVER = "MINIWOB_CHROME_BINARY", "MINIWOB_CHROMEDRIVER"
-"""Variables of the package: where Chromium and its driver are. Without them, they are looked for on the path."""
+"""The package's environment variables for Chromium and its driver; the default is to search the `PATH`."""
 _FIELDS = ("input_text", "input_password", "input_number", "input_date", "input_time", "textarea")
 _SHOWN_CHARS = 80
-"""Characters of an element's text."""
+"""Maximum characters of an element's text."""
 _QUOTED = re.compile(r'"([^"]+)"')
 _TYPING = re.compile(r'type "(.*)" into (.+)', re.DOTALL)
 
 
 class MiniWob:
-    """One task, as an `Environment`."""
+    """A MiniWoB++ task as an `Environment`."""
 
     def __init__(self, task: str = "click-button") -> None:
-        """Starts no browser yet.
+        """Create an environment for one task; the browser starts at the first `reset`.
 
-        Raises `UnknownName` for a task that does not exist, `MissingExtra` without the package.
+        Args:
+            task: The name of the task.
+
+        Raises:
+            UnknownName: The task does not exist.
+            MissingExtra: The `miniwob` extra is not installed.
         """
-        known = tasks()
-        if task not in known:
-            raise UnknownName.of("task", task, known)
+        names = tasks()
+        if task not in names:
+            raise UnknownName.of("task", task, names)
         self.name, self.game = f"miniwob/{task}", task
         self._page: Any = None
         self._over = True
 
     def count_seeds(self, fold: str) -> int:
-        """Return how many seeds a fold has."""
+        """Return the number of seeds in a fold."""
         return SEEDS
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin the page `seed`, 0 to 999999, of the fold `task`: train (the default), dev or test.
+        """Load a page.
 
-        Raises `UnknownName` for another fold, `ConfigError` for a seed out of range or without a browser.
+        Args:
+            task: The fold: train (the default), dev or test.
+            seed: An index into the fold, 0 to 999999.
+
+        Raises:
+            UnknownName: The fold does not exist.
+            ConfigError: The seed is out of range, or there is no browser.
         """
         fold = task.strip().lower() or "train"
         if fold not in FOLDS:
@@ -64,58 +75,66 @@ class MiniWob:
         if not 0 <= seed < SEEDS:
             raise ConfigError(f"seed {seed} is not in the {fold} fold; its seeds are 0 to {SEEDS - 1}.")
         if self._page is None:
-            self._page = _opened(self.game)
-        self._seen, _ = self._page.reset(seed=FOLDS[fold] + seed)
+            self._page = _open_page(self.game)
+        self._page_state, _ = self._page.reset(seed=FOLDS[fold] + seed)
         self._over = False
         return self._state("")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Click or type; the reward is what the page gives at its end, without its discount for time.
+        """Click an element or type into a field.
 
-        Raises `ConfigError` when no episode runs.
+        Args:
+            action: `click ELEMENT` or `type "WORDS" into ELEMENT`.
+
+        Returns:
+            The state, the reward, whether the episode ended, and the info. At the end, the reward is that of the
+            page in [0, 1], without its discount for time; before, it is 0.
+
+        Raises:
+            ConfigError: No episode is running.
         """
         if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
-        made = self._made(action.strip())
-        if made is None:
+        command = self._build_action(action.strip())
+        if command is None:
             words = f"{action!r} cannot be done here. Actions: {'; '.join(self.admissible(self._state('')))}."
             return self._state(words), 0.0, False, Info(success=False, lost=False, score=0.0, invalid=words)
-        self._seen, _, self._over, _, told = self._page.step(made)
-        score = min(max(float(told["raw_reward"]), 0.0), 1.0) if self._over else 0.0
+        self._page_state, _, self._over, _, status = self._page.step(command)
+        score = min(max(float(status["raw_reward"]), 0.0), 1.0) if self._over else 0.0
         info = Info(success=score >= 1.0, lost=self._over and score < 1.0, score=score)
         return self._state(""), score, self._over, info
 
     def admissible(self, state: State) -> list[str]:
-        """Clicks on what can be seen, and the words of the task into every field, sorted."""
+        """Return clicks on all visible elements and the task's words for every field, sorted."""
         if self._over:
             return []
         typed = [
             f'type "{words}" into {name}'
-            for name, element in self._elements()
+            for name, element in self._list_elements()
             if element["tag"] in _FIELDS
-            for words in self._words()
+            for words in self._list_words()
         ]
-        return sorted([*(f"click {name}" for name, _ in self._elements()), *typed])
+        return sorted([*(f"click {name}" for name, _ in self._list_elements()), *typed])
 
     def describe(self) -> str:
-        """The two forms of action."""
+        """Return the syntax of both kinds of actions."""
         return 'click ELEMENT: a click on an element of the page.\ntype "WORDS" into ELEMENT: any words into a field.'
 
     def clone(self) -> "MiniWob":
-        """Another environment of the same task, with a browser of its own."""
+        """Return another environment of the same task, with its own browser."""
         return MiniWob(self.game)
 
     def close(self) -> None:
-        """End the browser."""
+        """Close the browser."""
         page, self._page, self._over = self._page, None, True
         if page is not None:
             page.close()
 
-    def _made(self, action: str) -> Any:
-        """The package's action, or None where there is no such element."""
+    def _build_action(self, action: str) -> Any:
+        """Return the package's action, or None if there is no such element."""
         from miniwob.action import ActionTypes
 
-        elements = dict(self._elements())
+        elements = dict(self._list_elements())
         if typing := _TYPING.fullmatch(action):
             element = elements.get(typing[2])
             if element is None or element["tag"] not in _FIELDS:
@@ -127,37 +146,37 @@ class MiniWob:
             return None
         return self._page.create_action(ActionTypes.CLICK_ELEMENT, ref=element["ref"])
 
-    def _elements(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """What can be seen, by a name that is its own: kind, words, and a number where there are several."""
-        leaves = [element for element in self._seen["dom_elements"] if _is_seen(element)]
-        often, count = Counter(map(_named, leaves)), Counter[str]()
+    def _list_elements(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the visible elements with unique names: kind, text, and a number if the name is ambiguous."""
+        leaves = [element for element in self._page_state["dom_elements"] if _is_visible(element)]
+        totals, count = Counter(map(_format_name, leaves)), Counter[str]()
         for element in leaves:
-            name = _named(element)
+            name = _format_name(element)
             count[name] += 1
-            yield (f"{name} {count[name]}" if often[name] > 1 else name), element
+            yield (f"{name} {count[name]}" if totals[name] > 1 else name), element
 
-    def _words(self) -> list[str]:
-        """What the task says to type."""
-        task = str(self._seen["utterance"])
-        return list(dict.fromkeys([*(value for _, value in self._seen["fields"]), *_QUOTED.findall(task)]))
+    def _list_words(self) -> list[str]:
+        """Return the words that the task says to type."""
+        task = str(self._page_state["utterance"])
+        return list(dict.fromkeys([*(value for _, value in self._page_state["fields"]), *_QUOTED.findall(task)]))
 
     def _state(self, feedback: str) -> State:
-        task = " ".join(str(self._seen["utterance"]).split())
-        shown = [_told(name, element) for name, element in self._elements()]
-        return State("The page shows: " + "; ".join(shown) + ".", task=task, feedback=feedback)
+        task = " ".join(str(self._page_state["utterance"]).split())
+        elements = [_format_element(name, element) for name, element in self._list_elements()]
+        return State("The page shows: " + "; ".join(elements) + ".", task=task, feedback=feedback)
 
 
-def _is_seen(element: Mapping[str, Any]) -> bool:
-    """Elements with words or a field; boxes around others have neither."""
+def _is_visible(element: Mapping[str, Any]) -> bool:
+    """Return whether an element has text or is a field; containers have neither."""
     return element["tag"] in _FIELDS or bool(element["text"]) or element["tag"].startswith("input_")
 
 
-def _named(element: Mapping[str, Any]) -> str:
+def _format_name(element: Mapping[str, Any]) -> str:
     words = " ".join(str(element["text"] or element["id"]).split())[:_SHOWN_CHARS]
     return f"{str(element['tag']).removeprefix('input_')} {words}".strip()
 
 
-def _told(name: str, element: Mapping[str, Any]) -> str:
+def _format_element(name: str, element: Mapping[str, Any]) -> str:
     value = str(element["value"])
     checked = " (checked)" if value == "True" else ""
     written = f' with "{value}" in it' if element["tag"] in _FIELDS and value else ""
@@ -165,7 +184,11 @@ def _told(name: str, element: Mapping[str, Any]) -> str:
 
 
 def tasks() -> list[str]:
-    """The tasks there are, sorted. Raises `MissingExtra` without the package."""
+    """Return the names of the tasks, sorted.
+
+    Raises:
+        MissingExtra: The `miniwob` extra is not installed.
+    """
     try:
         import gymnasium
         import miniwob
@@ -177,7 +200,7 @@ def tasks() -> list[str]:
 
 
 def find_programs() -> dict[str, str | None]:
-    """Return where Chromium and its driver are, by name; None for one that is not installed."""
+    """Return the paths of Chromium and its driver by name; None for a program that is not installed."""
     wanted = ((BROWSER, ("chromium", "google-chrome")), (DRIVER, ("chromedriver",)))
     return {
         names[0]: os.environ.get(variable) or next(filter(None, map(shutil.which, names)), None)
@@ -185,19 +208,19 @@ def find_programs() -> dict[str, str | None]:
     }
 
 
-def _opened(task: str) -> Any:
-    """The package's environment, its page's clock stopped."""
+def _open_page(task: str) -> Any:
+    """Return the package's environment, with the page's time limit turned off."""
     import gymnasium
 
-    found = find_programs()
-    if missing := [name for name, path in found.items() if path is None]:
+    programs = find_programs()
+    if missing := [name for name, path in programs.items() if path is None]:
         raise ConfigError(
-            f"MiniWoB++ needs Chromium and its driver; there is no {' and no '.join(missing)}. "
-            f"Install them, or set {BROWSER} and {DRIVER} to where they are."
+            f"MiniWoB++ needs Chromium and its driver, but cannot find {' and '.join(missing)}. "
+            f"Install them, or set {BROWSER} and {DRIVER} to their paths."
         )
-    os.environ.update(zip((BROWSER, DRIVER), map(str, found.values()), strict=True))
-    os.environ.setdefault("SE_OFFLINE", "true")
+    os.environ.update(zip((BROWSER, DRIVER), map(str, programs.values()), strict=True))
+    os.environ.setdefault("SE_OFFLINE", "true")  # keeps Selenium from looking for a driver to download
     page: Any = gymnasium.make(f"miniwob/{task}-v1").unwrapped
-    page.reset(seed=0)
+    page.reset(seed=0)  # the page must be loaded before its time limit can be changed
     page.instance.driver.execute_script("core.EPISODE_MAX_TIME = 1e9;")
     return page

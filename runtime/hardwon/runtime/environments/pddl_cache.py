@@ -1,8 +1,8 @@
-"""A cache for what TextWorld computes anew for every PDDL game: parsed grammars and translated problems.
+"""A cache for TextWorld's PDDL games: parsed grammars and translated problems.
 
-TextWorld translates the problem of a game to the form of the planner four times before the first step: when it
-loads the game and when it resets it, once for playing and once for planning. It parses the same grammar for every
-game, and the same templates at every step. The results depend on the arguments alone, so each is computed once.
+TextWorld translates a game's problem for the planner four times before the first step: on load and on reset,
+each time once for playing and once for planning. It also parses the same grammar for every game, and the same
+templates at every step. The results depend only on the arguments, so each is computed once.
 """
 
 import copy
@@ -15,18 +15,18 @@ from functools import lru_cache, wraps
 from typing import Any
 
 PARSED = 4096
-"""Parsed texts that are kept: a grammar, and the templates of the steps of some games."""
+"""Maximum number of cached parse trees: a grammar, and the step templates of several games."""
 TRANSLATED = 8
-"""Translated problems that are kept, each a few megabytes: a game that is loaded is reset next."""
+"""Maximum number of cached translations, a few megabytes each. Few suffice: a reset follows soon after a load."""
 
 _plans: ContextVar[bool] = ContextVar("plans", default=True)
 _lock = threading.RLock()
 
 
 def install() -> None:
-    """Cache the parsers and the translator of TextWorld's PDDL games in this process; a second call does nothing.
+    """Cache the parsers and the translator of TextWorld's PDDL games in this process.
 
-    Every caller gets a parse tree of its own, so it may change the tree.
+    A second call has no effect. Every caller gets a copy of the parse tree, because callers modify it.
     """
     import fast_downward
     from textworld.envs.pddl import logic, textgen
@@ -41,9 +41,9 @@ def install() -> None:
 
 @contextmanager
 def skip_planning() -> Iterator[None]:
-    """Translate each problem for playing alone: for games that are never asked for a plan.
+    """Translate each problem only for playing, for games that are never asked for a plan.
 
-    The planner gets the translation for playing. It is the same problem, with more to search.
+    The planner then gets the translation for playing: the same problem with a larger search space.
     """
     token = _plans.set(False)
     try:
@@ -70,11 +70,11 @@ def _cache_translator(translate: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return translate(domain, problem, verbose=verbose, optimize=optimize)
         finally:
-            sys.argv = arguments  # the translator puts its own there
+            sys.argv = arguments  # the translator overwrites it
 
     @wraps(translate)
     def translate_cached(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
-        with _lock:  # the translator keeps its options in a module
+        with _lock:  # the translator keeps its options in module globals
             return translate_once(domain, problem, verbose, optimize and _plans.get())
 
     translate_cached.cache_info = translate_once.cache_info  # type: ignore[attr-defined]
