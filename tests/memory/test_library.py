@@ -49,7 +49,7 @@ def test_recording_twice_keeps_one(library, episode):
 def test_an_id_is_of_one_episode(library, episode):
     """Another episode under the same id is refused, not dropped in silence."""
     library.record(replace(episode("open drawer"), id="abc"))
-    with pytest.raises(ConfigError, match=r"another episode has the id 'abc' .* an id of its own"):
+    with pytest.raises(ConfigError, match=r"another episode has the id 'abc' .* Use a different id"):
         library.record(replace(episode("open drawer", "wait"), id="abc"))
 
 
@@ -245,7 +245,7 @@ def test_a_beginning_of_an_id_is_enough(library, episode):
     library.record(replace(episode(), id="abcd"))
     library.record(replace(episode(), id="abxy"))
     assert library.trajectory("abc").id == "abcd"
-    with pytest.raises(UnknownName, match="the beginning of more than one id"):
+    with pytest.raises(UnknownName, match="matches more than one id"):
         library.trajectory("ab")
     with pytest.raises(UnknownName, match="unknown episode ''"):
         library.trajectory("")

@@ -55,7 +55,7 @@ from .upkeep.administration import TendedLibrary
 from .upkeep.damage import names_damage
 from .upkeep.rekeying import rekey
 from .upkeep.setup import agree_on_embedder, namespace_number, reembed as reembed
-from .upkeep.write_buffer import Inbox
+from .upkeep.write_buffer import WriteBuffer
 from .validation import (
     check_choice,
     check_count,
@@ -94,7 +94,7 @@ class ExperienceLibrary(TendedLibrary):
         self._search = Search(store, self._number, embedder)
         self._distiller = Distiller(store, self._number)
         self._probation = Probation(store, self._number)
-        self._inbox = Inbox(store, self._number)
+        self._inbox = WriteBuffer(store, self._number)
         self._inbox.on_filed = self._keep_filed
         store.on_forgotten = self._start_anew
         self.gate: Gate | None = None
@@ -418,7 +418,7 @@ class ExperienceLibrary(TendedLibrary):
             number = self._number
             if what == "namespace":
                 number = self._number_of(value)
-                Inbox(self._store, number).file()  # the selected namespace has a write buffer of its own
+                WriteBuffer(self._store, number).file()  # the selected namespace has a write buffer of its own
             elif not dry_run:
                 self._inbox.on_file()
             try:

@@ -141,7 +141,7 @@ def test_an_episode_that_cannot_be_filed_counts_nothing(library, monkeypatch):
         library.record(run(attempt()))
         assert library.summaries() == before
     assert [(one.where, one.what) for one in library.verify()] == [
-        ("inbox", "1 not filed: ZeroDivisionError('division by zero')")
+        ("inbox", "1 not stored: ZeroDivisionError('division by zero')")
     ]
     library.record(run(attempt()))
     assert library.summaries()[0].n == 2

@@ -306,7 +306,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, library):
     """Missing, a folder, or no text."""
     (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
     for name in ("missing", ".", "noise"):
-        with pytest.raises(ConfigError, match=r"cannot be read .* Give a file that `hardwon memory export` wrote"):
+        with pytest.raises(ConfigError, match=r"cannot be read .* Use a file that `hardwon memory export` wrote"):
             library.import_jsonl(tmp_path / name)
 
 

@@ -122,8 +122,8 @@ def test_closing_twice_is_fine(path, eager, episode):
     [
         (lambda path, db: flip(path, "1-values"), "saved values", "its checksum is wrong"),
         (lambda path, db: flip(path, "1-states"), "saved index of states", "its checksum is wrong"),
-        (lambda path, db: db.execute("DELETE FROM vectors WHERE ref = 3"), "states vectors", "1 missing, 0 torn"),
-        (lambda path, db: db.execute("UPDATE vectors SET vector = x'00' WHERE ref = 3"), "states vectors", "1 torn"),
+        (lambda path, db: db.execute("DELETE FROM vectors WHERE ref = 3"), "states vectors", "1 missing, 0 damaged"),
+        (lambda path, db: db.execute("UPDATE vectors SET vector = x'00' WHERE ref = 3"), "states vectors", "1 damaged"),
     ],
 )  # fmt: skip
 def test_files_and_vectors_are_verified_and_repaired(kept, harm, where, what):

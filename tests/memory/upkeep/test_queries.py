@@ -36,12 +36,12 @@ GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1
         ("INSERT INTO items_text_1(rowid, text) VALUES (9, 'ghost')", "items text index", "0 missing, 1 too many"),
         ("INSERT INTO states_text_1(rowid, text) VALUES (99, 'ghost')", "states text index", "0 missing, 1 too many"),
         ("DELETE FROM states_text_1_docsize WHERE id = 1", "states text index", "1 missing, 0 too many"),
-        ("INSERT INTO vectors VALUES ('states', 99, 1, x'00')", "states vectors", "1 of nothing that exists"),
-        ("INSERT INTO vectors VALUES ('items', 99, 1, x'00')", "items vectors", "1 of nothing that exists"),
+        ("INSERT INTO vectors VALUES ('states', 99, 1, x'00')", "states vectors", "1 without a row"),
+        ("INSERT INTO vectors VALUES ('items', 99, 1, x'00')", "items vectors", "1 without a row"),
         ("UPDATE words SET episodes = 7 WHERE word = 'kettle'", "words", "counts differ from the episodes"),
         ("DELETE FROM words WHERE word = 'kettle'", "words", "counts differ from the episodes"),
         ("INSERT INTO words VALUES (1, 'ghost', 1)", "words", "counts differ from the episodes"),
-        ("UPDATE items_text_1 SET text = 'ghost'", "items text index", "1 with other words than their items"),
+        ("UPDATE items_text_1 SET text = 'ghost'", "items text index", "1 with the wrong text"),
         ("UPDATE attempts SET n = 9 WHERE id = 1", "attempts", OTHER_COUNTS),
         ("UPDATE attempts SET live = 0 WHERE id = 1", "attempts", OTHER_COUNTS),
         ("UPDATE attempts SET returns = 7 WHERE id = 1", "attempts", OTHER_COUNTS),
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_found_and_not_repaired_over(path, taught):
     with ExperienceLibrary.open(path) as library:
         problems = library.verify()
         assert {problem.where for problem in problems} == {"file"}
-        assert problems[0].remedy == "Restore a copy; what can be read: hardwon memory export"
+        assert problems[0].remedy == "Restore a copy. To save what can be read, run: hardwon memory export"
         with pytest.raises(NotALibrary, match="is damaged"):
             library.repair()
 

@@ -70,7 +70,7 @@ def test_it_is_done_once(old):
 
 def test_a_failure_amid_it_leaves_the_file_as_it_was(old, monkeypatch):
     """All or nothing: the next opening begins again."""
-    monkeypatch.setattr(rekeying, "_keyed", lambda *_: 1 / 0)
+    monkeypatch.setattr(rekeying, "_compute_keys", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         ExperienceLibrary.open(old)
     monkeypatch.undo()

@@ -221,7 +221,7 @@ def test_one_that_cannot_be_filed_holds_up_no_other(library, caplog):
         assert [row["id"] for row in library.trajectories()] == ["last", "first"]
     (problem,) = library.verify()
     assert problem.where == "inbox"
-    assert "1 not filed: JSONDecodeError" in problem.what
+    assert "1 not stored: JSONDecodeError" in problem.what
 
 
 def test_a_long_inbox_is_filed_by_its_writer(path, library, monkeypatch):

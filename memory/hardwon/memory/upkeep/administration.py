@@ -1,4 +1,4 @@
-"""What people do with a library: look into it, and tend its items. It neither records nor recalls; see `library`."""
+"""Administration of a library: queries over episodes and items, and changes of items. `library` records and recalls."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,20 +22,20 @@ from . import queries
 
 
 class TendedLibrary(ABC):
-    """One namespace of a library, as a person looks into it and tends it."""
+    """The administrative methods of one namespace of a library."""
 
     _lock: OwnLock
     _number: int
 
     @abstractmethod
     def _filed(self) -> Store:
-        """What is read from: all that was recorded is filed in it."""
+        """Return the store after all buffered episodes are in it."""
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]:
-        """Everything inside becomes durable together."""
+        """Commit everything inside together, or nothing."""
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def items(
         self,
@@ -53,84 +53,207 @@ class TendedLibrary(ABC):
         writer: str | None = None,
         text: str | None = None,
     ) -> list[Item]:
-        """Items, filtered and sorted; `text` finds those that have all its words."""
+        """Return items, filtered and sorted.
+
+        Args:
+            kinds: Kinds of item; None for all.
+            status: `active`, `quarantined` or `retired`; None for all.
+            sort: `score`, `confidence`, `new` (newest first), `old` (oldest first) or `used` (most used first).
+            limit: Largest number of items; None for all.
+            offset: Number of items to skip.
+            signature: Signature of the situations to which the items apply.
+            location: Location to which the items apply.
+            tag: Tag of the items.
+            trust: `trusted` or `untrusted`.
+            source: Source of the items.
+            writer: Writer of the items.
+            text: Words that must all occur in an item's text, ignoring case.
+
+        Raises:
+            UnknownName: A kind or the sort order does not exist.
+            ConfigError: `limit` or `offset` is negative.
+        """
         for name, count in (("offset", offset), ("limit", 0 if limit is None else limit)):
             check_whole(name, count)
-        given = (signature, location, tag, trust, source, writer, text)
-        check_texts("filters", tuple(value for value in given if value is not None))
+        filters = (signature, location, tag, trust, source, writer, text)
+        check_texts("filters", tuple(value for value in filters if value is not None))
         by = {
             "status": status, "sort": sort, "signature": signature, "location": location, "tag": tag,
             "trust": trust, "source": source, "writer": writer, "text": text,
         }  # fmt: skip
-        return self._listed(kinds, limit, offset, by)
+        return self._query_items(kinds, limit, offset, by)
 
-    def _listed(
+    def _query_items(
         self, kinds: Sequence[Kind] | None, limit: int | None, offset: int, by: Mapping[str, Any]
     ) -> list[Item]:
         return queries.items(self._filed(), self._number, kinds, limit=limit, offset=offset, **by)
 
     def get(self, item_id: str) -> Item:
-        """An item of this namespace by its id; raises UnknownName."""
+        """Return an item of this namespace.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         check_text("item id", item_id)
         return queries.get(self._filed(), self._number, item_id)
 
     def history(self, item_id: str) -> list[dict[str, Any]]:
-        """Every change of an item, oldest first: seq, at, op, detail."""
+        """Return every change of an item, oldest first.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+
+        Returns:
+            Dicts with `seq`, `at`, `op` and `detail`.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         return queries.history(self._filed(), self._number, self.get(item_id).id)
 
     def usages(self, item_id: str) -> list[dict[str, Any]]:
-        """Who was shown an item, when, in which arm, and how the episode ended."""
+        """Return the records that an item was shown to an agent, oldest first.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+
+        Returns:
+            Dicts with `trajectory_id`, `t`, `mode`, `arm`, `outcome` and `control_outcome`.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         return queries.usages(self._filed(), self._number, self.get(item_id).id)
 
     def usefulness(self, item_id: str) -> dict[str, Any]:
-        """What an item is worth by randomised show and withhold, with a 95% interval; see `credit.usefulness`."""
+        """Return the effect of an item, measured by showing and withholding it at random, with a 95 % interval.
+
+        See `item_credit.usefulness`.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         with self._lock:
             return item_credit.usefulness(self._filed().connection, self._number, self.get(item_id).id)
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
-        """Rows about episodes, newest first, without their steps."""
+        """Return rows about episodes without their steps, newest first.
+
+        Args:
+            limit: Largest number of rows; None for all.
+            offset: Number of rows to skip.
+        """
         return queries.trajectories(self._filed(), self._number, limit, offset)
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
-        """One episode with its steps; an unambiguous beginning of the id is enough."""
+        """Return an episode with its steps.
+
+        Args:
+            trajectory_id: The id, or an unambiguous prefix of it.
+
+        Raises:
+            UnknownName: No episode, or more than one, matches.
+        """
         check_text("episode id", trajectory_id)
         return queries.trajectory(self._filed(), self._number, trajectory_id)
 
     def steps(self, ids: Sequence[int]) -> list[Step]:
-        """Steps of this namespace by id, in the order of the ids given; those that do not exist are left out."""
+        """Return steps of this namespace in the order of `ids`. Unknown ids are skipped.
+
+        Args:
+            ids: Ids of steps, for example the `provenance` of an item.
+        """
         where = "namespace = ? AND id IN (SELECT value FROM json_each(?))"
-        found = {step.id: step for step in read_steps(self._filed(), where, (self._number, dumps(list(ids))))}
-        return [found[ref] for ref in ids if ref in found]
+        steps = {step.id: step for step in read_steps(self._filed(), where, (self._number, dumps(list(ids))))}
+        return [steps[ref] for ref in ids if ref in steps]
 
     def summaries(self, signature: str | None = None, *, limit: int | None = None, offset: int = 0) -> list[Summary]:
-        """What came of every kind of action, in one kind of situation or in all; the most tried first."""
+        """Return summaries of attempts, the most frequent first.
+
+        Args:
+            signature: Return only the summaries of this situation; None for all.
+            limit: Largest number of summaries; None for all.
+            offset: Number of summaries to skip.
+        """
         return list(rollups.summaries(self._filed(), self._number, signature, limit, offset))
 
     def evidence(self, summary_id: int, failure: str | None = None) -> list[int]:
-        """The ids of the steps behind a count of a summary: all of them, or those with a failure ("none": without)."""
+        """Return the ids of the steps behind a summary's counts.
+
+        Args:
+            summary_id: Id of the summary.
+            failure: Return only steps with this failure; "none" selects steps without a failure.
+
+        Raises:
+            UnknownName: The summary or the failure does not exist.
+        """
         return rollups.evidence(self._filed(), self._number, summary_id, failure)
 
     def segments(self, trajectory_id: str) -> list[Segment]:
-        """The stretches of an episode between its gains; an unambiguous beginning of the id is enough."""
+        """Return the segments of an episode, which end where a reward was received.
+
+        Args:
+            trajectory_id: The id, or an unambiguous prefix of it.
+
+        Raises:
+            UnknownName: No episode, or more than one, matches.
+        """
         ref = queries.trajectory_id(self._filed(), self._number, trajectory_id)
         return rollups.segments(self._filed(), self._number, ref)
 
     def clusters(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
-        """Situations that share a signature, the most frequent first: how often they were met, and what pays there."""
+        """Return groups of situations with the same signature, the most frequent first.
+
+        Args:
+            limit: Largest number of clusters; None for all.
+            offset: Number of clusters to skip.
+
+        Returns:
+            Dicts with the number of visits and the best actions of each cluster.
+        """
         return clusters.list_clusters(self._filed(), self._number, limit, offset)
 
-    # -- tending ----------------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def update(self, item_id: str, **changes: Any) -> Item:
-        """Change fields of an item; the old values stay in its history."""
+        """Change fields of an item. The old values stay in its history.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+            **changes: New values by field name.
+
+        Returns:
+            The changed item.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         return self._change(item_id, changes, "updated")
 
     def feedback(self, item_id: str, helped: bool, *, writer: str, episode: str = "") -> Item:
-        """Let an untrusted writer say whether an item helped in an episode; its score moves a little, within bounds.
+        """Record the opinion of an untrusted writer on an item, which moves its score slightly and within bounds.
 
-        See `opinions`. Raises: TooMuchFeedback, UnknownName.
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+            helped: Whether the item helped.
+            writer: Name of the writer.
+            episode: Id of the episode in which the item was used.
+
+        Returns:
+            The item with its new score; see `opinions`.
+
+        Raises:
+            TooMuchFeedback: The writer has given too much feedback.
+            UnknownName: No item, or more than one, matches.
         """
         with self._transaction() as connection:
+            # Read the item inside the transaction, so that two opinions at once both count.
             item = self.get(item_id)
             score = opinions.record_opinion(connection, self._number, item, helped, writer, episode)
             if score == item.score:
@@ -138,23 +261,54 @@ class TendedLibrary(ABC):
             return catalogue.change(connection, self._number, item, {"score": score}, "updated")
 
     def pin(self, item_id: str, pinned: bool = True) -> Item:
-        """Protect an item from being replaced or evicted."""
+        """Protect an item from being replaced or evicted, or lift the protection.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+            pinned: Whether the item is protected from now on.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         return self._change(item_id, {"pinned": pinned}, "pinned" if pinned else "unpinned")
 
     def retire(self, item_id: str, why: str) -> None:
-        """Take an item out of use; it and the reason stay in the history."""
+        """Take an item out of use. The item and the reason stay in the history.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+            why: The reason.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         check_text("why", why)
         with self._transaction() as connection:
             catalogue.retire(connection, self._number, self.get(item_id).id, redact(why))
 
     def release(self, item_id: str, why: str) -> Item:
-        """Take an item out of quarantine, on a person's word; it is trusted from then on."""
+        """Take an item out of quarantine after a person's review. It counts as trusted from then on.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+            why: The reason.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         check_text("why", why)
         with self._transaction() as connection:
             return catalogue.release(connection, self._number, self.get(item_id), redact(why))
 
     def undo(self, item_id: str) -> Item:
-        """Take back the last change of an item that was not taken back yet; its score stays as earned."""
+        """Undo the last change of an item that was not undone yet. Its score is kept.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+
+        Raises:
+            UnknownName: No item, or more than one, matches.
+        """
         with self._transaction() as connection:
             return catalogue.undo(connection, self._number, self.get(item_id))
 
@@ -164,7 +318,11 @@ class TendedLibrary(ABC):
             return catalogue.change(connection, self._number, self.get(item_id), redact_values(changes), op)
 
     def restore(self, item: Item) -> None:
-        """Write an item exactly as it is, past admission; for imports."""
+        """Write an item exactly as given, without admission; for imports.
+
+        Args:
+            item: The item.
+        """
         check_item(item)
         with self._transaction() as connection:
             catalogue.restore(connection, self._number, redact_item(item))

@@ -1,4 +1,4 @@
-"""What is done about damaged rows: whoever meets one is told which row it is and what to do."""
+"""Errors that name the damaged rows of a library and the next step."""
 
 import sqlite3
 from collections.abc import Callable
@@ -13,55 +13,56 @@ from hardwon.memory.storage.database import Store
 C = TypeVar("C", bound=type)
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, sqlite3.DatabaseError)
-"""What reading a row raises that holds something else than was written."""
-_SHOWN = 3
+"""Errors that reading a damaged row can raise."""
+_LISTED = 3
 
 
 def names_damage(cls: C) -> C:
-    """Let the public methods of a library raise LibraryDamaged, naming the rows, for what damaged rows raise.
+    """Let the public methods of a library raise LibraryDamaged, naming the rows, if damaged rows cause an error.
 
-    Rows are compared with their checksums only after something failed, so that reading costs nothing more.
+    Checksums are compared only after an error, so that reads cost no more.
     """
     for base in reversed(cls.__mro__):
         for name, method in vars(base).items():
             if isfunction(method) and not name.startswith("_") and base is not object:
-                setattr(cls, name, _guarded(getattr(cls, name)))
+                setattr(cls, name, _guard(getattr(cls, name)))
     return cls
 
 
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
         except UNREADABLE as error:
-            named = error.rows if isinstance(error, LibraryDamaged) else isinstance(error, HardwonError)
+            # An error about named rows, or about a wrong argument, already says what is wrong.
+            is_explained = error.rows if isinstance(error, LibraryDamaged) else isinstance(error, HardwonError)
             store = getattr(self, "_store", None)
-            found = None if named or store is None else _found(store, error)
-            if found is None:
+            damage = None if is_explained or store is None else _find_damage(store, error)
+            if damage is None:
                 raise
-            raise found from error
+            raise damage from error
 
     return call
 
 
-def _found(store: Store, error: Exception) -> LibraryDamaged | None:
-    """Return the error that names the damaged rows; None where every row is as it was written."""
+def _find_damage(store: Store, error: Exception) -> LibraryDamaged | None:
+    """Return an error that names the damaged rows, or None if no row is damaged."""
     try:
         with store.snapshot():
-            rows = [one for one in find_damaged_rows(store.connection) if not one.missing]
+            rows = [row for row in find_damaged_rows(store.connection) if not row.missing]
     except (HardwonError, sqlite3.Error):
         return None
-    return damaged(store.path, rows, error) if rows else None
+    return make_damage_error(store.path, rows, error) if rows else None
 
 
-def damaged(path: str, rows: list[Damage], error: Exception) -> LibraryDamaged:
-    """Make the error that names damaged rows."""
+def make_damage_error(path: str, rows: list[Damage], error: Exception) -> LibraryDamaged:
+    """Return an error that names damaged rows."""
     named = tuple(map(str, rows))
-    shown = ", ".join(named[:_SHOWN]) + (f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else "")
-    found = LibraryDamaged(
-        f"{path} was damaged after it was written: {shown} ({type(error).__name__}). "
-        f"What can be done says: hardwon memory verify {path}"
+    listed = ", ".join(named[:_LISTED]) + (f" and {len(named) - _LISTED} more" if len(named) > _LISTED else "")
+    damage = LibraryDamaged(
+        f"{path} was damaged after it was written: {listed} ({type(error).__name__}). "
+        f"For remedies, run: hardwon memory verify {path}"
     )
-    found.rows = named
-    return found
+    damage.rows = named
+    return damage

@@ -1,6 +1,6 @@
-"""Whether a library is sound: what is derived, checked against the steps and items, and made again from them.
+"""Integrity checks: compare derived data with the steps and items, and rebuild it where it differs.
 
-The truth itself is never changed here: a file that SQLite finds damaged is told, and left to its owner.
+Primary data is never changed here. A file that SQLite reports as damaged is reported and left as it is.
 """
 
 from collections import Counter
@@ -29,133 +29,137 @@ _REPAIR = "hardwon memory repair"
 
 
 def verify(store: Store, namespace: int) -> list[Problem]:
-    """The file itself, and everything derived from its steps and items, against the truth."""
+    """Check the file, and compare all derived data with the steps and items; return the problems."""
     try:
-        said = [str(row[0]) for row in store.rows("PRAGMA integrity_check")]
+        messages = [str(row[0]) for row in store.rows("PRAGMA integrity_check")]
     except LibraryError as error:
-        said = [str(error)]
-    damage = [words for words in said if words != "ok" and "FTS5" not in words]  # newer SQLites look into FTS5 too
+        messages = [str(error)]
+    # Newer versions of SQLite also report FTS5 indexes, which are derived data and are checked below.
+    damage = [message for message in messages if message != "ok" and "FTS5" not in message]
     if damage:
-        return [Problem("file", words, "Restore a copy; what can be read: hardwon memory export") for words in damage]
+        return [Problem("file", message, _RESTORE_FILE) for message in damage]
     with store.snapshot():
         damaged = list(find_damaged_rows(store.connection))
-        problems = [_named(store, namespace, one) for one in damaged if not one.missing]
+        problems = [_describe_damage(store, namespace, row) for row in damaged if not row.missing]
         if without := len(damaged) - len(problems):
-            problems.append(Problem("checksums", f"{without} rows have none", _REPAIR))
-        if any(problem.where != "checksums" for problem in problems):  # what is made of them would differ as well
-            return problems
-        return problems + [Problem(where, what, _REPAIR) for where, what in _differences(store, namespace)]
+            problems.append(Problem("checksums", f"missing for {without} rows", _REPAIR))
+        if any(problem.where != "checksums" for problem in problems):
+            return problems  # data derived from damaged rows would differ as well
+        return problems + [Problem(where, what, _REPAIR) for where, what in _find_differences(store, namespace)]
 
 
-def _named(store: Store, namespace: int, damage: Damage) -> Problem:
-    """Say which row is damaged, whose it is, and what can be done: nothing tells what was in it."""
-    words = f"row {damage.ref} was changed since it was written"
+def _describe_damage(store: Store, namespace: int, damage: Damage) -> Problem:
+    """Return a problem that names the damaged row, its episodes and the possible remedies."""
+    message = f"row {damage.ref} was damaged after it was written"
     if damage.namespace not in (None, namespace):
-        return Problem(f"rows of {damage.table}", f"{words} (of another namespace)", _RESTORE)
+        return Problem(f"rows of {damage.table}", f"{message} (in another namespace)", _RESTORE)
     if damage.table == "states":
-        rows = store.rows(_MET, (damage.ref, damage.ref))
+        rows = store.rows(_EPISODES_OF_STATE, (damage.ref, damage.ref))
     elif damage.table in ("trajectories", "steps", "inbox"):
         rows = [(damage.name,)]
     else:
-        return Problem(f"rows of {damage.table}", f"{words} ({damage.name})" if damage.name else words, _RESTORE)
-    episodes = ", ".join(str(row[0]) for row in rows[:_SHOWN]) + (", ..." if len(rows) > _SHOWN else "")
+        return Problem(f"rows of {damage.table}", f"{message} ({damage.name})" if damage.name else message, _RESTORE)
+    episodes = ", ".join(str(row[0]) for row in rows[:_LISTED]) + (", ..." if len(rows) > _LISTED else "")
     forget = (
-        f"{_RESTORE}; or give up its episodes: hardwon memory forget LIBRARY --episode {rows[0][0] if rows else 'ID'}"
+        f"{_RESTORE}; or delete its episodes: hardwon memory forget LIBRARY --episode {rows[0][0] if rows else 'ID'}"
     )
-    return Problem(f"rows of {damage.table}", f"{words} (of {episodes or 'no episode'})", forget)
+    return Problem(f"rows of {damage.table}", f"{message} (episodes: {episodes or 'none'})", forget)
 
 
 _RESTORE = "Restore a copy of the file"
-_MET = (
+_RESTORE_FILE = "Restore a copy. To save what can be read, run: hardwon memory export"
+_EPISODES_OF_STATE = (
     "SELECT DISTINCT trajectory_id FROM steps WHERE pre = ? "
     "UNION SELECT DISTINCT trajectory_id FROM steps WHERE post = ?"
 )
-_SHOWN = 5
+_LISTED = 5
 
 
-def _differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
-    """Yield every derived structure that differs, and how; what cannot even be read differs as well."""
-    again = cache(lambda: _read_again(store, namespace))  # of whole episodes, for two of them
+def _find_differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
+    """Yield each derived structure that differs or cannot be read, with a description."""
+    recomputed = cache(lambda: _recompute(store, namespace))  # reads all episodes, for two comparisons
     of_episodes: dict[str, Comparison] = {
-        "words": lambda store, namespace: _wrong_words(store, namespace, again()[0]),
-        "segments": lambda store, namespace: _wrong_segments(store, namespace, again()[1]),
+        "words": lambda store, namespace: _compare_words(store, namespace, recomputed()[0]),
+        "segments": lambda store, namespace: _compare_segments(store, namespace, recomputed()[1]),
     }
     for where, compare in (_COMPARED | of_episodes).items():
         try:
-            wrong = compare(store, namespace)
+            difference = compare(store, namespace)
         except (*UNREADABLE, LibraryDamaged) as error:
-            wrong = f"cannot be read: {error!r:.200}"
-        if wrong:
-            yield where, wrong
+            difference = f"cannot be read: {error!r:.200}"
+        if difference:
+            yield where, difference
 
 
-def _text_index(kind: search.Kind) -> "Comparison":
+def _compare_text_index(kind: search.Kind) -> "Comparison":
     def compare(store: Store, namespace: int) -> str:
-        wanted = _live(store, namespace, kind)
+        wanted = _read_live(store, namespace, kind)
         held = {row[0] for row in store.rows(f"SELECT id FROM {kind}_text_{namespace}_docsize")}
         if wanted != held:
             return f"{len(wanted - held)} missing, {len(held - wanted)} too many"
-        other = _other_words(store, namespace) if kind == "items" else 0
-        return f"{other} with other words than their items" if other else ""
+        wrong = _count_wrong_texts(store, namespace) if kind == "items" else 0
+        return f"{wrong} with the wrong text" if wrong else ""
 
     return compare
 
 
-def _vectors(kind: search.Kind) -> "Comparison":
+def _compare_vectors(kind: search.Kind) -> "Comparison":
     def compare(store: Store, namespace: int) -> str:
-        wanted = _live(store, namespace, kind)
+        wanted = _read_live(store, namespace, kind)
         vectors = {row[0] for row in store.rows(_VECTORS, (namespace, kind))}
         if vectors - wanted:
-            return f"{len(vectors - wanted)} of nothing that exists"
-        return _wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0))
+            return f"{len(vectors - wanted)} without a row"
+        return _describe_wrong_vectors(store, namespace, kind, wanted - vectors, max(vectors, default=0))
 
     return compare
 
 
-def _live(store: Store, namespace: int, kind: str) -> set[int]:
+def _read_live(store: Store, namespace: int, kind: str) -> set[int]:
     return {row[0] for row in store.rows(_LIVE[kind], (namespace,))}
 
 
-def _unfiled(store: Store, namespace: int) -> str:
-    ((unfiled, why),) = store.rows("SELECT count(failed), min(failed) FROM inbox WHERE namespace = ?", (namespace,))
-    return f"{unfiled} not filed: {why}" if unfiled else ""
+def _describe_unstored(store: Store, namespace: int) -> str:
+    ((unstored, why),) = store.rows("SELECT count(failed), min(failed) FROM inbox WHERE namespace = ?", (namespace,))
+    return f"{unstored} not stored: {why}" if unstored else ""
 
 
-def _wrong_words(store: Store, namespace: int, words: dict[str, int]) -> str:
+def _compare_words(store: Store, namespace: int, words: dict[str, int]) -> str:
     held = dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,)))
     return "counts differ from the episodes" if words != held else ""
 
 
-def _wrong_segments(store: Store, namespace: int, cuts: list[Segment]) -> str:
-    return _apart(_told(cuts), store.rows(f"SELECT {_SEGMENT} FROM segments WHERE namespace = ?", (namespace,)))
+def _compare_segments(store: Store, namespace: int, cuts: list[Segment]) -> str:
+    return _describe_difference(
+        _encode_segments(cuts), store.rows(f"SELECT {_SEGMENT} FROM segments WHERE namespace = ?", (namespace,))
+    )
 
 
-def _wrong_worlds(store: Store, namespace: int) -> str:
+def _compare_worlds(store: Store, namespace: int) -> str:
     ((unplaced,),) = store.rows(_UNPLACED, (namespace,))
     worlds.read_worlds(store.rows("SELECT id, record FROM worlds WHERE namespace = ?", (namespace,)))
-    return f"{unplaced} episodes in none" if unplaced else ""
+    return f"{unplaced} episodes without a world" if unplaced else ""
 
 
-def _wrong_scores(store: Store, namespace: int) -> str:
+def _compare_scores(store: Store, namespace: int) -> str:
     wrong = len(list(world_scores.problems(store.connection, namespace)))
-    return f"{wrong} of no item, of no world, or outside 0 to 1" if wrong else ""
+    return f"{wrong} without an item or a world, or outside 0 to 1" if wrong else ""
 
 
-def _wrong_places(store: Store, namespace: int) -> str:
-    return _apart(_true_places(store, namespace), store.rows(_PLACES, (namespace,)))
+def _compare_places(store: Store, namespace: int) -> str:
+    return _describe_difference(_compute_places(store, namespace), store.rows(_PLACES, (namespace,)))
 
 
 Comparison = Callable[[Store, int], str]
 _COMPARED: dict[str, Comparison] = {
-    "states text index": _text_index("states"),
-    "states vectors": _vectors("states"),
-    "items text index": _text_index("items"),
-    "items vectors": _vectors("items"),
-    "inbox": _unfiled,
+    "states text index": _compare_text_index("states"),
+    "states vectors": _compare_vectors("states"),
+    "items text index": _compare_text_index("items"),
+    "items vectors": _compare_vectors("items"),
+    "inbox": _describe_unstored,
     "attempts": lambda store, namespace: ", ".join(rollups.differences(store, namespace)),
-    "worlds": _wrong_worlds,
-    "scores per world": _wrong_scores,
-    "item places": _wrong_places,
+    "worlds": _compare_worlds,
+    "scores per world": _compare_scores,
+    "item places": _compare_places,
     "saved values": lambda store, namespace: saved_tables.saved_problem(store, namespace) or "",
     "saved values per world": lambda store, namespace: saved_tables.saved_problem(store, namespace, per_world=True),
     "saved index of states": lambda store, namespace: search.saved_problem(store, namespace, "states") or "",
@@ -176,32 +180,33 @@ _UNPLACED = (
 )
 
 
-def _apart(wanted: Iterable[tuple[Any, ...]], held: Iterable[tuple[Any, ...]]) -> str:
-    """How two sets of rows differ; nothing when they do not."""
-    truth, kept = set(wanted), set(held)
-    return f"{len(truth - kept)} missing, {len(kept - truth)} too many" if truth != kept else ""
+def _describe_difference(wanted: Iterable[tuple[Any, ...]], held: Iterable[tuple[Any, ...]]) -> str:
+    """Return the number of missing and of extra rows; empty if the rows are equal."""
+    expected, stored = set(wanted), set(held)
+    return f"{len(expected - stored)} missing, {len(stored - expected)} too many" if expected != stored else ""
 
 
-def _wrong_vectors(store: Store, namespace: int, kind: str, without: set[int], newest: int) -> str:
-    """Vectors of another length than most, and states passed over: those not yet embedded are newer than the rest."""
+def _describe_wrong_vectors(store: Store, namespace: int, kind: str, without: set[int], newest: int) -> str:
+    """Return how many vectors have an unusual length, and how many states were skipped by embedding."""
     lengths = "SELECT length(vector), count(*) FROM vectors WHERE namespace = ? AND kind = ? GROUP BY 1 ORDER BY 2 DESC"
     torn = sum(count for _, count in store.rows(lengths, (namespace, kind))[1:])
+    # States are embedded in the order of their ids, so a gap below the newest vector is an error.
     missing = sum(ref <= newest for ref in without) if kind == "states" else 0
-    return f"{missing} missing, {torn} torn" if missing or torn else ""
+    return f"{missing} missing, {torn} damaged" if missing or torn else ""
 
 
-def _other_words(store: Store, namespace: int) -> int:
-    """How many active items are indexed by a text that is not theirs."""
+def _count_wrong_texts(store: Store, namespace: int) -> int:
+    """Return how many active items are indexed with a text that is not theirs."""
     rows = store.rows(
-        f"SELECT record, text FROM items JOIN items_text_{namespace} AS told ON told.rowid = number "
+        f"SELECT record, text FROM items JOIN items_text_{namespace} AS indexed ON indexed.rowid = number "
         "WHERE namespace = ? AND status = 'active'",
         (namespace,),
     )
     return sum(plain(item_of(record).text) != text for record, text in rows)
 
 
-def _read_again(store: Store, namespace: int) -> tuple[dict[str, int], list[Segment]]:
-    """What is made of whole episodes, by reading them all: the counts of words, and the segments."""
+def _recompute(store: Store, namespace: int) -> tuple[dict[str, int], list[Segment]]:
+    """Return the word counts and segments of all episodes, by reading every one of them."""
     counts: Counter[str] = Counter()
     cuts: list[Segment] = []
     for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,)):
@@ -212,11 +217,11 @@ def _read_again(store: Store, namespace: int) -> tuple[dict[str, int], list[Segm
     return dict(counts), cuts
 
 
-def _told(cuts: Iterable[Segment]) -> Iterator[tuple[Any, ...]]:
+def _encode_segments(cuts: Iterable[Segment]) -> Iterator[tuple[Any, ...]]:
     return ((cut.trajectory_id, cut.first_t, cut.last_t, cut.gain, cut.location, cut.text) for cut in cuts)
 
 
-def _true_places(store: Store, namespace: int) -> set[tuple[str, str, int]]:
+def _compute_places(store: Store, namespace: int) -> set[tuple[str, str, int]]:
     rows = store.rows(
         "SELECT number, record FROM items WHERE namespace = ? AND status = 'active'",
         (namespace,),
@@ -225,53 +230,58 @@ def _true_places(store: Store, namespace: int) -> set[tuple[str, str, int]]:
 
 
 def repair(store: Store, namespace: int) -> list[Problem]:
-    """Rebuild from the truth what is wrong, and nothing else; returns what was wrong.
+    """Rebuild the derived data that is wrong, and nothing else; return the problems.
 
-    A row of the truth that was damaged is among it, and stays: `verify` names it again, and what to do.
+    Damaged primary rows are among the problems and stay as they are. `verify` reports them again with a remedy.
 
-    Raises: NotALibrary when the file itself is damaged, for then the truth is not to be trusted.
+    Raises:
+        NotALibrary: The file itself is damaged, so its rows cannot be trusted.
     """
     with store.transaction() as connection:
         problems = verify(store, namespace)
         if any(problem.where == "file" for problem in problems):
             raise NotALibrary(f"{store.path} is damaged ({problems[0].what}). {problems[0].remedy}.")
         for where in dict.fromkeys(problem.where for problem in problems):
-            if where in _REBUILDERS:  # a damaged row of the truth stays as it is: nothing tells what was in it
+            if where in _REBUILDERS:  # a damaged primary row has no rebuilder: its content is lost
                 _REBUILDERS[where](connection, store, namespace)
     return problems
 
 
 def rebuild(connection: Connection, store: Store, namespace: int, where: str) -> None:
-    """Make one derived structure anew from the truth."""
+    """Rebuild one derived structure."""
     _REBUILDERS[where](connection, store, namespace)
 
 
 def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int], None]) -> None:
-    """Embed what has no vector, in every namespace, each few hundred texts durable before the next.
+    """Embed all texts without a vector, in every namespace. Each batch of a few hundred texts is committed.
 
-    `on_embedded` is told how many of how many are embedded.
+    Args:
+        store: The library's store.
+        embedder: The library's embedder.
+        on_embedded: Callback that receives the number of embedded texts and the total.
     """
     namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
     parts: list[tuple[int, search.Kind]] = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
     total = sum(len(store.rows(_LIVE[kind], (namespace,))) for namespace, kind in parts)
     ((done,),) = store.rows("SELECT count(*) FROM vectors")
 
-    def tell(kind: str, count: int) -> None:
+    def report(kind: str, count: int) -> None:
         nonlocal done
         done += count
         on_embedded(done, total)
 
     for namespace, kind in parts:
         index = search.Search(store, namespace, embedder)
-        index.on_embedded = tell
+        index.on_embedded = report
         index.index(kind)
 
 
 def rebuild_tiers(store: Store) -> None:
-    """Make the tiers, the places and the use of items for an older library, which has none, in all its namespaces."""
+    """Build the rollups, and the places and ages of items, in a library of a version that had none."""
     if store.read_only or not store.rows("SELECT 1 FROM meta WHERE name = 'rebuild'"):
         return
     with store.transaction() as connection:
+        # Several processes may open the library at once; the one that deletes the mark does the work.
         marked = connection.execute("DELETE FROM meta WHERE name = 'rebuild' RETURNING value").fetchall()
         namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces")] if marked else []
         for namespace in namespaces:
@@ -290,13 +300,13 @@ UPDATE items SET
 """
 
 
-def _try_again(connection: Connection, store: Store, namespace: int) -> None:
-    """The next read files what waits."""
+def _clear_failures(connection: Connection, store: Store, namespace: int) -> None:
+    """Clear the failures of buffered episodes, so that the next read tries to store them again."""
     connection.execute("UPDATE inbox SET failed = NULL WHERE namespace = ?", (namespace,))
 
 
 def rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
-    """Index the texts of all states anew; nothing of what was indexed before is left."""
+    """Rebuild the text index of all states, leaving no trace of earlier entries."""
     connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
     for row in store.rows("SELECT id, observation, feedback FROM states WHERE namespace = ?", (namespace,)):
         text = state_text(State(row[1], feedback=row[2], signature="-"))
@@ -304,7 +314,7 @@ def rebuild_states_text(connection: Connection, store: Store, namespace: int) ->
 
 
 def _rebuild_items_text(connection: Connection, store: Store, namespace: int) -> None:
-    """Their vectors go as well: one that was made meanwhile is of another text."""
+    """Rebuild the text index of items, and delete their vectors, which may stem from wrong texts."""
     connection.execute(f"DELETE FROM items_text_{namespace}")
     rows = store.rows("SELECT number, record FROM items WHERE namespace = ? AND status = 'active'", (namespace,))
     connection.executemany(
@@ -315,7 +325,7 @@ def _rebuild_items_text(connection: Connection, store: Store, namespace: int) ->
 
 
 def _drop_file(name: str) -> "Rebuilder":
-    """It is written anew when it is next worth it."""
+    """Return a rebuilder that deletes a cache file. It is written again when it is large enough to be useful."""
 
     def drop(connection: Connection, store: Store, namespace: int) -> None:
         Sidecar(store, namespace).drop(name)
@@ -336,25 +346,25 @@ def _drop_vectors(kind: str) -> "Rebuilder":
 
 
 def _rebuild_words(connection: Connection, store: Store, namespace: int) -> None:
-    words, _ = _read_again(store, namespace)
+    words, _ = _recompute(store, namespace)
     connection.execute("DELETE FROM words WHERE namespace = ?", (namespace,))
     connection.executemany("INSERT INTO words VALUES (?, ?, ?)", [(namespace, w, n) for w, n in sorted(words.items())])
 
 
 def _rebuild_segments(connection: Connection, store: Store, namespace: int) -> None:
-    _, cuts = _read_again(store, namespace)
+    _, cuts = _recompute(store, namespace)
     connection.execute("DELETE FROM segments WHERE namespace = ?", (namespace,))
     rollups.write_segments(connection, namespace, cuts)
 
 
 def _rebuild_places(connection: Connection, store: Store, namespace: int) -> None:
-    places = sorted(_true_places(store, namespace))
+    places = sorted(_compute_places(store, namespace))
     connection.execute("DELETE FROM item_places WHERE namespace = ?", (namespace,))
     connection.executemany("INSERT INTO item_places VALUES (?, ?, ?, ?)", [(namespace, *place) for place in places])
 
 
 def _renew_worlds(connection: Connection, store: Store, namespace: int) -> None:
-    """Place all episodes anew; what was saved of their values goes by the old numbers of the worlds."""
+    """Place all episodes again, and delete the cached values, which refer to the old world ids."""
     worlds.renew(connection, namespace)
     Sidecar(store, namespace).drop("world-values")
 
@@ -365,7 +375,7 @@ def _seal_missing(connection: Connection, store: Store, namespace: int) -> None:
 
 Rebuilder = Callable[[Connection, Store, int], None]
 _REBUILDERS: dict[str, Rebuilder] = {
-    "inbox": _try_again,
+    "inbox": _clear_failures,
     "checksums": _seal_missing,
     "states text index": rebuild_states_text,
     "items text index": _rebuild_items_text,

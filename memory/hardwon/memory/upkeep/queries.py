@@ -1,4 +1,4 @@
-"""Looking at a library: listing, histories, figures. What is derived is believed here; `upkeep.integrity` checks it."""
+"""Read-only queries for people: lists, histories and statistics. They trust derived data, see `upkeep.integrity`."""
 
 import json
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _SORTS = {
     "old": "number",
     "used": "uses DESC",
 }
-_FILED = {"signature": "signatures", "location": "locations", "tag": "tags"}
-"""Of item_places: the name of an index, and the field of an item that it files."""
+_PLACE_FIELDS = {"signature": "signatures", "location": "locations", "tag": "tags"}
+"""Item fields that the table `item_places` indexes, by the name of the index."""
 
 
 def items(
@@ -37,12 +37,27 @@ def items(
     trust: str | None = None,
     source: str | None = None,
     writer: str | None = None,
-    **filed: str | None,
+    **places: str | None,
 ) -> list[Item]:
-    """Items of a namespace, filtered and sorted; ties by age.
+    """Return the items of a namespace, filtered and sorted; equal ranks are sorted by age.
 
-    `signature`, `location` and `tag` ask the index of that name, which files active items alone; of
-    items of another status their own fields are asked. `text` finds items that have all its words.
+    Args:
+        store: The library's store.
+        namespace: Id of the namespace.
+        kinds: Kinds of item; None for all.
+        status: `active`, `quarantined` or `retired`; None for all.
+        sort: `score`, `confidence`, `new`, `old` or `used`.
+        limit: Largest number of items; None for all.
+        offset: Number of items to skip.
+        text: Words that must all occur in the item's text.
+        trust: `trusted` or `untrusted`.
+        source: Source of the item.
+        writer: Writer of the item.
+        **places: `signature`, `location` or `tag`. Active items are looked up in an index; others are scanned.
+
+    Raises:
+        UnknownName: The order, a kind or a filter does not exist.
+        ConfigError: `limit` or `offset` is negative.
     """
     if sort not in _SORTS:
         raise UnknownName.of("order", sort, _SORTS)
@@ -50,9 +65,9 @@ def items(
         if kind not in KINDS:
             raise UnknownName.of("kind of item", kind, KINDS)
     if offset < 0 or (limit is not None and limit < 0):
-        raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")
-    # the plus leaves the choice of items to the index that is asked for
-    plus = "+" if status == "active" and any(value is not None for value in filed.values()) else ""
+        raise ConfigError(f"limit {limit} and offset {offset} must not be negative. Use 0 or more, or no limit.")
+    # A unary plus keeps SQLite from using the index of that column, so that it starts from item_places.
+    plus = "+" if status == "active" and any(value is not None for value in places.values()) else ""
     where = [f"{plus}namespace = ?"]
     parameters: list[int | str] = [namespace]
     if status is not None:
@@ -61,16 +76,17 @@ def items(
     if kinds is not None:
         where.append(f"{plus}kind IN ({','.join('?' * len(kinds))})")
         parameters.extend(kinds)
-    for by, value in filed.items():
+    for by, value in places.items():
         if value is not None:
-            where.append(_filed_under(by, status))
+            where.append(_format_place_filter(by, status))
             parameters.extend([namespace, by, plain(value)] if status == "active" else [plain(value)])
     for name, wanted, otherwise in (("trust", trust, "trusted"), ("source", source, "person"), ("writer", writer, "")):
         if wanted is not None:
+            # Records of older versions lack these fields; the default is what they meant.
             where.append(f"coalesce(json_extract(record, '$.{name}'), '{otherwise}') = ?")
             parameters.append(plain(wanted))
     for word in plain(text or "").lower().split():
-        where.append(f"instr(lower({_SAID}), ?)")
+        where.append(f"instr(lower({_ITEM_TEXT}), ?)")
         parameters.append(word)
     rows = store.rows(
         f"SELECT record FROM items WHERE {' AND '.join(where)} ORDER BY {_SORTS[sort]}, number LIMIT ? OFFSET ?",
@@ -79,39 +95,42 @@ def items(
     return [item_of(row[0]) for row in rows]
 
 
-_SAID = " || char(10) || ".join(
+_ITEM_TEXT = " || char(10) || ".join(
     f"coalesce(json_extract(record, '$.{name}'), '')" for name in ("title", "body", "when_to_use", "when_not_to_use")
 )
 
 
-def _filed_under(by: str, status: str | None) -> str:
-    if by not in _FILED:
-        raise UnknownName.of("filter", by, [*_FILED, "text", "trust", "source", "writer"])
+def _format_place_filter(by: str, status: str | None) -> str:
+    if by not in _PLACE_FIELDS:
+        raise UnknownName.of("filter", by, [*_PLACE_FIELDS, "text", "trust", "source", "writer"])
     if status == "active":
         return "number IN (SELECT number FROM item_places WHERE namespace = ? AND by = ? AND value = ?)"
-    return f"EXISTS (SELECT 1 FROM json_each(record, '$.{_FILED[by]}') WHERE value = ?)"
+    return f"EXISTS (SELECT 1 FROM json_each(record, '$.{_PLACE_FIELDS[by]}') WHERE value = ?)"
 
 
 def get(store: Store, namespace: int, item_id: str) -> Item:
-    """An item by id or by an unambiguous beginning of it."""
-    return item_of(_one(store, namespace, "items", "item", item_id, "record"))
+    """Return an item by id or by an unambiguous prefix of its id."""
+    return item_of(_read_by_prefix(store, namespace, "items", "item", item_id, "record"))
 
 
-def _one(store: Store, namespace: int, table: str, what: str, ref: str, column: str) -> str:
+def _read_by_prefix(store: Store, namespace: int, table: str, what: str, ref: str, column: str) -> str:
+    """Return one column of the row whose id is `ref` or, if unambiguous, starts with it."""
     exact = store.rows(f"SELECT {column} FROM {table} WHERE namespace = ? AND id = ?", (namespace, ref))
-    found = exact or store.rows(
-        f"SELECT {column} FROM {table} WHERE namespace = ? AND substr(id, 1, ?) = ? LIMIT 2", (namespace, len(ref), ref)
+    matches = exact or store.rows(
+        # Two rows are enough to know that the prefix is ambiguous.
+        f"SELECT {column} FROM {table} WHERE namespace = ? AND substr(id, 1, ?) = ? LIMIT 2",
+        (namespace, len(ref), ref),
     )
-    if len(found) == 1 and ref:
-        return str(found[0][0])
-    if found and ref:
-        raise UnknownName(f"{what} {ref!r} is the beginning of more than one id. Give more of it.")
-    known = store.rows(f"SELECT id FROM {table} WHERE namespace = ? ORDER BY rowid DESC LIMIT 20", (namespace,))
-    raise UnknownName.of(what, ref, [row[0] for row in known])
+    if len(matches) == 1 and ref:
+        return str(matches[0][0])
+    if matches and ref:
+        raise UnknownName(f"{what} {ref!r} matches more than one id. Use a longer prefix.")
+    candidates = store.rows(f"SELECT id FROM {table} WHERE namespace = ? ORDER BY rowid DESC LIMIT 20", (namespace,))
+    raise UnknownName.of(what, ref, [row[0] for row in candidates])
 
 
 def history(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
-    """The change log of an item, oldest first."""
+    """Return the changes of an item, oldest first."""
     rows = store.rows(
         "SELECT seq, at, op, detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? ORDER BY seq",
         (namespace, item_id),
@@ -120,7 +139,7 @@ def history(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
 
 
 def usages(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
-    """The usage rows of an item, oldest first."""
+    """Return the usage rows of an item, oldest first."""
     names = ("trajectory_id", "t", "mode", "arm", "outcome", "control_outcome")
     where = "namespace = ? AND item_id = ?"
     rows = store.rows(f"SELECT {', '.join(names)} FROM usages WHERE {where} ORDER BY id", (namespace, item_id))
@@ -128,7 +147,7 @@ def usages(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
 
 
 def trajectories(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
-    """Rows about episodes, newest first."""
+    """Return rows about episodes without their steps, newest first."""
     names = (
         "id",
         "recorded_at",
@@ -152,12 +171,12 @@ def trajectories(store: Store, namespace: int, limit: int | None, offset: int) -
 
 
 def trajectory_id(store: Store, namespace: int, ref: str) -> str:
-    """The id of an episode by an unambiguous beginning of it."""
-    return _one(store, namespace, "trajectories", "episode", ref, "id")
+    """Return the full id of an episode for an unambiguous prefix."""
+    return _read_by_prefix(store, namespace, "trajectories", "episode", ref, "id")
 
 
 def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:
-    """One episode with its steps, as it was recorded."""
+    """Return an episode with its steps, as it was recorded."""
     ref = trajectory_id(store, namespace, ref)
     ((task, success, score, arm, seed, ending, meta, writer, trust),) = store.rows(
         "SELECT task, success, score, arm, seed, ending, meta, writer, trust FROM trajectories "
@@ -165,12 +184,12 @@ def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:
         (namespace, ref),
     )
     steps = tuple(read_steps(store, "namespace = ? AND trajectory_id = ? ORDER BY t", (namespace, ref)))
-    won = None if success is None else bool(success)
-    return Trajectory(task, steps, won, score, arm, seed, ending, json.loads(meta), ref, writer, trust)
+    succeeded = None if success is None else bool(success)  # None marks an excluded episode
+    return Trajectory(task, steps, succeeded, score, arm, seed, ending, json.loads(meta), ref, writer, trust)
 
 
 def stats(store: Store, namespace: int, name: str, embedder: Embedder) -> dict[str, Any]:
-    """Counts, sizes and ages of one namespace."""
+    """Return counts, sizes and dates of one namespace."""
     ((episodes, successes, excluded, first, last),) = store.rows(
         "SELECT count(*), sum(success), sum(success IS NULL), min(recorded_at), max(recorded_at) "
         "FROM trajectories WHERE namespace = ?",
@@ -205,9 +224,10 @@ def stats(store: Store, namespace: int, name: str, embedder: Embedder) -> dict[s
         "failures": dict(failures),
         "first": first,
         "last": last,
-        "size_bytes": _size(store.path),
+        "size_bytes": _measure_file(store.path),
     }
 
 
-def _size(path: str) -> int:
+def _measure_file(path: str) -> int:
+    # Committed data stays in the -wal file until the next checkpoint.
     return sum(Path(path + suffix).stat().st_size for suffix in ("", "-wal") if Path(path + suffix).exists())

@@ -1,9 +1,9 @@
-"""Keys of an older library, computed anew when the function that makes them has changed.
+"""New keys for the steps of an older library whose key function differs from the current one.
 
-Steps are filed under keys when they are recorded. Keys of another version of that function would never
-be asked for again, and what was learnt under them would be lost. The first writer that opens such a
-library files its steps anew, with all that is derived from words and templates, in one transaction: a
-process that is killed meanwhile leaves the file as it was.
+Steps are indexed by keys that are computed when they are recorded. Keys of another version of the function would never
+be queried again, and the experience under them would be lost. The first writer that opens such a library recomputes the
+keys, and everything derived from words and templates, in one transaction. If the process is killed, the file stays
+as it was.
 """
 
 import json
@@ -22,38 +22,39 @@ from . import integrity
 from .write_buffer import file_all
 
 logger = logging.getLogger(__name__)
-_AT_ONCE = 1024
-"""Steps that are read, keyed and written together."""
+_CHUNK = 1024
+"""Steps processed together."""
 _DERIVED = ("words", "attempts", "item places")
-"""What else is made of words and templates."""
+"""Other structures derived from words and templates."""
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 
 
 def rekey(store: Store) -> int:
-    """File the steps of an older library under today's keys; return how many were."""
-    if store.read_only or _version(store) == KEYS_VERSION:
+    """Compute new keys for the steps of an older library; return the number of steps."""
+    if store.read_only or _read_version(store) == KEYS_VERSION:
         return 0
     if store.rows("SELECT 1 FROM inbox LIMIT 1"):
-        file_all(store)  # what waits has older keys as well
+        file_all(store)  # buffered episodes also have old keys
     with store.transaction() as connection:
-        if _version(store) == KEYS_VERSION:  # another process was first
+        if _read_version(store) == KEYS_VERSION:  # another process was faster
             return 0
         namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
         count = sum(_rekey_namespace(connection, store, namespace) for namespace in namespaces)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('keys', ?)", (str(KEYS_VERSION),))
     if count:
-        logger.info("%s: %d steps of an older version were filed under new keys.", store.path, count)
+        logger.info("%s: computed new keys for %d steps of an older version.", store.path, count)
     return count
 
 
-def _version(store: Store) -> int:
-    found = store.rows("SELECT value FROM meta WHERE name = 'keys'")
-    return int(found[0][0]) if found else 1
+def _read_version(store: Store) -> int:
+    rows = store.rows("SELECT value FROM meta WHERE name = 'keys'")
+    return int(rows[0][0]) if rows else 1
 
 
 def _rekey_namespace(connection: Connection, store: Store, namespace: int) -> int:
     if not store.rows("SELECT 1 FROM steps WHERE namespace = ? LIMIT 1", (namespace,)):
         return 0
+    # Word counts first: the new keys depend on them.
     for where in _DERIVED:
         integrity.rebuild(connection, store, namespace, where)
     ((episodes,),) = store.rows(
@@ -63,44 +64,47 @@ def _rekey_namespace(connection: Connection, store: Store, namespace: int) -> in
     structural = structural_words(words, episodes)
     ids = KeyIds()
     count = 0
-    for rows in _steps(store, namespace):
-        keyed = _keyed(store, rows, structural)
-        numbers = ids.of(connection, [key for _, keys in keyed for key in keys])
+    for rows in _read_chunks(store, namespace):
+        keys_by_step = _compute_keys(store, rows, structural)
+        numbers = ids.of(connection, [key for _, keys in keys_by_step for key in keys])
         connection.executemany(
             "UPDATE steps SET keys = ? WHERE id = ?",
-            [(f"[{','.join([numbers[key] for key in keys])}]", ref) for ref, keys in keyed],
+            [(f"[{','.join([numbers[key] for key in keys])}]", ref) for ref, keys in keys_by_step],
         )
-        chosen = json.dumps([ref for ref, _ in keyed])
+        chosen = json.dumps([ref for ref, _ in keys_by_step])
         seal(connection, "steps", "id IN (SELECT value FROM json_each(?))", (chosen,))
         count += len(rows)
     return count
 
 
-def _steps(store: Store, namespace: int) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the steps that are filed under keys, some at a time."""
+def _read_chunks(store: Store, namespace: int) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the steps that have keys, in chunks."""
     last = 0
     while rows := store.rows(
         "SELECT id, pre, action, keys FROM steps WHERE namespace = ? AND id > ? AND keys != '[]' ORDER BY id LIMIT ?",
-        (namespace, last, _AT_ONCE),
+        (namespace, last, _CHUNK),
     ):
         yield rows
         last = rows[-1][0]
 
 
-def _keyed(store: Store, rows: list[tuple[Any, ...]], structural: frozenset[str]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return ids of steps with their new keys."""
+def _compute_keys(
+    store: Store, rows: list[tuple[Any, ...]], structural: frozenset[str]
+) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the ids of steps with their new keys."""
     states = read_states(store, {pre for _, pre, _, _ in rows})
     filed = [json.loads(keys) for *_, keys in rows]
     texts = dict(store.rows(_KEYS, (json.dumps(sorted({number for numbers in filed for number in numbers})),)))
     situations: dict[int, Situation] = {}
-    found = []
+    keys_by_step = []
     for (ref, pre, action, _), numbers in zip(rows, filed, strict=True):
         situation = situations.get(pre) or situations.setdefault(pre, Situation(states[pre], structural))
-        counts = counts_of([texts.get(number, "") for number in numbers])
-        found.append((ref, (*situation.keys(action, counts), *guard_keys(situation, action))))
-    return found
+        # The counts of earlier attempts are recorded only inside the old keys.
+        counts = parse_counts([texts.get(number, "") for number in numbers])
+        keys_by_step.append((ref, (*situation.keys(action, counts), *guard_keys(situation, action))))
+    return keys_by_step
 
 
-def counts_of(keys: list[str]) -> str:
-    """Return what the episode had tried, as the third key of a step tells it: `tried 1 to new`."""
+def parse_counts(keys: list[str]) -> str:
+    """Return the counts of earlier attempts (`tried 1 to new`) from the third key of a step."""
     return keys[2].removeprefix(f"{keys[1]} | ") if len(keys) > 2 and keys[2].startswith(f"{keys[1]} | ") else ""

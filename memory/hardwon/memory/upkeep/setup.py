@@ -1,4 +1,4 @@
-"""Opening a library: the number of its namespace and its own embedder; and another embedder for all of it."""
+"""Opening a library: its namespace and its embedder, and the switch to another embedder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +14,14 @@ from .write_buffer import file_all
 
 
 def namespace_number(store: Store, name: str) -> int:
-    """The number of a namespace, which is made where it is new and the library may be written."""
-    known = store.rows("SELECT id FROM namespaces WHERE name = ?", (name,))
-    if known:
-        return int(known[0][0])
+    """Return the id of a namespace, creating it if the library is writable.
+
+    Raises:
+        UnknownName: The namespace does not exist and the library is read-only.
+    """
+    rows = store.rows("SELECT id FROM namespaces WHERE name = ?", (name,))
+    if rows:
+        return int(rows[0][0])
     if store.read_only:
         names = [row[0] for row in store.rows("SELECT name FROM namespaces")]
         raise UnknownName.of("namespace", name, names)
@@ -28,17 +32,26 @@ def namespace_number(store: Store, name: str) -> int:
 def reembed(
     path: str | Path, embedder: str | Embedder, on_embedded: Callable[[int, int], None] = lambda done, of: None
 ) -> Embedder:
-    """Make `embedder` the library's own and embed all of it, in every namespace; goes on where a killed one stopped.
+    """Switch the library to another embedder and embed all texts in every namespace.
 
-    `on_embedded` is told how many of how many texts are embedded, each time some were written.
+    An interrupted call can be repeated and continues where it stopped.
+
+    Args:
+        path: Path of the library.
+        embedder: The new embedder or its name.
+        on_embedded: Callback that receives the number of embedded texts and the total, after each write.
+
+    Returns:
+        The new embedder.
     """
     chosen = open_embedder(embedder)
     store = Store(path)
     try:
         with store.transaction() as connection:
+            # Only the first call drops vectors; a repeated one continues where an interrupted one stopped.
             if store.rows("SELECT value FROM meta WHERE name = 'fingerprint'") != [(chosen.fingerprint,)]:
                 connection.execute("DELETE FROM vectors")
-                _write_down(store, chosen)
+                _store_embedder(store, chosen)
                 drop_indices(store)
         file_all(store)
         integrity.embed_all(store, chosen, on_embedded)
@@ -48,23 +61,28 @@ def reembed(
 
 
 def agree_on_embedder(store: Store, wanted: str | Embedder | None) -> Embedder:
-    """The library's own embedder; another one is refused with the command that re-embeds."""
-    known = dict(store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
-    if known and wanted is None:
-        return RememberedEmbedder(known["embedder"], known["fingerprint"], store.path)
+    """Return the library's embedder; a new library adopts `wanted`.
+
+    Raises:
+        EmbedderMismatch: `wanted` differs from the library's embedder. The message has the command to re-embed.
+    """
+    stored = dict(store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
+    if stored and wanted is None:
+        return RememberedEmbedder(stored["embedder"], stored["fingerprint"], store.path)
     embedder = open_embedder(wanted)
-    if known:
-        refuse_other(embedder, known["embedder"], known["fingerprint"], store.path)
-    if known or store.read_only:
+    if stored:
+        refuse_other(embedder, stored["embedder"], stored["fingerprint"], store.path)
+    if stored or store.read_only:
         return embedder
     with store.transaction() as connection:
-        taken = connection.execute("SELECT 1 FROM meta WHERE name = 'fingerprint'").fetchone()
-        if not taken:
-            _write_down(store, embedder)
-    return agree_on_embedder(store, embedder) if taken else embedder  # another process was first
+        # Check again inside the transaction: another process may have been first.
+        is_set = connection.execute("SELECT 1 FROM meta WHERE name = 'fingerprint'").fetchone()
+        if not is_set:
+            _store_embedder(store, embedder)
+    return agree_on_embedder(store, embedder) if is_set else embedder
 
 
-def _write_down(store: Store, embedder: Embedder) -> None:
+def _store_embedder(store: Store, embedder: Embedder) -> None:
     store.connection.executemany(
         "INSERT OR REPLACE INTO meta VALUES (?, ?)",
         [("embedder", embedder.name), ("fingerprint", embedder.fingerprint)],

@@ -1,12 +1,12 @@
-"""The inbox: episodes as they were recorded, durable, and not yet filed in the ledger.
+"""The write buffer: recorded, durable episodes that are not yet in the episode store.
 
-Recording is one row and one fsync. What the row becomes (states, steps, attempts, segments, words, and
-their indices) is filed before the next read, in the order in which it was recorded, many episodes at
-once: no reader sees the inbox. An episode is in the inbox or filed, never both nor neither, for one
-transaction moves it; so a kill loses nothing. Filing need not be durable when it returns: what a power
-cut takes back is in the inbox again.
+Recording an episode costs one row and one fsync. Everything derived from it (states, steps, attempts, segments, words
+and their indexes) is stored before the next read, in the order of recording and many episodes at once, so no reader
+sees the buffer. One transaction moves an episode from the buffer (table `inbox`) to the store, so it is always in
+exactly one of the two and a kill loses nothing. That transaction need not be durable: a power failure that undoes it
+leaves the episode in the buffer.
 
-An episode that cannot be filed stays there with the reason, which `verify` tells, and holds up no other.
+An episode that cannot be stored stays in the buffer with the reason, which `verify` reports. It does not block others.
 """
 
 import gc
@@ -31,13 +31,13 @@ from hardwon.memory.storage.episodes import Batch, KeyIds, dumps, is_recorded, n
 from hardwon.memory.validation import LARGEST, check_episode, check_episodes, check_size
 
 DISCOUNT = 0.95
-"""Per step, for the returns of recorded steps."""
+"""Discount per step for the returns of recorded steps."""
 FILE_AFTER = 16_000_000
-"""Characters that one process leaves in the inbox before it files them itself: some 15,000 steps, a second's work."""
+"""Characters that one process buffers before it stores them itself: about 15,000 steps, which take one second."""
 KEPT = 2_000
-"""Steps of the newest episodes that are kept in memory, so that filing need not read them again."""
+"""Steps of the newest episodes that are cached in memory, so that storing need not decode them again."""
 AT_ONCE = 4_000
-"""Steps filed in one transaction, about: other writers wait as long."""
+"""Approximate number of steps per transaction, because other writers wait for its end."""
 _WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
 _PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _NEXT = f"SELECT checksum, {SUMMED['inbox'].columns} {_WAITING} ORDER BY id"
@@ -45,18 +45,19 @@ _FIND = """
 SELECT episode FROM inbox WHERE named AND namespace = :namespace AND ref = :ref
 UNION ALL SELECT episode FROM inbox WHERE id = :id AND namespace = :namespace AND ref = :ref AND NOT named
 """
-"""Only ids that callers gave are in an index, which is a page more to write; an id of our own tells its row."""
+"""Only ids from callers are indexed, because an index costs one more page per write. An id that was assigned here
+encodes its row."""
 _BROKEN = (
     *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
     *(IntegrityError, InterfaceError, ProgrammingError),
 )
-"""What an episode that cannot be filed raises; all else is the file's or the machine's."""
+"""Errors caused by the content of an episode. All other errors concern the file or the machine and are raised."""
 
 logger = logging.getLogger("hardwon.memory")
 
 
-class Inbox:
-    """The episodes of one namespace that wait to be filed."""
+class WriteBuffer:
+    """The buffered episodes of one namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -65,54 +66,71 @@ class Inbox:
         self._recent: dict[str, Trajectory] = {}
         self._steps = self._size = 0
         self._copied_at = self._newest = 0
-        self._chance = os.urandom(8).hex()
-        """With the number of a row the id of an episode that has none: nobody else gives it."""
+        self._suffix = os.urandom(8).hex()
+        """Random suffix that makes the ids assigned by this process unique."""
         self._counted = (0, 0)
         self.on_filed: Callable[[Sequence[Trajectory]], None] = lambda episodes: None
-        """Called with episodes as they were stored."""
+        """Callback that receives episodes as they were stored."""
 
     def put(self, episodes: Iterable[Trajectory]) -> list[str]:
-        """Write episodes in one transaction, durable on return; returns their ids. One that is there is not put again.
+        """Write episodes in one transaction that is durable on return.
 
-        Those that name items are filed at once, for scores move with them; so is what another transaction holds.
+        Episodes that already exist are not written again. Episodes that use items bypass the buffer, because item
+        scores change with them. So do episodes inside another transaction.
+
+        Args:
+            episodes: Episodes with or without ids.
+
+        Returns:
+            The ids of all episodes, in order.
+
+        Raises:
+            ConfigError: An episode cannot be stored, or another episode has its id.
         """
         self.on_file()
-        given, ids = list(map(_redacted, check_episodes(episodes))), []
+        redacted, ids = list(map(_redact, check_episodes(episodes))), []
         new: dict[str, Trajectory] = {}
         rows: list[tuple[int, int, str, int, str, str]] = []
         with self._store.transaction() as connection:
             at = now()
-            for number, (episode, told) in enumerate(given, self._next_number(connection)):
-                ref = episode.id or f"{number:016x}{self._chance}"
+            for number, (episode, text) in enumerate(redacted, self._next_row_id(connection)):
+                ref = episode.id or f"{number:016x}{self._suffix}"
                 ids.append(ref)
                 if ref in new:
                     refuse_other_episode(episode, new[ref].task, len(new[ref].steps))
-                elif not (episode.id and self._holds(connection, episode)):
+                elif not (episode.id and self._is_present(connection, episode)):
                     new[ref] = episode
-                    rows.append((number, self._namespace, ref, int(bool(episode.id)), at, told))
+                    rows.append((number, self._namespace, ref, int(bool(episode.id)), at, text))
+            # Items' scores change with the outcome, and a nested transaction must see its own episodes:
+            # both are stored without buffering.
             at_once = self._store.nested or any(map(item_credit.names_items, new.values()))
             if at_once:
-                self._file_there()
-                self.on_filed(self.write(connection, [(at, _named(episode, ref)) for ref, episode in new.items()]))
+                self._file_waiting()
+                self.on_filed(self.write(connection, [(at, _with_id(episode, ref)) for ref, episode in new.items()]))
             else:
                 connection.executemany(_PUT, [(*row, compute_checksum(row)) for row in rows])
                 self._newest = rows[-1][0] if rows else self._newest
         if new and not at_once:
-            self._remember(new, sum(len(told) for *_, told in rows))
+            self._remember(new, sum(len(text) for *_, text in rows))
         return ids
 
-    def _next_number(self, connection: Connection) -> int:
-        """Of the next row: the time, so that no number comes twice; where the clock was put back, above all there."""
+    def _next_row_id(self, connection: Connection) -> int:
+        """Return the next row id: the current time in ns, or max(id) + 1 if the clock went backwards."""
         number = time.time_ns()
+        # The fast path needs no query: the clock moved forward since this process wrote its last row.
         if number > self._newest > 0:
             return number
         (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()
         return max(number, self._newest + 1, int(newest) + 1)
 
-    def _holds(self, connection: Connection, episode: Trajectory) -> bool:
-        """Whether it is here or filed. Raises ConfigError when another episode has its id."""
-        told = {"id": _number_of(episode.id), "namespace": self._namespace, "ref": episode.id}
-        waiting = connection.execute(_FIND, told).fetchone()
+    def _is_present(self, connection: Connection, episode: Trajectory) -> bool:
+        """Return whether an episode is in the buffer or in the episode store.
+
+        Raises:
+            ConfigError: Another episode has its id.
+        """
+        parameters = {"id": _decode_row_id(episode.id), "namespace": self._namespace, "ref": episode.id}
+        waiting = connection.execute(_FIND, parameters).fetchone()
         if waiting:
             other = unpacked(waiting[0], episode.id)
             refuse_other_episode(episode, other.task, len(other.steps))
@@ -131,39 +149,43 @@ class Inbox:
     # -- filing -----------------------------------------------------------------------------------
 
     def on_file(self) -> None:
-        """Leave a copy that was read: something is to be written."""
+        """Switch from an in-memory copy back to the file, because a write follows."""
         if self._store.copied:
             self._store.to_file()
             self._store.waiting = self.file
 
     def file(self) -> None:
-        """File what waits, of this process or another; where the file cannot be written, in a copy in memory."""
+        """Store all buffered episodes, whichever process recorded them.
+
+        If the file cannot be written, they are stored in an in-memory copy, so that reads see them.
+        """
         store = self._store
-        if store.writing:  # what fails then is the transaction's
-            self._file_there()
+        if store.writing:  # inside a transaction, errors must reach its owner
+            self._file_waiting()
             return
         if store.copied and store.version() != self._copied_at:
             store.to_file()
+        # Reset the callback first: storing reads from the store, which would call it again.
         store.waiting = None
-        if not waits(store, self._namespace):
+        if not has_waiting(store, self._namespace):
             return
         try:
-            if store.read_only:
+            if store.read_only:  # a second connection, which may write
                 with closing(Store(store.path)) as writer:
-                    Inbox(writer, self._namespace)._file_there()
+                    WriteBuffer(writer, self._namespace)._file_waiting()
             else:
-                self._file_there()
+                self._file_waiting()
         except LibraryUnwritable as error:
-            logger.info("%s What was recorded lately is read from a copy in memory.", error)
+            logger.info("%s Recent episodes are read from an in-memory copy.", error)
             self.forget()
             self._copied_at = store.version()
-            store.to_copy(self._file_there)
+            store.to_copy(self._file_waiting)
             self.forget()
 
-    def _file_there(self) -> None:
-        """A few episodes a transaction, until none waits."""
+    def _file_waiting(self) -> None:
+        """Store the buffered episodes, a few per transaction."""
         more = True
-        with _uncollected():
+        with _pause_gc():
             while more:
                 with self._store.transaction(durable=False) as connection:
                     more = self._file_some(connection)
@@ -171,52 +193,54 @@ class Inbox:
         self._steps = self._size = 0
 
     def _file_some(self, connection: Connection) -> bool:
-        """Whether there may be more."""
-        found: list[tuple[int, str, Trajectory]] = []
+        """Store some episodes; return whether there may be more."""
+        episodes: list[tuple[int, str, Trajectory]] = []
         steps = 0
         broken = []
         with raw_text(connection), closing(connection.execute(_NEXT, (self._namespace,))) as rows:
             for checksum, *row in rows:
                 try:
-                    found.append(self._read(row, checksum))
+                    episodes.append(self._decode_row(row, checksum))
                 except _BROKEN as error:
                     broken.append((repr(error), row[0]))
                     continue
-                steps += len(found[-1][2].steps)
+                steps += len(episodes[-1][2].steps)
                 if steps >= AT_ONCE:
                     break
         try:
-            self._filed(connection, found)
+            self._move(connection, episodes)
         except _BROKEN:
-            for one in found:
+            # Store them one by one, so that a broken episode does not hold up the others.
+            for episode in episodes:
                 try:
-                    self._filed(connection, [one])
+                    self._move(connection, [episode])
                 except _BROKEN as error:
-                    broken.append((repr(error), one[0]))
+                    broken.append((repr(error), episode[0]))
         connection.executemany("UPDATE inbox SET failed = ? WHERE id = ?", broken)
         for why, number in broken:
-            logger.warning("episode %d in the inbox of %s cannot be filed: %s", number, self._store.path, why)
+            logger.warning("episode %d in the write buffer of %s cannot be stored: %s", number, self._store.path, why)
         return steps >= AT_ONCE
 
-    def _read(self, row: Sequence[Any], checksum: int | None) -> tuple[int, str, Trajectory]:
-        """Return the number, the time and the episode of a row, whose texts are not decoded yet."""
+    def _decode_row(self, row: Sequence[Any], checksum: int | None) -> tuple[int, str, Trajectory]:
+        """Return the row id, the time and the episode of a row whose texts are still bytes."""
         if checksum not in (None, compute_checksum(row)):
-            raise ValueError("the row was damaged after it was written: its checksum does not fit")
-        number, _, ref, _, at, told = row
-        ref, at, told = ref.decode(), at.decode(), told.decode()
+            raise ValueError("the row was damaged after it was written: wrong checksum")
+        number, _, ref, _, at, text = row
+        ref, at, text = ref.decode(), at.decode(), text.decode()
         recent = self._recent.get(ref)
-        return int(number), at, _named(recent, ref) if recent else unpacked(told, ref)
+        return int(number), at, _with_id(recent, ref) if recent else unpacked(text, ref)
 
-    def _filed(self, connection: Connection, found: Sequence[tuple[int, str, Trajectory]]) -> None:
-        """Move episodes from the inbox to the ledger, all or none."""
-        if not found:
+    def _move(self, connection: Connection, episodes: Sequence[tuple[int, str, Trajectory]]) -> None:
+        """Move episodes from the buffer to the episode store, all or none."""
+        if not episodes:
             return
+        # A savepoint lets one broken episode fail without undoing the rest of the transaction.
         connection.execute("SAVEPOINT filing")
         try:
-            stored = self.write(connection, [(at, episode) for _, at, episode in found])
-            connection.executemany("DELETE FROM inbox WHERE id = ?", [(number,) for number, _, _ in found])
+            stored = self.write(connection, [(at, episode) for _, at, episode in episodes])
+            connection.executemany("DELETE FROM inbox WHERE id = ?", [(number,) for number, _, _ in episodes])
         except BaseException:
-            if connection.in_transaction:  # a full disk ends it
+            if connection.in_transaction:  # a full disk ends the transaction by itself
                 connection.execute("ROLLBACK TO filing")
             raise
         finally:
@@ -225,37 +249,39 @@ class Inbox:
         self.on_filed(stored)
 
     def write(self, connection: Connection, episodes: Iterable[tuple[str, Trajectory]]) -> list[Trajectory]:
-        """File episodes, recorded at a time each, and settle what they say of items; returns them as stored."""
+        """Store (time, episode) pairs and update the scores of the items they used; return the stored episodes."""
         batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
-        filed = []
+        stored = []
         try:
             for at, episode in episodes:
                 if not item_credit.names_items(episode):
-                    filed.append(batch.add(episode, at))
+                    stored.append(batch.add(episode, at))
                     continue
+                # Credit depends on the number of earlier episodes, so these must be written first.
                 batch.write()
-                clock = self._clock(connection)
-                filed.append(batch.add(episode, at))
+                clock = self._count_episodes(connection)
+                stored.append(batch.add(episode, at))
                 batch.write()
-                item_credit.settle(connection, self._namespace, filed[-1], clock)
+                item_credit.settle(connection, self._namespace, stored[-1], clock)
             batch.write()
         except BaseException:
             self.forget()
             raise
-        return filed
+        return stored
 
     def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> None:
-        """File an episode, and leave what it says of items to others; for imports.
+        """Store one episode without updating item scores; for imports.
 
-        Raises: ConfigError for an episode that cannot be kept.
+        Raises:
+            ConfigError: The episode cannot be stored.
         """
         check_episode(episode)
         batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
         batch.add(episode, at)
         batch.write()
 
-    def _clock(self, connection: Connection) -> int:
-        """Episodes filed so far, excluded ones apart."""
+    def _count_episodes(self, connection: Connection) -> int:
+        """Return the number of stored episodes that are not excluded, counting only those added since the last call."""
         count, last = self._counted
         new, newest = connection.execute(
             "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
@@ -266,21 +292,21 @@ class Inbox:
         return count + int(new)
 
     def start_anew(self, namespace: int) -> None:
-        """Drop all that is remembered of what was filed: some of it is forgotten."""
+        """Clear all caches and switch to a namespace, after experience was forgotten."""
         self._namespace = namespace
         self._recent.clear()
         self._steps = self._size = 0
         self.forget()
 
     def forget(self) -> None:
-        """Drop what was learnt in a transaction that did not commit."""
+        """Clear the caches that a transaction filled, after it was rolled back."""
         self._key_ids.forget()
         self._counted = (0, 0)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's collector, which takes a fifth of the time of filing and finds nothing."""
+def _pause_gc() -> Iterator[None]:
+    """Disable Python's garbage collector, which takes a fifth of the time of storing and frees nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -290,72 +316,74 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _named(episode: Trajectory, ref: str) -> Trajectory:
+def _with_id(episode: Trajectory, ref: str) -> Trajectory:
     return episode if episode.id else replace(episode, id=ref)
 
 
-def _number_of(ref: str) -> int:
-    """The number of the row that an id of ours tells; what another's tells is no row's."""
+def _decode_row_id(ref: str) -> int:
+    """Return the row id that an id assigned by this class encodes, or -1 for other ids."""
     try:
         number = int(ref[:16], 16) if len(ref) == 32 else -1
     except ValueError:
         number = -1
-    return number if number < 2**63 else -1  # SQLite's numbers go no further
+    return number if number < 2**63 else -1  # SQLite integers have 64 bits
 
 
-def waits(store: Store, namespace: int) -> bool:
-    """Whether an episode waits to be filed."""
+def has_waiting(store: Store, namespace: int) -> bool:
+    """Return whether buffered episodes wait to be stored."""
     return store.connection.execute(f"SELECT 1 {_WAITING} LIMIT 1", (namespace,)).fetchone() is not None
 
 
 def file_all(store: Store) -> None:
-    """File what waits, in every namespace."""
+    """Store the buffered episodes of every namespace."""
     for (namespace,) in store.rows("SELECT id FROM namespaces"):
-        Inbox(store, namespace).file()
+        WriteBuffer(store, namespace).file()
 
 
-def _redacted(episode: Trajectory) -> tuple[Trajectory, str]:
-    """The episode without secrets, and packed: read once as a whole, its parts only where that shows one may be."""
+def _redact(episode: Trajectory) -> tuple[Trajectory, str]:
+    """Return an episode without secrets, and its packed text."""
     episode = mark_outages(episode)
-    told = packed(episode)
-    check_size(episode, told)
-    clean = redact_trajectory(episode) if may_hold_secrets(told) else episode
-    return clean, told if clean is episode else packed(clean)
+    text = packed(episode)
+    check_size(episode, text)
+    # One scan of the whole text is cheaper than a scan of every field, and most episodes have no secrets.
+    clean = redact_trajectory(episode) if may_hold_secrets(text) else episode
+    return clean, text if clean is episode else packed(clean)
 
 
 def packed(episode: Trajectory) -> str:
-    """An episode as it is kept here: a state that steps share is told once.
+    """Return an episode as text for the buffer. States that several steps share occur once.
 
-    Raises: ConfigError for a reward or score that is no number, and for a seed beyond 64 bits.
+    Raises:
+        ConfigError: A reward or the score is not a finite number, or the seed does not fit into 64 bits.
     """
     states = {id(state): state for step in episode.steps for state in (step.pre, step.post)}
     places = {ref: place for place, ref in enumerate(states)}
-    offers = {actions: place for place, actions in enumerate(dict.fromkeys(one.admissible for one in episode.steps))}
+    offers = {actions: place for place, actions in enumerate(dict.fromkeys(step.admissible for step in episode.steps))}
     if not -(2**63) <= episode.seed < 2**63:
-        raise ConfigError(f"seed {episode.seed} is beyond 64 bits; give a smaller one.")
+        raise ConfigError(f"seed {episode.seed} does not fit into 64 bits. Use a smaller one.")
     return dumps(
         [
             episode.task,
             None if episode.success is None else bool(episode.success),
-            _number("score", episode.score),
+            _check_number("score", episode.score),
             episode.arm,
             episode.seed,
             episode.ending,
             dict(episode.meta),
             [
                 [
-                    *(one.observation, dict(one.facts), one.location, one.task, one.feedback, one.notes),
-                    one.signature_if_known,
+                    *(state.observation, dict(state.facts), state.location, state.task, state.feedback, state.notes),
+                    state.signature_if_known,
                 ]
-                for one in states.values()
+                for state in states.values()
             ],
             [
                 [
                     places[id(step.pre)],
                     step.action,
                     places[id(step.post)],
-                    _judged(step.diagnosis),
-                    _number("reward", step.reward),
+                    _encode_diagnosis(step.diagnosis),
+                    _check_number("reward", step.reward),
                     step.keys,
                     {name: value for name, value in step.why.items() if name != "trajectory"} if step.why else step.why,
                     offers[step.admissible],
@@ -368,39 +396,40 @@ def packed(episode: Trajectory) -> str:
     )
 
 
-def _judged(one: Diagnosis) -> list[Any]:
-    success, stagnant, loop = bool(one.success), bool(one.stagnant), bool(one.loop)
-    return [success, one.failure, float(one.progress), stagnant, loop, dict(one.diff), one.evidence]
+def _encode_diagnosis(diagnosis: Diagnosis) -> list[Any]:
+    success, stagnant, loop = bool(diagnosis.success), bool(diagnosis.stagnant), bool(diagnosis.loop)
+    progress, diff = float(diagnosis.progress), dict(diagnosis.diff)
+    return [success, diagnosis.failure, progress, stagnant, loop, diff, diagnosis.evidence]
 
 
-def _number(name: str, value: float) -> float:
+def _check_number(name: str, value: float) -> float:
     if not -LARGEST <= value <= LARGEST:
-        raise ConfigError(f"{name} is {value}; give a number of at most {LARGEST:g}.")
+        raise ConfigError(f"{name} is {value}. Use a number of at most {LARGEST:g}.")
     return float(value)
 
 
-def unpacked(told: str, ref: str) -> Trajectory:
-    """The episode that was packed."""
-    task, success, score, arm, seed, ending, meta, shown, taken, *more = json.loads(told)
-    listed = more.pop(0) if more and isinstance(more[0], list) else [()]  # older versions kept none
-    states = [State(*one) for one in shown]
+def unpacked(text: str, ref: str) -> Trajectory:
+    """Return the episode that `packed` encoded."""
+    task, success, score, arm, seed, ending, meta, state_values, step_values, *more = json.loads(text)
+    listed = more.pop(0) if more and isinstance(more[0], list) else [()]  # older versions stored no admissible actions
+    states = [State(*values) for values in state_values]
     offers = [tuple(actions) for actions in listed]
     steps = tuple(
         Step(
             states[pre],
             action,
             states[post],
-            _diagnosis(*judged),
+            _decode_diagnosis(*diagnosis),
             reward,
             t,
             tuple(keys),
             why,
             admissible=offers[offer[0] if offer else 0],
         )
-        for t, (pre, action, post, judged, reward, keys, why, *offer) in enumerate(taken)
+        for t, (pre, action, post, diagnosis, reward, keys, why, *offer) in enumerate(step_values)
     )
     return Trajectory(task, steps, success, score, arm, seed, ending, meta, ref, *more)
 
 
-def _diagnosis(success: bool, failure: str, *rest: Any) -> Diagnosis:
+def _decode_diagnosis(success: bool, failure: str, *rest: Any) -> Diagnosis:
     return Diagnosis(success, Failure(failure), *rest)
