@@ -16,7 +16,7 @@ from hardwon.memory.privacy.redaction import (
     redact_step,
     redact_trajectory,
 )
-from hardwon.memory.upkeep.write_buffer import packed
+from hardwon.memory.upkeep.write_buffer import pack_episode
 
 BODY = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z"
 HEX = "0123456789abcdef" * 4
@@ -281,14 +281,14 @@ def test_whoever_reads_a_packed_episode_misses_no_secret_in_it(text, name):
     state = State(text, {name: text}, notes=(text,))
     step = Step(state, text, state, Diagnosis(True, evidence=text), why={name: [text]})
     for episode in (Trajectory(text, (), True), Trajectory("t", (step,), True, meta={name: {name: text}})):
-        assert may_hold_secrets(packed(episode)) or redact_trajectory(episode) is episode
+        assert may_hold_secrets(pack_episode(episode)) or redact_trajectory(episode) is episode
 
 
 def test_a_packed_episode_without_secrets_is_not_read_part_by_part():
     episode = Trajectory(
         "find the coin", (Step(State("You see a door.\n"), "open door", State("b"), Diagnosis(True)),), True
     )
-    assert not may_hold_secrets(packed(episode))
+    assert not may_hold_secrets(pack_episode(episode))
 
 
 def test_an_item_is_redacted_in_words_and_in_conditions():

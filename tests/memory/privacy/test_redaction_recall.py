@@ -9,7 +9,7 @@ from tests.memory.secrets_set import Half, Planted, planted
 
 from hardwon.memory import Diagnosis, Item, State, Step, Trajectory
 from hardwon.memory.privacy.redaction import may_hold_secrets, redact, redact_item, redact_trajectory
-from hardwon.memory.upkeep.write_buffer import packed
+from hardwon.memory.upkeep.write_buffer import pack_episode
 
 SEEDS = range(5)
 """Secrets of other letters for the same lines."""
@@ -62,7 +62,7 @@ def test_an_episode_with_a_secret_anywhere_asks_for_redaction(half):
     for one in planted(half):
         state = State(one.line, signature="-")
         episode = Trajectory("x", (Step(state, "wait", state, Diagnosis(True)),), success=True)
-        assert may_hold_secrets(packed(episode)) or redact(one.line) == one.line
+        assert may_hold_secrets(pack_episode(episode)) or redact(one.line) == one.line
 
 
 def test_a_secret_goes_from_every_field():

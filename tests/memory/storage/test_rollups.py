@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.storage.migrations import APPLICATION_ID, m001_initial
-from hardwon.memory.storage.rollups import FOLD, WINDOW, live_of, segment_text
+from hardwon.memory.storage.rollups import FOLD, WINDOW, count_unfolded, describe_segment
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -103,7 +103,7 @@ def test_the_oldest_are_folded_and_stay_in_the_ledger(library):
 @pytest.mark.parametrize(("n", "live"), [(0, 0), (1, 1), (32, 32), (33, 17), (48, 32), (49, 17), (10_000, 32)])
 def test_how_many_are_live_depends_on_how_many_there_are(n, live):
     """As if they had come one by one, by whatever batches they came."""
-    assert live_of(n) == live
+    assert count_unfolded(n) == live
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0.0, 1.0])), max_size=40), max_size=5))
@@ -215,11 +215,11 @@ def test_segments_hold_every_step_once(rewards):
 
 def test_a_long_segment_is_told_briefly():
     """The first and the last actions; a step without an action says so."""
-    said = segment_text([attempt(f"do {n}") for n in range(100)])
+    said = describe_segment([attempt(f"do {n}") for n in range(100)])
     assert said.startswith("do 0, do 1,")
     assert said.endswith("do 99")
     assert "... 88 more ..." in said
-    assert segment_text([attempt("")]) == "nothing"
+    assert describe_segment([attempt("")]) == "nothing"
 
 
 def test_an_excluded_episode_has_segments(library):

@@ -15,7 +15,7 @@ from tests.memory.older import downgrade
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, HardwonError, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.storage.checksums import seal
-from hardwon.memory.upkeep.write_buffer import packed, unpacked
+from hardwon.memory.upkeep.write_buffer import pack_episode, unpack_episode
 
 SEE = State("You see drawer 3. It is closed.", {"holding": ["a map"]}, "hall", "find a spoon", "", ("told",))
 
@@ -226,7 +226,7 @@ def test_one_that_cannot_be_filed_holds_up_no_other(library, caplog):
 
 def test_a_long_inbox_is_filed_by_its_writer(path, library, monkeypatch):
     """So that no reader has to file without end."""
-    monkeypatch.setattr("hardwon.memory.upkeep.write_buffer.FILE_AFTER", len(packed(one())) * 3.5)
+    monkeypatch.setattr("hardwon.memory.upkeep.write_buffer.FILE_AFTER", len(pack_episode(one())) * 3.5)
     for _ in range(3):
         library.record(one())
     assert waiting(path) == (3, 0)
@@ -255,14 +255,14 @@ def test_an_episode_survives_packing(steps, meta):
         for t, (pre, action, post, failure, reward, some) in enumerate(steps)
     ]
     episode = Trajectory("a task", tuple(made), None, 0.5, "control", 3, "lost", meta, "e")
-    told = packed(episode)
+    told = pack_episode(episode)
     assert json.loads(told)
-    assert unpacked(told, "e") == episode
+    assert unpack_episode(told, "e") == episode
 
 
 @pytest.mark.parametrize(
     ("writer", "trust"), [("", "untrusted"), ("ann", "trusted"), ("ann", "untrusted"), ("", "trusted")]
 )
 def test_who_wrote_an_episode_and_whether_it_is_trusted_survive_the_inbox(writer, trust):
-    kept = unpacked(packed(one(writer=writer, trust=trust)), "e")
+    kept = unpack_episode(pack_episode(one(writer=writer, trust=trust)), "e")
     assert (kept.writer, kept.trust) == (writer, trust)

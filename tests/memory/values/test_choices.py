@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
-from hardwon.memory.upkeep.write_buffer import packed, unpacked
+from hardwon.memory.upkeep.write_buffer import pack_episode, unpack_episode
 from hardwon.memory.values.choices import PRIOR, Choices, weight_of
 
 HALL = State("You see a shelf and a sink. A dirty cup is on the shelf.", task="put a clean cup on the shelf")
@@ -103,7 +103,7 @@ def test_what_was_admissible_is_kept(library, path, tmp_path):
     """In the inbox, in the file, in an export, without what looks like a secret; a list is stored once."""
     secret = "run(password='hunter2hunter2')"
     episode = walk("wait", "go to sink", offer=(*OFFER, secret))
-    assert unpacked(packed(episode), "").steps[0].admissible == (*OFFER, secret)
+    assert unpack_episode(pack_episode(episode), "").steps[0].admissible == (*OFFER, secret)
     ref = library.record(episode)
     steps = library.trajectory(ref).steps
     assert steps[0].admissible[: len(OFFER)] == OFFER
@@ -117,9 +117,9 @@ def test_what_was_admissible_is_kept(library, path, tmp_path):
 
 def test_what_an_older_version_packed_is_read():
     """An inbox that was written before an update has seven parts a step and no list of offers."""
-    told = json.loads(packed(walk("wait")))
+    told = json.loads(pack_episode(walk("wait")))
     old = json.dumps([*told[:8], [step[:7] for step in told[8]]])
-    assert unpacked(old, "").steps[0].admissible == ()
+    assert unpack_episode(old, "").steps[0].admissible == ()
 
 
 def test_what_was_admissible_is_forgotten_with_its_episode(library):

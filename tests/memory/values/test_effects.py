@@ -8,7 +8,7 @@ from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.storage.cache_files import Sidecar
-from hardwon.memory.storage.world_scores import BEFORE, PRIOR, overall, score_in
+from hardwon.memory.storage.world_scores import BEFORE, PRIOR, compute_overall, score_in
 from hardwon.memory.values.effects import LEAST, SPREAD, WINDOW, Arms, hurts, is_tried, shrink
 
 SEE = "You see a wooden drawer. It is closed."
@@ -279,10 +279,10 @@ def test_a_person_who_sets_the_score_sets_it_in_every_world(library, trials, ref
 
 def test_the_score_of_all_worlds():
     """That of the world where it surely helps most: neither a lucky first use nor a foreign failure moves it."""
-    assert overall({1: (0.7, 3)}) == 0.7
-    assert overall({BEFORE: (0.9, 3), 1: (0.6, 1), 2: (0.1, 50)}) == 0.9
-    assert overall({1: (0.8, 20), 2: (0.95, 1)}) == 0.8
-    assert overall({1: (0.2, 1), 2: (0.4, 3)}) == 0.4
+    assert compute_overall({1: (0.7, 3)}) == 0.7
+    assert compute_overall({BEFORE: (0.9, 3), 1: (0.6, 1), 2: (0.1, 50)}) == 0.9
+    assert compute_overall({1: (0.8, 20), 2: (0.95, 1)}) == 0.8
+    assert compute_overall({1: (0.2, 1), 2: (0.4, 3)}) == 0.4
 
 
 def test_values_of_worlds_that_were_united_are_passed_over_in_silence(library, caplog):

@@ -74,12 +74,12 @@ class Sidecar:
         """Return the path of a cache file, whether or not it exists."""
         return self.folder and self.folder / f"{self._namespace}-{name}"
 
-    def load(self, name: str, made: str) -> Saved | None:
+    def load(self, name: str, builder: str) -> Saved | None:
         """Return the content of a cache file; log and delete a file that is stale or corrupt.
 
         Args:
             name: Name of the file, such as `values` or `states`.
-            made: Version of the code or embedder that must have built the file.
+            builder: Version of the code or embedder that must have built the file.
 
         Returns:
             The content, or None if the file is missing, stale or corrupt.
@@ -87,7 +87,7 @@ class Sidecar:
         path = self.path(name)
         if path is None or not path.exists():
             return None
-        content = self._read(path, made)
+        content = self._read(path, builder)
         if isinstance(content, Saved):
             return content
         # Merging worlds changes the ids that this file depends on, so a mismatch there is expected.
@@ -99,18 +99,18 @@ class Sidecar:
                 path.unlink()
         return None
 
-    def problem(self, name: str, made: str) -> str | None:
+    def problem(self, name: str, builder: str) -> str | None:
         """Return the reason why an existing file cannot be used, or None if it is usable or missing."""
         path = self.path(name)
-        content = self._read(path, made) if path is not None and path.exists() else None
+        content = self._read(path, builder) if path is not None and path.exists() else None
         return content if isinstance(content, str) else None
 
-    def save(self, name: str, made: str, last: int, count: int, arrays: Arrays) -> bool:
+    def save(self, name: str, builder: str, last: int, count: int, arrays: Arrays) -> bool:
         """Write a cache file atomically.
 
         Args:
             name: Name of the file.
-            made: Version of the code or embedder that built the arrays.
+            builder: Version of the code or embedder that built the arrays.
             last: Id of the last row that the arrays cover.
             count: Number of rows covered.
             arrays: One-dimensional arrays by name.
@@ -124,9 +124,9 @@ class Sidecar:
         seq, change = _read_last_change(self._store)
         header = {
             "format": FORMAT,
-            "library": library_id(self._store),
+            "library": read_library_id(self._store),
             "namespace": self._namespace,
-            "made": made,
+            "made": builder,
             "generation": self._generation,
             "seq": seq,
             "change": change,
@@ -151,7 +151,7 @@ class Sidecar:
                 with suppress(OSError):
                     path.unlink()
 
-    def _read(self, path: Path, made: str) -> Saved | str:
+    def _read(self, path: Path, builder: str) -> Saved | str:
         """Return the content of a file, or the reason why it cannot be used."""
         try:
             content = path.read_bytes()
@@ -164,7 +164,7 @@ class Sidecar:
             return "its checksum is wrong"
         at = _HEAD + int.from_bytes(content[_HEAD - 8 : _HEAD], "little")
         header = json.loads(content[_HEAD:at])
-        if (mismatch := self._find_mismatch(header, made)) is not None:
+        if (mismatch := self._find_mismatch(header, builder)) is not None:
             return mismatch
         # `frombuffer` returns views of `content`, so the arrays are not copied.
         arrays = {}
@@ -174,14 +174,14 @@ class Sidecar:
             at += _pad_size(dtype.itemsize * length)
         return Saved(header["last"], header["count"], arrays)
 
-    def _find_mismatch(self, header: Mapping[str, Any], made: str) -> str | None:
+    def _find_mismatch(self, header: Mapping[str, Any], builder: str) -> str | None:
         """Return how a file's header differs from the current library, or None if it matches."""
         if header["format"] != FORMAT:
             return f"it has format {header['format']}, not {FORMAT}"
-        if header["library"] != library_id(self._store) or header["namespace"] != self._namespace:
+        if header["library"] != read_library_id(self._store) or header["namespace"] != self._namespace:
             return "it belongs to another library"
-        if header["made"] != made:
-            return f"{OTHER_MAKE} {header['made']}, not by {made}"
+        if header["made"] != builder:
+            return f"{OTHER_MAKE} {header['made']}, not by {builder}"
         if header.get("generation", 0) != self._generation:
             return "experience was forgotten after it was written"
         # A restored backup has the same id but a different change log after the point of the backup.
@@ -203,7 +203,7 @@ def drop_indices(store: Store) -> None:
                 path.unlink(missing_ok=True)
 
 
-def library_id(store: Store) -> str:
+def read_library_id(store: Store) -> str:
     """Return the unique id of a library, creating it if needed; empty if it has none and is read-only."""
     rows = store.rows("SELECT value FROM meta WHERE name = 'id'")
     if not rows and not store.read_only:

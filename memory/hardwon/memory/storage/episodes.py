@@ -25,7 +25,7 @@ from hardwon.memory.situations.keys import fact_words, vocabulary
 from .checksums import compute_checksum, normalize_real, seal
 from .database import Store
 from .offers import read_offers, write_offers
-from .rollups import Attempts, segments_of, write_segments
+from .rollups import Attempts, split_segments, write_segments
 from .worlds import place_episodes
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
@@ -176,10 +176,10 @@ class Batch:
         episodes = [episode for episode, _ in self._episodes]
         run(_INSERT, map(self._build_row, self._episodes))
         self._write_steps(episodes)
-        cuts = (cut for episode in episodes for cut in segments_of(episode.id, episode.steps))
+        cuts = (cut for episode in episodes for cut in split_segments(episode.id, episode.steps))
         write_segments(self._connection, self._namespace, (replace(cut, location=plain(cut.location)) for cut in cuts))
         counted = [episode for episode in episodes if episode.success is not None]
-        word_counts = Counter(word for episode in counted for word in episode_words(episode))
+        word_counts = Counter(word for episode in counted for word in extract_words(episode))
         run(
             "INSERT INTO words VALUES (?, ?, ?) ON CONFLICT(namespace, word) DO UPDATE SET "
             "episodes = episodes + excluded.episodes",
@@ -349,7 +349,7 @@ def state_text(state: State) -> str:
     return f"{state.observation}\n{state.feedback}"
 
 
-def episode_words(trajectory: Trajectory) -> frozenset[str]:
+def extract_words(trajectory: Trajectory) -> frozenset[str]:
     """Return the distinct words that occur in an episode's states, the unit of document frequency."""
     texts: dict[str, None] = {}
     facts: frozenset[str] = frozenset()

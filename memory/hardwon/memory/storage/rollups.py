@@ -37,12 +37,12 @@ Key = tuple[str, str]
 _SUMMARY = "id, signature, pattern, n, failures, returns, best, first, last, live"
 
 
-def live_of(n: int) -> int:
+def count_unfolded(n: int) -> int:
     """Return how many of the `n` steps of an attempt are not folded."""
     return n if n <= WINDOW else WINDOW - FOLD + 1 + (n - WINDOW - 1) % FOLD
 
 
-def key_of(signature: str, action: str) -> Key:
+def make_key(signature: str, action: str) -> Key:
     """Return the key of the attempt to which an action in a state belongs."""
     return signature, parse_action(action).template
 
@@ -84,7 +84,7 @@ class Attempts:
 
     def read(self, steps: Iterable[Step]) -> None:
         """Read the stored attempts to which `steps` belong, in a few statements."""
-        keys = dict.fromkeys(key_of(step.pre.signature, step.action) for step in steps if step.action)
+        keys = dict.fromkeys(make_key(step.pre.signature, step.action) for step in steps if step.action)
         missing = [key for key in keys if key not in self._tallies]
         for at in range(0, len(missing), _CHUNK):
             chunk = missing[at : at + _CHUNK]
@@ -109,7 +109,7 @@ class Attempts:
         """Count a step that has an id; return the id of its attempt, or None if the step has no action."""
         if not step.action:
             return None
-        key = key_of(step.pre.signature, step.action)
+        key = make_key(step.pre.signature, step.action)
         if key not in self._tallies:
             self.read([step])
         self._tallies[key].add(step.id or 0, step.return_to_go or 0.0, step.diagnosis.failure.value)
@@ -139,7 +139,11 @@ class Attempts:
         self._connection.executemany(
             "UPDATE steps SET folded = 1 WHERE id IN "
             "(SELECT id FROM steps WHERE attempt = ? AND folded = 0 ORDER BY id DESC LIMIT -1 OFFSET ?)",
-            [(ref, live_of(n)) for ref, before, n in counts if n - live_of(n) > before - live_of(before)],
+            [
+                (ref, count_unfolded(n))
+                for ref, before, n in counts
+                if n - count_unfolded(n) > before - count_unfolded(before)
+            ],
         )
         self._tallies.clear()
 
@@ -153,7 +157,7 @@ _INSERT = (
 def _columns(tally: Tally) -> tuple[float | str, ...]:
     return (
         tally.n,
-        live_of(tally.n),
+        count_unfolded(tally.n),
         tally.returns,
         _encode_failures(tally.failures),
         tally.best,
@@ -185,7 +189,7 @@ def _build_summary(row: tuple[int, str, str, int, str, float, int, int, int, int
     return Summary(ref, signature, pattern, n, counts, returns / n, best, first, last, live)
 
 
-def evidence(store: Store, namespace: int, summary_id: int, failure: str | None = None) -> list[int]:
+def read_evidence(store: Store, namespace: int, summary_id: int, failure: str | None = None) -> list[int]:
     """Return the ids of the steps behind a summary's counts.
 
     Args:
@@ -207,7 +211,7 @@ def evidence(store: Store, namespace: int, summary_id: int, failure: str | None 
     return [row[0] for row in rows]
 
 
-def segments_of(trajectory_id: str, steps: Sequence[Step]) -> Iterator[Segment]:
+def split_segments(trajectory_id: str, steps: Sequence[Step]) -> Iterator[Segment]:
     """Yield the segments of an episode: each ends with a reward, and the last one holds the remaining steps."""
     start = 0
     for end, step in enumerate(steps):
@@ -219,13 +223,13 @@ def segments_of(trajectory_id: str, steps: Sequence[Step]) -> Iterator[Segment]:
                 part[-1].t,
                 sum(step.reward for step in part),
                 part[0].pre.location,
-                segment_text(part),
+                describe_segment(part),
                 tuple(step.id for step in part if step.id is not None),
             )
             start = end + 1
 
 
-def segment_text(steps: Sequence[Step]) -> str:
+def describe_segment(steps: Sequence[Step]) -> str:
     """Return a description of a segment: its actions with runs collapsed, failures by kind, and the gain.
 
     Example: `go east (3 times), take map; failed: no_effect 2; gained 1`
@@ -252,7 +256,7 @@ def write_segments(connection: Connection, namespace: int, segments: Iterable[Se
     )
 
 
-def segments(store: Store, namespace: int, trajectory_id: str) -> list[Segment]:
+def read_segments(store: Store, namespace: int, trajectory_id: str) -> list[Segment]:
     """Return the segments of one episode, in order."""
     ids = dict(
         store.rows("SELECT t, id FROM steps WHERE namespace = ? AND trajectory_id = ?", (namespace, trajectory_id))
@@ -281,7 +285,7 @@ _FROM_NAMESPACE = "FROM attempts WHERE namespace = ?"
 _KEYS = f"SELECT id, signature, pattern {_FROM_NAMESPACE}"
 
 
-def differences(store: Store, namespace: int) -> list[str]:
+def find_differences(store: Store, namespace: int) -> list[str]:
     """Return descriptions of how the attempts differ from the steps; empty if they agree."""
     kept = {
         row[1:3]: row
@@ -316,12 +320,12 @@ def _recount(store: Store, namespace: int, ids: Mapping[Key, int]) -> tuple[dict
     filed: dict[Key, list[tuple[int, int]]] = {}
     strays = 0
     for ref, signature, action, value, failure, attempt, folded in store.rows(_TRUTH, (namespace,)):
-        key = key_of(signature, action)
+        key = make_key(signature, action)
         tally = tallies.get(key) or tallies.setdefault(key, Tally())
         tally.add(ref, value, failure)
         filed.setdefault(key, []).append((attempt, folded))
     for key, marks in filed.items():
-        old = len(marks) - live_of(len(marks))
+        old = len(marks) - count_unfolded(len(marks))
         strays += sum(mark != (ids.get(key), int(at < old)) for at, mark in enumerate(marks))
     ((uncounted,),) = store.rows(
         "SELECT count(*) FROM steps JOIN trajectories AS episode "
@@ -338,7 +342,7 @@ def rebuild(connection: Connection, store: Store, namespace: int) -> None:
     used = set(ids.values())
     # A row that was lost gets the id that its steps still refer to, unless that id is in use.
     for _, signature, action, _, _, attempt, _ in store.rows(_TRUTH, (namespace,)):
-        key = key_of(signature, action)
+        key = make_key(signature, action)
         if key not in ids and attempt is not None and attempt not in used:
             ids[key] = attempt
             used.add(attempt)
@@ -352,10 +356,10 @@ def rebuild(connection: Connection, store: Store, namespace: int) -> None:
     ids = {row[1:]: row[0] for row in store.rows(_KEYS, (namespace,))}
     connection.executemany(
         "UPDATE steps SET attempt = ? WHERE id = ?",
-        [(ids[key_of(row[1], row[2])], row[0]) for row in store.rows(_TRUTH, (namespace,))],
+        [(ids[make_key(row[1], row[2])], row[0]) for row in store.rows(_TRUTH, (namespace,))],
     )
     connection.executemany(
         "UPDATE steps SET folded = 1 WHERE id IN "
         "(SELECT id FROM steps WHERE attempt = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
-        [(ids[key], live_of(tally.n)) for key, tally in truth.items() if tally.n > WINDOW],
+        [(ids[key], count_unfolded(tally.n)) for key, tally in truth.items() if tally.n > WINDOW],
     )

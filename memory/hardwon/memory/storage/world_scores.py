@@ -23,7 +23,7 @@ Scores = dict[int, tuple[float, int]]
 """Score and number of uses, by world."""
 
 
-def overall(scores: Mapping[int, tuple[float, int]]) -> float:
+def compute_overall(scores: Mapping[int, tuple[float, int]]) -> float:
     """Return the overall score of an item from its scores per world."""
     return max(scores.values(), key=_rank_score)[0]
 
@@ -47,7 +47,7 @@ def score_in(scores: Mapping[int, tuple[float, int]], world: int, score: float) 
     local, uses = scores.get(world, (mean, 0))
     shrunk = (uses * local + PRIOR * mean) / (uses + PRIOR)
     # A person edits the overall score, which shifts the score in every world by the same amount.
-    moved = score - overall(scores)
+    moved = score - compute_overall(scores)
     return min(1.0, max(0.0, shrunk + moved))
 
 
@@ -84,13 +84,13 @@ class WorldScores:
         scores = self._scores[item_id]
         scores[self._world] = (score, scores.get(self._world, (0.0, 0))[1] + 1)
         write(self._connection, self._namespace, item_id, scores)
-        return item, overall(scores)
+        return item, compute_overall(scores)
 
     def _read(self, item: Item, uses: int) -> Scores:
         """Read the scores of an item and apply a person's later change of the overall score to all worlds."""
         scores = read(self._connection, self._namespace, item.id)
         if scores:
-            shift = item.score - overall(scores)
+            shift = item.score - compute_overall(scores)
             if abs(shift) > 1e-9:  # a person changed the overall score, see `score_in`
                 scores = {world: (min(1.0, max(0.0, score + shift)), n) for world, (score, n) in scores.items()}
         elif (uses or item.provenance) and not self._is_home(item):
@@ -164,7 +164,7 @@ def _mean(scored: Sequence[tuple[float, int]]) -> tuple[float, int]:
     return sum(score * max(1, uses) for score, uses in scored) / weight, sum(uses for _, uses in scored)
 
 
-def problems(connection: Connection, namespace: int) -> Iterator[tuple[str, int]]:
+def find_problems(connection: Connection, namespace: int) -> Iterator[tuple[str, int]]:
     """Yield (item id, world) of rows with an unknown item, an unknown world or values out of range."""
     yield from connection.execute(_WRONG, (namespace,)).fetchall()
 
@@ -173,7 +173,7 @@ def repair(connection: Connection, namespace: int) -> None:
     """Delete invalid rows, so that the overall score of the item is used instead."""
     connection.executemany(
         "DELETE FROM item_worlds WHERE namespace = ? AND item_id = ? AND world = ?",
-        [(namespace, *row) for row in problems(connection, namespace)],
+        [(namespace, *row) for row in find_problems(connection, namespace)],
     )
 
 

@@ -139,7 +139,7 @@ class TendedLibrary(ABC):
         Raises:
             UnknownName: No item, or more than one, matches.
         """
-        with self._lock:
+        with self._lock:  # the query uses the connection directly, past the lock of the store
             return item_credit.usefulness(self._filed().connection, self._number, self.get(item_id).id)
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ class TendedLibrary(ABC):
         Raises:
             UnknownName: The summary or the failure does not exist.
         """
-        return rollups.evidence(self._filed(), self._number, summary_id, failure)
+        return rollups.read_evidence(self._filed(), self._number, summary_id, failure)
 
     def segments(self, trajectory_id: str) -> list[Segment]:
         """Return the segments of an episode, which end where a reward was received.
@@ -205,7 +205,7 @@ class TendedLibrary(ABC):
             UnknownName: No episode, or more than one, matches.
         """
         ref = queries.trajectory_id(self._filed(), self._number, trajectory_id)
-        return rollups.segments(self._filed(), self._number, ref)
+        return rollups.read_segments(self._filed(), self._number, ref)
 
     def clusters(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Return groups of situations with the same signature, the most frequent first.

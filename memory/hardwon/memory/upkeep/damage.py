@@ -22,6 +22,7 @@ def names_damage(cls: C) -> C:
 
     Checksums are compared only after an error, so that reads cost no more.
     """
+    # Inherited methods are wrapped on the subclass, so the base classes stay unchanged.
     for base in reversed(cls.__mro__):
         for name, method in vars(base).items():
             if isfunction(method) and not name.startswith("_") and base is not object:

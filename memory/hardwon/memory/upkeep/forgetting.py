@@ -28,7 +28,7 @@ from hardwon.memory.records import Item, Trajectory
 from hardwon.memory.storage import rollups, worlds
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps, episode_words, log_change, now, witness_of
+from hardwon.memory.storage.episodes import dumps, extract_words, log_change, now, witness_of
 from hardwon.memory.validation import check_text
 from hardwon.memory.values.saved_tables import rebuild_values
 
@@ -351,7 +351,7 @@ class _Deletion:
             try:
                 episode = trajectory(self._store, self._namespace, ref)
                 if episode.success is not None:
-                    word_counts.update(episode_words(episode))
+                    word_counts.update(extract_words(episode))
                 texts.extend(extract_texts(episode))
             except (*UNREADABLE, LibraryDamaged):
                 # Its words are unknown, so the counts must be rebuilt from the remaining episodes.
@@ -385,7 +385,7 @@ class _Deletion:
         remaining = "SELECT id FROM trajectories WHERE namespace = ? AND success IS NOT NULL"
         for ref in self._read_ids(remaining, self._namespace):
             with suppress(*UNREADABLE, LibraryDamaged):  # `verify` reports damaged episodes
-                counts.update(episode_words(trajectory(self._store, self._namespace, ref)))
+                counts.update(extract_words(trajectory(self._store, self._namespace, ref)))
         self._run("DELETE FROM words WHERE namespace = ?", (self._namespace,))
         self._connection.executemany(
             "INSERT INTO words VALUES (?, ?, ?)", [(self._namespace, word, n) for word, n in sorted(counts.items())]

@@ -19,7 +19,7 @@ from hardwon.memory.storage import rollups, world_scores, worlds
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows, seal, seal_missing
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import episode_words, plain, state_text
+from hardwon.memory.storage.episodes import extract_words, plain, state_text
 from hardwon.memory.values import saved_tables
 
 from .damage import UNREADABLE
@@ -38,6 +38,7 @@ def verify(store: Store, namespace: int) -> list[Problem]:
     damage = [message for message in messages if message != "ok" and "FTS5" not in message]
     if damage:
         return [Problem("file", message, _RESTORE_FILE) for message in damage]
+    # One snapshot, because other processes may write between the comparisons.
     with store.snapshot():
         damaged = list(find_damaged_rows(store.connection))
         problems = [_describe_damage(store, namespace, row) for row in damaged if not row.missing]
@@ -94,6 +95,7 @@ def _find_differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]
 def _compare_text_index(kind: search.Kind) -> "Comparison":
     def compare(store: Store, namespace: int) -> str:
         wanted = _read_live(store, namespace, kind)
+        # FTS5 has one row per document in its _docsize table, even if it does not store the text itself.
         held = {row[0] for row in store.rows(f"SELECT id FROM {kind}_text_{namespace}_docsize")}
         if wanted != held:
             return f"{len(wanted - held)} missing, {len(held - wanted)} too many"
@@ -141,7 +143,7 @@ def _compare_worlds(store: Store, namespace: int) -> str:
 
 
 def _compare_scores(store: Store, namespace: int) -> str:
-    wrong = len(list(world_scores.problems(store.connection, namespace)))
+    wrong = len(list(world_scores.find_problems(store.connection, namespace)))
     return f"{wrong} without an item or a world, or outside 0 to 1" if wrong else ""
 
 
@@ -156,7 +158,7 @@ _COMPARED: dict[str, Comparison] = {
     "items text index": _compare_text_index("items"),
     "items vectors": _compare_vectors("items"),
     "inbox": _describe_unstored,
-    "attempts": lambda store, namespace: ", ".join(rollups.differences(store, namespace)),
+    "attempts": lambda store, namespace: ", ".join(rollups.find_differences(store, namespace)),
     "worlds": _compare_worlds,
     "scores per world": _compare_scores,
     "item places": _compare_places,
@@ -211,9 +213,9 @@ def _recompute(store: Store, namespace: int) -> tuple[dict[str, int], list[Segme
     cuts: list[Segment] = []
     for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,)):
         episode = trajectory(store, namespace, ref)
-        cuts.extend(replace(cut, steps=()) for cut in rollups.segments_of(episode.id, episode.steps))
+        cuts.extend(replace(cut, steps=()) for cut in rollups.split_segments(episode.id, episode.steps))
         if episode.success is not None:
-            counts.update(episode_words(episode))
+            counts.update(extract_words(episode))
     return dict(counts), cuts
 
 
@@ -237,6 +239,7 @@ def repair(store: Store, namespace: int) -> list[Problem]:
     Raises:
         NotALibrary: The file itself is damaged, so its rows cannot be trusted.
     """
+    # Verify inside the transaction, so that nothing changes between the check and the repair.
     with store.transaction() as connection:
         problems = verify(store, namespace)
         if any(problem.where == "file" for problem in problems):

@@ -101,8 +101,8 @@ class WriteBuffer:
                 elif not (episode.id and self._is_present(connection, episode)):
                     new[ref] = episode
                     rows.append((number, self._namespace, ref, int(bool(episode.id)), at, text))
-            # Items' scores change with the outcome, and a nested transaction must see its own episodes:
-            # both are stored without buffering.
+            # Item scores depend on outcomes, so episodes that use items cannot wait in the buffer. Inside another
+            # transaction nothing is durable yet, so buffering would not help.
             at_once = self._store.nested or any(map(item_credit.names_items, new.values()))
             if at_once:
                 self._file_waiting()
@@ -132,7 +132,7 @@ class WriteBuffer:
         parameters = {"id": _decode_row_id(episode.id), "namespace": self._namespace, "ref": episode.id}
         waiting = connection.execute(_FIND, parameters).fetchone()
         if waiting:
-            other = unpacked(waiting[0], episode.id)
+            other = unpack_episode(waiting[0], episode.id)
             refuse_other_episode(episode, other.task, len(other.steps))
         return waiting is not None or is_recorded(connection, self._namespace, episode)
 
@@ -228,7 +228,7 @@ class WriteBuffer:
         number, _, ref, _, at, text = row
         ref, at, text = ref.decode(), at.decode(), text.decode()
         recent = self._recent.get(ref)
-        return int(number), at, _with_id(recent, ref) if recent else unpacked(text, ref)
+        return int(number), at, _with_id(recent, ref) if recent else unpack_episode(text, ref)
 
     def _move(self, connection: Connection, episodes: Sequence[tuple[int, str, Trajectory]]) -> None:
         """Move episodes from the buffer to the episode store, all or none."""
@@ -343,14 +343,14 @@ def file_all(store: Store) -> None:
 def _redact(episode: Trajectory) -> tuple[Trajectory, str]:
     """Return an episode without secrets, and its packed text."""
     episode = mark_outages(episode)
-    text = packed(episode)
+    text = pack_episode(episode)
     check_size(episode, text)
     # One scan of the whole text is cheaper than a scan of every field, and most episodes have no secrets.
     clean = redact_trajectory(episode) if may_hold_secrets(text) else episode
-    return clean, text if clean is episode else packed(clean)
+    return clean, text if clean is episode else pack_episode(clean)
 
 
-def packed(episode: Trajectory) -> str:
+def pack_episode(episode: Trajectory) -> str:
     """Return an episode as text for the buffer. States that several steps share occur once.
 
     Raises:
@@ -408,8 +408,8 @@ def _check_number(name: str, value: float) -> float:
     return float(value)
 
 
-def unpacked(text: str, ref: str) -> Trajectory:
-    """Return the episode that `packed` encoded."""
+def unpack_episode(text: str, ref: str) -> Trajectory:
+    """Return the episode that `pack_episode` encoded."""
     task, success, score, arm, seed, ending, meta, state_values, step_values, *more = json.loads(text)
     listed = more.pop(0) if more and isinstance(more[0], list) else [()]  # older versions stored no admissible actions
     states = [State(*values) for values in state_values]
