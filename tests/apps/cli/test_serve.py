@@ -76,7 +76,7 @@ def test_page_is_there_and_asks_no_other_host(server, path):
 def test_item_says_why_it_exists_and_what_it_did(server):
     guardrail = server.client.get("/v1/guardrails").json()["rows"][0]
     text = server.page(f"/items/{guardrail['id']}").text
-    for words in ("Why it exists", "How it fared", guardrail["forbids"], "History", "Retire"):
+    for words in ("Why it exists", "Effect", guardrail["forbids"], "History", "Retire"):
         assert words in text
 
 

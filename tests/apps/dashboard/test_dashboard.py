@@ -12,7 +12,7 @@ from hardwon.apps.dashboard.login import _own
 from hardwon.apps.dashboard.markup import linked, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.state import runs
-from hardwon.apps.render.views import step_lines
+from hardwon.apps.render.views import describe_step
 from hardwon.apps.shared.explain import explain
 from hardwon.memory import ExperienceLibrary, Failure
 from hardwon.memory.errors import UnknownName
@@ -174,13 +174,13 @@ def guarded(library, episode, failure, words):
     guard = next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
     section = "".join(map(str, _evidence(explain(library, guard.id)["item"], lambda path, **query: path)))
     newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
-    return section, dict(step_lines(newest, None))
+    return section, dict(describe_step(newest, None))
 
 
 def test_item_page_says_why_the_evidence_failed(own, episode):
     with ExperienceLibrary.open(own) as library:
         section, _ = guarded(library, episode, Failure.TOOL_ERROR, "permission denied")
-    assert "Why its evidence failed: tool_error" in section
+    assert "Failures in its evidence: tool_error" in section
     assert "permission denied" in section
 
 
@@ -196,4 +196,4 @@ def test_steps_that_a_guardrail_blocked_read_not_run(own, episode):
     with ExperienceLibrary.open(own) as library:
         library.record(episode("shake drawer", library=library, failure=Failure.BLOCKED, success=False))
         newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
-    assert "not run: a guardrail refused it" in " ".join(map(str, dict(step_lines(newest, None)).values()))
+    assert "not run: a guardrail refused it" in " ".join(map(str, dict(describe_step(newest, None)).values()))

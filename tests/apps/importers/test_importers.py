@@ -270,14 +270,14 @@ def test_instructions_in_an_untrusted_file_are_not_recalled(library, file):
     ("lines", "told"),
     [
         (['{"messages": []}', "{broken"], "line 2: not JSON"),
-        (['{"messages": [{"role": "oracle", "content": "x"}]}'], "line 1: a message with the role 'oracle'"),
+        (['{"messages": [{"role": "oracle", "content": "x"}]}'], "line 1: a message has the role 'oracle'"),
         (['{"messages": []}', '{"text": "x"}'], "line 2: there are no messages"),
         (['{"id": "1", "run_type": "llm"}', '{"run_type": "llm"}'], "line 2: not a run"),
         (
             ['{"colour": "red"}'],
-            "line 1: of no format that is known: its names are colour.",
+            "line 1: unknown format: its keys are colour.",
         ),
-        (["7"], "line 1: of no format"),
+        (["7"], "line 1: unknown format"),
         ([""], "is empty"),
     ],
 )

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.apps.render.views import EFFECTS, effect_rows, usefulness_words
+from hardwon.apps.render.views import EFFECTS, build_effect_rows, format_usefulness
 from hardwon.apps.shared.common import excerpt
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 
@@ -30,13 +30,13 @@ def test_brief_is_a_line_a_step(hardwon, hardwon_json, learnt, episode_id):
 def test_an_item_on_paper_tells_why_and_how_it_fared(hardwon, hardwon_json, learnt):
     rule = hardwon_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
     printed = hardwon("memory", "show", learnt, rule).stdout
-    assert all(part in printed for part in ("Why it exists", "How it fared", "History", "forbids"))
+    assert all(part in printed for part in ("Why it exists", "Effect", "History", "forbids"))
 
 
 def test_evidence_is_state_action_outcome(hardwon, hardwon_json, learnt):
     rule = hardwon_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
     printed = hardwon("memory", "show", learnt, rule).stdout
-    evidence = printed[printed.index("Why it exists") : printed.index("How it fared")]
+    evidence = printed[printed.index("Why it exists") : printed.index("Effect")]
     assert re.findall(r"^  (saw|did|then) ", evidence, re.MULTILINE)[:3] == ["saw", "did", "then"]
 
 
@@ -60,17 +60,17 @@ def test_a_skill_on_paper_has_its_steps_and_its_verification(hardwon, own):
 
 def test_an_attempt_on_paper_names_the_steps_behind_its_counts(hardwon, learnt):
     printed = hardwon("memory", "show", learnt, "attempt:1").stdout
-    assert all(part in printed for part in ("attempt:1 `", "What came of it", "The best", "The newest", "step:"))
+    assert all(part in printed for part in ("attempt:1 `", "Outcomes", "Best step", "Newest steps", "step:"))
 
 
 def test_usefulness_is_told_with_its_interval():
     known = {"shown": 24, "withheld": 11, "difference": 0.125, "low": -0.05, "high": 0.3}
-    assert usefulness_words(known).startswith("Useful by +0.12 (95% interval -0.05 to +0.30): 24 episodes")
+    assert format_usefulness(known).startswith("Useful by +0.12 (95% interval -0.05 to +0.30): 24 episodes")
 
 
 def test_usefulness_that_is_not_known_says_what_it_takes():
     known = {"shown": 24, "withheld": 0, "difference": None, "low": None, "high": None}
-    assert "is not known" in usefulness_words(known)
+    assert "is unknown" in format_usefulness(known)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -109,14 +109,14 @@ def test_the_table_of_effects_says_what_an_item_does_in_each_world():
     """A row per world, in the order of its columns; what is not known is a dash."""
     known = {"name": "hotel", "shown": 24, "withheld": 11, "difference": -0.42, "low": -0.61, "high": -0.23}
     unknown = {"name": "train", "shown": 2, "withheld": 0, "difference": None, "low": None, "high": None}
-    rows = effect_rows([{**known, "masked": True}, {**unknown, "masked": False}])
+    rows = build_effect_rows([{**known, "masked": True}, {**unknown, "masked": False}])
     assert dict(zip(EFFECTS, rows[0], strict=True)) == {
         "world": "hotel",
         "shown": 24,
         "withheld": 11,
         "effect": "-0.42",
         "90% interval": "-0.61 to -0.23",
-        "in use": "masked: it hurts here",
+        "in use": "masked: harmful here",
     }
     assert rows[1] == ("train", 2, 0, "-", "-", "yes")
 
@@ -132,4 +132,4 @@ def test_the_table_of_effects_is_printed(hardwon, path, episode):
     printed = hardwon("memory", "show", path, ref).stdout
     table = printed[printed.index("90% interval") :]
     row = next(line for line in table.splitlines() if "bake" in line)
-    assert re.search(r"\b6 +6 +-0\.75 +-1\.00 to -0\.\d\d +masked: it hurts here", row), row
+    assert re.search(r"\b6 +6 +-0\.75 +-1\.00 to -0\.\d\d +masked: harmful here", row), row

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.apps.render.views import failures_words, probation_words
+from hardwon.apps.render.views import format_failures, format_probation
 from hardwon.apps.shared.explain import describe_effect, describe_outcome, explain, resolve, summarize_blocks
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import UnknownName
@@ -150,10 +150,10 @@ def test_a_guardrail_says_why_its_evidence_failed_and_when_it_is_tried_next(own,
     assert item["failures"] == [{"cause": "tool_error", "times": times, "words": "permission denied"}]
     standing = item["probation"]
     assert (standing["in_force"], standing["refused"], standing["next_trial_after_refusals"]) == (True, 1, 4)
-    assert failures_words(item["failures"]) == (
-        f'Why its evidence failed: tool_error {times} times ("permission denied").'
+    assert format_failures(item["failures"]) == (
+        f'Failures in its evidence: tool_error {times} times ("permission denied").'
     )
-    assert probation_words(standing).startswith("In force. Refused once; tried 0 times. Next trial after 4 more")
+    assert format_probation(standing).startswith("In force. Refused once; tried 0 times. Next trial after 4 more")
 
 
 def test_a_step_that_was_not_run_does_not_read_as_happened(episode):

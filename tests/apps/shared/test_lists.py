@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from hardwon.apps.render.views import estimated_words
+from hardwon.apps.render.views import format_estimates
 from hardwon.apps.shared import explain, lists
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.learning.rule_mining import strategy_id
@@ -41,4 +41,4 @@ def test_a_strategy_that_is_part_of_an_estimate_which_chose_an_action_was_used(t
     assert used[strategy_id(GENERAL)] == used[strategy_id(SPECIAL)] == 3
     assert sum(used.values()) == 6
     assert {item.id for item in found[:2]} == {strategy_id(GENERAL), strategy_id(SPECIAL)}
-    assert estimated_words(3) == "Part of the estimate that chose an action in 3 episodes."
+    assert format_estimates(3) == "Part of the estimate that chose an action in 3 episodes."

@@ -64,7 +64,7 @@ def stats(
     if as_json:
         say_json(figures)
         return
-    out().print(tier_views.stats_view(figures))
+    out().print(tier_views.render_stats(figures))
     if not figures["episodes"]:
         _print_empty_advice(path)
 
@@ -246,10 +246,10 @@ def show(
         return
     ((what, value),) = explanation.items()
     layouts: dict[str, Callable[[Any], RenderableType]] = {
-        "item": views.item_view,
-        "episode": lambda episode: views.episode_view(episode, brief=brief),
-        "step": views.step_view,
-        "attempt": tier_views.attempt_view,
+        "item": views.render_item,
+        "episode": lambda episode: views.render_episode(episode, brief=brief),
+        "step": views.render_step,
+        "attempt": tier_views.render_attempt,
     }
     out().print(layouts[what](value))
 
@@ -345,7 +345,7 @@ def clusters(
     if as_json:
         say_json({"clusters": rows, "total": total})
     else:
-        _print_page(rows, tier_views.clusters_view, "situations", offset, total, path)
+        _print_page(rows, tier_views.render_clusters, "situations", offset, total, path)
 
 
 @app.command()
@@ -355,7 +355,7 @@ def history(path: Library, item_id: ItemId, namespace: Namespace = "default", as
 
     with opened(path, namespace) as library:
         changes = library.history(item_id)
-    say_json(changes) if as_json else out().print(views.history_view(changes))
+    say_json(changes) if as_json else out().print(views.render_history(changes))
 
 
 @app.command()

@@ -6,7 +6,14 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 from nicegui import events, ui
 
-from hardwon.apps.render.views import Line, earlier_step, segment_words, step_lines, step_names, won_words
+from hardwon.apps.render.views import (
+    Line,
+    describe_step,
+    format_earlier_step,
+    format_segment,
+    format_step_refs,
+    format_success,
+)
 from hardwon.apps.shared import explain, lists
 from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary
@@ -45,7 +52,7 @@ def add(api: FastAPI) -> None:
         told = (await room.read(explain.explain, explain.STEP + number))["step"]
         with framed(room, f"Step {number}: {told['action'] or 'no action'}", "/episodes"):
             at = room.link(f"/episodes/{told['episode']}", t=told["t"])
-            html(section("What happened", pairs(step_lines(told, None), room.link)))
+            html(section("What happened", pairs(describe_step(told, None), room.link)))
             html(tag("p", tag("a", f"In its episode, step {told['t']}", href=at)))
 
     @page(api, "/attempts/{number}")
@@ -84,7 +91,7 @@ def _replayed(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str, An
 def _head(told: Mapping[str, Any]) -> Html:
     facts = {
         "task": told["task"],
-        "ended": f"{won_words(told['success'])} ({told['ending']}), score {told['score']:.2f}",
+        "ended": f"{format_success(told['success'])} ({told['ending']}), score {told['score']:.2f}",
         "arm": f"{told['arm']}, seed {told['seed']}",
         "recorded": f"{told['recorded_at'][:19].replace('T', ' ')} UTC",
         **{name: str(told["meta"][name]) for name in ("environment", "policy", "failed") if name in told["meta"]},
@@ -124,7 +131,7 @@ class Replay:
     def _add(self, number: int, step: Mapping[str, Any], segment: Mapping[str, Any] | None) -> None:
         with ui.element("li"):
             if segment:
-                html(tag("p", segment_words(segment), class_="under soft"))
+                html(tag("p", format_segment(segment), class_="under soft"))
             marks = ", ".join(self._marks(number, step))
             with ui.button(on_click=lambda: self.show(number)).props("flat dense align=left no-caps") as button:
                 words = [f"{step['t']}  {step['action'] or '(no action)'}"]
@@ -143,7 +150,7 @@ class Replay:
         """One step."""
         self._at = max(0, min(number, len(self._steps) - 1))
         step = self._steps[self._at]
-        lines: list[Line] = list(step_lines(step, None))
+        lines: list[Line] = list(describe_step(step, None))
         if reason := self._replanned.get(self._at):
             lines.insert(1, ("replanned", f"what was left of the plan: {reason}"))
         self._title.set_content(tag("h2", f"Step {step['t']} of {len(self._steps) - 1}: {step['action'] or 'none'}"))
@@ -163,7 +170,7 @@ class Replay:
 
 def _attempt(told: Mapping[str, Any], link: Link) -> Html:
     rows = [
-        (name, len(ids), tag("span", linked(step_names(ids[-NAMED:]), link), class_="says"))
+        (name, len(ids), tag("span", linked(format_step_refs(ids[-NAMED:]), link), class_="says"))
         for name, ids in told["evidence"].items()
         if ids
     ]
@@ -173,7 +180,7 @@ def _attempt(told: Mapping[str, Any], link: Link) -> Html:
         tag("p", "In situation ", situation),
         table(("what came of it", "times", "steps"), rows, caption="What came of it", numbers=("times",)),
         tag("h3", "The best"),
-        tag("p", linked(earlier_step(told["best_step"]), link)),
+        tag("p", linked(format_earlier_step(told["best_step"]), link)),
         tag("h3", "The newest"),
-        *(tag("p", linked(earlier_step(step), link)) for step in told["newest"]),
+        *(tag("p", linked(format_earlier_step(step), link)) for step in told["newest"]),
     )

@@ -10,15 +10,15 @@ from nicegui import ui
 
 from hardwon.apps.render.views import (
     EFFECTS,
-    changed_words,
-    effect_rows,
-    estimated_words,
-    failures_words,
-    guarded_words,
-    probation_words,
-    says,
-    unshown_words,
-    usefulness_words,
+    build_effect_rows,
+    describe_item,
+    format_blocks,
+    format_changes,
+    format_estimates,
+    format_failures,
+    format_probation,
+    format_unused,
+    format_usefulness,
 )
 from hardwon.apps.shared import editing, explain, lists
 from hardwon.memory import ExperienceLibrary, Item
@@ -64,9 +64,9 @@ def add(api: FastAPI) -> None:
             html(_badges(told_of))
             if room.may_write:
                 _actions(room, told_of)
-            html(section("What it says", pairs(says(told_of), room.link)))
+            html(section("What it says", pairs(describe_item(told_of), room.link)))
             html(section("Why it exists", *_evidence(told_of, room.link)))
-            html(section("How it fared", *_fared(told_of)))
+            html(section("Effect", *_fared(told_of)))
             html(section("History", _history(told_of["history"], room.link)))
 
 
@@ -156,7 +156,7 @@ def _evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
         yield tag("p", f"Written by {item['writer']} ({item['source']}), without steps as evidence.")
         return
     if item.get("failures"):
-        yield tag("p", failures_words(item["failures"]))
+        yield tag("p", format_failures(item["failures"]))
     yield tag("p", f"Made by {item['writer']} of {len(steps)} steps. The newest:", class_="soft")
     head = ("step", "where", "did", "then", "return", "in episode")
     yield table(
@@ -179,25 +179,25 @@ def _evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
 
 def _fared(item: Mapping[str, Any]) -> Iterator[Html]:
     if item.get("estimated"):
-        yield tag("p", estimated_words(item["estimated"]))
+        yield tag("p", format_estimates(item["estimated"]))
     if not item["fared"]:
-        yield tag("p", unshown_words(item["kind"]), class_="soft")
+        yield tag("p", format_unused(item["kind"]), class_="soft")
         return
     head = ("use", "arm", "steps", "episodes", "succeeded", "control mean")
     rows = [(r["mode"], r["arm"], r["steps"], r["episodes"], r["succeeded"], r["control_mean"]) for r in item["fared"]]
     yield table(head, rows, caption="Use by arm", numbers=head[2:])
     if "guarded" in item:
-        yield tag("p", guarded_words(item["guarded"]))
-        yield tag("p", probation_words(item["probation"]))
-    yield tag("p", usefulness_words(item["usefulness"]))
+        yield tag("p", format_blocks(item["guarded"]))
+        yield tag("p", format_probation(item["probation"]))
+    yield tag("p", format_usefulness(item["usefulness"]))
     if item["effects"]:
-        yield table(EFFECTS, effect_rows(item["effects"]), caption="Effect by world", numbers=EFFECTS[1:4])
+        yield table(EFFECTS, build_effect_rows(item["effects"]), caption="Effect by world", numbers=EFFECTS[1:4])
 
 
 def _history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:
     rows, before = [], dict[str, Any]()
     for change in changes:
-        said = linked(changed_words(before, change["detail"]) or "-", link)
+        said = linked(format_changes(before, change["detail"]) or "-", link)
         at = change["at"][:19].replace("T", " ")
         rows.append((tag("span", at, class_="date"), change["op"], tag("span", said, class_="says")))
         before |= change["detail"]

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from nicegui import ui
 
-from hardwon.apps.render.views import won_words
+from hardwon.apps.render.views import format_success
 
 from . import charts, figures
 from .frame import Room, framed, html, page
@@ -156,8 +156,8 @@ def _newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
                 tag(
                     "li",
                     tag("a", row["id"][:12], href=link(f"/episodes/{row['id']}"), class_="code"),
-                    f" {won_words(None if row['success'] is None else bool(row['success']))}, {row['n_steps']} steps, "
-                    f"arm {row['arm']}, {row['recorded_at'][:16].replace('T', ' ')}",
+                    f" {format_success(None if row['success'] is None else bool(row['success']))}, "
+                    f"{row['n_steps']} steps, arm {row['arm']}, {row['recorded_at'][:16].replace('T', ' ')}",
                 )
                 for row in rows
             ),

@@ -1,11 +1,11 @@
-"""Episodes out of other programs' files: logs of conversations, transcripts, runs and spans.
+"""Import episodes from files of other programs: conversation logs, transcripts, runs and spans.
 
     format, episodes = read(Path("log.jsonl"))
     write(library, episodes, source=format)
 
-A file is read to its end, a value at a time, before anything is written, and is held on disk, not in memory. An
-episode's id is made of what tells it from others, so the same file twice adds nothing. Files of `hardwon memory
-export` are read by the library itself; here they are only recognized.
+A file is read to its end, one value at a time, before anything is written, and its content is kept on disk instead of
+in memory. The id of an episode is a digest of its identifying content, so importing a file twice adds nothing. Files
+of `hardwon memory export` are only recognized here; the library reads them itself.
 """
 
 from .filing import count as count, episodes as episodes, write as write

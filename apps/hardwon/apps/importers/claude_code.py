@@ -1,8 +1,8 @@
-"""Transcripts of Claude Code: the lines of ~/.claude/projects/PROJECT/SESSION.jsonl.
+"""Read Claude Code transcripts: the lines of ~/.claude/projects/PROJECT/SESSION.jsonl.
 
-Lines of type `user` and `assistant` have a message of Anthropic's form; summaries, snapshots and progress are passed
-over. A sidechain, the conversation of a subagent, is a conversation of its own. Each request of a person is an
-episode, told by the id of its message: a session that was resumed in another file adds only what is new.
+Lines of type `user` and `assistant` contain a message in Anthropic's format; summaries, snapshots and progress lines
+are skipped. A sidechain, the conversation of a subagent, is a separate conversation. Each user request is an episode,
+identified by the id of its message, so a session that was resumed in another file adds only its new part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _NO_REQUEST = (
     "<command-name>", "<command-message>", "<local-command", "<bash-", "<system-reminder>", "<task-notification>",
     "[Request interrupted", "Caveat: The messages below were generated",
 )  # fmt: skip
-"""How words begin that stand under `user` and are not a person's request."""
+"""Prefixes of texts with the role `user` that are not requests of a person."""
 
 
 def is_line(value: Any) -> bool:
@@ -35,21 +35,25 @@ def is_line(value: Any) -> bool:
 
 
 class Transcripts:
-    """Reads lines of transcripts, of one session or several."""
+    """Reader of transcript lines, from one session or several."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._parts: dict[str, str] = {}
-        """The conversation of every line, by the line's id: a sidechain goes on from its parent."""
+        """The conversation of every line, by the id of the line; a sidechain belongs to that of its parent."""
         self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
-        """Take in a line. Raises ValueError for what is none."""
+        """Add a line.
+
+        Raises:
+            ValueError: The value is not a line of a transcript.
+        """
         if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
             raise ValueError("not a line of a transcript: it has no type")
-        part, uuid = self._part(value), value.get("uuid")
+        part, uuid = self._find_conversation(value), value.get("uuid")
         if isinstance(uuid, str):
-            if uuid in self._parts:  # a resumed session repeats what was before
+            if uuid in self._parts:  # a resumed session repeats the earlier lines
                 return
             self._parts[uuid] = part
         if value["type"] not in ("user", "assistant"):
@@ -57,11 +61,12 @@ class Transcripts:
         message = value.get("message")
         if not isinstance(message, Mapping):
             raise ValueError(f"a line of type {value['type']} without a message")
-        told = bool(value.get("isMeta") or value.get("isCompactSummary") or value.get("isVisibleInTranscriptOnly"))
+        # Text that the program inserted under the role `user`.
+        hidden = bool(value.get("isMeta") or value.get("isCompactSummary") or value.get("isVisibleInTranscriptOnly"))
         messages = list(plain_messages({"role": value["type"], **message}))
-        self._spool.put(part, place, [uuid or place, told, messages])
+        self._spool.put(part, place, [uuid or place, hidden, messages])
 
-    def _part(self, value: Mapping[str, Any]) -> str:
+    def _find_conversation(self, value: Mapping[str, Any]) -> str:
         session = str(value.get("sessionId") or "")
         if not value.get("isSidechain"):
             return session
@@ -72,24 +77,24 @@ class Transcripts:
         return parent if parent and "/" in parent else f"{session}/{value.get('uuid')}"
 
     def episodes(self) -> Iterator[LoggedEpisode]:
-        """Yield an episode for each request for which calls were made."""
+        """Yield an episode for each request that led to tool calls."""
         for part in self._spool.parts():
-            ref, task, said = "", "", list[Message]()
+            ref, task, replies = "", "", list[Message]()
             for _, (uuid, hidden, messages) in self._spool.values(part):
                 for message in messages:
                     if message["role"] == "user":
                         if hidden or not _is_request(message["text"]):
                             continue
-                        yield from self._told(part, ref, task, said)
-                        ref, task, said = uuid, message["text"], []
+                        yield from self._build_episode(part, ref, task, replies)
+                        ref, task, replies = uuid, message["text"], []
                     else:
                         ref = ref or uuid
-                        said.append(message)
-            yield from self._told(part, ref, task, said)
+                        replies.append(message)
+            yield from self._build_episode(part, ref, task, replies)
 
-    def _told(self, part: str, ref: str, task: str, said: list[Message]) -> Iterator[LoggedEpisode]:
-        calls = tuple(iter_calls(said))
-        self.unanswered += sum(len(message["calls"]) for message in said) - len(calls)
+    def _build_episode(self, part: str, ref: str, task: str, replies: list[Message]) -> Iterator[LoggedEpisode]:
+        calls = tuple(iter_calls(replies))
+        self.unanswered += sum(len(message["calls"]) for message in replies) - len(calls)
         if calls:
             yield LoggedEpisode(f"{part} {ref}", ((task, calls),), meta={"trace": part})
 

@@ -1,7 +1,7 @@
-"""Logs of conversations: which requests a person made, which calls were made for each, and how it ended.
+"""Read conversation logs: the requests of a person, the tool calls made for each, and the outcome.
 
-A conversation with an outcome is one episode, and the outcome belongs to all of its requests. Without one, each
-request is an episode of its own.
+A conversation with an outcome is one episode, and the outcome applies to all of its requests. Without an outcome,
+each request is an episode of its own.
 """
 
 import hashlib
@@ -18,26 +18,30 @@ Outcome = tuple[bool, float]
 """Success, and a score in [0, 1]."""
 _OUTCOMES = ("score", "reward", "success", "correctness")
 _WHOLE = "conversation"
-"""The part of a file that is one conversation, a message a line."""
+"""Name of the only part, if a file is one conversation with a message per line."""
 
 
 class Conversations:
-    """Reads lines of logs, each a conversation, or a file that is one."""
+    """Reader of log lines, each a conversation, or of a file that is one conversation."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._single: bool | None = None
         self._numbers: dict[str, int] = {}
-        """Of Responses: the row of each, by its id."""
+        """Responses format: the row of each response, by its id."""
         self._after: dict[int, str] = {}
-        """Of Responses: the id of the one before."""
+        """Responses format: the id of the previous response, by row."""
         self.form = "openai"
-        """The form of the messages: the first in which a call or an answer stands."""
+        """Format of the messages: that of the first value which is not in OpenAI's chat format."""
         self.unanswered = 0
-        """Calls without an answer: why a conversation may have nothing to tell."""
+        """Number of calls without an answer, for the message if nothing can be imported."""
 
     def add(self, place: str, value: Any) -> None:
-        """Take in a value of the file. Raises ValueError for what is no conversation, or no message of the one."""
+        """Add a value of the file.
+
+        Raises:
+            ValueError: The value is not a conversation, or not a message of the only one.
+        """
         if self._single is None:
             self._single = isinstance(value, Mapping) and is_messages([value]) and "messages" not in value
         if self.form == "openai":
@@ -53,7 +57,7 @@ class Conversations:
             self._link(number, value)
 
     def _link(self, number: int, value: Mapping[str, Any]) -> None:
-        """Remember which response goes on from which."""
+        """Record which response continues which."""
         request, answer = (value.get(name) or value for name in ("request", "response"))
         if not isinstance(request, Mapping) or not isinstance(answer, Mapping):
             return
@@ -64,9 +68,9 @@ class Conversations:
             self._after[number] = before
 
     def episodes(self) -> Iterator[LoggedEpisode]:
-        """Yield the episodes; of calls to a model that each repeat the conversation so far, those of the last."""
+        """Yield the episodes. If model calls repeat the conversation so far, only the last call counts."""
         if self._single:
-            yield from self._told([m for _, some in self._spool.values(_WHOLE) for m in some], None)
+            yield from self._build_episodes([m for _, batch in self._spool.values(_WHOLE) for m in batch], None)
             return
         continued = set(self._after.values())
         ended = {number for ref, number in self._numbers.items() if ref in continued}
@@ -74,41 +78,45 @@ class Conversations:
             if number in ended:
                 continue
             messages, outcome = self._read(part)
-            messages = [*self._earlier(number), *messages]
-            known = list(digest_beginnings(messages))
-            if known and not self._spool.went_on(known[-1]):
-                yield from self._told(messages, None if outcome is None else (outcome[0], outcome[1]))
+            messages = [*self._load_earlier(number), *messages]
+            prefixes = list(digest_beginnings(messages))
+            # A log of model calls repeats the conversation in every line; only its longest form is an episode.
+            if prefixes and not self._spool.is_continued(prefixes[-1]):
+                yield from self._build_episodes(messages, None if outcome is None else (outcome[0], outcome[1]))
 
     def _read(self, part: str) -> tuple[list[Message], Any]:
         ((_, (messages, outcome)),) = self._spool.values(part)
         return messages, outcome
 
-    def _earlier(self, number: int) -> list[Message]:
-        """The messages of the responses that one goes on from."""
+    def _load_earlier(self, number: int) -> list[Message]:
+        """Return the messages of the responses that this one continues, oldest first."""
         chain: list[int] = []
         while (before := self._numbers.get(self._after.get(number, ""))) and before not in chain and before != number:
             chain.append(number := before)
         parts = list(self._spool.parts()) if chain else []
         return [message for at in reversed(chain) for message in self._read(parts[at - 1])[0]]
 
-    def _told(self, messages: list[Message], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
-        made = sum(len(message["calls"]) for message in messages)
-        found = list(split_requests(messages))
-        self.unanswered += made - sum(len(calls) for _, (_, calls) in found)
-        yield from log_episodes(found, outcome)
+    def _build_episodes(self, messages: list[Message], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
+        total = sum(len(message["calls"]) for message in messages)
+        requests = list(split_requests(messages))
+        self.unanswered += total - sum(len(calls) for _, (_, calls) in requests)
+        yield from log_episodes(requests, outcome)
 
 
-def log_episodes(found: Sequence[tuple[str, Request]], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
-    """Yield one episode of all requests where there is an outcome, else one of each request."""
+def log_episodes(requests: Sequence[tuple[str, Request]], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
+    """Yield one episode for all requests if there is an outcome, else one episode per request."""
     if outcome is None:
-        for ref, request in found:
+        for ref, request in requests:
             yield LoggedEpisode(ref, (request,))
-    elif found:
-        yield LoggedEpisode(found[-1][0], tuple(request for _, request in found), *outcome)
+    elif requests:
+        yield LoggedEpisode(requests[-1][0], tuple(request for _, request in requests), *outcome)
 
 
 def split_requests(messages: Sequence[Message]) -> Iterator[tuple[str, Request]]:
-    """Yield every request of a person for which calls were made and answered, with a digest of all up to its end."""
+    """Yield a digest and the calls of every request that has answered calls.
+
+    The digest covers the conversation up to the end of the request.
+    """
     starts = [n for n, message in enumerate(messages) if message["role"] == "user"] or [-1]
     digests = list(digest_beginnings(messages))
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
@@ -118,7 +126,7 @@ def split_requests(messages: Sequence[Message]) -> Iterator[tuple[str, Request]]
 
 
 def digest_beginnings(messages: Iterable[Message]) -> Iterator[bytes]:
-    """Yield, for every beginning of a conversation, what tells it from others."""
+    """Yield a digest of every prefix of a conversation."""
     digest = hashlib.blake2b(digest_size=16)
     for message in messages:
         kept = [message["role"], message["text"], [[call["name"], call["arguments"]] for call in message["calls"]]]
@@ -127,16 +135,17 @@ def digest_beginnings(messages: Iterable[Message]) -> Iterator[bytes]:
 
 
 def outcome_of(value: Any) -> Outcome | None:
-    """Return the outcome that a record has under one of the usual names; an error is a failure."""
+    """Return the outcome that a record has under one of the usual names; an error counts as a failure."""
     if not isinstance(value, Mapping):
         return None
     for source in (value, value.get("metadata"), value.get("extra"), value.get("feedback_stats")):
         if not isinstance(source, Mapping):
             continue
         for name in _OUTCOMES:
-            known = source.get(name)
-            known = known.get("avg") if isinstance(known, Mapping) else known
-            if isinstance(known, int | float):
-                score = min(1.0, max(0.0, float(known)))
+            outcome = source.get(name)
+            # LangSmith aggregates feedback as {"avg": ..., "n": ...}.
+            outcome = outcome.get("avg") if isinstance(outcome, Mapping) else outcome
+            if isinstance(outcome, int | float):
+                score = min(1.0, max(0.0, float(outcome)))
                 return score >= 1.0, score
     return (False, 0.0) if value.get("error") else None

@@ -1,4 +1,4 @@
-"""Write what a file tells into a library, as episodes judged by its rules and filed under its keys."""
+"""Convert logged episodes to episodes of a library, with diagnoses and keys, and record them."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -17,9 +17,9 @@ from .source import Progress
 from .spool import LoggedEpisode, Spool
 
 BATCH = 200
-"""Episodes written in one transaction."""
+"""Number of episodes per transaction."""
 MAX_CALLS = 2000
-"""Calls of one episode that are kept: its last ones."""
+"""Largest number of calls of an episode; the last ones are kept."""
 _DEPTH = 8
 _CONVERSATIONS = ("openai", "anthropic", "responses")
 
@@ -32,59 +32,69 @@ def episodes(
     trust: Trust = "untrusted",
     writer: str = "import",
 ) -> Iterator[Trajectory]:
-    """Yield what a file tells as episodes of this library.
+    """Yield logged episodes as episodes of a library.
 
-    An outcome that the file states belongs to the whole episode: no call in it is nearer to it than another, so it is
-    not discounted, and the value of an action is the mean of the outcomes that it was part of.
+    An outcome from the file applies to the whole episode. No call is nearer to it than another, so the outcome is not
+    discounted, and the value of an action is the mean of the outcomes of its episodes.
+
+    Args:
+        library: The library whose keys and rules apply.
+        logged: The episodes of the file.
+        source: Format of the file.
+        trust: Whether the text of the file is trusted.
+        writer: Name of the writer to record.
     """
-    for one in logged:
-        requests = list(_last_calls(one))
+    for entry in logged:
+        requests = list(_keep_last_calls(entry))
         if not requests:
             continue
         episode = ToolEpisode(library, extract_text(requests[0][0]))
         for task, calls in requests:
             episode.begin_request(extract_text(task))
-            episode.replay([_clean(call) for call in calls])
-        success = not episode.broken if one.success is None else one.success
+            episode.replay([_clean_call(call) for call in calls])
+        success = not episode.broken if entry.success is None else entry.success
         ending = "success" if success else "done"
-        meta = {"environment": source, "policy": "import", **one.meta}
-        if one.score is not None:
+        meta = {"environment": source, "policy": "import", **entry.meta}
+        if entry.score is not None:
             meta["discount"] = 1.0
         named = {"arm": "import", "ending": ending, "meta": meta, "writer": writer, "trust": trust}
-        yield episode.trajectory(success, one.score, id=episode_id(one, source), **named)
+        yield episode.trajectory(success, entry.score, id=episode_id(entry, source), **named)
 
 
-def episode_id(one: LoggedEpisode, source: str) -> str:
-    """Return the id of an episode: a digest, so that no file can take the id of an episode that it did not make."""
+def episode_id(entry: LoggedEpisode, source: str) -> str:
+    """Return the id of an episode: a digest, so that no file can claim the id of another program's episode."""
+    # The three chat formats share one prefix: the same conversation has the same id in each.
     form = "messages" if source in _CONVERSATIONS else source
-    digest = hashlib.blake2b(f"{form}\0{one.ref}".encode(errors="replace"), digest_size=12)
+    digest = hashlib.blake2b(f"{form}\0{entry.ref}".encode(errors="replace"), digest_size=12)
     return f"im-{digest.hexdigest()}"
 
 
-def _last_calls(one: LoggedEpisode) -> Iterator[tuple[str, tuple[Call, ...]]]:
-    skipped = max(0, len(one.calls) - MAX_CALLS)
-    for task, calls in one.requests:
+def _keep_last_calls(entry: LoggedEpisode) -> Iterator[tuple[str, tuple[Call, ...]]]:
+    skipped = max(0, len(entry.calls) - MAX_CALLS)
+    for task, calls in entry.requests:
         kept = calls[skipped:]
         skipped = max(0, skipped - len(calls))
         if kept:
             yield task, kept
 
 
-def _clean(call: Call) -> Call:
-    """A call with text that can be stored and is not longer than what is shown of a result."""
-    arguments = {_short(name): _short(value) for name, value in call.arguments.items()}
-    error = _short(call.error)
-    return replace(call, name=_short(call.name)[:200], arguments=arguments, result=_short(call.result), error=error)
+def _clean_call(call: Call) -> Call:
+    """Return a call whose text can be stored and is cut to the length of a result."""
+    arguments = {_truncate(name): _truncate(value) for name, value in call.arguments.items()}
+    error = _truncate(call.error)
+    return replace(
+        call, name=_truncate(call.name)[:200], arguments=arguments, result=_truncate(call.result), error=error
+    )
 
 
-def _short(value: Any, depth: int = _DEPTH) -> Any:
+def _truncate(value: Any, depth: int = _DEPTH) -> Any:
     if isinstance(value, str):
         return clip(extract_text(value), SHOWN_CHARS)
     if isinstance(value, dict):
-        inner = {_short(name): _short(part, depth - 1) for name, part in value.items()}
+        inner = {_truncate(name): _truncate(part, depth - 1) for name, part in value.items()}
         return inner if depth > 0 else "{...}"
     if isinstance(value, list):
-        return [_short(part, depth - 1) for part in value] if depth > 0 else "[...]"
+        return [_truncate(part, depth - 1) for part in value] if depth > 0 else "[...]"
     return value
 
 
@@ -97,12 +107,24 @@ def write(
     writer: str = "import",
     on_progress: Progress | None = None,
 ) -> int:
-    """Record what is not there yet, some hundred episodes a transaction; returns how many were new."""
+    """Record the new episodes, a few hundred per transaction.
+
+    Args:
+        library: The library to write.
+        logged: The episodes of the file.
+        source: Format of the file.
+        trust: Whether the text of the file is trusted.
+        writer: Name of the writer to record.
+        on_progress: Called with the number of finished episodes and the total.
+
+    Returns:
+        The number of new episodes.
+    """
     new = done = 0
     total, waiting = len(logged), iter(logged)
     while batch := list(islice(waiting, BATCH)):
-        unknown = [one for one in batch if not is_known(library, one, source)]
-        new += len(library.record_many(episodes(library, unknown, source=source, trust=trust, writer=writer)))
+        missing = [entry for entry in batch if not is_known(library, entry, source)]
+        new += len(library.record_many(episodes(library, missing, source=source, trust=trust, writer=writer)))
         done += len(batch)
         if on_progress is not None:
             on_progress(done, total)
@@ -110,39 +132,46 @@ def write(
 
 
 def count(library: ExperienceLibrary, path: Path, known: str, logged: Spool) -> dict[str, int]:
-    """Count what is in a file and how much of it a library has not yet; nothing is written.
+    """Count the contents of a file and how much of it is new to a library, without writing.
+
+    Args:
+        library: The library to compare with.
+        path: The file.
+        known: Format of the file.
+        logged: The episodes of the file.
 
     Raises:
         ConfigError: An export of a library cannot be imported; the message names the line.
     """
     if known != "hardwon":
         new = steps = requests = 0
-        for one in logged:
-            new += not is_known(library, one, known)
-            steps += min(MAX_CALLS, len(one.calls))
-            requests += len(one.requests)
+        for entry in logged:
+            new += not is_known(library, entry, known)
+            steps += min(MAX_CALLS, len(entry.calls))
+            requests += len(entry.requests)
         return {"episodes": len(logged), "new": new, "requests": requests, "steps": steps}
     with ExperienceLibrary.open(":memory:") as trial:
         trial.import_jsonl(path)
         refs = [row["id"] for row in trial.trajectories()]
         items = [item.id for item in trial.items(status=None)]
         steps = trial.stats()["steps"]
-    new = sum(_found(library.trajectory, ref) is None for ref in refs)
-    new_items = sum(_found(library.get, ref) is None for ref in items)
+    new = sum(_find_record(library.trajectory, ref) is None for ref in refs)
+    new_items = sum(_find_record(library.get, ref) is None for ref in items)
     return {"episodes": len(refs), "new": new, "steps": steps, "items": len(items), "new_items": new_items}
 
 
-def is_known(library: ExperienceLibrary, one: LoggedEpisode, source: str) -> bool:
-    """Return whether an episode was imported before, by this version or by one that took its reference as its id."""
-    if _found(library.trajectory, episode_id(one, source)) is not None:
+def is_known(library: ExperienceLibrary, entry: LoggedEpisode, source: str) -> bool:
+    """Return whether an episode was imported before, by this version or by one that used its reference as its id."""
+    if _find_record(library.trajectory, episode_id(entry, source)) is not None:
         return True
-    older = _found(library.trajectory, one.ref)
+    older = _find_record(library.trajectory, entry.ref)
     return isinstance(older, Trajectory) and older.arm == "import"
 
 
-def _found(get: Callable[[str], Trajectory | Item], ref: str) -> Trajectory | Item | None:
+def _find_record(get: Callable[[str], Trajectory | Item], ref: str) -> Trajectory | Item | None:
     try:
-        found = get(extract_text(ref))
+        record = get(extract_text(ref))
     except UnknownName:
         return None
-    return found if found.id == ref else None
+    # `get` also accepts prefixes of ids.
+    return record if record.id == ref else None

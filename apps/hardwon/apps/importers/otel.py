@@ -1,8 +1,8 @@
-"""Spans of OpenTelemetry with the semantic conventions for generative AI: a trace is an episode.
+"""Read OpenTelemetry spans with the semantic conventions for generative AI; a trace is an episode.
 
-Read as OTLP's JSON (`resourceSpans`), or a span a line, as exporters of the SDKs write it. A span with
-`gen_ai.operation.name` `execute_tool`, or with `gen_ai.tool.name`, is a call. Where none has its arguments or its
-result, the messages of the model's spans are read (`gen_ai.input.messages`, `gen_ai.output.messages`).
+The input is OTLP JSON (`resourceSpans`), or a span per line, as the SDK exporters write it. A span with
+`gen_ai.operation.name` `execute_tool`, or with `gen_ai.tool.name`, is a tool call. If no span has arguments or results,
+the messages of the model's spans are read instead (`gen_ai.input.messages`, `gen_ai.output.messages`).
 """
 
 import json
@@ -23,20 +23,20 @@ _AGENT = "invoke_agent"
 
 
 def is_span(value: Any) -> bool:
-    """Return whether a value is a span, or spans of a resource."""
+    """Return whether a value is a span, or the spans of a resource."""
     if not isinstance(value, Mapping):
         return False
     if "resourceSpans" in value or "resource_spans" in value or "scopeSpans" in value:
         return True
     return (
-        bool(_trace_id(value))
+        bool(_get_trace_id(value))
         and "attributes" in value
         and bool({"name", "startTimeUnixNano", "start_time"} & {*value})
     )
 
 
 class Spans:
-    """Reads spans, in any order."""
+    """Reader of spans, in any order."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
@@ -44,7 +44,11 @@ class Spans:
         self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
-        """Take in a span, or spans of resources. Raises ValueError for what is none."""
+        """Add a span, or the spans of resources.
+
+        Raises:
+            ValueError: The value is not a span.
+        """
         if not is_span(value):
             raise ValueError("not a span: it has no trace id and attributes, and no resourceSpans")
         for span in _spans_in(value):
@@ -54,23 +58,23 @@ class Spans:
                 self._spool.put(read["trace"], place, read)
 
     def episodes(self) -> Iterator[LoggedEpisode]:
-        """Yield an episode a trace in which a tool was called."""
+        """Yield an episode per trace with tool calls."""
         for trace in self._spool.parts():
             spans = sorted(
                 (span for _, span in self._spool.values(trace)), key=lambda span: (span["start"], span["id"])
             )
             tools = [span for span in spans if _is_tool(span)]
-            requests = [(_request_text(spans), tuple(map(_call, tools)))] if any(map(_has_content, tools)) else []
+            requests = [(_find_request(spans), tuple(map(_build_call, tools)))] if any(map(_has_content, tools)) else []
             if not requests:
                 requests = _requests_of_messages(spans)
-            if not requests and tools:  # names and outcomes alone: content was not captured
-                requests = [(_request_text(spans), tuple(map(_call, tools)))]
+            if not requests and tools:  # the exporter did not capture content: names and errors only
+                requests = [(_find_request(spans), tuple(map(_build_call, tools)))]
             if requests:
-                success, score = _outcome(spans) or (None, None)
+                success, score = _find_outcome(spans) or (None, None)
                 yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace})
 
 
-# ---- spans of any exporter in one form
+# ---- normalization of spans
 
 
 def _spans_in(value: Span) -> Iterator[Span]:
@@ -85,14 +89,14 @@ def _spans_in(value: Span) -> Iterator[Span]:
             yield from scope.get("spans") or ()
 
 
-def _trace_id(span: Span) -> str:
+def _get_trace_id(span: Span) -> str:
     context = span.get("context")
     inner = context if isinstance(context, Mapping) else span
     return str(inner.get("traceId") or inner.get("trace_id") or "")
 
 
 def _read_span(span: Span) -> dict[str, Any]:
-    if not isinstance(span, Mapping) or not _trace_id(span):
+    if not isinstance(span, Mapping) or not _get_trace_id(span):
         raise ValueError("a span without a trace id")
     status = span.get("status") or {}
     context = span.get("context")
@@ -100,48 +104,49 @@ def _read_span(span: Span) -> dict[str, Any]:
     code = str(status.get("code", status.get("status_code", ""))) if isinstance(status, Mapping) else str(status)
     events = [event for event in span.get("events") or () if isinstance(event, Mapping)]
     return {
-        "trace": _trace_id(span),
+        "trace": _get_trace_id(span),
         "id": str(context.get("spanId") or context.get("span_id") or ""),
         "parent": str(span.get("parentSpanId") or span.get("parent_id") or span.get("parent_span_id") or ""),
         "name": str(span.get("name") or ""),
-        "start": _time(span.get("startTimeUnixNano") or span.get("start_time") or ""),
+        "start": _format_time(span.get("startTimeUnixNano") or span.get("start_time") or ""),
         "failed": code == "2" or code.upper().endswith("ERROR"),
         "why": extract_text(status.get("message") or status.get("description")) if isinstance(status, Mapping) else "",
-        "attributes": _attributes(span.get("attributes")),
+        "attributes": _parse_attributes(span.get("attributes")),
         "events": [
-            {"name": str(event.get("name")), "attributes": _attributes(event.get("attributes"))} for event in events
+            {"name": str(event.get("name")), "attributes": _parse_attributes(event.get("attributes"))}
+            for event in events
         ],
     }
 
 
-def _time(value: Any) -> str:
-    """Text that sorts by time: nanoseconds as a number of fixed width, or a date."""
+def _format_time(value: Any) -> str:
+    """Return a time as text that sorts correctly: nanoseconds with a fixed number of digits, or a date."""
     return f"{int(value):024d}" if str(value).isdigit() else str(value)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    """Attributes of OTLP, a list of keys and typed values, or a plain object."""
+def _parse_attributes(value: Any) -> dict[str, Any]:
+    """Return attributes as a dictionary, from OTLP's list of keys and typed values or from an object."""
     if isinstance(value, Mapping):
         return dict(value)
     return {
-        str(one["key"]): _any_value(one.get("value"))
-        for one in value or ()
-        if isinstance(one, Mapping) and "key" in one
+        str(pair["key"]): _unwrap_value(pair.get("value"))
+        for pair in value or ()
+        if isinstance(pair, Mapping) and "key" in pair
     }
 
 
-def _any_value(value: Any) -> Any:
-    """The plain value of OTLP's AnyValue."""
+def _unwrap_value(value: Any) -> Any:
+    """Return the plain value of an OTLP AnyValue."""
     if not isinstance(value, Mapping) or len(value) != 1:
         return value
     ((kind, inner),) = value.items()
     match kind:
         case "intValue" | "int_value":
-            return int(inner)
+            return int(inner)  # OTLP writes 64-bit integers as text
         case "arrayValue" | "array_value":
-            return [_any_value(one) for one in (inner or {}).get("values") or ()]
+            return [_unwrap_value(element) for element in (inner or {}).get("values") or ()]
         case "kvlistValue" | "kvlist_value":
-            return {str(one["key"]): _any_value(one.get("value")) for one in (inner or {}).get("values") or ()}
+            return {str(pair["key"]): _unwrap_value(pair.get("value")) for pair in (inner or {}).get("values") or ()}
     return inner if kind.lower().endswith("value") else value
 
 
@@ -159,17 +164,17 @@ def _has_content(span: Span) -> bool:
     return any(f"gen_ai.tool.call.{name}" in span["attributes"] for name in ("arguments", "result"))
 
 
-def _call(span: Span) -> Call:
+def _build_call(span: Span) -> Call:
     attributes = span["attributes"]
     name = attributes.get("gen_ai.tool.name") or span["name"].removeprefix("execute_tool").strip() or "tool"
-    made = normalize_call({"name": name, "arguments": attributes.get("gen_ai.tool.call.arguments")})
+    call = normalize_call({"name": name, "arguments": attributes.get("gen_ai.tool.call.arguments")})
     result = extract_text(attributes.get("gen_ai.tool.call.result"))
-    error = _error(span) or (result if is_error(result) else "")
-    return Call(made["name"], made["arguments"], result or (f"error: {error}" if error else ""), error)
+    error = _format_error(span) or (result if is_error(result) else "")
+    return Call(call["name"], call["arguments"], result or (f"error: {error}" if error else ""), error)
 
 
-def _error(span: Span) -> str:
-    """Why a span failed; empty where it did not."""
+def _format_error(span: Span) -> str:
+    """Return the error of a span; empty if it did not fail."""
     raised: Span = next((event["attributes"] for event in span["events"] if event["name"].endswith("exception")), {})
     words = extract_text(raised.get("exception.message") or span["why"])
     kind = extract_text(span["attributes"].get("error.type") or raised.get("exception.type"))
@@ -182,16 +187,19 @@ def _error(span: Span) -> str:
 
 
 def _requests_of_messages(spans: Sequence[Span]) -> list[tuple[str, tuple[Call, ...]]]:
-    """The calls in the longest conversation that a span of the model has."""
-    talks = [_messages(span) for span in spans]
-    longest = max(talks, key=len, default=[])
+    """Return the calls in the longest conversation of the model's spans."""
+    # Every model call repeats the conversation so far.
+    conversations = [_parse_messages(span) for span in spans]
+    longest = max(conversations, key=len, default=[])
     return [request for _, request in split_requests(longest)]
 
 
-def _messages(span: Span) -> list[Message]:
+def _parse_messages(span: Span) -> list[Message]:
     attributes = span["attributes"]
-    found = [_as_list(attributes.get(f"gen_ai.{side}.messages")) for side in ("input", "output")]
-    return [message for one in (*found[0], *found[1]) if isinstance(one, Mapping) for message in _of_parts(one)]
+    sides = [_as_list(attributes.get(f"gen_ai.{side}.messages")) for side in ("input", "output")]
+    return [
+        plain for message in (*sides[0], *sides[1]) if isinstance(message, Mapping) for plain in _convert_parts(message)
+    ]
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -203,8 +211,8 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _of_parts(message: Span) -> Iterator[Message]:
-    """A message of the conventions: a role and parts."""
+def _convert_parts(message: Span) -> Iterator[Message]:
+    """Yield the plain messages of a message with a role and parts."""
     parts = [part for part in _as_list(message.get("parts")) if isinstance(part, Mapping)]
     role = str(message.get("role") or "user")
     words = "\n".join(extract_text(part.get("content")) for part in parts if part.get("type") == "text")
@@ -218,10 +226,10 @@ def _of_parts(message: Span) -> Iterator[Message]:
         yield {"role": role, "text": words, "calls": calls, "answers": None, "error": False}
 
 
-def _request_text(spans: Sequence[Span]) -> str:
-    """The first words of a person; else the name of the root."""
+def _find_request(spans: Sequence[Span]) -> str:
+    """Return the first text of a person, else the name of the root span."""
     for span in spans:
-        words = [message["text"] for message in _messages(span) if message["role"] == "user" and message["text"]]
+        words = [message["text"] for message in _parse_messages(span) if message["role"] == "user" and message["text"]]
         events = [event["attributes"] for event in span["events"] if event["name"] == "gen_ai.user.message"]
         words += [extract_text(event.get("content")) for event in events]
         words += [extract_text(span["attributes"].get("gen_ai.prompt.0.content"))]
@@ -231,8 +239,8 @@ def _request_text(spans: Sequence[Span]) -> str:
     return extract_text(root["attributes"].get("gen_ai.agent.description") or root["name"])
 
 
-def _outcome(spans: Sequence[Span]) -> Outcome | None:
-    """An evaluation, where there is one; else a failed agent's span is a failure."""
+def _find_outcome(spans: Sequence[Span]) -> Outcome | None:
+    """Return the evaluation if there is one; else a failed agent span counts as a failure."""
     sources = [
         event["attributes"] for span in spans for event in span["events"] if event["name"].startswith(_EVALUATION)
     ]

@@ -1,4 +1,4 @@
-"""Recognize the format of a file, and read it."""
+"""Recognize the format of a file and read its episodes."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -38,18 +38,22 @@ _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(["chat_messages"]), "claude.ai's data export, which has no answers of tools"),
     (frozenset(["observations", "traceId"]), "Langfuse's own export; export the traces as OpenTelemetry"),
 )
-"""What else a file may be, by the names in its first value."""
+"""Common files that cannot be imported, recognized by the keys of their first value."""
 
 
 class Reader(Protocol):
-    """Takes in the values of a file, and yields the episodes in them."""
+    """Protocol of a reader, which takes the values of a file and yields the episodes in them."""
 
     unanswered: int
 
     def __init__(self, spool: Spool) -> None: ...
 
     def add(self, place: str, value: Any) -> None:
-        """Take in a value; raises ValueError for what is not of the format."""
+        """Add a value.
+
+        Raises:
+            ValueError: The value is not of the format.
+        """
         ...
 
     def episodes(self) -> Iterator[LoggedEpisode]:
@@ -58,15 +62,22 @@ class Reader(Protocol):
 
 
 def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = None) -> tuple[Format, Spool]:
-    """Return the format of a file, and the episodes in it; none of a file of our own, which the library reads.
+    """Return the format of a file and the episodes in it.
+
+    For an export of hardwon the episodes are empty; the library reads that file itself.
+
+    Args:
+        path: The file.
+        wanted: One of `FORMATS`.
+        on_progress: Called with the number of bytes read and the total.
 
     Raises:
-        ConfigError: The format does not exist, or the file cannot be read, is of another format, or has no call of a
-            tool with its answer. The message names the line and the next step.
+        ConfigError: The format does not exist, or the file cannot be read, is of another format, or has no answered
+            tool call. The message names the line and the next step.
     """
     if wanted not in FORMATS:
         raise ConfigError(f"format is {wanted!r}; use one of {', '.join(FORMATS)}.")
-    if wanted == "hardwon" or (wanted == "auto" and _is_ours(path)):
+    if wanted == "hardwon" or (wanted == "auto" and _is_export(path)):
         return "hardwon", Spool()
     spool = Spool()
     known, reader, values = "", None, 0
@@ -75,21 +86,21 @@ def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = Non
         if reader is None:
             known = _recognize(path, place, value) if wanted == "auto" else wanted
             reader = _READERS[known](spool)
-        with _Named(path, place, value, known):
+        with _LocateErrors(path, place, value, known):
             reader.add(place, value)
-    assert reader is not None  # an empty file was refused
+    assert reader is not None  # `read_values` raises an error for an empty file
     if wanted == "auto" and isinstance(reader, Conversations):
         known = reader.form
-    with _Named(path, "", None, known):
+    with _LocateErrors(path, "", None, known):
         for episode in reader.episodes():
             spool.keep(episode)
     if not len(spool):
-        raise ConfigError(_why_nothing(path, known, reader, values))
+        raise ConfigError(_explain_nothing(path, known, reader, values))
     return cast(Format, known), spool
 
 
-class _Named:
-    """Turns what a reader raises into a ConfigError that names the file and the place."""
+class _LocateErrors:
+    """Context manager that converts errors of a reader to a ConfigError with the file and the place."""
 
     def __init__(self, path: Path, place: str, value: Any, known: str) -> None:
         self._where, self._value, self._known = f"{path}, {place}" if place else str(path), value, known
@@ -101,26 +112,26 @@ class _Named:
             error, ValueError | LookupError | TypeError | AttributeError | OverflowError | RecursionError
         ):
             return
-        other = _name(self._value)
-        mixed = other and _READERS[other] != _READERS[self._known]
-        hint = f"; it looks like {other}, and a file has one format" if mixed else ""
+        other = _guess_format(self._value)
+        is_mixed = other and _READERS[other] != _READERS[self._known]
+        hint = f"; it looks like {other}, but a file must have one format" if is_mixed else ""
         raise ConfigError(f"{self._where}: {describe_error(error)}{hint}.") from error
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a file is an export of a library, by its first line alone."""
+def _is_export(path: Path) -> bool:
+    """Return whether a file is an export of a library, judged by its first line."""
     try:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            first = json.loads(file.readline(2**26))
+            first = json.loads(file.readline(2**26))  # a limit, because other files can be one huge line
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(first, dict) and len(first) == 1 and set(first) <= _HARDWON
 
 
-def _name(value: Any) -> str:
-    """The format of a value; empty where it is none that is known."""
+def _guess_format(value: Any) -> str:
+    """Return the format of a value; empty if it is unknown."""
     if isinstance(value, list):
         return form_of(value) if is_messages(value) else ""
     if not isinstance(value, Mapping):
@@ -141,31 +152,30 @@ def _name(value: Any) -> str:
 
 
 def _recognize(path: Path, place: str, value: Any) -> str:
-    if known := _name(value):
+    if known := _guess_format(value):
         return known
     names = set(value) if isinstance(value, Mapping) else set()
     looks = next((words for marks, words in _LOOKS if marks <= names), "")
     if looks:
         what = f"it looks like {looks}"
     elif names:
-        what = f"of no format that is known: its names are {', '.join(sorted(map(str, names))[:8])}"
+        what = f"unknown format: its keys are {', '.join(sorted(map(str, names))[:8])}"
     else:
-        what = f"of no format that is known: it is {type(value).__name__}, not an object"
+        what = f"unknown format: it is {type(value).__name__}, not an object"
     raise ConfigError(
-        f"{path}, {place}: {what}. Give a file of these formats, or say which with --format: "
+        f"{path}, {place}: {what}. Give a file in one of these formats, or name it with --format: "
         f"{', '.join(FORMATS[1:])}; docs/importing.md has an example of each."
     )
 
 
-def _why_nothing(path: Path, known: str, reader: Reader, values: int) -> str:
-    """Why a file of a known format has nothing to import."""
+def _explain_nothing(path: Path, known: str, reader: Reader, values: int) -> str:
+    """Return the reason why a file of a known format has nothing to import."""
     head = f"{path} has nothing to import: it looks like {known} ({values} {'value' if values == 1 else 'values'})"
     if reader.unanswered:
-        calls = f"{reader.unanswered} call{'' if reader.unanswered == 1 else 's'}"
-        return f"{head}, but none of its {calls} of tools has an answer in it. Log the results of tools as well."
+        return f"{head}, but no tool call has an answer ({reader.unanswered} unanswered). Log tool results as well."
     if known == "otel":
         return (
-            f"{head}, but no span is a call of a tool (gen_ai.operation.name = execute_tool, gen_ai.tool.name). "
+            f"{head}, but no span is a tool call (gen_ai.operation.name = execute_tool, gen_ai.tool.name). "
             "Instrument the tools, or capture gen_ai.input.messages."
         )
-    return f"{head}, but no tool is called in it. An episode is a request and the calls made for it."
+    return f"{head}, but it has no tool calls. An episode is a request and the calls made for it."

@@ -1,6 +1,6 @@
-"""Runs of LangSmith and LangChain: a trace is an episode.
+"""Read LangSmith and LangChain runs; a trace is an episode.
 
-It is told by the messages of its root; where that has none, by the runs of its tools in the order in which they began.
+The calls come from the messages of the root run, or, if it has none, from its tool runs in the order of their start.
 """
 
 import ast
@@ -20,7 +20,7 @@ Run = Mapping[str, Any]
 
 
 class Runs:
-    """Reads exported runs, in any order, also inside each other."""
+    """Reader of exported runs, in any order, nested or flat."""
 
     unanswered = 0
 
@@ -28,14 +28,22 @@ class Runs:
         self._spool = spool
 
     def add(self, place: str, value: Any) -> None:
-        """Take in a run. Raises ValueError for what is none."""
+        """Add a run.
+
+        Raises:
+            ValueError: The value is not a run.
+        """
         if not isinstance(value, Mapping) or "id" not in value or not ({"inputs", "outputs", "run_type"} & set(value)):
             raise ValueError("not a run: it has no id, inputs, outputs or run_type")
         for run in _flatten([value]):
             self._spool.put(str(run.get("trace_id") or run["id"]), place, {**run, "child_runs": None})
 
     def episodes(self) -> Iterator[LoggedEpisode]:
-        """Yield an episode a trace. Raises ValueError, with the place, for a run that cannot be read."""
+        """Yield an episode per trace.
+
+        Raises:
+            ValueError: A run cannot be read; the message names its place.
+        """
         for trace in self._spool.parts():
             values = self._spool.values(trace)
             try:
@@ -45,12 +53,12 @@ class Runs:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error in words: its own where it was raised on purpose."""
+    """Return the message of an error, or its type and message if it is unexpected."""
     return str(error) if isinstance(error, ValueError) else f"not of the form ({error!r})"
 
 
 def _flatten(runs: Iterable[Run]) -> Iterator[Run]:
-    """Runs, and those that are written inside them."""
+    """Yield runs and the runs nested in them."""
     for run in runs:
         yield run
         trace = run.get("trace_id") or run["id"]
@@ -65,16 +73,16 @@ def _read_trace(trace: str, runs: Sequence[Run]) -> Iterator[LoggedEpisode]:
     )
     success, score = outcome_of(root) or (None, None)
     meta = {"trace": trace}
-    requests = [request for _, request in split_requests(_messages_of(root))]
-    if requests:  # the messages before the last request are those of earlier traces
+    requests = [request for _, request in split_requests(_find_messages(root))]
+    if requests:  # the root repeats the messages of earlier traces
         task, calls = requests[-1]
         yield LoggedEpisode(trace, ((task, _mark_failed(calls, tools)),), success, score, meta)
     elif tools:
-        calls = tuple(map(_tool_call, tools))
-        yield LoggedEpisode(trace, ((_request_text(root.get("inputs")), calls),), success, score, meta)
+        calls = tuple(map(_build_call, tools))
+        yield LoggedEpisode(trace, ((_find_request(root.get("inputs")), calls),), success, score, meta)
 
 
-def _messages_of(run: Run) -> list[Message]:
+def _find_messages(run: Run) -> list[Message]:
     for side in (run.get("outputs"), run.get("inputs")):
         messages = side.get("messages") if isinstance(side, Mapping) else None
         if isinstance(messages, list) and messages:
@@ -84,8 +92,8 @@ def _messages_of(run: Run) -> list[Message]:
 
 
 def _mark_failed(calls: Iterable[Call], tools: Iterable[Run]) -> tuple[Call, ...]:
-    """Mark the calls whose run failed: a message does not always tell."""
-    failed = {(run["name"], json.dumps(_arguments(run), sort_keys=True)) for run in tools if run.get("error")}
+    """Return the calls, with an error for those whose run failed; the messages do not always show it."""
+    failed = {(run["name"], json.dumps(_parse_arguments(run), sort_keys=True)) for run in tools if run.get("error")}
     marked = []
     for call in calls:
         if not call.error and (call.name, json.dumps(call.arguments, sort_keys=True)) in failed:
@@ -94,18 +102,18 @@ def _mark_failed(calls: Iterable[Call], tools: Iterable[Run]) -> tuple[Call, ...
     return tuple(marked)
 
 
-def _tool_call(run: Run) -> Call:
+def _build_call(run: Run) -> Call:
     error = str(run.get("error") or "")
     outputs = run.get("outputs") or {}
     output = outputs.get("output", outputs) if isinstance(outputs, Mapping) else outputs
     if isinstance(output, Mapping) and "content" in output:
         output = output["content"]
     result = f"error: {error}" if error else extract_text(output)
-    return Call(str(run["name"]), _arguments(run), result, error)
+    return Call(str(run["name"]), _parse_arguments(run), result, error)
 
 
-def _arguments(run: Run) -> dict[str, Any]:
-    """What a tool was called with; LangChain writes a dictionary as Python does into `input`."""
+def _parse_arguments(run: Run) -> dict[str, Any]:
+    """Return the arguments of a tool run; LangChain writes them to `input` as a Python literal."""
     inputs = run.get("inputs") or {}
     if isinstance(inputs, Mapping) and set(inputs) == {"input"} and isinstance(inputs["input"], str):
         for parse in (json.loads, ast.literal_eval):
@@ -118,7 +126,7 @@ def _arguments(run: Run) -> dict[str, Any]:
     return dict(inputs) if isinstance(inputs, Mapping) else {"input": inputs}
 
 
-def _request_text(inputs: Any) -> str:
+def _find_request(inputs: Any) -> str:
     if isinstance(inputs, Mapping):
         named = (inputs[name] for name in ("input", "question", "task", "query", "prompt") if name in inputs)
         return extract_text(next(named, inputs))

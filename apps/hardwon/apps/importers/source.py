@@ -1,7 +1,7 @@
-"""Read the JSON values of a file one at a time, however large the file is.
+"""Read the JSON values of a file one at a time, regardless of its size.
 
-A file holds one value a line, or one document: an array of values, or a single object. The values come with the
-number of their line (of a document: their place in it), for error messages. Nothing longer than `MAX_VALUE` is held.
+A file has one value per line, or it is one document: an array of values or a single object. Values come with their
+line number (in a document, their position) for error messages. No value longer than `MAX_VALUE` is kept in memory.
 """
 
 import json
@@ -19,27 +19,31 @@ import ijson
 from hardwon.memory.errors import ConfigError
 
 MAX_VALUE = 64 * 2**20
-"""Bytes of one value: a line, or an object that is a whole file."""
+"""Largest size of one value in bytes: a line, or an object that is a whole file."""
 LISTS = ("resourceSpans.item", "runs.item", "data.item")
-"""Lists in a larger document that are read one element at a time."""
+"""Lists in a large document that are read one element at a time."""
 _BOM = b"\xef\xbb\xbf"
 
 Progress = Callable[[int, int], None]
 Value = tuple[str, Any]
-"""Where a value is ("line 3"), and the value."""
+"""The place of a value, such as "line 3", and the value."""
 
 
 def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Value]:
-    """Yield every JSON value of a file, with its place.
+    """Yield every JSON value of a file with its place.
+
+    Args:
+        path: The file, or a pipe.
+        on_progress: Called with the number of bytes read and the total.
 
     Raises:
-        ConfigError: The file cannot be read, is empty, or holds something that is not JSON; the message names the line.
+        ConfigError: The file cannot be read, is empty, or is not JSON; the message names the line.
     """
-    with _opened(path) as file:
+    with _open_seekable(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
         file.seek(start)
-        values = _lines(path, file) if _is_lines(file, start) else _document(path, file, size)
+        values = _read_lines(path, file) if _is_lines(file, start) else _read_document(path, file, size)
         file.seek(start)
         empty = True
         for value in values:
@@ -52,8 +56,8 @@ def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Val
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file, to be read and read again; a pipe is copied first."""
+def _open_seekable(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that can be read twice; a pipe is copied to a temporary file first."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
@@ -71,38 +75,41 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _is_lines(file: IO[bytes], start: int) -> bool:
-    """Whether the first line that is not blank is a whole JSON value, and not the array that is the whole file."""
+    """Return whether the file has one value per line, judged by its first line that is not blank.
+
+    A single line that is an array is a document.
+    """
     file.seek(start)
-    line = _next_line(file)
+    line = _read_line(file)
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         head = line.lstrip()[:1]
-        return head not in (b"[", b"{") or not _goes_on(line, file)
-    more = _next_line(file)
+        return head not in (b"[", b"{") or not _is_continued(line, file)
+    more = _read_line(file)
     return not (isinstance(value, list) and not more.strip())
 
 
-def _goes_on(line: bytes, file: IO[bytes]) -> bool:
-    """Whether a first line that is not a whole value begins a document: there is more of it."""
-    return len(line) > MAX_VALUE or bool(_next_line(file).strip())
+def _is_continued(line: bytes, file: IO[bytes]) -> bool:
+    """Return whether a document continues after a first line that is not a whole value."""
+    return len(line) > MAX_VALUE or bool(_read_line(file).strip())
 
 
-def _next_line(file: IO[bytes]) -> bytes:
-    """The next line that is not blank, cut after MAX_VALUE; empty at the end."""
+def _read_line(file: IO[bytes]) -> bytes:
+    """Return the next line that is not blank, cut after MAX_VALUE bytes; empty at the end."""
     while line := file.readline(MAX_VALUE + 1):
         if line.strip():
             return line
     return b""
 
 
-def _lines(path: Path, file: IO[bytes]) -> Iterator[Value]:
+def _read_lines(path: Path, file: IO[bytes]) -> Iterator[Value]:
     number = 0
     while line := file.readline(MAX_VALUE + 1):
         number += 1
         if len(line) > MAX_VALUE:
             raise ConfigError(
-                f"{path}, line {number}: longer than {MAX_VALUE >> 20} MB. Write one conversation or run a line."
+                f"{path}, line {number}: longer than {MAX_VALUE >> 20} MB. Write one conversation or run per line."
             )
         if not line.strip():
             continue
@@ -111,33 +118,34 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[Value]:
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}, line {number}: not UTF-8 ({error.reason}). Save it as UTF-8.") from error
         except (ValueError, RecursionError) as error:
+            # No newline at the end of the file: the program was probably still writing, or was killed.
             cut = not line.endswith(b"\n") and not file.read(1)
             why = "the file ends in the middle of it; write the file again or remove the line" if cut else error
             raise ConfigError(f"{path}, line {number}: not JSON ({why}).") from error
 
 
-def _document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
-    """The elements of an array, or of the list in a large object; else the one object."""
-    head = _next_line(file).lstrip()[:1]
+def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
+    """Yield the elements of an array, or of the list in a large object; else the object itself."""
+    head = _read_line(file).lstrip()[:1]
     file.seek(0)
     prefixes = ["item"] if head == b"[" else list(LISTS) if size > MAX_VALUE else [""]
     for prefix in prefixes:
         file.seek(0)
-        found = False
-        for number, value in enumerate(_elements(path, file, prefix), 1):
-            found = True
+        has_values = False
+        for number, value in enumerate(_read_elements(path, file, prefix), 1):
+            has_values = True
             if isinstance(value, dict) and prefix == LISTS[0]:
                 value = {"resourceSpans": [value]}
             yield (f"value {number}" if prefix else "line 1"), value
-        if found or head == b"[":
+        if has_values or head == b"[":
             return
     raise ConfigError(
         f"{path} is one JSON object of {size >> 20} MB, more than {MAX_VALUE >> 20}. "
-        "Write one conversation or run a line."
+        "Write one conversation or run per line."
     )
 
 
-def _elements(path: Path, file: IO[bytes], prefix: str) -> Iterator[Any]:
+def _read_elements(path: Path, file: IO[bytes], prefix: str) -> Iterator[Any]:
     number = 0
     try:
         for value in ijson.items(file, prefix, use_float=True):

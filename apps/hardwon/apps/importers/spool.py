@@ -1,7 +1,7 @@
-"""Hold what a file says between reading and writing, on disk.
+"""Hold the values of a file in a temporary database between reading and writing.
 
-A file is checked to its end before anything is written, and may be larger than the memory. SQLite keeps a database
-without a name in a temporary file of its own, which is gone when it is closed.
+A file is checked to its end before anything is written, and may be larger than the memory. SQLite stores a database
+without a name in a temporary file, which it removes when the connection closes.
 """
 
 import json
@@ -21,65 +21,75 @@ CREATE TABLE logged(seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, data TEXT 
 """
 
 Request = tuple[str, tuple[Call, ...]]
-"""The words of a person, and the calls that were made for them."""
+"""The text of a request, and the calls made for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEpisode:
-    """One episode as a file tells it: a request and its calls, or all requests of a graded conversation."""
+    """One episode of a file: a single request and its calls, or all requests of a graded conversation."""
 
     ref: str
-    """What tells it from others in files of its format: a trace, a message, a digest."""
+    """Identifies the episode among files of its format: the id of a trace or message, or a digest."""
     requests: tuple[Request, ...]
     success: bool | None = None
-    """None where the file has no outcome; then an error that was left as it was is a failure."""
+    """None if the file has no outcome; then the episode fails if its last errors were not resolved."""
     score: float | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def task(self) -> str:
-        """The first request."""
+        """Return the text of the first request."""
         return self.requests[0][0]
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """All calls, in order."""
+        """Return all calls, in order."""
         return tuple(call for _, calls in self.requests for call in calls)
 
 
 class Spool:
-    """Values in parts (a conversation, a trace), then episodes; both in the order in which they came."""
+    """Temporary store of raw values, grouped by part (a conversation or trace), and of finished episodes.
+
+    Both keep the order of insertion.
+    """
 
     def __init__(self) -> None:
+        # One open transaction without journal: the data is temporary, so nothing has to survive a crash.
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._db.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_SCHEMA} BEGIN;")
 
     def put(self, part: str, place: str, value: Any) -> int:
-        """Keep a value as one of a part; returns its number."""
+        """Store a value in a part and return its number.
+
+        Args:
+            part: Name of the part.
+            place: Place of the value in the file, for messages.
+            value: A JSON value.
+        """
         row = (extract_text(part), place, json.dumps(value))
         return int(self._db.execute("INSERT INTO raw(part, place, data) VALUES (?, ?, ?)", row).lastrowid or 0)
 
     def parts(self) -> Iterator[str]:
-        """The parts, in the order of their first values."""
+        """Yield the names of the parts, in the order of their first values."""
         rows = self._db.execute("SELECT part FROM raw GROUP BY part ORDER BY min(seq)")
         for (part,) in rows:
             yield str(part)
 
     def values(self, part: str) -> list[tuple[str, Any]]:
-        """The values of a part with their places."""
+        """Return the values of a part with their places."""
         rows = self._db.execute("SELECT place, data FROM raw WHERE part = ? ORDER BY seq", (part,))
         return [(place, json.loads(data)) for place, data in rows]
 
     def begin(self, digests: Iterable[bytes]) -> None:
-        """Note beginnings of conversations that went on."""
+        """Store digests of prefixes of conversations that continue."""
         self._db.executemany("INSERT OR IGNORE INTO begun VALUES (?)", ((digest,) for digest in digests))
 
-    def went_on(self, digest: bytes) -> bool:
-        """Whether a conversation was noted as the beginning of another."""
+    def is_continued(self, digest: bytes) -> bool:
+        """Return whether a conversation is a prefix of another."""
         return self._db.execute("SELECT 1 FROM begun WHERE digest = ?", (digest,)).fetchone() is not None
 
     def keep(self, episode: LoggedEpisode) -> None:
-        """Keep an episode; a later one with the same reference takes its place."""
+        """Store an episode; a later one with the same reference replaces it."""
         calls = [[task, [[c.name, c.arguments, c.result, c.error] for c in calls]] for task, calls in episode.requests]
         data = json.dumps([calls, episode.success, episode.score, dict(episode.meta)])
         self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (extract_text(episode.ref), data))
@@ -87,11 +97,11 @@ class Spool:
     def __iter__(self) -> Iterator[LoggedEpisode]:
         for ref, data in self._db.execute("SELECT id, data FROM logged ORDER BY seq"):
             requests, success, score, meta = json.loads(data)
-            yield LoggedEpisode(ref, _requests(requests), success, score, meta)
+            yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta)
 
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM logged").fetchone()[0])
 
 
-def _requests(values: Sequence[Any]) -> tuple[Request, ...]:
+def _parse_requests(values: Sequence[Any]) -> tuple[Request, ...]:
     return tuple((task, tuple(Call(*call) for call in calls)) for task, calls in values)

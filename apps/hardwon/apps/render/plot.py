@@ -1,4 +1,4 @@
-"""The learning curve: success over episodes learnt from, one line an arm, with a confidence band."""
+"""Plot the learning curves of an experiment: success by training episodes, with a confidence band per arm."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,10 +23,16 @@ NAMES = {
 
 
 def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) -> None:
-    """Write the picture to `path`; the format follows its suffix."""
+    """Write the plot of all arms to `path`, in the format of its suffix.
+
+    Args:
+        arms: The figures of every arm, from `summarise`.
+        path: The file to write.
+        title: Title of the plot.
+    """
     import matplotlib
 
-    matplotlib.use("Agg")
+    matplotlib.use("Agg")  # no display is needed, and no window opens
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.2, 4.0), dpi=150)
@@ -36,6 +42,7 @@ def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) ->
         colour = COLOURS.get(name, "#444444")
         flat = len(arm["curve_ci95"]) == 1
         axes.plot(at, success, color=colour, linewidth=2, marker=None if flat else "o", markersize=4, label=name)
+        # An arm that does not learn is tested once; extend its interval over the whole axis.
         band = arm["curve_ci95"] if not flat else [[x, *arm["curve_ci95"][0][1:]] for x in at]
         axes.fill_between(
             [point[0] for point in band],
@@ -50,7 +57,7 @@ def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) ->
     axes.set_ylim(-0.02, 1.05)
     axes.set_xlim(left=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_xlabel("episodes learnt from")
+    axes.set_xlabel("training episodes")
     axes.set_ylabel("success on unseen tasks")
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(axis="y", alpha=0.25)
@@ -61,7 +68,7 @@ def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) ->
 
 
 def _label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
-    """Write each arm's name beside its last point, moved apart where they would overlap."""
+    """Label the last point of every arm, and move labels apart where they would overlap."""
     lowest = -1.0
     for success, at, name, colour in sorted(ends):
         lowest = max(success, lowest + 0.065)
