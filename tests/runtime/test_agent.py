@@ -117,6 +117,17 @@ def test_a_forbidden_action_never_reaches_the_environment(agent, library, rooms)
     assert result.blocked == 100
 
 
+def test_a_frozen_agent_tries_a_forbidden_action_after_hours_only(agent, library, rooms, monkeypatch):
+    """A frozen evaluation takes no trial by the number of refusals; a process that lives for days does not refuse for good."""
+    forbid(library, "wait")
+    for hours, tried in ((0, False), (2, True)):
+        later = time.time() + hours * 3600
+        monkeypatch.setattr("hardwon.memory.guardrails.probation.clock", lambda later=later: later)
+        world = rooms()
+        agent("wait", instead="go west", world=world, max_steps=20, learn=False).run()
+        assert ("wait" in world.ran) is tried
+
+
 def test_it_runs_where_it_is_not_forbidden(agent, library, rooms):
     """systems.md §3: the action outside the condition still runs; the condition is asked in every state."""
     forbid(library, "wait", see="blue")

@@ -534,7 +534,9 @@ class ExperienceLibrary(TendedLibrary):
             situation, action = derived.situation(redact_state(state)), redact(action)
             return derived.guard.check(situation.after_failure(action) if again else situation, action)
 
-    def enforce(self, state: State, action: str, *, again: bool = False, keep: bool = True) -> Verdict:
+    def enforce(
+        self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False
+    ) -> Verdict:
         """Check an action that is about to run, count a refusal, and grant a trial that is due.
 
         On a trial, the verdict allows the action and names the guardrails. Whoever runs the action records this in
@@ -547,6 +549,7 @@ class ExperienceLibrary(TendedLibrary):
             again: Set to True if the same action failed in this run and no action has succeeded since.
             keep: Write the counts to the library. If False, they stay in this process, and you pass the outcome of a
                 trial to `settle_trial`.
+            by_hours: With `keep=False`, let only time make a trial due, not the number of refusals.
 
         Returns:
             A verdict. `trial` is True if the action is forbidden but may run this time.
@@ -562,7 +565,7 @@ class ExperienceLibrary(TendedLibrary):
             guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
             if self._probation.lifted.issuperset(verdict.items):
                 return replace(verdict, allowed=True)
-            trial = self._probation.admits(guardrails, self._derived.episodes, keep=keep)
+            trial = self._probation.admits(guardrails, self._derived.episodes, keep=keep, by_hours=by_hours)
         return replace(verdict, allowed=True, trial=True) if trial else verdict
 
     def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:

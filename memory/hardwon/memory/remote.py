@@ -217,7 +217,9 @@ class RemoteLibrary(ExperienceLibrary):
         query = {"state": asdict(state), "action": action, "again": again, "about_to_run": False}
         return read(Verdict, self._wire.ask("check", query))
 
-    def enforce(self, state: State, action: str, *, again: bool = False, keep: bool = True) -> Verdict:
+    def enforce(
+        self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False
+    ) -> Verdict:
         """Check an action that is about to run, count a refusal, and grant a trial that is due.
 
         Without `keep`, the server writes nothing and grants no trial. See `ExperienceLibrary.enforce`.

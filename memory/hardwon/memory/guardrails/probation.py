@@ -68,13 +68,13 @@ class Standing:
         held = (self.tried - self.began) / 2 if self.failed else 0.0
         return self.tried + min(max(held, TRIAL_HOURS * _HOUR), MOST_HOURS * _HOUR)
 
-    def is_due(self, now: float) -> bool:
-        """Return whether the next call should be allowed as a trial.
+    def is_due(self, now: float, *, by_hours: bool = False) -> bool:
+        """Return whether the next call should be allowed as a trial; `by_hours` ignores the number of refusals.
 
         If the system clock was set back by more than an hour, a trial is due at once.
         """
         was_set_back = now < self.tried - TRIAL_HOURS * _HOUR
-        return self.refusals >= self.after_refusals or now >= self.due_at or was_set_back
+        return (not by_hours and self.refusals >= self.after_refusals) or now >= self.due_at or was_set_back
 
 
 class Probation:
@@ -94,16 +94,17 @@ class Probation:
         standing = self._local.get(item_id)
         return _read(self._store.connection, self._namespace, item_id) if standing is None else standing
 
-    def admits(self, items: tuple[Item, ...], episodes: int = 0, *, keep: bool = True) -> bool:
+    def admits(self, items: tuple[Item, ...], episodes: int = 0, *, keep: bool = True, by_hours: bool = False) -> bool:
         """Return whether a forbidden call is allowed as a trial; count a refusal otherwise.
 
         Args:
             items: The guardrails that forbid the call. The first one is credited with a use.
             episodes: Number of episodes recorded so far, the time of that use.
             keep: Whether to write the counts to the library. If False, only this process counts.
+            by_hours: Let only time make a trial due, not the number of refusals; for counts of this process.
         """
         if self._store.read_only or not keep:
-            return self._admit_locally(items)
+            return self._admit_locally(items, by_hours)
         try:
             # Losing a refusal in a crash is harmless, so the transaction need not wait for the disk.
             with self._store.transaction(durable=False) as connection:
@@ -114,9 +115,9 @@ class Probation:
                     _note_use(connection, self._namespace, item.id, episodes)
             return trial
         except (LibraryUnwritable, LibraryReadOnly):
-            return self._admit_locally(items)
+            return self._admit_locally(items, by_hours)
 
-    def _admit_locally(self, items: tuple[Item, ...]) -> bool:
+    def _admit_locally(self, items: tuple[Item, ...], by_hours: bool) -> bool:
         """Decide on a trial with counts in memory, for a library that cannot be written."""
         self._counts_since = self._counts_since or clock()  # earlier refusals by other processes are unknown here
         standings = {item.id: self.standing(item.id) for item in items}
@@ -126,6 +127,7 @@ class Probation:
                 ref: replace(standing, tried=max(standing.tried, self._counts_since))
                 for ref, standing in standings.items()
             },
+            by_hours=by_hours,
         )
         self._local.update(updated)
         return trial
@@ -160,13 +162,17 @@ def _note_use(connection: Connection, namespace: int, item_id: str, episodes: in
         seal(connection, "items", "namespace = ? AND id = ?", (namespace, item_id))
 
 
-def _decide_trial(items: tuple[Item, ...], standings: dict[str, Standing]) -> tuple[bool, dict[str, Standing]]:
+def _decide_trial(
+    items: tuple[Item, ...], standings: dict[str, Standing], *, by_hours: bool = False
+) -> tuple[bool, dict[str, Standing]]:
     """Decide whether a trial is due for a call, and return the updated standings.
 
     A pinned guardrail among the items rules out a trial.
     """
     now = clock()
-    if not any(item.pinned for item in items) and any(standing.is_due(now) for standing in standings.values()):
+    if not any(item.pinned for item in items) and any(
+        standing.is_due(now, by_hours=by_hours) for standing in standings.values()
+    ):
         tried = {
             ref: replace(standing, refusals=0, trials=standing.trials + 1, tried=now)
             for ref, standing in standings.items()

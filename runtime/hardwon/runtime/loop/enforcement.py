@@ -60,7 +60,14 @@ def mode_of(guardrails: object) -> Mode | None:
 
 
 def rule(
-    library: ExperienceLibrary, mode: Mode | None, state: State, action: str, steps: Sequence[Step], *, learn: bool
+    library: ExperienceLibrary,
+    mode: Mode | None,
+    state: State,
+    action: str,
+    steps: Sequence[Step],
+    *,
+    learn: bool,
+    by_hours: bool = False,
 ) -> Ruling:
     """Decide about a call that is about to run.
 
@@ -72,6 +79,7 @@ def rule(
         steps: The steps of the run so far.
         learn: Store refusals and trials in the library. Otherwise they are counted in this process only, and the caller
             reports the outcome of each trial to `settle`.
+        by_hours: Let only time make a trial due. Use it for a frozen evaluation, which a trial would spoil.
 
     Returns:
         The ruling, with the guardrails' verdict.
@@ -81,7 +89,7 @@ def rule(
     again = is_repetition(steps, action)
     # `enforce` counts the refusal and draws trials; `check` only reads.
     if mode == "block":
-        verdict = library.enforce(state, action, again=again, keep=learn)
+        verdict = library.enforce(state, action, again=again, keep=learn, by_hours=by_hours)
     else:
         verdict = library.check(state, action, again=again)
     if verdict.allowed or (mode == "warn" and not again):

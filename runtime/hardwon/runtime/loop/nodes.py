@@ -135,7 +135,9 @@ class Nodes(AdvisingNodes):
             ruling = Ruling(Verdict(False, None, forbidden[action]), runs=False)
         else:
             mode, learn = self.settings.guardrails, self.settings.learn
-            ruling = rule(self.library, mode, episode["state"], action, episode["steps"], learn=learn)
+            ruling = rule(
+                self.library, mode, episode["state"], action, episode["steps"], learn=learn, by_hours=not learn
+            )
         verdict = ruling.verdict
         if ruling.runs and verdict.items:
             trial = verdict.items if verdict.trial else ()
