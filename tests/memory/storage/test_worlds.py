@@ -336,7 +336,8 @@ def test_in_a_world_where_none_of_the_actions_is_known_nothing_is_recalled(libra
 def test_kinds_of_task_of_one_environment_share_their_steps(library, episode):
     """What was seen while cooking helps to fetch in the same house."""
     two_games(library, episode, labels=("house", "house"))
-    assert {"open", "pull"} <= done(library.recall(KITCHEN, k=24))
+    tried = {one.pattern.split()[0] for one in library.recall(KITCHEN, k=24).summaries}
+    assert {"open", "pull"} <= tried  # what a few other tasks did fills no place among the steps, but is counted
 
 
 def test_worlds_of_few_episodes_share_their_steps(library, episode):
@@ -345,7 +346,7 @@ def test_worlds_of_few_episodes_share_their_steps(library, episode):
     library.record(episode("find_order(id=2)", "send(id=2)", task="ship the blue jacket sooner"))
     assert len(library._caught_up().worlds.standing) == 2
     state = State("You see a wooden drawer. It is closed.", task="please pay back what the lamp cost")
-    assert {hit.what.action.partition("(")[0] for hit in library.recall(state).steps} == {
+    assert {one.pattern.partition("(")[0] for one in library.recall(state).summaries} == {
         "find_order",
         "refund",
         "send",
