@@ -118,7 +118,7 @@ def test_a_forbidden_action_never_reaches_the_environment(agent, library, rooms)
 
 
 def test_a_frozen_agent_tries_a_forbidden_action_after_hours_only(agent, library, rooms, monkeypatch):
-    """A frozen evaluation takes no trial by the number of refusals; a process that lives for days does not refuse for good."""
+    """A frozen evaluation takes no trial by refusals; a process that lives for days does not refuse for good."""
     forbid(library, "wait")
     for hours, tried in ((0, False), (2, True)):
         later = time.time() + hours * 3600
