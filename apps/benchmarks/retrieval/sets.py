@@ -280,10 +280,10 @@ def _own_steps_alone(query: Any) -> list[Any]:
     return [] if query.voters else _near(query)
 
 
-_near = recall._Query._near
+_near = recall._Query._find_neighbors
 _OFF: Mapping[str, tuple[object, Mapping[str, Any]]] = {
     "the vote": (ranking, {"_support": lambda kinds, weights: {}}),
-    "filling": (recall._Query, {"_near": _own_steps_alone}),
+    "filling": (recall._Query, {"_find_neighbors": _own_steps_alone}),
     "words": (Search, {"by_words": lambda *_: []}),
     "more than four words": (recall, {"MORE_TERMS": text_index.QUERY_TERMS}),
 }

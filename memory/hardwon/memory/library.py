@@ -25,7 +25,7 @@ from .errors import LibraryError, UnknownName
 from .guardrails.conditions import holds
 from .guardrails.probation import WEAKENED, Probation, Standing
 from .learning import extraction
-from .learning.consolidation import Distiller, admit_within_limits
+from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import Curator, Gate, expire
 from .privacy.private_files import OwnLock
 from .privacy.redaction import redact, redact_names, redact_state, redact_trajectory
@@ -44,7 +44,7 @@ from .records import (
     Verdict,
 )
 from .retrieval import recall
-from .retrieval.cache import Derived
+from .retrieval.cache import NamespaceCache
 from .retrieval.embedders import Embedder
 from .retrieval.search import How, Search
 from .storage.cache_files import SAVE_AFTER
@@ -90,9 +90,9 @@ class ExperienceLibrary(TendedLibrary):
         self._lock = OwnLock(store.path)
         self.namespace = namespace
         self._number = namespace_number(store, namespace)
-        self._derived = Derived(store, self._number)
+        self._derived = NamespaceCache(store, self._number)
         self._search = Search(store, self._number, embedder)
-        self._distiller = Distiller(store, self._number)
+        self._distiller = Consolidator(store, self._number)
         self._probation = Probation(store, self._number)
         self._inbox = WriteBuffer(store, self._number)
         self._inbox.on_filed = self._keep_filed
@@ -503,12 +503,12 @@ class ExperienceLibrary(TendedLibrary):
         with self._lock:
             derived = self._caught_up()
             if level == "task":
-                recollection = recall.by_task(
+                recollection = recall.recall_by_task(
                     self._store, self._search, derived, state, k=k, budget_tokens=budget_tokens,
                     actions=redacted, after=after and redact(after),
                 )  # fmt: skip
             else:
-                recollection = recall.by_step(
+                recollection = recall.recall_by_step(
                     self._store, derived, self._search, state, k=k, kinds=kinds, budget_tokens=budget_tokens,
                     actions=redacted, by_text=isinstance(state_or_text, str), after=after and redact(after),
                 )  # fmt: skip
@@ -856,16 +856,16 @@ class ExperienceLibrary(TendedLibrary):
         """Reset all in-memory state after this or another process deleted rows with `forget`."""
         self._number = namespace_number(self._store, self.namespace)
         self._inbox.start_anew(self._number)
-        self._distiller = Distiller(self._store, self._number)
+        self._distiller = Consolidator(self._store, self._number)
         self._forget()
 
     def _forget(self) -> None:
         """Discard derived state, so that it is read again from the file."""
-        self._derived = Derived(self._store, self._number)
+        self._derived = NamespaceCache(self._store, self._number)
         self._search = Search(self._store, self._number, self._embedder)
         self._version = None
 
-    def _caught_up(self) -> Derived:
+    def _caught_up(self) -> NamespaceCache:
         """Return the derived state, updated with everything written since the last call."""
         version = (self._store.version(), self._store.connection.total_changes)
         if version != self._version:

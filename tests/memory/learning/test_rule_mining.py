@@ -12,7 +12,7 @@ from hardwon.memory.learning.rule_mining import (
     STRATEGY_GAIN,
     WARNING_EVIDENCE,
     WIDE_EVIDENCE,
-    Evolution,
+    RuleMiner,
 )
 from hardwon.memory.values.value_table import ValueTable
 
@@ -29,7 +29,7 @@ def table(key, good=0, bad=0, *, lost=False, value=0.0, arguments=2):
 
 def found(values):
     """The items that a table justifies."""
-    return [item for _, item in Evolution().candidates(values)]
+    return [item for _, item in RuleMiner().candidates(values)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_successes_give_strategies_and_failures_do_not():
 
 def test_nothing_new_proposes_nothing():
     """Cells that got no steps since are not looked at again."""
-    values, evolution = table("! eat meal @ around 1: raw", bad=10), Evolution()
+    values, evolution = table("! eat meal @ around 1: raw", bad=10), RuleMiner()
     assert len(list(evolution.candidates(values))) == 1
     assert list(evolution.candidates(values)) == []
 
@@ -215,7 +215,7 @@ def test_evolution_changes_no_number(library, episode):
 def test_what_the_rate_limit_left_out_is_proposed_the_next_time():
     """A burst of findings is spread over several calls, not lost."""
     values = table("! eat meal @ around 1: raw", bad=NARROW_EVIDENCE)
-    evolution = Evolution()
+    evolution = RuleMiner()
     ((key, item),) = evolution.candidates(values)
     evolution.postpone(key, values)
     assert [again for _, again in evolution.candidates(values)] == [item]

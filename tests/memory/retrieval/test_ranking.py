@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
-from hardwon.memory.retrieval.ranking import Known, by_support, kind_of
+from hardwon.memory.retrieval.ranking import BestSteps, kind_of, order_by_support
 
 WALL = "A brick wall with a painted %s on it, and moss."
 HERE = State(WALL % "boat")
@@ -41,7 +41,7 @@ def store(library):
 
 def refs(store, found, after=None):
     """The states in their new order."""
-    return [ref for ref, _, _ in by_support(store, found, "1", after)]
+    return [ref for ref, _, _ in order_by_support(store, found, "1", after)]
 
 
 def test_the_kind_of_action_that_most_took_comes_first(library):
@@ -78,27 +78,30 @@ def test_a_beginning_is_told_from_not_knowing(library):
 
 
 def test_a_state_in_which_nothing_counts_is_left_out(store, found):
-    assert [ref for ref, _, _ in by_support(store, [*found, (99, 0.9, "")], "action != 'climb up'", None)] == [2, 3]
+    assert [ref for ref, _, _ in order_by_support(store, [*found, (99, 0.9, "")], "action != 'climb up'", None)] == [
+        2,
+        3,
+    ]
 
 
 def test_what_was_found_stays_as_it_was(store, found):
-    assert sorted(by_support(store, found, "1", None)) == found
+    assert sorted(order_by_support(store, found, "1", None)) == found
 
 
 def test_nothing_found_is_nothing_ranked(store):
-    assert by_support(store, [], "1", "dig") == []
+    assert order_by_support(store, [], "1", "dig") == []
 
 
 def test_what_was_done_is_read_once_while_nothing_is_written(store, found):
-    known: Known = {}
-    first = by_support(store, found, "1", None, known)
-    assert by_support(store, found, "0", None, known) == first
+    known: BestSteps = {}
+    first = order_by_support(store, found, "1", None, known)
+    assert order_by_support(store, found, "0", None, known) == first
 
 
 def test_whether_what_came_before_counts_is_remembered_apart(store, found):
-    known: Known = {}
-    by_support(store, found, "1", None, known)
-    assert by_support(store, found, "0", "dig", known) == []
+    known: BestSteps = {}
+    order_by_support(store, found, "1", None, known)
+    assert order_by_support(store, found, "0", "dig", known) == []
 
 
 def test_what_is_done_later_counts_at_once(library):
@@ -111,9 +114,9 @@ def test_what_is_done_later_counts_at_once(library):
 
 def test_states_remembered_are_bounded(store, found, monkeypatch):
     monkeypatch.setattr("hardwon.memory.retrieval.ranking.KNOWN", 2)
-    known: Known = {}
+    known: BestSteps = {}
     for after in (None, "dig", None):
-        assert [ref for ref, _, _ in by_support(store, found, "1", after, known)] == refs(store, found, after)
+        assert [ref for ref, _, _ in order_by_support(store, found, "1", after, known)] == refs(store, found, after)
         assert len(known) == len(found)
 
 

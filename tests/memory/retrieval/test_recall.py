@@ -8,7 +8,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, S
 from hardwon.memory.items import record_of
 from hardwon.memory.records import Hit, Kind
 from hardwon.memory.retrieval.clusters import BOUND, MIN_COSINE
-from hardwon.memory.retrieval.recall import RECALL_FLOOR, tokens_of, within_budget
+from hardwon.memory.retrieval.recall import RECALL_FLOOR, estimate_tokens, within_budget
 from hardwon.memory.storage.episodes import log_change
 from hardwon.memory.storage.rollups import WINDOW
 
@@ -345,8 +345,8 @@ def test_a_token_budget_is_respected(library, episode, budget):
     library.record(episode())
     library.add_many(Item("insight", f"a wooden drawer may be closed {'x' * n}") for n in (0, 9, 30))
     recollection = library.recall(DRAWER, budget_tokens=budget)
-    shown = [tokens_of(hit.what.text) for hit in recollection.items]
-    shown += [tokens_of(f"{hit.what.pre.observation} {hit.what.action}") for hit in recollection.steps]
+    shown = [estimate_tokens(hit.what.text) for hit in recollection.items]
+    shown += [estimate_tokens(f"{hit.what.pre.observation} {hit.what.action}") for hit in recollection.steps]
     assert recollection.tokens == sum(shown) <= budget
 
 

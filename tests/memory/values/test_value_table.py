@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hardwon.memory import ExperienceLibrary, Failure, State
-from hardwon.memory.retrieval.cache import Derived
+from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.situations.keys import CONTEXT_KEY
 from hardwon.memory.values.value_table import GENERALITY, MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells, ValueTable
 
@@ -192,7 +192,7 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
                 assert library._caught_up().values.cells is not None
     with opened(path) as library:
         from_file = library._caught_up().values
-        rebuilt = Derived(library._store, 1)
+        rebuilt = NamespaceCache(library._store, 1)
         rebuilt._sidecar.folder = None  # shared by the tables
         rebuilt.catch_up()
         assert from_file.cells == rebuilt.values.cells
@@ -254,7 +254,7 @@ def test_values_are_the_same_however_few_rows_are_read_at_once(path, episode, mo
         whole = library._caught_up().values.cells
         for rows in (1, 2, 4, 5):
             monkeypatch.setattr("hardwon.memory.values.saved_tables._READ", rows)
-            rebuilt = Derived(library._store, 1)
+            rebuilt = NamespaceCache(library._store, 1)
             rebuilt._sidecar.folder = None
             rebuilt.catch_up()
             assert rebuilt.values.cells == whole

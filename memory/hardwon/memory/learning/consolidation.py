@@ -13,15 +13,15 @@ from hardwon.memory.errors import LibraryDamaged
 from hardwon.memory.guardrails.conditions import guard_key
 from hardwon.memory.guardrails.thinning import IdleWatch
 from hardwon.memory.records import Admission, Item, Trajectory
-from hardwon.memory.retrieval.cache import Derived
+from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.storage.database import Store
-from hardwon.memory.values.saved_tables import ALONE, heard_in
+from hardwon.memory.values.saved_tables import ALONE, find_counted_writers
 from hardwon.memory.values.value_table import ValueTable
 
 from .curator import Curator
-from .rule_mining import RATE_LIMITS, Evolution
-from .skill_mining import Induction
-from .untrusted_writers import Voices, in_general
+from .rule_mining import RATE_LIMITS, RuleMiner
+from .skill_mining import SkillMiner
+from .untrusted_writers import UntrustedWriters, generalize_item
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -32,7 +32,7 @@ Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
 """A candidate, a callback for when it was submitted to the curator, and one for when it has to wait."""
 
 
-class Distiller:
+class Consolidator:
     """The proposals of one process for one namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:
@@ -43,9 +43,9 @@ class Distiller:
 
     def start_over(self) -> None:
         """Forget all proposals, so that everything is proposed again; used if they were not written."""
-        self._evolution, self._induction, self._read_up_to = Evolution(), Induction(), 0
+        self._evolution, self._induction, self._read_up_to = RuleMiner(), SkillMiner(), 0
         self._idle = IdleWatch(self._store, self._namespace)
-        self._voices = Voices(self._store, self._namespace)
+        self._voices = UntrustedWriters(self._store, self._namespace)
         self._heard = ""
 
     def keep(self, episodes: Sequence[Trajectory]) -> None:
@@ -64,7 +64,7 @@ class Distiller:
         Args:
             trajectory: Loads an episode by its id.
         """
-        writers = heard_in(self._store, self._namespace)
+        writers = find_counted_writers(self._store, self._namespace)
         if writers != self._heard:  # a second writer joined an untrusted one: the counts change
             self.start_over()
             self._heard = writers
@@ -91,9 +91,9 @@ class Distiller:
     def proposals(self, values: ValueTable) -> list[Proposal]:
         """Return all candidates."""
         if self._heard == ALONE:
-            return proposals_of(self._evolution, self._induction, values, self._generalize)
+            return collect_proposals(self._evolution, self._induction, values, self._generalize)
         return [
-            *proposals_of(self._evolution, self._induction, values, _keep_unchanged),
+            *collect_proposals(self._evolution, self._induction, values, _keep_unchanged),
             *self._voices.proposals(values),
         ]
 
@@ -103,7 +103,7 @@ class Distiller:
 
         Items with steps become untrusted, so they wait in quarantine.
         """
-        general = in_general(item, pattern)
+        general = generalize_item(item, pattern)
         return replace(general, trust="untrusted") if general is not None and general.steps else general
 
     def released(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
@@ -128,7 +128,7 @@ class Distiller:
             ),
         ]
 
-    def idle(self, derived: Derived, items: Iterable[Item]) -> list[tuple[Item, str]]:
+    def idle(self, derived: NamespaceCache, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Return the guardrails that decided nothing for long, each with the reason; searches only at intervals.
 
         Args:
@@ -148,8 +148,8 @@ class Distiller:
         return list(self._evolution.weakened(values, iter(items)))
 
 
-def proposals_of(
-    evolution: Evolution, induction: Induction, values: ValueTable, worded: Callable[[Item, str], Item | None]
+def collect_proposals(
+    evolution: RuleMiner, induction: SkillMiner, values: ValueTable, worded: Callable[[Item, str], Item | None]
 ) -> list[Proposal]:
     """Return the candidates of both miners.
 

@@ -125,6 +125,7 @@ class Curator:
         )
         if objection:
             return Admission("rejected", objection)
+        # The gate sees the candidate before it is merged, so duplicates do not bypass it.
         similar = self._similar(item)
         if self.gate is not None:
             admit, p, why = self.gate.decide(item, similar)
@@ -290,8 +291,8 @@ class Curator:
                     )
         if item.steps:
             for other in self._active("guardrail"):
-                told = other.confidence >= FIRM and other.condition == item.condition
-                if told and any(matches(other.forbids or "", action) for action in item.steps):
+                is_rival = other.confidence >= FIRM and other.condition == item.condition
+                if is_rival and any(matches(other.forbids or "", action) for action in item.steps):
                     return f"conflicts with {other.id}, which forbids one of its actions under the same condition"
         if item.kind in ("strategy", "insight", "warning") and item.condition is None:
             for other in self._similar(item):
@@ -387,11 +388,11 @@ def _find_schema_error(item: Item) -> str:
 def _find_generic_phrase(item: Item) -> str:
     """Return why a text is too generic, or an empty string."""
     text = f" {' '.join(item.text.lower().replace('-', ' ').split())} "
-    found = [phrase for phrase in GENERIC if phrase in text]
-    for phrase in found:
+    phrases = [phrase for phrase in GENERIC if phrase in text]
+    for phrase in phrases:
         text = text.replace(phrase, " ")
-    if found and len(content_words(text) - _NEGATIONS) < MIN_WORDS:
-        return f"too generic: {found[0]!r} applies to any situation"
+    if phrases and len(content_words(text) - _NEGATIONS) < MIN_WORDS:
+        return f"too generic: {phrases[0]!r} applies to any situation"
     return ""
 
 
@@ -406,14 +407,14 @@ def says_the_same(item: Item, other: Item) -> bool:
     return _negated(item) == _negated(other) and _numbers(a) == _numbers(b) and _jaccard(a, b) > SAME
 
 
-def _numbers(said: frozenset[str]) -> frozenset[str]:
+def _numbers(tokens: frozenset[str]) -> frozenset[str]:
     """Return the words that contain a digit."""
-    return frozenset(word for word in said if any(sign.isdigit() for sign in word))
+    return frozenset(word for word in tokens if any(sign.isdigit() for sign in word))
 
 
 def _contradicts(item: Item, other: Item) -> bool:
     """Return whether two texts share almost all words but only one of them is negated."""
-    a, b = (content_words(one.text.lower()) - _NEGATIONS for one in (item, other))
+    a, b = (content_words(each.text.lower()) - _NEGATIONS for each in (item, other))
     return _negated(item) != _negated(other) and _jaccard(a, b) > SAME
 
 

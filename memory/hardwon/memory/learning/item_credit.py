@@ -66,18 +66,18 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
         _judge_guardrails(connection, namespace, trajectory, clock)
         return
     outcome = float(bool(trajectory.success))
-    control = _control(connection, namespace, trajectory)
+    control = _read_control_outcome(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
     refused = _steps_by_item(trajectory, "blocked")
     shown = [
         item
-        for item in _items(connection, namespace, _steps_by_item(trajectory, "recalled"))
+        for item in _read_active_items(connection, namespace, _steps_by_item(trajectory, "recalled"))
         if item.id not in refused  # the outcome of a refused call was never observed
     ]
-    without = {item.id: _withheld(connection, namespace, trajectory, item.id) for item in shown}
+    without = {item.id: _read_withheld_outcome(connection, namespace, trajectory, item.id) for item in shown}
     alone = {item_id: mean for item_id, mean in without.items() if mean is not None}
-    baselines = {item.id: _baseline(connection, namespace, trajectory, item.id, control) for item in shown}
-    uses = _touch(connection, namespace, shown, clock)
+    baselines = {item.id: _estimate_baseline(connection, namespace, trajectory, item.id, control) for item in shown}
+    uses = _count_uses(connection, namespace, shown, clock)
     scores = WorldScores(connection, namespace, trajectory.id, shown, uses)
     for local, moved in shared_error(scores.local(), uses, {**baselines, **alone}, outcome, frozenset(alone)):
         item, score = scores.move(local.id, moved)
@@ -139,12 +139,12 @@ def _steps_by_item(trajectory: Trajectory, mode: str) -> dict[str, int]:
     """Return the items that steps name under a mode, each with the number of the first such step."""
     named: dict[str, int] = {}
     for step in trajectory.steps:
-        for item_id in _listed(step.why.get(mode)):
+        for item_id in _as_tuple(step.why.get(mode)):
             named.setdefault(item_id, step.t)
     return named
 
 
-def _listed(value: Any) -> tuple[str, ...]:
+def _as_tuple(value: Any) -> tuple[str, ...]:
     """Return one id or several ids as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value or ())
 
@@ -160,9 +160,12 @@ def _write_usages(
         ended = (("recalled", outcome), ("withheld", outcome), ("blocked", outcome), ("overrode", worked))
         for key, result in ended:
             mode = "overridden" if key == "overrode" else key
-            rows += [(item_id, step.t, mode, result) for item_id in _listed(step.why.get(key))]
+            rows += [(item_id, step.t, mode, result) for item_id in _as_tuple(step.why.get(key))]
     verified = trajectory.meta.get("skills") or {} if outcome is not None else {}
-    rows += [(item_id, t, "followed", float(verified.get(item_id, 0))) for item_id, t in _followed(trajectory).items()]
+    rows += [
+        (item_id, t, "followed", float(verified.get(item_id, 0)))
+        for item_id, t in _find_followed_skills(trajectory).items()
+    ]
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM usages").fetchone()
     connection.executemany(
         "INSERT INTO usages(namespace, item_id, trajectory_id, t, mode, arm, outcome, control_outcome) "
@@ -175,18 +178,18 @@ def _write_usages(
     seal(connection, "usages", "id > ?", (newest,))
 
 
-def _followed(trajectory: Trajectory) -> dict[str, int]:
+def _find_followed_skills(trajectory: Trajectory) -> dict[str, int]:
     """Return the skills that were followed, each with its first step."""
     return _steps_by_item(trajectory, "skill")
 
 
-def _items(connection: Connection, namespace: int, named: Iterable[str]) -> list[Item]:
+def _read_active_items(connection: Connection, namespace: int, named: Iterable[str]) -> list[Item]:
     """Return the active items among these ids."""
-    found = (catalogue.read_item(connection, namespace, item_id) for item_id in named)
-    return [item for item in found if item is not None and item.status == "active"]
+    items = (catalogue.read_item(connection, namespace, item_id) for item_id in named)
+    return [item for item in items if item is not None and item.status == "active"]
 
 
-def _touch(connection: Connection, namespace: int, items: Iterable[Item], clock: int) -> dict[str, int]:
+def _count_uses(connection: Connection, namespace: int, items: Iterable[Item], clock: int) -> dict[str, int]:
     """Count one more use of each item; return the previous number of uses by id."""
     uses = {}
     for item in items:
@@ -200,7 +203,7 @@ def _touch(connection: Connection, namespace: int, items: Iterable[Item], clock:
     return uses
 
 
-def _control(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
+def _read_control_outcome(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
     """Return the mean outcome of the control arm on this task and seed, or on this task, or None."""
     where = (
         "namespace = ? AND task = ? AND arm = 'control' AND success IS NOT NULL AND trust = 'trusted' "
@@ -219,12 +222,14 @@ def _control(connection: Connection, namespace: int, trajectory: Trajectory) -> 
     return None
 
 
-def _withheld(connection: Connection, namespace: int, trajectory: Trajectory, item_id: str) -> float | None:
+def _read_withheld_outcome(
+    connection: Connection, namespace: int, trajectory: Trajectory, item_id: str
+) -> float | None:
     """Return the mean outcome of episodes of this task that withheld the item, or None."""
     return _mean_where(connection, namespace, trajectory, item_id, "EXISTS ({used} = 'withheld')")
 
 
-def _baseline(
+def _estimate_baseline(
     connection: Connection, namespace: int, trajectory: Trajectory, item_id: str, control: float | None
 ) -> float:
     """Return the expected outcome of the episode without any item."""
@@ -262,13 +267,13 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
     """
     for step in trajectory.steps:
         if step.diagnosis.failure is not Failure.UNAVAILABLE:
-            for item_id in _listed(step.why.get("trial")):
+            for item_id in _as_tuple(step.why.get("trial")):
                 judge_trial(connection, namespace, item_id, step.diagnosis.success)
-    guardrails = _items(connection, namespace, _steps_by_item(trajectory, "overrode"))
-    _touch(
+    guardrails = _read_active_items(connection, namespace, _steps_by_item(trajectory, "overrode"))
+    _count_uses(
         connection,
         namespace,
-        [*guardrails, *_items(connection, namespace, _steps_by_item(trajectory, "blocked"))],
+        [*guardrails, *_read_active_items(connection, namespace, _steps_by_item(trajectory, "blocked"))],
         clock,
     )
     for item in guardrails:
@@ -277,6 +282,7 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
             "WHERE namespace = ? AND item_id = ? AND mode = 'overridden'",
             (namespace, item.id),
         ).fetchone()
+        # `worked` is None if the guardrail has no usage with a known outcome.
         if item.kind != "guardrail" or item.pinned or not worked:
             continue
         if worked >= OVERRIDES and 2 * worked >= failed:
@@ -299,8 +305,12 @@ def _worked_last(connection: Connection, namespace: int, item_id: str) -> bool:
 def _judge_skills(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
     """Update the confidence of followed skills: the running mean of their verified success."""
     verified = trajectory.meta.get("skills") or {}
-    followed = [item for item in _items(connection, namespace, _followed(trajectory)) if item.id in verified]
-    uses = _touch(connection, namespace, followed, clock)
+    followed = [
+        item
+        for item in _read_active_items(connection, namespace, _find_followed_skills(trajectory))
+        if item.id in verified
+    ]
+    uses = _count_uses(connection, namespace, followed, clock)
     for item in followed:
         confidence = item.confidence + (float(verified[item.id]) - item.confidence) / (uses[item.id] + 2)
         judged = replace(item, confidence=confidence, version=item.version + 1)

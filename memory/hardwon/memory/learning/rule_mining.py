@@ -1,6 +1,6 @@
 """Rule mining: create items from the counts of past steps by fixed rules.
 
-`Evolution` reads the changed cells of the value table and proposes candidates; the curator decides on admission. A
+`RuleMiner` reads the changed cells of the value table and proposes candidates; the curator decides on admission. A
 guardrail needs a pattern that failed almost every time under one condition, in several episodes, and without a success
 since. A general pattern with an open argument needs more evidence than one that names its arguments. A call that
 succeeds elsewhere needs more evidence than one that never did. A strategy is an action with a clearly higher return
@@ -56,7 +56,7 @@ STRATEGY_GAIN = 0.15
 
 
 @dataclass(slots=True)
-class Evolution:
+class RuleMiner:
     """Proposes items from a value table, and remembers its proposals to avoid repeating them."""
 
     _proposed: dict[str, tuple[int, Kind]] = field(default_factory=dict)
@@ -70,7 +70,11 @@ class Evolution:
         touched = sorted(values.touched, key=lambda key: (not key.startswith(GUARD_MARK), -values.cells[key].n, key))
         for key in touched:
             cell = values.cells[key]
-            item = _failure_item(key, cell, values) if key.startswith(GUARD_MARK) else _strategy(key, cell, values)
+            item = (
+                _build_failure_item(key, cell, values)
+                if key.startswith(GUARD_MARK)
+                else _build_strategy(key, cell, values)
+            )
             if item is not None and self._is_news(key, cell, item):
                 self._proposed[key] = cell.n, item.kind
                 yield key, item
@@ -116,7 +120,7 @@ class Evolution:
                 yield item, f"worked the last time, {cell.n - cell.bad} of {cell.n} times in all"
 
 
-def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
+def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
     """Return the guardrail or warning that the failures in a cell justify, or None."""
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
     operator, _, operand = condition.partition(" ")
@@ -132,7 +136,7 @@ def _failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
         return None
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide and not losing else (NARROW_EVIDENCE, NARROW_RATE)
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
-    outweighs = operator == "again" or cell.bad >= WEIGHT * sqrt(_successes(pattern, values))
+    outweighs = operator == "again" or cell.bad >= WEIGHT * sqrt(_count_successes(pattern, values))
     if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
         kind: Kind = "guardrail"
         # The id is derived from the wording of earlier versions, so existing items keep their ids.
@@ -176,13 +180,13 @@ def _is_in_vain(values: ValueTable) -> bool:
     return cell is not None and cell.several_bad and cell.n >= AGAIN_EVIDENCE and cell.bad >= WIDE_RATE * cell.n
 
 
-def _successes(pattern: str, values: ValueTable) -> int:
+def _count_successes(pattern: str, values: ValueTable) -> int:
     """Return how often a call succeeded in any situation."""
     cell = values.cell(call_key(pattern))
     return cell.n - cell.bad if cell is not None else 0
 
 
-def _strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
+def _build_strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
     """Return the strategy that the returns in a cell justify, or None."""
     pattern, _, condition = key.partition(" | ")
     average = values.cells.get(pattern)

@@ -67,7 +67,7 @@ class Candidate:
         return self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
 
 
-class Induction:
+class SkillMiner:
     """Collects runs from episodes, and proposes an item whenever the support of a shape has doubled."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Induction:
 
     def read(self, trajectory: Trajectory) -> None:
         """Collect the runs of one recorded episode; skills come from successful episodes only."""
-        if trajectory.success is None:
+        if trajectory.success is None:  # the outcome is unknown, for example after an interruption
             return
         if trajectory.success:
             for run in gains(trajectory.steps):
@@ -91,8 +91,8 @@ class Induction:
 
         Call `mark_submitted` on a candidate after its submission; otherwise it is proposed again.
         """
-        due: list[tuple[Candidate, Item]] = [(c, _skill(shape, c)) for shape, c in self._skills.items() if c.due]
-        due += [(c, _remedy(*key, c)) for key, c in self._remedies.items() if c.due]
+        due: list[tuple[Candidate, Item]] = [(c, _build_skill(shape, c)) for shape, c in self._skills.items() if c.due]
+        due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due]
         yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
 
     @staticmethod
@@ -115,7 +115,7 @@ def gains(steps: Sequence[Step]) -> Iterator[Run]:
             continue
         run.append(step)
         if step.reward > 0:
-            kept = without_circles(run)[-MAX_LENGTH:]
+            kept = without_circles(run)[-MAX_LENGTH:]  # the end of a run is what earns the reward
             yield _run(kept, gain=sum(rewarded.reward for rewarded in run))
             run = []
 
@@ -142,7 +142,7 @@ def without_circles(run: Sequence[Step]) -> list[Step]:
     kept: list[Step] = []
     for step in run:
         start = next((n for n, earlier in enumerate(kept) if _place(earlier.pre) == _place(step.pre)), len(kept))
-        del kept[start:]
+        del kept[start:]  # a revisited state closes a loop; drop the loop
         kept.append(step)
     return kept
 
@@ -185,7 +185,7 @@ def common(states: Sequence[State], before: Sequence[State] | None = None) -> di
         before: If given, facts that these states have in common are left out, which keeps only what changed.
     """
     shared = _shared_facts(states)
-    if before is not None:
+    if before is not None:  # facts that already held are no sign of success
         shared -= _shared_facts(before)
     if shared:
         parts: list[dict[str, Any]] = [{"fact": {name: value}} for name, value in sorted(shared, key=repr)]
@@ -210,7 +210,7 @@ def _facts(state: State) -> set[tuple[str, Any]]:
     return facts
 
 
-def _skill(shape: Shape, candidate: Candidate) -> Item:
+def _build_skill(shape: Shape, candidate: Candidate) -> Item:
     """Build the skill that a candidate's runs justify."""
     runs = candidate.runs
     steps = generalise([run.actions for run in runs])
@@ -228,7 +228,7 @@ def _skill(shape: Shape, candidate: Candidate) -> Item:
     )
 
 
-def _remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
+def _build_remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
     """Build the remedy that a candidate's runs justify."""
     runs = candidate.runs
     steps = generalise([run.actions for run in runs])

@@ -23,8 +23,8 @@ from hardwon.memory.trust.testimony import form_of
 from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 
-from .rule_mining import RELEASE_RATE, WEIGHT, Evolution
-from .skill_mining import Induction
+from .rule_mining import RELEASE_RATE, WEIGHT, RuleMiner
+from .skill_mining import SkillMiner
 
 AGREEING = 2
 """Number of writers that must justify an item independently before it becomes active."""
@@ -32,20 +32,20 @@ AGREEING = 2
 Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
 
 
-class _Voice:
+class _UntrustedWriter:
     """The steps of one untrusted writer, with their own values and miners."""
 
     def __init__(self, store: Store, namespace: int, number: int) -> None:
         self.values = FiledValues(store, namespace, Sidecar(store, namespace), witness=number)
-        self.evolution, self.induction = Evolution(), Induction()
+        self.evolution, self.induction = RuleMiner(), SkillMiner()
 
 
-class Voices:
+class UntrustedWriters:
     """The untrusted writers of one namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store, self._namespace = store, namespace
-        self._voices: dict[str, _Voice] = {}
+        self._writers: dict[str, _UntrustedWriter] = {}
         self._supporters: dict[str, set[str]] = {}
 
     def read(self, episode: Trajectory) -> None:
@@ -53,13 +53,13 @@ class Voices:
         if episode.success is None:
             return
         name = witness_of(episode.writer)
-        if name not in self._voices:
+        if name not in self._writers:
             rows = self._store.rows("SELECT id FROM writers WHERE namespace = ? AND name = ?", (self._namespace, name))
             if not rows:
                 return
-            self._voices[name] = _Voice(self._store, self._namespace, rows[0][0])
-        self._voices[name].induction.read(episode)
-        self._voices[name].values.unread = True
+            self._writers[name] = _UntrustedWriter(self._store, self._namespace, rows[0][0])
+        self._writers[name].induction.read(episode)
+        self._writers[name].values.unread = True
 
     def proposals(self, trusted: ValueTable) -> list[Proposal]:
         """Return the items that the steps of each writer justify.
@@ -70,20 +70,21 @@ class Voices:
             trusted: The values of trusted steps.
         """
         proposals: list[Proposal] = []
-        for name, voice in list(self._voices.items()):
-            values = voice.values.read()
-            for key, item in voice.evolution.candidates(values):
-                marked = self._mark_support(name, in_general(item, item.forbids or key.partition(" | ")[0]))
+        # A copy, because `is_outweighed` adds writers that have no recent episodes.
+        for name, writer in list(self._writers.items()):
+            values = writer.values.read()
+            for key, item in writer.evolution.candidates(values):
+                marked = self._mark_support(name, generalize_item(item, item.forbids or key.partition(" | ")[0]))
                 if marked is not None and marked.trust == "trusted" and self.is_outweighed(marked, trusted):
                     marked = replace(
                         marked, trust="untrusted", body=f"{marked.body} It works for other writers.".strip()
                     )
                 if marked is not None:
-                    proposals.append((marked, _nothing, partial(voice.evolution.postpone, key, values)))
-            for candidate, item in voice.induction.candidates():
-                marked = self._mark_support(name, in_general(item))
+                    proposals.append((marked, _nothing, partial(writer.evolution.postpone, key, values)))
+            for candidate, item in writer.induction.candidates():
+                marked = self._mark_support(name, generalize_item(item))
                 if marked is not None:
-                    proposals.append((marked, partial(voice.induction.mark_submitted, candidate), _nothing))
+                    proposals.append((marked, partial(writer.induction.mark_submitted, candidate), _nothing))
         return proposals
 
     def is_outweighed(self, item: Item, trusted: ValueTable) -> bool:
@@ -106,9 +107,9 @@ class Voices:
         """Return the values of every untrusted writer, including those without recent episodes."""
         rows = self._store.rows("SELECT id, name FROM writers WHERE namespace = ? AND name != ''", (self._namespace,))
         for number, name in rows:
-            if name not in self._voices:
-                self._voices[name] = _Voice(self._store, self._namespace, number)
-        return [voice.values.read() for voice in self._voices.values()]
+            if name not in self._writers:
+                self._writers[name] = _UntrustedWriter(self._store, self._namespace, number)
+        return [writer.values.read() for writer in self._writers.values()]
 
     def _mark_support(self, name: str, item: Item | None) -> Item | None:
         """Count a writer's support for an item; return it as untrusted until AGREEING writers support it."""
@@ -121,7 +122,7 @@ class Voices:
         return replace(item, trust="untrusted", body=f"{item.body} Only {name} reports it.".strip())
 
 
-def in_general(item: Item, pattern: str = "") -> Item | None:
+def generalize_item(item: Item, pattern: str = "") -> Item | None:
     """Return a rule-made item in words that no untrusted step chose, or None if an action has no tool name.
 
     Args:

@@ -22,9 +22,9 @@ from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_
 from hardwon.memory.values.effects import Effect, Effects
 from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
-from hardwon.memory.values.world_values import WorldMap, estimate_in
+from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
-from .ranking import Done, Found, Known
+from .ranking import BestSteps, Found, TakenStep
 from .similar_tasks import Tasks
 
 STRUCTURAL_SHARE = 0.15
@@ -46,7 +46,7 @@ def structural_words(words: Mapping[str, int], episodes: int) -> frozenset[str]:
     return frozenset(frequent) if episodes >= STRUCTURAL_AFTER else frozenset()
 
 
-class Derived:
+class NamespaceCache:
     """The caches of one namespace; not thread-safe, so callers hold the library's lock."""
 
     def __init__(self, store: Store, namespace: int) -> None:
@@ -74,10 +74,10 @@ class Derived:
         self.bound: dict[tuple[str, frozenset[int] | None], tuple[Hit, ...]] = {}
         """By cluster and applicable worlds: items found by search, so that the next visit needs no search."""
 
-        self.done: dict[frozenset[int] | None, Known] = {}
+        self.done: dict[frozenset[int] | None, BestSteps] = {}
         """By applicable worlds: the best steps taken in states, filled on demand."""
 
-        self.voters: dict[tuple[str, bool, frozenset[int] | None], list[Done]] = {}
+        self.voters: dict[tuple[str, bool, frozenset[int] | None], list[TakenStep]] = {}
         """By signature, whether the preceding actions were read, and applicable worlds: the voting steps."""
 
         self.uses: Mapping[str, int] | None = None
@@ -132,6 +132,7 @@ class Derived:
 
     def situation(self, state: State) -> Situation:
         """Return the situation of a state; the same object while the state and the words stay the same."""
+        # Compared by identity: comparing observations on every call would cost more than a new situation.
         if self._situation is None or self._situation.state is not state:
             is_known = self.worlds.find(state.task) is not None  # structural words of other worlds do not apply here
             self._situation = Situation(state, self.structural if is_known else frozenset())
@@ -152,6 +153,7 @@ class Derived:
     @property
     def guard(self) -> Guard:
         """Return the guard of the active guardrails, rebuilt when the structural words change."""
+        # The guard files guardrails by structural words, so it is rebuilt when these change.
         if self._guard is None or self._guard.structural != self.structural:
             self._guard = Guard(self.items.values(), self.is_known_for, self.surroundings)
         return self._guard
@@ -203,6 +205,7 @@ class Derived:
         united = self._map.read()
         if united:
             self._effects.renew(worlds=True)
+        # Merged worlds change the prefix of keys, so the table per world is built again.
         several = len(self._map.worlds.standing) > 1
         if united and self._per_world is not None and self._sidecar.writable:
             self._sidecar.drop("world-values")
@@ -288,7 +291,7 @@ class Derived:
                 estimates[action] = self.values.estimate(situation.keys(action, counts), context)
             else:
                 keys = situation.keys(action, counts)
-                estimates[action] = estimate_in(self._per_world.read(), world, keys, context)
+                estimates[action] = estimate_in_world(self._per_world.read(), world, keys, context)
         return estimates if world is None else self._with_choices(estimates, situation, actions, world)
 
     def _with_choices(

@@ -5,7 +5,7 @@ signature. Items are looked up by the places they are filed under (signature, lo
 meaning. The fused ranking is bound to the cluster. `recall` decides what is shown.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain
 from hardwon.memory.storage.rollups import summaries
 
-from .cache import Derived
+from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import Done, done_in, steps_of
+from .ranking import TakenStep, read_taken_steps, steps_of
 from .search import DEPTH, Search, fuse
 
 SUMMARIES = 8
@@ -52,7 +52,7 @@ CENTROID_STATES = 256
 
 def read_voters(
     store: Store, namespace: int, signature: str, with_before: bool, worlds: frozenset[int] | None = None
-) -> list[Done]:
+) -> list[TakenStep]:
     """Return the steps of a situation that vote: the newest and the best of its most tried kinds of action.
 
     Args:
@@ -64,12 +64,12 @@ def read_voters(
     """
     if worlds is None:
         rows = store.rows(_VOTERS, (namespace, signature, ATTEMPTS, VOTERS))
-        return done_in(store, [row[0] for row in rows], with_before)
+        return read_taken_steps(store, [row[0] for row in rows], with_before)
     for live in ("AND folded = 0", ""):  # activity in other worlds may have folded all of these steps
         query = _VOTERS_OF_WORLDS.format(where=steps_of(worlds), live=live)
         rows = store.rows(query, (namespace, signature, WORLDS * ATTEMPTS, VOTERS))
         if rows:
-            return done_in(store, [row[0] for row in rows], with_before)
+            return read_taken_steps(store, [row[0] for row in rows], with_before)
     return []
 
 
@@ -114,7 +114,7 @@ def read_summaries(
 
 def find_items(
     store: Store,
-    derived: Derived,
+    derived: NamespaceCache,
     search: Search,
     state: State,
     query: str,
@@ -145,11 +145,13 @@ def find_items(
 
     depth = max(DEPTH, 4 * k)
     hits_by_search = search_within(depth)
+    # Searching deep is the exception: only items of other worlds can leave gaps in the first result.
     if worlds is not None and len(hits_by_search) < depth:
         hits_by_search = search_within(DEEPER * depth)
     own = _find_filed_items(store, derived, search.namespace, "signature", [plain(state.signature)])
     at_place, adjacent = _find_items_by_place(store, derived, search.namespace, plain(state.location))
     tagged = _find_items_by_tag(store, derived, search.namespace, query)
+    # `is_of` again: the lookups by place and tag do not know about worlds.
     fused = [
         number
         for number in fuse(own, at_place, adjacent, tagged, [number for number, _, _ in hits_by_search])
@@ -159,24 +161,36 @@ def find_items(
     beyond = [number for number in fused if number not in cosines]
     if beyond:
         cosines.update(zip(beyond, search.index("items").cosine(vector, beyond), strict=True))
-    reasons = {number: why for number, _, why in hits_by_search}
+    # In ascending order of similarity: the last entry of an item is the strongest reason to show it.
     floors: dict[int, tuple[float, str]] = {
         **dict.fromkeys(tagged, (MIN_COSINE, "its tags")),
         **dict.fromkeys(adjacent, (NEXT_DOOR, "a place that is near")),
         **dict.fromkeys(at_place, (HERE, "its own place")),
         **dict.fromkeys(own, (1.0, "its own situation")),
     }
-    hits = []
-    for number in fused:
+    reasons = {number: why for number, _, why in hits_by_search}
+    return tuple(_iter_similar(derived, fused, cosines, floors, reasons))
+
+
+def _iter_similar(
+    derived: NamespaceCache,
+    numbers: Iterable[int],
+    cosines: Mapping[int, float],
+    floors: Mapping[int, tuple[float, str]],
+    reasons: Mapping[int, str],
+) -> Iterator[Hit]:
+    """Yield hits on the items whose cosine or floor is at least MIN_COSINE, with the stronger reason."""
+    for number in numbers:
         floor, why = floors.get(number, (0.0, ""))
         cosine = cosines[number]
         if max(cosine, floor) >= MIN_COSINE:
             why = why if floor >= cosine else reasons.get(number, why)
-            hits.append(Hit(derived.items[derived.numbers[number]], max(cosine, floor), why))
-    return tuple(hits)
+            yield Hit(derived.items[derived.numbers[number]], max(cosine, floor), why)
 
 
-def _find_filed_items(store: Store, derived: Derived, namespace: int, by: str, values: Sequence[str]) -> list[int]:
+def _find_filed_items(
+    store: Store, derived: NamespaceCache, namespace: int, by: str, values: Sequence[str]
+) -> list[int]:
     """Return the numbers of the active items filed under any of these values, the best score first."""
     rows = store.rows(
         f"SELECT DISTINCT number FROM item_places WHERE namespace = ? AND by = ? "
@@ -186,7 +200,7 @@ def _find_filed_items(store: Store, derived: Derived, namespace: int, by: str, v
     return _order_by_score(derived, (row[0] for row in rows))
 
 
-def _order_by_score(derived: Derived, numbers: Iterable[int]) -> list[int]:
+def _order_by_score(derived: NamespaceCache, numbers: Iterable[int]) -> list[int]:
     """Return the numbers of active items, the best score first, at most BOUND."""
     scored = [
         (-derived.items[derived.numbers[number]].score, number) for number in numbers if number in derived.numbers
@@ -194,7 +208,9 @@ def _order_by_score(derived: Derived, numbers: Iterable[int]) -> list[int]:
     return [number for _, number in sorted(scored)[:BOUND]]
 
 
-def _find_items_by_place(store: Store, derived: Derived, namespace: int, location: str) -> tuple[list[int], list[int]]:
+def _find_items_by_place(
+    store: Store, derived: NamespaceCache, namespace: int, location: str
+) -> tuple[list[int], list[int]]:
     """Return the items filed under a place, and those filed under places reached from it."""
     any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
     if not location or not store.rows(any_place, (namespace,)):
@@ -218,7 +234,7 @@ def read_reachable(store: Store, namespace: int, location: str) -> tuple[str, ..
     return tuple(row[0] for row in rows)
 
 
-def _find_items_by_tag(store: Store, derived: Derived, namespace: int, query: str) -> list[int]:
+def _find_items_by_tag(store: Store, derived: NamespaceCache, namespace: int, query: str) -> list[int]:
     """Return the items that share at least TAGS tags with the words of a state, most shared tags first."""
     rarest = sorted(content_words(query), key=lambda word: (derived.words.get(word, 0), word))[:TAG_WORDS]
     rows = store.rows(

@@ -44,7 +44,7 @@ Found = tuple[int, float, str]
 """A search result: id, similarity to the query, and the reason for the match."""
 
 
-class Done(NamedTuple):
+class TakenStep(NamedTuple):
     """The best step taken in a state, or one of the steps taken in a known situation."""
 
     kind: str
@@ -88,12 +88,18 @@ def placed_in(worlds: frozenset[int], namespace: str, episode: str) -> str:
     )
 
 
-Known = dict[tuple[int, bool], Done | None]
+BestSteps = dict[tuple[int, bool], TakenStep | None]
 """By state and whether the preceding action was read: its best step, or None if no step was taken."""
 
 
-def by_support(
-    store: Store, found: Sequence[Found], where: str, after: str | None, known: Known | None = None, *, task: str = ""
+def order_by_support(
+    store: Store,
+    found: Sequence[Found],
+    where: str,
+    after: str | None,
+    known: BestSteps | None = None,
+    *,
+    task: str = "",
 ) -> list[Found]:
     """Return the states in which a step was taken, ordered by the support of its kind of action.
 
@@ -108,14 +114,16 @@ def by_support(
         known: Cache of best steps by state; new ones are added to it.
         task: The current task; states of similar tasks weigh more.
     """
-    done = best_of(store, [ref for ref, _, _ in found], where, after is not None, {} if known is None else known)
+    done = find_best_steps(
+        store, [ref for ref, _, _ in found], where, after is not None, {} if known is None else known
+    )
     candidates = sorted(state for state in found if state[0] in done)
-    order = by_votes([done[ref] for ref, _, _ in candidates], [state[1] for state in candidates], after, task)
+    order = order_by_votes([done[ref] for ref, _, _ in candidates], [state[1] for state in candidates], after, task)
     return [candidates[at] for at in order]
 
 
-def by_votes(
-    done: Sequence[Done], similarities: Sequence[float], after: str | None, task: str, *, own: int | None = None
+def order_by_votes(
+    done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str, *, own: int | None = None
 ) -> list[int]:
     """Return the indices of steps, ordered by the support of their kind, their weight, and their return.
 
@@ -145,10 +153,10 @@ def by_votes(
     return sorted(kept, key=worth)
 
 
-def weigh(done: Sequence[Done], similarities: Sequence[float], after: str | None, task: str) -> list[float]:
+def weigh(done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str) -> list[float]:
     """Return the weight of each step as a vote; the constants of this module describe its factors."""
     previous_kind = None if after is None else kind_of(after)
-    similarity_of_task = _tasks_alike(task, [step.task for step in done])
+    similarity_of_task = _compare_tasks(task, [step.task for step in done])
     return [
         math.exp(similarity / BANDWIDTH)
         * (SAME_BEFORE if step.before == previous_kind else 1.0)
@@ -158,13 +166,14 @@ def weigh(done: Sequence[Done], similarities: Sequence[float], after: str | None
     ]
 
 
-def _tasks_alike(task: str, others: Sequence[str]) -> Mapping[str, float]:
+def _compare_tasks(task: str, others: Sequence[str]) -> Mapping[str, float]:
     """Return the similarity of each task to the current one, in [0, 1].
 
     It is the weighted share of common words; words that occur in all tasks have no weight.
     """
     distinct = dict.fromkeys(others)
     own = content_words(task)
+    # With one task there is nothing to compare; equal factors cancel out.
     if not own or (len(distinct) == 1 and task in distinct):
         return dict.fromkeys(distinct, 0.0)
     words = {other: content_words(other) for other in distinct}
@@ -193,7 +202,9 @@ def kind_of(action: str) -> str:
     return parse_action(action).verb
 
 
-def best_of(store: Store, states: Sequence[int], where: str, with_before: bool, known: Known) -> dict[int, Done]:
+def find_best_steps(
+    store: Store, states: Sequence[int], where: str, with_before: bool, known: BestSteps
+) -> dict[int, TakenStep]:
     """Return the best step of each state in which one was taken.
 
     Args:
@@ -205,14 +216,15 @@ def best_of(store: Store, states: Sequence[int], where: str, with_before: bool, 
     """
     if len(known) > KNOWN:
         known.clear()
+    # The cache also holds None for states without a step, so these are not queried again.
     unread = [ref for ref in states if (ref, with_before) not in known]
     if unread:
-        read = _read_best(store, unread, where, _BEFORE if with_before else "NULL")
+        read = _query_best_steps(store, unread, where, _BEFORE if with_before else "NULL")
         known.update({(ref, with_before): read.get(ref) for ref in unread})
     return {ref: done for ref in states if (done := known[ref, with_before]) is not None}
 
 
-def _read_best(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, Done]:
+def _query_best_steps(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, TakenStep]:
     """Read the best step of each state from the library."""
     rows = store.rows(
         f"SELECT pre, action, {before}, max(return_to_go), failure, {_TASK}, steps.id "
@@ -221,20 +233,20 @@ def _read_best(store: Store, states: Sequence[int], where: str, before: str) -> 
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",
         (json.dumps(states),),
     )
-    return {row[0]: done_of(row[1:]) for row in rows}
+    return {row[0]: parse_taken_step(row[1:]) for row in rows}
 
 
-def done_in(store: Store, steps: Sequence[int], with_before: bool) -> list[Done]:
+def read_taken_steps(store: Store, steps: Sequence[int], with_before: bool) -> list[TakenStep]:
     """Read these steps, the newest first."""
     rows = store.rows(
         f"SELECT action, {_BEFORE if with_before else 'NULL'}, return_to_go, failure, {_TASK}, steps.id "
         "FROM steps WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id DESC",
         (json.dumps(steps),),
     )
-    return [done_of(row) for row in rows]
+    return [parse_taken_step(row) for row in rows]
 
 
-def done_of(row: Sequence[Any]) -> Done:
+def parse_taken_step(row: Sequence[Any]) -> TakenStep:
     """Build a step from its columns: action, preceding action, return, failure, task, id."""
     action, before, value, failure, task, step = row
-    return Done(kind_of(action), kind_of(before or ""), value, task, failure not in _GOOD, step, action.lower())
+    return TakenStep(kind_of(action), kind_of(before or ""), value, task, failure not in _GOOD, step, action.lower())

@@ -21,9 +21,9 @@ from hardwon.memory.values.effects import FLOOR
 from hardwon.memory.values.value_table import ValueTable
 
 from . import clusters
-from .cache import Derived
+from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import POOL, Done, Found, best_of, by_votes, kind_of, placed_in, steps_of
+from .ranking import POOL, Found, TakenStep, find_best_steps, kind_of, order_by_votes, placed_in, steps_of
 from .search import DEPTH, How, Kind as SearchKind, Search, Version
 from .text_index import MORE_TERMS, QUERY_TERMS
 
@@ -39,9 +39,9 @@ FOUND = 512
 """Largest number of texts with cached search results."""
 
 
-def by_step(
+def recall_by_step(
     store: Store,
-    derived: Derived,
+    derived: NamespaceCache,
     search: Search,
     state: State,
     *,
@@ -86,16 +86,17 @@ def by_step(
     shown, chosen, tokens = within_budget(clusters.distinct(fitting, k), steps, budget_tokens)
     if not (shown or chosen or guardrails or estimates):
         return Recollection(masked=left_out)
+    # Summaries come last: a recollection without content needs no query for them.
     summed = clusters.read_summaries(store, search.namespace, query.known, worlds) if query.known else ()
     path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
     return Recollection(shown, chosen, guardrails, estimates, path, tokens, summed, filled, left_out)
 
 
-class _Near(NamedTuple):
+class _Neighbor(NamedTuple):
     """The best step of a state that search found."""
 
-    what: Done
+    what: TakenStep
     similarity: float
     why: str
 
@@ -106,7 +107,7 @@ class _Query:
     def __init__(
         self,
         store: Store,
-        derived: Derived,
+        derived: NamespaceCache,
         search: Search,
         state: State,
         k: int,
@@ -134,7 +135,7 @@ class _Query:
             return self._items_for_question()
         where = state.signature, self._worlds
         bound = derived.bound.get(where)
-        if bound is None:
+        if bound is None:  # first visit of this cluster since the items changed
             text, vector = f"{state.task}\n{self._text}", self._embedded()
             bound = clusters.find_items(self._store, derived, self._search, state, text, vector, self._k, self._worlds)
             if self.known:
@@ -155,23 +156,24 @@ class _Query:
         """Return the steps to show, ranked by votes, and how many of them search added."""
         if self.is_question:
             return _drop_instructions(
-                _move_repeats_last(step_hits(self._store, self._search_states(), self._worlds))[: self._k]
+                _move_repeats_last(find_step_hits(self._store, self._search_states(), self._worlds))[: self._k]
             ), 0
         ranked = self._derived.ranked
         query = (self._text, self.known, self._state.task, self._after, self._k, self._worlds)
         if query not in ranked:
             if len(ranked) > FOUND:
                 ranked.clear()
-            ranked[query] = self._ranked()
+            ranked[query] = self._rank_steps()
         return ranked[query]
 
-    def _ranked(self) -> tuple[tuple[Hit, ...], int]:
+    def _rank_steps(self) -> tuple[tuple[Hit, ...], int]:
         """Rank the steps of the situation, filled up with steps of similar states."""
         voters = self.voters
-        neighbors = self._near() if len({voter.action for voter in voters}) < self._k else []
+        # Search is the expensive part, so it runs only if the situation itself has too few different actions.
+        neighbors = self._find_neighbors() if len({voter.action for voter in voters}) < self._k else []
         steps = [*voters, *(neighbor.what for neighbor in neighbors)]
         similarities = [*[1.0] * len(voters), *(neighbor.similarity for neighbor in neighbors)]
-        order = by_votes(steps, similarities, self._after, self._state.task, own=len(voters))
+        order = order_by_votes(steps, similarities, self._after, self._state.task, own=len(voters))
         places: dict[str, int] = {}
         for at in order:
             # Actions of the situation itself are unique; each step added by search is from another situation.
@@ -210,7 +212,7 @@ class _Query:
             self._derived.uses = testimony.uses_of(self._store, self._search.namespace)
         return self._derived.uses
 
-    def _voters(self) -> list[Done]:
+    def _voters(self) -> list[TakenStep]:
         """Return the steps of the situation that vote."""
         voters, which = self._derived.voters, (self.known, self._after is not None, self._worlds)
         if which not in voters:
@@ -230,13 +232,13 @@ class _Query:
             read.update(read_brief_steps(self._store, missing))
         return read
 
-    def _near(self) -> list[_Near]:
+    def _find_neighbors(self) -> list[_Neighbor]:
         """Return the best steps of similar states, without those of the situation itself."""
         states = self._search_states()
         best = self._best([ref for ref, _, _ in states])
         own = {voter.step for voter in self.voters}
         return [
-            _Near(best[ref], similarity, why)
+            _Neighbor(best[ref], similarity, why)
             for ref, similarity, why in sorted(states)  # by id, which breaks ties
             if ref in best and best[ref].step not in own
         ]
@@ -249,10 +251,10 @@ class _Query:
                 near.clear()
             near[query] = self._find("states", POOL)
             if self._worlds is not None:
-                near[query] = self._of_worlds(near[query])
+                near[query] = self._keep_applicable(near[query])
         return near[query]
 
-    def _of_worlds(self, found: list[Found]) -> list[Found]:
+    def _keep_applicable(self, found: list[Found]) -> list[Found]:
         """Keep the states of applicable worlds; search deeper if other worlds crowd them out."""
         kept = [state for state in found if state[0] in self._best([ref for ref, _, _ in found])]
         if len(kept) < DEPTH <= len(found):
@@ -261,10 +263,10 @@ class _Query:
             kept = [state for state in found if state[0] in best][:POOL]
         return kept
 
-    def _best(self, states: Sequence[int]) -> Mapping[int, Done]:
+    def _best(self, states: Sequence[int]) -> Mapping[int, TakenStep]:
         """Return the best step that was taken in each state in the applicable worlds."""
         known = self._derived.done.setdefault(self._worlds, {})
-        return best_of(self._store, states, steps_of(self._worlds), self._after is not None, known)
+        return find_best_steps(self._store, states, steps_of(self._worlds), self._after is not None, known)
 
     def _find(self, kind: SearchKind, k: int, depth: int = DEPTH) -> list[Found]:
         """Return the search results that are similar enough to be shown."""
@@ -311,7 +313,7 @@ def _drop_instructions(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     return tuple(one for one in map(without_instructions, hits) if one is not None)
 
 
-def step_hits(
+def find_step_hits(
     store: Store, found: Sequence[tuple[int, float, str]], worlds: frozenset[int] | None = None
 ) -> tuple[Hit, ...]:
     """Return a hit on the best step of each state.
@@ -352,7 +354,7 @@ def _rank(hits: Sequence[Hit], score_here: Callable[[Item], float], *, in_order:
     return sorted(hits, key=worth)
 
 
-def tokens_of(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text without a tokenizer: four characters per token."""
     return len(text) // 4 + 1
 
@@ -374,7 +376,7 @@ def within_budget(
     used = 0
     for where, hits in zip(kept, (items, steps), strict=True):
         for hit in hits:
-            cost = tokens_of(
+            cost = estimate_tokens(
                 hit.what.text if isinstance(hit.what, Item) else f"{hit.what.pre.observation} {hit.what.action}"
             )
             if budget is None or used + cost <= budget:
@@ -383,10 +385,10 @@ def within_budget(
     return tuple(kept[0]), tuple(kept[1]), used
 
 
-def by_task(
+def recall_by_task(
     store: Store,
     search: Search,
-    derived: Derived,
+    derived: NamespaceCache,
     state: State,
     *,
     k: int,
@@ -434,7 +436,9 @@ def _order_by_previous_kind(steps: Sequence[Step], after: str | None) -> list[St
     return [steps[at] for at in sorted(range(len(steps)), key=lambda at: not follows[at])]
 
 
-def _similar_episodes(store: Store, search: Search, derived: Derived, state: State) -> tuple[list[Step], ValueTable]:
+def _similar_episodes(
+    store: Store, search: Search, derived: NamespaceCache, state: State
+) -> tuple[list[Step], ValueTable]:
     """Return the steps of TASK_EPISODES episodes of the most similar tasks, and their values.
 
     Episodes of one task are ordered by reward. If the world of the state is certain, other worlds are left out.
@@ -461,7 +465,7 @@ def _similar_episodes(store: Store, search: Search, derived: Derived, state: Sta
 
 
 def search(
-    store: Store, derived: Derived, index: Search, version: Version | None, text: str, k: int, how: How
+    store: Store, derived: NamespaceCache, index: Search, version: Version | None, text: str, k: int, how: How
 ) -> list[Hit]:
     """Return the items and steps that match a text, the best first.
 
@@ -482,6 +486,6 @@ def search(
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
-    clean = [hit for hit in map(without_instructions, step_hits(store, states)) if hit is not None]
+    clean = [hit for hit in map(without_instructions, find_step_hits(store, states)) if hit is not None]
     hits.extend(_move_repeats_last(clean)[:k])
     return sorted(hits, key=lambda hit: -hit.similarity)[:k]

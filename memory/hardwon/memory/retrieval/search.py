@@ -20,7 +20,7 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain
 
 from .embedders import Embedder, Vectors, refuse_other
-from .text_index import QUERY_TERMS, TextIndex, Worded
+from .text_index import QUERY_TERMS, TextIndex, TextMatch
 from .vector_index import Exact, TrainedIndex, VectorIndex
 
 Kind = Literal["states", "items"]
@@ -138,7 +138,7 @@ class Search:
         best = sorted(cosines, key=worth)[:k]
         return [(ref, max(cosines[ref], shares.get(ref, 0.0)), why[ref]) for ref in best]
 
-    def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[Worded]:
+    def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[TextMatch]:
         """Return the rows that contain the rarest words of the text, the best first."""
         return self._texts[kind].scored(text, k, frequencies, terms)
 

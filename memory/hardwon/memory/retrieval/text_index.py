@@ -35,7 +35,7 @@ COUNTED, LISTED = 16_384, 256
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class WordFrequency:
     """How common a word is."""
 
     rows: float
@@ -56,7 +56,7 @@ class Query:
     """Weight of the words that occur in no row."""
 
 
-class Worded(NamedTuple):
+class TextMatch(NamedTuple):
     """A row found by words."""
 
     ref: int
@@ -74,7 +74,7 @@ class TextIndex:
         self._rows = rows
         self._table = f"{kind}_text_{namespace}"
         self._with_word = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ?"
-        self._reaches: dict[str, Reach] = {}
+        self._reaches: dict[str, WordFrequency] = {}
         self._listed: dict[str, tuple[int, NDArray[np.int64]]] = {}
         self._newest = 0
 
@@ -97,9 +97,9 @@ class TextIndex:
         if query.since or query.rows > FEW:
             return self._heaviest(query, k)
         ranked = f"SELECT rowid, -rank FROM {self._table} WHERE {self._table} MATCH ? ORDER BY rank, rowid LIMIT ?"
-        return [(row[0], row[1]) for row in self._rows(ranked, (" OR ".join(map(_quoted, query.words)), k))]
+        return [(row[0], row[1]) for row in self._rows(ranked, (" OR ".join(map(_quote, query.words)), k))]
 
-    def scored(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[Worded]:
+    def scored(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[TextMatch]:
         """Return the rows that `search` finds, with their coverage and score, the best first.
 
         The coverage is the share, in [0, 1], of the weight of the query's words that a row contains. Words that occur
@@ -110,7 +110,7 @@ class TextIndex:
         best = matches[0][1] if matches else 0.0
         shares = self._coverage(query, [ref for ref, _ in matches])
         return [
-            Worded(ref, share, score / best if best > 0 else 1.0)
+            TextMatch(ref, share, score / best if best > 0 else 1.0)
             for (ref, score), share in zip(matches, shares, strict=True)
         ]
 
@@ -140,14 +140,15 @@ class TextIndex:
                 rows.
         """
         ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
-        if newest != self._newest:
+        if newest != self._newest:  # rows were added, so cached counts are stale
             self._newest = newest
             self.forget()
-        reaches = {word: self._reach(word) for word in _considered(text, frequencies)}
+        reaches = {word: self._count_rows(word) for word in _select_words(text, frequencies)}
         rarest = sorted((word for word, reach in reaches.items() if reach.rows), key=lambda w: (reaches[w].rows, w))
         if not rarest:
             return Query((), (), 0, 0.0)
         since = reaches[rarest[0]].since
+        # If the rarest word has many rows, all words are looked up only in the newest ids, a share of the table.
         share, load = (newest - since + 1) / (newest + 1), 0.0
         chosen: list[str] = []
         for word in rarest[:terms]:
@@ -185,7 +186,7 @@ class TextIndex:
         SQLite returns them as one text, because creating a Python integer per row takes three times as long.
         """
         newest = f"{self._with_word} AND rowid >= ? ORDER BY rowid DESC LIMIT ?"
-        ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quoted(word), since, RANKED))
+        ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quote(word), since, RANKED))
         return np.sort(np.fromstring(listed or "", dtype=np.int64, sep=","))
 
     def forget(self) -> None:
@@ -193,29 +194,29 @@ class TextIndex:
         self._reaches.clear()
         self._listed.clear()
 
-    def _reach(self, word: str) -> Reach:
+    def _count_rows(self, word: str) -> WordFrequency:
         """Return how common a word is, estimated from its WINDOW newest rows."""
         reach = self._reaches.get(word)
         if reach is None:
             newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
             counted = f"SELECT count(*), min(rowid) FROM ({newest})"
-            ((rows, since),) = self._rows(counted, (_quoted(word), WINDOW))
+            ((rows, since),) = self._rows(counted, (_quote(word), WINDOW))
             if rows == WINDOW:
-                reach = Reach(rows * (self._newest + 1) / (self._newest - since + 1), since)
+                reach = WordFrequency(rows * (self._newest + 1) / (self._newest - since + 1), since)
             else:
-                reach = Reach(float(rows), 0)
+                reach = WordFrequency(float(rows), 0)
             if len(self._reaches) >= COUNTED:
                 self._reaches.clear()
             self._reaches[word] = reach
         return reach
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     """Return the word as an FTS5 string."""
     return f'"{word}"'
 
 
-def _considered(text: str, frequencies: Mapping[str, int]) -> list[str]:
+def _select_words(text: str, frequencies: Mapping[str, int]) -> list[str]:
     """Return the words of a text that the fewest episodes showed; unseen words come last."""
     words = sorted(content_words(text), key=lambda word: (word not in frequencies, frequencies.get(word, 0), word))
     return words[:CONSIDERED]

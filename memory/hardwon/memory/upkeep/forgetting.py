@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from hardwon.memory import items as catalogue
 from hardwon.memory.errors import ConfigError, LibraryDamaged, LibraryUnwritable, UnknownName
-from hardwon.memory.learning.consolidation import Distiller
+from hardwon.memory.learning.consolidation import Consolidator
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import Item, Trajectory
 from hardwon.memory.storage import rollups, worlds
@@ -460,7 +460,7 @@ class _Deletion:
     def _derive_items(self) -> dict[str, Item]:
         """Return the items that the rules derive from the remaining steps, by id."""
         values = rebuild_values(self._store, self._namespace)
-        distiller = Distiller(self._store, self._namespace)
+        distiller = Consolidator(self._store, self._namespace)
         distiller.read(self._read_remaining)
         proposed = (redact_item(item) for item, *_ in distiller.proposals(values))
         return {item.id or catalogue.identify(item): item for item in proposed}

@@ -17,7 +17,7 @@ from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, Sidecar, 
 from hardwon.memory.storage.database import Store
 
 from .value_table import MADE, StoredCells, ValueTable
-from .world_values import WorldMap, in_world
+from .world_values import WorldMap, prefix_with_world
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -31,7 +31,7 @@ HEARD, ALONE = "", " one writer"
 _FILTERS = {HEARD: "AND witness = 0 ", ALONE: ""}
 
 
-def heard_in(store: Store, namespace: int) -> str:
+def find_counted_writers(store: Store, namespace: int) -> str:
     """Return whose steps count in a namespace: `HEARD` or `ALONE`.
 
     The steps of an untrusted writer count only while nobody else has written to the namespace.
@@ -83,10 +83,14 @@ class FiledValues:
 
     def read(self) -> ValueTable:
         """Return the table, updated with all new steps."""
-        if self._witness is None and self.unread and (heard := heard_in(self._store, self._namespace)) != self._heard:
+        if (
+            self._witness is None
+            and self.unread
+            and (heard := find_counted_writers(self._store, self._namespace)) != self._heard
+        ):
             self._heard, self._table = heard, None  # a second writer appeared: the untrusted steps no longer count
             self._last_step = self._filed = self._saved = 0
-        if self._table is None:
+        if self._table is None:  # first use, or the set of counted writers changed
             saved = self._sidecar.load(self._name, self._made) if self._witness is None else None
             self._table = ValueTable(StoredCells(saved.arrays) if saved else None)
             if saved is not None:
@@ -94,6 +98,7 @@ class FiledValues:
         if self.unread:
             self.unread = False
             before = self._filed
+            # One snapshot for all batches: an episode recorded meanwhile is read completely or not at all.
             with self._store.snapshot():
                 self.read_steps(self._table)
             if self._filed - before >= SAVE_AFTER or self._filed - self._saved >= max(SAVE_AFTER, self._saved):
@@ -167,7 +172,11 @@ class FiledValues:
         """Return the keys of a step in this table; an outage has no keys that count failures."""
         if self._worlds is not None:
             world = self._worlds.of(episode)
-            return [] if world is None else [in_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
+            return (
+                []
+                if world is None
+                else [prefix_with_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
+            )
         if not evidence.counts:
             return [key for key in keys if not key.startswith(GUARD_MARK)]
         return [*keys, *call_keys(action)] if keys else keys
@@ -212,7 +221,7 @@ def _judge_steps(rows: list[tuple[Any, ...]]) -> Iterator[Evidence]:
 def rebuild_values(store: Store, namespace: int) -> ValueTable:
     """Return the values of all recorded steps, ignoring the cache file."""
     truth, values = FiledValues(store, namespace, Sidecar(store, namespace)), ValueTable()
-    truth._heard = heard_in(store, namespace)
+    truth._heard = find_counted_writers(store, namespace)
     truth.read_steps(values)
     return values
 
@@ -230,7 +239,7 @@ def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> s
         worlds = WorldMap(store, namespace)
         worlds.read()
     truth, values = FiledValues(store, namespace, sidecar, worlds), ValueTable()
-    truth._heard = heard_in(store, namespace)
+    truth._heard = find_counted_writers(store, namespace)
     wrong = sidecar.problem(truth._name, truth._made)
     if per_world and wrong and wrong.startswith(OTHER_MAKE):
         return ""

@@ -16,7 +16,7 @@ _MARK = "\x1f"
 """Separates the world from the key."""
 
 
-def in_world(world: int, key: str) -> str:
+def prefix_with_world(world: int, key: str) -> str:
     """Return a key with the prefix of a world."""
     return f"{world}{_MARK}{key}"
 
@@ -51,7 +51,7 @@ class WorldMap:
         return None if number is None else self.worlds.standing_for(number)
 
 
-def estimate_in(values: ValueTable, world: int, keys: Sequence[str], context: str = "") -> Estimate:
+def estimate_in_world(values: ValueTable, world: int, keys: Sequence[str], context: str = "") -> Estimate:
     """Estimate the value of an action from the steps of one world.
 
     Args:
@@ -60,6 +60,6 @@ def estimate_in(values: ValueTable, world: int, keys: Sequence[str], context: st
         keys: The keys of the action without prefix, the most general first.
         context: The context of the action, copied into the estimate.
     """
-    estimate = values.estimate([in_world(world, key) for key in keys], context)
+    estimate = values.estimate([prefix_with_world(world, key) for key in keys], context)
     key = estimate.key.partition(_MARK)[2]
     return Estimate(estimate.value, estimate.n, key, estimate.tried, estimate.steps, estimate.context)
