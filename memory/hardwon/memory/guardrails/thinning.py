@@ -81,6 +81,7 @@ def _applies_wherever(connection: Connection, namespace: int, wide: Item, narrow
         {row[0] for row in connection.execute(_HOMES, (namespace, json.dumps(item.provenance)))}
         for item in (wide, narrow)
     )
+    # A guardrail without recorded worlds applies everywhere.
     return not wide_worlds or (bool(narrow_worlds) and narrow_worlds <= wide_worlds)
 
 

@@ -50,6 +50,7 @@ def apply(
     for number, operation in enumerate(operations):
         if isinstance(operation, Return):
             continue
+        # Counted before the checks, so that invalid operations use up the limit, too.
         if number >= MAX_OPERATIONS:
             admissions.append(Admission("rejected", f"at most {MAX_OPERATIONS} operations per episode are applied"))
             continue
@@ -85,6 +86,6 @@ def _find_objection(operation: Add | Update, trajectory: Trajectory, shown: Sequ
             return f"it updates item {wrong[0]} of {len(shown)} that were shown"
         if len({*operation.indices}) < len(operation.indices):
             return "it updates an item twice"
-        if others := [shown[index] for index in operation.indices if shown[index].kind != item.kind]:
-            return f"it changes the kind from {others[0].kind} to {item.kind}; an update must keep it"
+        if mismatched := [shown[index] for index in operation.indices if shown[index].kind != item.kind]:
+            return f"it changes the kind from {mismatched[0].kind} to {item.kind}; an update must keep it"
     return ""

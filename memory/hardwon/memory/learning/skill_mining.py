@@ -171,6 +171,7 @@ def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
         parsed = [parse_action(action) for action in column]
         arguments = []
         for values in zip(*(action.slots for action in parsed), strict=True):
+            # The same tuple of values gets the same hole, which keeps arguments linked across steps.
             same = all(value == values[0] for value in values)
             arguments.append(values[0] if same else holes.setdefault(values, f"{{{len(holes) + 1}}}"))
         patterns.append(fill(parsed[0].template, arguments))

@@ -117,11 +117,12 @@ class NamespaceCache:
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
             self._count_episodes()
+            # Only marked here: words and values are read when they are needed.
             self._words_unread = self._values.unread = True
             self._read_worlds()
             self._effects.unread = True
             self.reached.clear()
-        if "item" in changed:
+        if "item" in changed:  # a change of scores alone is much cheaper: see `_read_scores`
             self._read_items()
             self._effects.renew()
         elif "score" in changed:
@@ -315,12 +316,12 @@ class NamespaceCache:
             (self._namespace,),
         )
         self.items, self.numbers = {}, {}
-        self._homes.clear()
+        self._homes.clear()  # an update may have added evidence
         for number, item in readable_items(rows):
             self.items[item.id] = item
             self.numbers[number] = item.id
         self._guard = None
-        self.bound.clear()
+        self.bound.clear()  # new items may fit clusters that were already searched
 
     def _read_scores(self, after: int) -> None:
         """Update items of which only the score changed; search results for them stay valid."""

@@ -98,7 +98,7 @@ class SentenceTransformerEmbedder:
             torch.set_num_threads(1)
         try:
             vectors = self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
-        finally:
+        finally:  # the setting is global to the process
             torch.set_num_threads(threads)
         return np.asarray(vectors, dtype=np.float32)
 

@@ -236,6 +236,7 @@ class Search:
     def _sample(self, kind: Kind, newest: int) -> Vectors:
         """Return vectors sampled uniformly over the ids, (n, dim) float32."""
         refs = [row[0] for row in self._store.rows(_REFS, (self.namespace, kind, 0, newest))]
+        # A fixed seed: the same vectors give the same index in any process.
         drawn = np.random.default_rng(0).choice(len(refs), TrainedIndex.sample_size(len(refs)), replace=False)
         wanted = [refs[at] for at in np.sort(drawn)]
         return np.concatenate([self._exact(kind)(wanted[at : at + _READ])[1] for at in range(0, len(wanted), _READ)])
@@ -298,6 +299,7 @@ class Search:
         )
         length = 4 * self._embedder.dim
         while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, _EMBED)):
+            # Outside the transaction: embedding is slow and must not block writers.
             vectors = self._embedder.embed([text for _, text in rows])
             self._keep(kind, dict(rows), vectors)
             self.on_embedded(kind, len(rows))
@@ -316,6 +318,7 @@ class Search:
         try:
             with self._store.transaction() as connection:
                 self._refuse_other_vectors()
+                # Inside the transaction, so that no other process can change a text after this check.
                 now = dict(self._store.rows(read, (dumps(list(texts)),)))
                 connection.executemany(
                     "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",

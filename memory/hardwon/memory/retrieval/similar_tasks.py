@@ -57,7 +57,7 @@ class Tasks:
     def _catch_up(self) -> None:
         """Add the tasks that were recorded since the last call."""
         if self._words is None:
-            self._words = sqlite3.connect(":memory:", check_same_thread=False)
+            self._words = sqlite3.connect(":memory:", check_same_thread=False)  # used under the library's lock
             self._words.execute("CREATE VIRTUAL TABLE tasks USING fts5(text, tokenize='porter unicode61')")
         rows = self._store.rows(
             "SELECT task, min(rowid), max(rowid) FROM trajectories "
@@ -87,7 +87,7 @@ class Tasks:
             return []
         new = [text for text in dict.fromkeys((task, *others)) if text not in self._vectors]
         if len(self._vectors) + len(new) > EMBEDDED:
-            self._vectors.clear()
+            self._vectors.clear()  # simpler than evicting single entries, and rare
             new = list(dict.fromkeys((task, *others)))
         if new:
             self._vectors.update(zip(new, embed(new), strict=True))

@@ -167,6 +167,7 @@ class TextIndex:
         refs, at = np.unique(np.concatenate(row_lists), return_inverse=True)
         sums = np.bincount(at, np.repeat(query.weights, [len(rows) for rows in row_lists]))
         top = np.flatnonzero(sums >= np.sort(sums)[-k:][:1])
+        # A stable sort, reversed: of rows with equal weight, the larger id comes first.
         best = top[np.argsort(sums[top], kind="stable")[::-1][:k]]
         return list(zip(refs[best].tolist(), sums[best].tolist(), strict=True))
 

@@ -86,6 +86,7 @@ class VectorIndex:
         """Add vectors, (n, dim) float32; an existing id gets its new vector."""
         with self._lock:
             start, whole = len(self._ids), np.ascontiguousarray(vectors, dtype=np.float32)
+            # Three copies of different precision: 4, 2 and 1 bytes per number.
             self._faiss.add(whole)
             self._halves.add(whole)
             self._ids.extend(ids)
@@ -96,7 +97,7 @@ class VectorIndex:
         """Add vectors as integers; if one exceeds the range, encode all of them again with a larger step."""
         needed = _step_for(vectors)
         if needed > self._step:
-            self._step = 1.25 * needed
+            self._step = 1.25 * needed  # some room, so that the next larger vector does not re-encode all again
             self._codes.reset()
             vectors = self._vectors()
         self._codes.add(_quantize(vectors, self._step))
@@ -223,7 +224,7 @@ class TrainedIndex:
         """Remove an id."""
         with self._lock:
             self._gone.add(ref)
-            if len(self._gone) > SPARE:
+            if len(self._gone) > SPARE:  # removing scans all lists, so ids are collected first
                 self._remove(set(self._gone))
 
     def _remove(self, refs: set[int]) -> None:
@@ -248,11 +249,12 @@ class TrainedIndex:
             self.trained, lists = int(self._faiss.ntotal), int(self._faiss.nlist)
 
             def fifth(probe: int) -> NDArray[np.float32]:
-                found = self._faiss.search(queries, k, params=parameters(nprobe=probe))
-                return np.asarray(found[0], dtype=np.float32)
+                result = self._faiss.search(queries, k, params=parameters(nprobe=probe))
+                return np.asarray(result[0], dtype=np.float32)
 
             best = fifth(lists)[:, -1:]
             probe = min(8, lists)
+            # Compared by cosine, not by id: neighbors at the same distance are equally good.
             while probe < lists and (fifth(probe) >= best - _ALIKE).mean() < AGREEMENT:
                 probe *= 2
             self._faiss.nprobe = min(probe, lists)

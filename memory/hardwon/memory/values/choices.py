@@ -73,6 +73,7 @@ class Choices:
             keys: The keys of the action, the most general first.
         """
         share = 0.0
+        # From general to specific: each share becomes the prior of the next.
         for key in keys:
             count = self._counts.get(key)
             if count is not None:

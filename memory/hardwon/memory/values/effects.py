@@ -87,6 +87,7 @@ def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
     differences = {world: _difference(counts) for world, counts in arms.items() if counts.shown and counts.withheld}
     if not differences:
         return {}
+    # A lower bound: with few worlds, the estimate is often 0, which would erase their differences.
     between = max(SPREAD**2, _variance_between(list(differences.values())))
     weights = {world: 1.0 / (v + between) for world, (_, v) in differences.items()}
     total = sum(weights.values())

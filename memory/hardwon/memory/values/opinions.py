@@ -48,7 +48,7 @@ def record_opinion(
     wanted = LEAST * (float(helped) - item.score)
     left = max(0.0, MOST - sum(abs(float(by)) for _, by in opinions))
     score = item.score + max(-left, min(left, wanted))
-    if not helped:
+    if not helped:  # may not push the item below the floor of recall
         score = max(score, min(item.score, FLOOR))
     score = round(float(score), 4)
     connection.execute(
