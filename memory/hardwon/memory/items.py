@@ -168,7 +168,7 @@ def write(connection: Connection, namespace: int, item: Item, op: str, detail: A
     row = connection.execute(
         "SELECT number, record FROM items WHERE namespace = ? AND id = ?", (namespace, item.id)
     ).fetchone()
-    if row is None:  # numbers are rowids of the text index, so they are unique across namespaces
+    if row is None:  # unique across namespaces: vectors refer to the number alone
         (number,) = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM items").fetchone()
         connection.execute(
             "INSERT INTO items(id, namespace, number, kind, status, score, pinned, created_at, updated_at, record) "
