@@ -91,6 +91,7 @@ def forbidden_in(text: str, context: Context) -> str | None:
 
     A mention is enough. A model's warning about such an action is dropped too, because the guardrail already blocks it.
     """
+    # Only a model's text needs this check: `lines_of` filters recalled experience itself.
     patterns = [item.forbids for item in context.recollection.guardrails if item.forbids]
     if not patterns:
         return None

@@ -225,9 +225,9 @@ def _is_public(item: Item, visible: Visible) -> bool:
 def _generalize_item(item: Item, visible: Visible) -> str:
     counts = item.body if visible.tells(_NUMBER.sub(" ", item.body), _OF_RULES) else ""
     actions = [item.forbids] if item.forbids else list(item.steps) or _QUOTED.findall(item.title)[:1]
-    said = ", then ".join(f"`{generalize_action(action, visible)}`" for action in actions)
+    rendered = ", then ".join(f"`{generalize_action(action, visible)}`" for action in actions)
     if item.kind == "guardrail":
-        return f"Do not {said} in such a situation. {counts}".rstrip()
+        return f"Do not {rendered} in such a situation. {counts}".rstrip()
     if item.kind == "warning":
-        return f"{said} mostly fails in such a situation. {counts}".rstrip()
-    return f"{said} paid in such a situation. {counts}".rstrip()
+        return f"{rendered} mostly fails in such a situation. {counts}".rstrip()
+    return f"{rendered} paid in such a situation. {counts}".rstrip()

@@ -3,7 +3,7 @@
     Agent(..., planner=ChatPlanner("openai:gpt-5", library))
 
 The model reads the task, the state and the fitting skills, all marked as data, and answers with actions. If a guardrail
-forbids an action of the plan, the model is asked once more with the cause. Without a usable answer there is no plan:
+forbids an action of the plan, the model gets one more request with the cause. Without a usable answer there is no plan:
 the policy continues on its own, and no error is raised.
 """
 
