@@ -24,7 +24,7 @@ def main(asked: dict[str, Any]) -> list[dict[str, Any]]:
     calls, prompt = ToolCalls(engine.tokenizer, asked["tools"]), tuple(asked["prompt"])
 
     async def answers() -> list[Completion]:
-        requests = [Request(prompt, allowed=calls.asked(60), chance=random.Random(n)) for n in range(12)]
+        requests = [Request(prompt, allowed=calls.open_grammar(60), chance=random.Random(n)) for n in range(12)]
         return list(await asyncio.gather(*map(engine.generate, requests)))
 
     try:

@@ -48,7 +48,9 @@ def said(engine: Any, number: int = 12, **how: Any) -> list[Completion]:
     calls = ToolCalls(TOKENIZER, TOOLS)
 
     async def ask() -> list[Completion]:
-        requests = [Request(PROMPT, allowed=calls.asked(60), chance=random.Random(n), **how) for n in range(number)]
+        requests = [
+            Request(PROMPT, allowed=calls.open_grammar(60), chance=random.Random(n), **how) for n in range(number)
+        ]
         return list(await asyncio.gather(*(engine.generate(request) for request in requests)))
 
     return asyncio.run(ask())
@@ -115,7 +117,7 @@ def test_an_answer_is_never_longer_than_it_may_be():
 
 def test_asking_out_of_order_gives_the_same(completions):
     """What may follow depends on what was said alone."""
-    grammar = ToolCalls(TOKENIZER, TOOLS).asked()
+    grammar = ToolCalls(TOKENIZER, TOOLS).open_grammar()
     one = completions[0]
     places = random.Random(0).sample(range(len(one.tokens)), len(one.tokens))
     for n in places:
@@ -128,7 +130,7 @@ def test_asking_out_of_order_gives_the_same(completions):
 def test_what_cannot_work_is_told():
     with pytest.raises(ConfigError, match="tokenizer of whole words has no tokens for JSON"):
         ToolCalls(build_tokenizer(["go east"]), TOOLS)
-    with pytest.raises(ConfigError, match="the grammar is not understood"):
+    with pytest.raises(ConfigError, match="the grammar is invalid"):
         Grammar(TOKENIZER, "start: nothing")
     with pytest.raises(ConfigError, match="there is no tool"):
         ToolCalls(TOKENIZER, {})
@@ -157,6 +159,6 @@ def test_a_server_that_does_not_mask_as_asked_is_told_on(completions, monkeypatc
         told = {"token_logprobs": [-1.0] * len(one.tokens)}  # forced tokens as well: no mask
         monkeypatch.setattr(fake, "complete", lambda body: {"token_ids": list(one.tokens), "logprobs": told})
         engine = ServerEngine(fake.url, TOKENIZER)
-        with pytest.raises(EngineFailure, match=r"does not mask as asked.*backend guidance"):
+        with pytest.raises(EngineFailure, match=r"does not mask as requested.*backend guidance"):
             said(engine, 1)
         engine.close()

@@ -69,7 +69,7 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def select_device(config: ModelConfig) -> str:
-    """Return `cpu` or `cuda`; `auto` selects a GPU if target is one."""
+    """Return `cpu` or `cuda`; `auto` selects a GPU if there is one."""
     import torch
 
     if config.device == "auto":

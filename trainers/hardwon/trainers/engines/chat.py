@@ -1,11 +1,11 @@
-"""An engine as a chat model: what was trained acts where any LangChain chat model does.
+"""An engine as a LangChain chat model, so a trained role can be used wherever a chat model can.
 
     agent = Agent(policy=EngineChatModel(engine=engine), library=library, environment=environment)
     agent = Agent(policy=EngineChatModel.load("runs/coin/export/policy"), ...)
 
-The tokenizer's chat template turns messages into a prompt; the role's newest weights answer. An
-answer may be bound to a list, token by token: by structured output whose schema is one, as
-`ChatPolicy` asks for it, or by vLLM's `structured_outputs` with a `choice`. It calls no tools.
+The tokenizer's chat template turns messages into a prompt, and the role's newest weights answer. An
+answer can be limited to a list, token by token: with structured output whose schema is an enum, as
+`ChatPolicy` uses it, or with vLLM's `structured_outputs` and a `choice`. Tool calls are not supported.
 """
 
 import asyncio
@@ -30,24 +30,36 @@ from .base import Completion, Request
 from .trie import Trie
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system"}
-"""What chat templates call who speaks."""
+"""Chat-template role by LangChain message type."""
 
 
 class EngineChatModel(BaseChatModel):
-    """One role of an engine, as a chat model. All its requests run in one event loop of our own."""
+    """One role of an engine as a chat model. All its requests run in one event loop of its own."""
 
     engine: Any
-    """An `Engine` with its tokenizer, which has a chat template."""
+    """An `Engine` with a tokenizer that has a chat template."""
     role: str = "policy"
     max_tokens: int = 256
-    """Of one answer."""
+    """Length limit of one answer, in tokens."""
     temperature: float = 1.0
     seed: int | None = None
-    """With one, the same messages get the same answer."""
+    """Seed of the sampling. With a seed, the same messages get the same answer; None samples freely."""
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "cpu", **fields: Any) -> "EngineChatModel":
-        """What was exported to a folder, an adapter with its base or a whole model, in this process."""
+        """Load an exported role into this process: an adapter with its base, or a whole model.
+
+        Args:
+            folder: Folder that `hardwon train --export` wrote.
+            device: Device of the model.
+            **fields: Fields of the chat model, such as `temperature`.
+
+        Returns:
+            The chat model.
+
+        Raises:
+            ConfigError: The folder cannot be loaded.
+        """
         from transformers import AutoModelForCausalLM
 
         from .base_models import load_tokenizer
@@ -66,18 +78,21 @@ class EngineChatModel(BaseChatModel):
             tokenizer = load_tokenizer(folder)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"{folder} cannot be loaded: {error} Give a folder that hardwon train --export wrote."
+                f"{folder} cannot be loaded: {error} Pass a folder that hardwon train --export wrote."
             ) from error
         return cls(engine=LocalEngine(model.to(device).eval(), tokenizer, roles=[role]), **fields)
 
     @property
     def version(self) -> int:
-        """Of the weights that answer from now on; an answer's own is in its `response_metadata`."""
+        """Return the version of the weights that answer from now on.
+
+        The version that gave an answer is in its `response_metadata`.
+        """
         return int(self.engine.versions()[self.role])
 
     @property
     def model_name(self) -> str:
-        """The role."""
+        """Return the name of the role."""
         return self.role
 
     @property
@@ -109,34 +124,39 @@ class EngineChatModel(BaseChatModel):
     ) -> ChatResult:
         return await asyncio.wrap_future(in_own_loop(self._answer(messages, stop, kwargs)))
 
-    async def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, asked: Any) -> ChatResult:
-        prompt = self._prompt(messages)
-        texts = {self._ids(text) + self._end(): text for text in asked.get("only") or _choice(asked)}
+    async def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, options: Any) -> ChatResult:
+        """Answer the messages, within the list of answers if the request has one."""
+        prompt = self._build_prompt(messages)
+        texts = {self._encode(text) + self._get_end(): text for text in options.get("only") or _read_choice(options)}
         request = Request(
             prompt,
             self.role,
             Trie(texts) if texts else None,
-            max_tokens=asked.get("max_tokens", self.max_tokens),
-            temperature=asked.get("temperature", self.temperature),
-            stop=self._end(),
+            max_tokens=options.get("max_tokens", self.max_tokens),
+            temperature=options.get("temperature", self.temperature),
+            stop=self._get_end(),
             chance=None if self.seed is None else random.Random(f"{self.seed}:{prompt}"),
         )
         completion = await self.engine.generate(request)
-        return self._result(request, completion, texts.get(completion.tokens), stop or ())
+        return self._to_result(request, completion, texts.get(completion.tokens), stop or ())
 
-    def _result(self, request: Request, completion: Completion, text: str | None, stop: Sequence[str]) -> ChatResult:
-        """A completion as a message; `text` is what it says where it was bound to a list."""
+    def _to_result(self, request: Request, completion: Completion, text: str | None, stop: Sequence[str]) -> ChatResult:
+        """Convert a completion to a message. `text` is the answer if it was chosen from a list."""
         ended = bool(completion.tokens) and completion.tokens[-1] in request.stop
         if text is None:
             text = str(self.engine.tokenizer.decode(list(completion.tokens[:-1] if ended else completion.tokens)))
         for word in stop:
-            text, found, _ = text.partition(word)
-            ended = ended or bool(found)
-        said = len(completion.tokens)
-        read = len(request.prompt)
+            text, separator, _ = text.partition(word)
+            ended = ended or bool(separator)
+        output_tokens = len(completion.tokens)
+        input_tokens = len(request.prompt)
         message = AIMessage(
             text,
-            usage_metadata={"input_tokens": read, "output_tokens": said, "total_tokens": read + said},
+            usage_metadata={
+                "input_tokens": input_tokens,
+                "output_tokens": output_tokens,
+                "total_tokens": input_tokens + output_tokens,
+            },
             response_metadata={
                 "model_name": self.role,
                 "version": completion.version,
@@ -147,27 +167,32 @@ class EngineChatModel(BaseChatModel):
 
     # -- tokens -------------------------------------------------------------------------------------
 
-    def _prompt(self, messages: Sequence[BaseMessage]) -> Ids:
+    def _build_prompt(self, messages: Sequence[BaseMessage]) -> Ids:
+        """Apply the tokenizer's chat template to the messages."""
         tokenizer = self.engine.tokenizer
         if not tokenizer.chat_template:
             raise ConfigError(
                 f"the tokenizer of role {self.role!r} has no chat template, so messages cannot become a prompt. "
-                "Give it one (tokenizer.chat_template), or act through hardwon.trainers.TokenPolicy."
+                "Set tokenizer.chat_template, or use hardwon.trainers.TokenPolicy."
             )
-        spoken = [{"role": _ROLES.get(message.type, "user"), "content": str(message.text)} for message in messages]
+        conversation = [
+            {"role": _ROLES.get(message.type, "user"), "content": str(message.text)} for message in messages
+        ]
         return tuple(
             tokenizer.apply_chat_template(
-                spoken,
+                conversation,
                 add_generation_prompt=True,
                 return_dict=False,
-                sanitize_control_tokens=True,  # no text ends its own message; older transformers pass it by
+                sanitize_control_tokens=True,  # message text must not end the message; ignored by older versions
             )
         )
 
-    def _ids(self, text: str) -> Ids:
+    def _encode(self, text: str) -> Ids:
+        """Return the token ids of a text."""
         return tuple(self.engine.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _end(self) -> Ids:
+    def _get_end(self) -> Ids:
+        """Return the end-of-sequence token, if the tokenizer has one."""
         end = self.engine.tokenizer.eos_token_id
         return () if end is None else (int(end),)
 
@@ -176,32 +201,42 @@ class EngineChatModel(BaseChatModel):
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[Any, Any]:
-        """Answers that a schema of one property with an `enum` allows, as JSON.
+        """Limit answers to the values that the schema allows, as JSON.
 
-        Raises: NotImplementedError for any other schema.
+        Args:
+            schema: JSON schema of an object with one property, which is an `enum`.
+            include_raw: Return the message, the parsed value and the error, as LangChain does.
+            **kwargs: Ignored.
+
+        Returns:
+            A runnable from messages to parsed values.
+
+        Raises:
+            NotImplementedError: The schema is any other.
         """
-        said = self.bind(only=_instances(schema))
-        read: Runnable[Any, Any] = RunnableLambda(_parsed)
+        bound = self.bind(only=_list_instances(schema))
+        read: Runnable[Any, Any] = RunnableLambda(_parse_message)
         if not include_raw:
-            return said | read
+            return bound | read
         parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | read, parsing_error=lambda _: None)
-        return RunnableMap(raw=said) | parsed
+        return RunnableMap(raw=bound) | parsed
 
 
-def _parsed(message: AIMessage) -> Any:
+def _parse_message(message: AIMessage) -> Any:
+    """Parse the JSON of a message."""
     return json.loads(message.text)
 
 
-def _choice(asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """The answers that a request is bound to in vLLM's way."""
-    return tuple(((asked.get("extra_body") or {}).get("structured_outputs") or {}).get("choice", ()))
+def _read_choice(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the possible answers of a request in vLLM's format."""
+    return tuple(((options.get("extra_body") or {}).get("structured_outputs") or {}).get("choice", ()))
 
 
-def _instances(schema: Any) -> tuple[str, ...]:
-    """Everything that a schema allows, as JSON texts."""
+def _list_instances(schema: Any) -> tuple[str, ...]:
+    """Return all JSON texts that a schema allows."""
     properties = schema.get("properties", {}) if isinstance(schema, dict) else {}
     if len(properties) == 1:
         ((name, values),) = properties.items()
         if values.get("enum"):
             return tuple(json.dumps({name: value}, ensure_ascii=False) for value in values["enum"])
-    raise NotImplementedError("only a schema of one property with an enum can be answered token by token.")
+    raise NotImplementedError("structured output supports only schemas of one property with an enum.")

@@ -1,13 +1,13 @@
-"""Grammars: which token may follow, for answers that are too many to list, such as tool calls.
+"""Grammars: constraints for answers that are too many to list, such as tool calls.
 
     calls = ToolCalls(tokenizer, {"move": {"type": "object", "properties": {"to": {"type": "string"}}}})
-    completion = await engine.generate(Request(prompt, allowed=calls.asked()))
+    completion = await engine.generate(Request(prompt, allowed=calls.open_grammar()))
     calls.read(text)                                       # ("move", {"to": "kitchen"})
 
-A grammar stands where a trie does: the engine asks it what may follow, draws among that, and keeps the
-set with the row, so the log-probabilities are exact under the mask and training sees the same sets. The
-automaton is llguidance's, over the bytes of the tokenizer's tokens. A set of the whole vocabulary, as
-inside of a free text, is kept once and shared by all rows.
+A grammar replaces a trie. The engine samples among the tokens that the grammar allows and stores this
+set in the sample. The log-probabilities are therefore exact under the mask, and training uses the same
+sets. The automaton is llguidance's, over the bytes of the tokenizer's tokens. Sets are cached, so all
+samples share one copy of a large set, such as the whole vocabulary inside free text.
 """
 
 import json
@@ -19,102 +19,128 @@ from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.trainers.algorithms.samples import Ids
 
 MAX_TOKENS = 256
-"""Of an answer, unless told."""
+"""Default length limit of an answer, in tokens."""
 
 
 class Grammar:
-    """The automaton of one answer; see the module's docstring. Not for two answers at the same time."""
+    """The automaton of one answer. Do not share it between answers in progress."""
 
     def __init__(self, tokenizer: Any, lark: str, *, max_tokens: int = MAX_TOKENS) -> None:
-        """lark: the grammar, in llguidance's dialect. Raises ConfigError for one that it does not understand."""
+        """Compile a grammar.
+
+        Args:
+            tokenizer: Fast byte-level tokenizer.
+            lark: The grammar, in llguidance's Lark dialect.
+            max_tokens: Length at which the answer is cut off.
+
+        Raises:
+            ConfigError: The grammar is invalid, or the tokenizer is not byte-level.
+            MissingExtra: llguidance is not installed.
+        """
         self.lark, self.max_tokens = lark, max_tokens
-        self._tokens = _tokens(tokenizer)
+        self._tokens = _load_tokenizer(tokenizer)
         self.end = int(tokenizer.eos_token_id)
-        self._matcher = _guidance().LLMatcher(self._tokens, lark)
+        self._matcher = _import_llguidance().LLMatcher(self._tokens, lark)
         if error := self._matcher.get_error():
-            raise ConfigError(f"the grammar is not understood: {error} Look at its JSON schemas.")
+            raise ConfigError(f"the grammar is invalid: {error} Check the JSON schemas of its tools.")
         self._said: Ids = ()
 
     def allowed(self, said: Sequence[int]) -> Ids:
-        """The tokens that may follow, in their order; none when the answer is complete."""
+        """Return the tokens that may follow `said`, in ascending order. Empty if the answer is complete."""
         if self.complete(said):
             return ()
-        self._follow(said)
-        return (self.end,) if self._matcher.is_stopped() else _ids(self._matcher.compute_bitmask())
+        self._advance(said)
+        return (self.end,) if self._matcher.is_stopped() else _unpack_mask(self._matcher.compute_bitmask())
 
     def forced(self, said: Sequence[int]) -> Ids:
-        """The tokens that must follow, as far as there is only one way to go on."""
+        """Return the tokens that must follow `said`, up to the next real choice."""
         path = tuple(said)
         while len(following := self.allowed(path)) == 1:
             path = (*path, *following)
         return path[len(said) :]
 
     def complete(self, said: Sequence[int]) -> bool:
-        """Whether the answer has ended, or is as long as it may be."""
+        """Return whether the answer has ended or reached its maximum length."""
         return len(said) >= self.max_tokens or (len(said) > 0 and said[-1] == self.end)
 
-    def _follow(self, said: Sequence[int]) -> None:
-        """Bring the automaton to where these tokens lead. Raises ValueError for one that was not allowed."""
+    def _advance(self, said: Sequence[int]) -> None:
+        """Move the automaton to the state after `said`.
+
+        Raises:
+            ValueError: A token is not allowed.
+        """
         said = tuple(said)
-        known = next((n for n, (a, b) in enumerate(zip(self._said, said, strict=False)) if a != b), None)
-        known = min(len(self._said), len(said)) if known is None else known
-        if known < len(self._said):
-            self._matcher.rollback(len(self._said) - known)
-        if known < len(said) and self._matcher.try_consume_tokens(list(said[known:])) < len(said) - known:
+        # reuse the common prefix: the automaton can roll back, and an answer usually only grows
+        common = next((n for n, (a, b) in enumerate(zip(self._said, said, strict=False)) if a != b), None)
+        common = min(len(self._said), len(said)) if common is None else common
+        if common < len(self._said):
+            self._matcher.rollback(len(self._said) - common)
+        if common < len(said) and self._matcher.try_consume_tokens(list(said[common:])) < len(said) - common:
             self._matcher.reset()
             self._said = ()
-            raise ValueError(f"token {said[-1]} does not follow by the grammar.")
+            raise ValueError(f"token {said[-1]} does not follow in the grammar.")
         self._said = said
 
 
 class ToolCalls:
-    """One call of one of some tools as JSON: `{"name": "move", "arguments": {"to": "kitchen"}}`."""
+    """One JSON call of one of several tools: `{"name": "move", "arguments": {"to": "kitchen"}}`."""
 
     def __init__(self, tokenizer: Any, tools: Mapping[str, Mapping[str, Any]]) -> None:
-        """tools: by name, the JSON schema of the arguments."""
+        """Build the grammar of the calls.
+
+        Args:
+            tokenizer: Fast byte-level tokenizer.
+            tools: JSON schema of the arguments, by tool name.
+
+        Raises:
+            ConfigError: There is no tool, or a schema is not supported.
+        """
         if not tools:
-            raise ConfigError("there is no tool to call; give one at least.")
+            raise ConfigError("there is no tool to call. Pass at least one.")
         self._tokenizer = tokenizer
-        calls = [_call(name, arguments) for name, arguments in tools.items()]
+        calls = [_build_call_schema(name, arguments) for name, arguments in tools.items()]
         schema = {"x-guidance": {"whitespace_flexible": False}, "anyOf": calls}
         self.lark = f"start: %json {json.dumps(schema)}"
-        Grammar(tokenizer, self.lark)  # said at once, if it is not understood
+        Grammar(tokenizer, self.lark)  # fail here, not at the first request
 
-    def asked(self, max_tokens: int = MAX_TOKENS) -> Grammar:
-        """The grammar of one answer."""
+    def open_grammar(self, max_tokens: int = MAX_TOKENS) -> Grammar:
+        """Return a new grammar for one answer of at most `max_tokens` tokens."""
         return Grammar(self._tokenizer, self.lark, max_tokens=max_tokens)
 
     @staticmethod
     def read(text: str) -> tuple[str, dict[str, Any]] | None:
-        """Name and arguments of a call; None where the answer was cut off."""
+        """Parse the name and the arguments of a call. Return None if the text is cut off or not a call."""
         try:
-            said = json.loads(text)
-            return str(said["name"]), dict(said["arguments"])
+            call = json.loads(text)
+            return str(call["name"]), dict(call["arguments"])
         except (ValueError, KeyError, TypeError):
             return None
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    given = {"additionalProperties": False, **arguments} if arguments.get("properties") is not None else arguments
+def _build_call_schema(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of a call of one tool."""
+    # without this, a model could add arguments that the tool does not have
+    schema = {"additionalProperties": False, **arguments} if arguments.get("properties") is not None else arguments
     return {
         "type": "object",
-        "properties": {"name": {"const": name}, "arguments": dict(given)},
+        "properties": {"name": {"const": name}, "arguments": dict(schema)},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
 
 
 @lru_cache(maxsize=1024)
-def _ids(mask: bytes) -> Ids:
+def _unpack_mask(mask: bytes) -> Ids:
+    """Return the token ids of a bit mask. Cached: equal sets share one tuple."""
     import numpy as np
 
     return tuple(np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")).tolist())
 
 
 @lru_cache(maxsize=8)
-def _tokens(tokenizer: Any) -> Any:
-    """The tokenizer as the automaton reads it: a second for a large vocabulary, so once."""
-    _guidance()
+def _load_tokenizer(tokenizer: Any) -> Any:
+    """Convert the tokenizer for llguidance. Cached: it takes about a second for a large vocabulary."""
+    _import_llguidance()
     from llguidance.hf import from_tokenizer
 
     try:
@@ -126,7 +152,8 @@ def _tokens(tokenizer: Any) -> Any:
         ) from error
 
 
-def _guidance() -> Any:
+def _import_llguidance() -> Any:
+    """Import llguidance."""
     try:
         import llguidance
     except ImportError as missing:

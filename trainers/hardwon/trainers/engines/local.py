@@ -1,10 +1,10 @@
-"""The engine over a transformers model in this process, on CPU or GPU.
+"""An engine over a transformers model in this process, on CPU or GPU.
 
-Requests of concurrent episodes are served together, in rounds: a round begins when every open
-session has asked for something, so that the same episodes make the same batches and a run can be
-repeated bit for bit. What a session has read stays in a key-value cache and is not read again while
-its prompts extend each other. Rows of a batch differ in length: each keeps its true positions, and
-empty slots are masked, so padding changes nothing. Tokens that a trie forces cost no forward pass.
+Requests of concurrent episodes are batched in rounds. A round starts when every open session has a
+request, so the same episodes make the same batches, and runs are reproducible bit for bit. Tokens that
+a session has read stay in a key-value cache as long as its prompts extend each other. Rows of a batch
+differ in length; each keeps its true positions, and empty slots are masked, so padding changes nothing.
+Tokens that a constraint forces cost no forward pass of their own.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from .base import Completion, Request, Weights
 from .cache import BatchCache, Session
 
 READ_AT_ONCE = 16_384
-"""Tokens of a batch, padding included, whose log-probabilities are asked for."""
+"""Tokens of a micro-batch when log-probabilities are computed, padding included."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """One completion under way."""
+    """One completion in progress."""
 
     request: Request
     future: "asyncio.Future[Completion]"
@@ -40,22 +40,23 @@ class _Running:
     mask: list[bool] = field(default_factory=list)
     allowed: list[Allowed] = field(default_factory=list)
 
-    def say(self, token: int, logprob: float, chosen: bool, allowed: Allowed) -> None:
+    def append(self, token: int, logprob: float, chosen: bool, allowed: Allowed) -> None:
+        """Append a token to the completion."""
         self.said.append(token)
         self.logprobs.append(logprob)
         self.mask.append(chosen)
         self.allowed.append(allowed)
         self.unread.append(token)
 
-    def follow(self) -> None:
-        """Say what must be said, as far as there is no choice."""
+    def append_forced(self) -> None:
+        """Append the tokens that must follow, up to the next real choice."""
         trie = self.request.allowed
         if trie is not None:
             for token in trie.forced(self.said):
-                self.say(token, 0.0, False, (token,))
+                self.append(token, 0.0, False, (token,))
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         request = self.request
         if request.allowed is not None:
             return request.allowed.complete(self.said)
@@ -64,10 +65,17 @@ class _Running:
 
 
 class LocalEngine:
-    """Serves one model; see the module's docstring. Use from one event loop."""
+    """Serves one model. Use it from a single event loop. See the module's docstring."""
 
     def __init__(self, model: Any, tokenizer: Any, *, roles: Sequence[str] = ("policy",), max_batch: int = 256) -> None:
-        """`model` is a causal LM; with peft adapters, each role is the name of one; else roles share its weights."""
+        """Serve a model.
+
+        Args:
+            model: Causal LM. With peft adapters, each role is the name of one. Without, roles share its weights.
+            tokenizer: The tokenizer of the model.
+            roles: Names of the roles.
+            max_batch: Largest number of requests in one batch.
+        """
         self.model = model
         self.tokenizer = tokenizer
         self.device = next(model.parameters()).device
@@ -84,30 +92,48 @@ class LocalEngine:
     # -- the three calls --------------------------------------------------------------------------
 
     async def generate(self, request: Request) -> Completion:
-        """One completion. Raises ConfigError for a role that it does not have, or an empty prompt."""
+        """Sample one completion.
+
+        Raises:
+            ConfigError: The role is not served, or the prompt is empty.
+        """
         if request.role not in self._versions:
-            raise ConfigError(f"role {request.role!r} is not served; there are: {', '.join(self._versions)}.")
+            raise ConfigError(f"role {request.role!r} is not served. Roles: {', '.join(self._versions)}.")
         if not request.prompt:
             raise ConfigError("a prompt needs at least one token.")
         running = self._start(request)
-        if running.done:
-            return _completion(running)
+        if running.is_done:
+            return _to_completion(running)
         self._waiting.append(running)
         self._wake()
         return await running.future
 
     async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
-        """Log-probability of every masked token among its allowed ones, 0 elsewhere."""
-        read = compute_logprobs(self._model(role), streams, budget=READ_AT_ONCE)
+        """Compute the log-probability of every masked token among its allowed tokens.
+
+        Args:
+            streams: Packed sequences to read.
+            role: Role whose weights are used.
+
+        Returns:
+            One list per sequence with one value per token, in nats; 0 where the mask is False.
+        """
+        read = compute_logprobs(self._get_model(role), streams, budget=READ_AT_ONCE)
         self.tokens_read += sum(len(stream) for stream in streams if any(stream.mask))
-        found = []
+        results = []
         for stream, values in zip(streams, read, strict=True):
-            of_tokens = iter(values.tolist())
-            found.append([next(of_tokens) if counts else 0.0 for counts in stream.mask])
-        return found
+            trained = iter(values.tolist())
+            results.append([next(trained) if counts else 0.0 for counts in stream.mask])
+        return results
 
     def load_adapter(self, role: str, version: int, weights: Weights) -> None:
-        """Make these the weights of a role: tensors by name for its adapter or its own model, or a peft folder."""
+        """Make these the weights of a role from now on.
+
+        Args:
+            role: One of the engine's roles.
+            version: Version of the weights, which completions report.
+            weights: Tensors by name for the role's adapter or its own model, or a peft folder.
+        """
         if isinstance(weights, Mapping):
             self._load_tensors(role, weights)
         else:
@@ -127,30 +153,31 @@ class LocalEngine:
         self._own.get(role, self.model).load_state_dict(weights)
 
     def versions(self) -> Mapping[str, int]:
-        """The version that each role's weights have."""
+        """Return the version of each role's weights."""
         return dict(self._versions)
 
     # -- sessions ---------------------------------------------------------------------------------
 
     async def begin(self, session: str) -> None:
-        """An episode begins."""
+        """Register an episode: rounds wait for its requests."""
         self._open.add(session)
 
     async def end(self, session: str) -> None:
-        """The episode is over: nobody waits for it, and its cache is dropped."""
+        """Unregister an episode and drop its cache."""
         self._open.discard(session)
         for key in [key for key in self._sessions if key[0] == session]:
             del self._sessions[key]
         self._wake()
 
     def _start(self, request: Request) -> _Running:
+        """Prepare a completion and reuse the cached prefix of its session."""
         version = self._versions[request.role]
         session = self._sessions.get((request.session, request.role)) if request.session else None
         if session is None or session.version != version:
             session = Session(version)
-        kept = 0  # what of the cache the prompt begins with; its last token is always read, for its logits
-        for ours, theirs in zip(session.tokens, request.prompt[:-1], strict=False):
-            if ours != theirs:
+        kept = 0  # length of the cached prefix; the last token is always read again, for its logits
+        for cached, token in zip(session.tokens, request.prompt[:-1], strict=False):
+            if cached != token:
                 break
             kept += 1
         session.tokens = session.tokens[:kept]
@@ -158,22 +185,23 @@ class LocalEngine:
             self._sessions[request.session, request.role] = session
         future = asyncio.get_running_loop().create_future()
         running = _Running(request, future, session, list(request.prompt[kept:]))
-        running.follow()
+        running.append_forced()
         return running
 
     # -- rounds -----------------------------------------------------------------------------------
 
     def _wake(self) -> None:
+        """Start the serving task if requests are waiting and it is not running."""
         if self._waiting and (self._round is None or self._round.done()):
             self._round = asyncio.get_running_loop().create_task(self._serve())
 
     async def _serve(self) -> None:
-        """Serve rounds until nobody waits who need not wait for others."""
+        """Serve rounds while every open session has a request."""
         while self._waiting:
-            await asyncio.sleep(0)
-            asking = {running.request.session for running in self._waiting}
-            if self._open - asking:
-                return  # woken again by who asks, or ends, last
+            await asyncio.sleep(0)  # let tasks that are ready add their requests to this round
+            requesting = {running.request.session for running in self._waiting}
+            if self._open - requesting:
+                return  # the last session to send a request, or to end, wakes it again
             batch, self._waiting = self._waiting, []
             try:
                 self._serve_round(sorted(batch, key=lambda running: running.request.session))
@@ -185,43 +213,45 @@ class LocalEngine:
                     raise
 
     def _serve_round(self, batch: Sequence[_Running]) -> None:
+        """Complete a round's requests, by role and in batches of similar length."""
         for role in self._versions:
-            mine = [running for running in batch if running.request.role == role]
-            # those that have as much to read go together: little is padded
-            mine.sort(key=lambda running: len(running.unread))
-            for start in range(0, len(mine), self._max_batch):
-                # as the trainer reads them: in bfloat16 on a GPU
+            pending = [running for running in batch if running.request.role == role]
+            # rows with similar numbers of unread tokens share a batch, which keeps padding low
+            pending.sort(key=lambda running: len(running.unread))
+            for start in range(0, len(pending), self._max_batch):
+                # the same autocast as in training, so log-probabilities match: bfloat16 on a GPU
                 with torch.inference_mode(), autocast(self.device):
-                    self._complete(self._model(role), mine[start : start + self._max_batch])
+                    self._complete(self._get_model(role), pending[start : start + self._max_batch])
 
-    def _model(self, role: str) -> Any:
+    def _get_model(self, role: str) -> Any:
+        """Return the model with the weights of a role active."""
         if hasattr(self.model, "peft_config"):
             self.model.set_adapter(role)
             return self.model
         return self._own.get(role, self.model)
 
     def _complete(self, model: Any, batch: Sequence[_Running]) -> None:
-        """Read what is unread, choose a token for each row, until all are done."""
+        """Read unread tokens and sample one token per row, until all rows are done."""
         cache = BatchCache([running.session for running in batch], model, self.device)
         rows = list(batch)
         while rows:
-            _choose(rows, self._read(model, rows, cache))
-            left = [at for at, running in enumerate(rows) if not running.done]
+            _sample_tokens(rows, self._read(model, rows, cache))
+            left = [at for at, running in enumerate(rows) if not running.is_done]
             if len(left) < len(rows):
                 cache.keep(left, [bool(running.request.session) for running in rows])
                 rows = [rows[at] for at in left]
         for running in batch:
             if not running.future.done():
-                running.future.set_result(_completion(running))
+                running.future.set_result(_to_completion(running))
 
     def _read(self, model: Any, rows: Sequence[_Running], cache: BatchCache) -> Tensor:
-        """Logits after the last unread token of each row, (rows, V) float32; nothing is unread then."""
+        """Read the unread tokens. Return the logits after each row's last one, (rows, V) float32."""
         new = [running.unread for running in rows]
         lengths = [len(tokens) for tokens in new]
         longest = max(lengths)
         ids = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens in new])
         valid = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None] if min(lengths) < longest else None
-        kept, place = torch.unique(torch.tensor(lengths) - 1, return_inverse=True)  # only the last ones need logits
+        kept, place = torch.unique(torch.tensor(lengths) - 1, return_inverse=True)  # only these positions need logits
         mask = cache.mask(valid, longest)
         output = model(
             input_ids=ids.to(self.device),
@@ -239,63 +269,74 @@ class LocalEngine:
         return logits
 
 
-def _choose(rows: Sequence[_Running], logits: Tensor) -> None:
-    """Say one token in every row, and what must follow it."""
+def _sample_tokens(rows: Sequence[_Running], logits: Tensor) -> None:
+    """Sample one token in every row and append the tokens that it forces."""
     sets = [running.request.allowed.allowed(running.said) if running.request.allowed else None for running in rows]
     free = [at for at, allowed in enumerate(sets) if allowed is None]
     bound = [at for at, allowed in enumerate(sets) if allowed is not None]
-    for places, score in ((free, _free), (bound, _bound)):
+    for places, score in ((free, _score_all), (bound, _score_allowed)):
         if not places:
             continue
         running = [rows[at] for at in places]
         allowed = [sets[at] for at in places]
-        mine = logits if len(places) == len(rows) else logits[torch.tensor(places, device=logits.device)]
-        which, told = _drawn(score(mine, allowed), running)
-        for one, index, logprob, only in zip(running, which, told, allowed, strict=True):
-            one.say(index if only is None else only[index], logprob, True, only)
-            one.follow()
+        pending = logits if len(places) == len(rows) else logits[torch.tensor(places, device=logits.device)]
+        chosen, chosen_logprobs = _draw(score(pending, allowed), running)
+        for row, index, logprob, only in zip(running, chosen, chosen_logprobs, allowed, strict=True):
+            row.append(index if only is None else only[index], logprob, True, only)
+            row.append_forced()
 
 
-def _free(logits: Tensor, _: Sequence[Allowed]) -> Tensor:
+def _score_all(logits: Tensor, _: Sequence[Allowed]) -> Tensor:
+    """Return log-probabilities over the whole vocabulary."""
     return torch.log_softmax(logits, dim=-1)
 
 
-def _bound(logits: Tensor, sets: Sequence[Allowed]) -> Tensor:
-    """Log-probabilities among each row's allowed tokens, in their order; -inf behind them."""
-    given = [allowed or () for allowed in sets]
-    most = max(map(len, given))
-    index = torch.tensor([[*allowed, *[0] * (most - len(allowed))] for allowed in given])
-    empty = torch.arange(most)[None, :] >= torch.tensor([len(allowed) for allowed in given])[:, None]
+def _score_allowed(logits: Tensor, sets: Sequence[Allowed]) -> Tensor:
+    """Return log-probabilities among each row's allowed tokens, in their order; -inf in the padding."""
+    candidates = [allowed or () for allowed in sets]
+    most = max(map(len, candidates))
+    index = torch.tensor([[*allowed, *[0] * (most - len(allowed))] for allowed in candidates])
+    empty = torch.arange(most)[None, :] >= torch.tensor([len(allowed) for allowed in candidates])[:, None]
     scores = logits.gather(1, index.to(logits.device)).masked_fill(empty.to(logits.device), -torch.inf)
     return torch.log_softmax(scores, dim=-1)
 
 
-def _drawn(logprobs: Tensor, rows: Sequence[_Running]) -> tuple[list[int], list[float]]:
-    """For each row an index drawn by inverse transform from one number of its chance, and its log-probability.
+def _draw(logprobs: Tensor, rows: Sequence[_Running]) -> tuple[list[int], list[float]]:
+    """Draw one index per row by inverse transform of one random number.
 
-    At temperature 0 it is the most probable one, with its log-probability at temperature 1.
+    At temperature 0, take the most probable index, with its log-probability at temperature 1.
+
+    Args:
+        logprobs: Log-probabilities at temperature 1, (rows, K).
+        rows: Completions with their temperatures and random generators.
+
+    Returns:
+        The indices and their log-probabilities.
     """
-    heats = [running.request.temperature for running in rows]
+    temperatures = [running.request.temperature for running in rows]
     points = [
-        (running.request.chance or random).random() if heat else 0.0 for running, heat in zip(rows, heats, strict=True)
+        (running.request.chance or random).random() if temperature else 0.0
+        for running, temperature in zip(rows, temperatures, strict=True)
     ]
-    numbers = torch.tensor([points, heats], dtype=torch.float64).to(logprobs.device)
-    if any(heat not in (0.0, 1.0) for heat in heats):
-        heat = numbers[1].masked_fill(numbers[1] == 0, 1.0).to(logprobs.dtype)
-        logprobs = torch.log_softmax(logprobs / heat[:, None], dim=-1)
+    numbers = torch.tensor([points, temperatures], dtype=torch.float64).to(logprobs.device)
+    if any(temperature not in (0.0, 1.0) for temperature in temperatures):
+        temperature = numbers[1].masked_fill(numbers[1] == 0, 1.0).to(logprobs.dtype)
+        logprobs = torch.log_softmax(logprobs / temperature[:, None], dim=-1)
     cumulative = logprobs.double().exp().cumsum(1)
     total = cumulative[:, -1:]
-    which = torch.searchsorted(cumulative, numbers[0, :, None] * total, right=True)
-    # rounding must not choose what has no probability
-    which = which.minimum((cumulative < total).sum(1, keepdim=True))
-    if 0.0 in heats:
-        which = torch.where(numbers[1, :, None] == 0, logprobs.argmax(1, keepdim=True), which)
-    told = logprobs.gather(1, which)
-    found, values = torch.cat([which.double(), told.double()], dim=1).T.tolist()  # one transfer from a GPU
-    return [int(index) for index in found], values
+    chosen = torch.searchsorted(cumulative, numbers[0, :, None] * total, right=True)
+    # rounding must not select an index behind the last one with positive probability
+    chosen = chosen.minimum((cumulative < total).sum(1, keepdim=True))
+    if 0.0 in temperatures:
+        chosen = torch.where(numbers[1, :, None] == 0, logprobs.argmax(1, keepdim=True), chosen)
+    chosen_logprobs = logprobs.gather(1, chosen)
+    indices, values = torch.cat(
+        [chosen.double(), chosen_logprobs.double()], dim=1
+    ).T.tolist()  # one transfer from a GPU
+    return [int(index) for index in indices], values
 
 
-def _completion(running: _Running) -> Completion:
+def _to_completion(running: _Running) -> Completion:
     return Completion(
         tuple(running.said),
         tuple(running.logprobs),

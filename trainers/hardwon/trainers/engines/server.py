@@ -1,12 +1,12 @@
-"""The engine over a vLLM server, here or elsewhere: token ids out, token ids and log-probabilities in.
+"""An engine over a vLLM server on this machine or another one. Requests and answers are token ids.
 
     engine = ServerEngine("http://127.0.0.1:8000/v1", tokenizer, roles=("policy", "extractor"))
     engine.load_adapter("policy", 3, "runs/coin/export/policy")
 
-The server is started by whoever owns it; where adapters are to be swapped with `--enable-lora`,
-`--max-loras` of one more than there are roles, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and it must
-see their folders under the same path. A version is served under a name of its own,
-`policy-v3-1f0a77c2`, until its last request is done. Text never travels: nothing is tokenised twice.
+Start the server yourself. To swap adapters, it needs `--enable-lora`, `--max-loras` of one more than
+the number of roles, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True. It must see the adapter folders under
+the same paths. Each version is served under its own name, such as `policy-v3-1f0a77c2`, until its last
+request has finished. No text is sent, so nothing is tokenized twice.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from .base import Request
 from .remote import RemoteEngine, Serving
 
 ATTEMPTS = 5
-"""To get a request through to a server that cannot be reached or is busy."""
+"""Largest number of attempts to reach a server that is down or busy."""
 PAUSE_S = 0.5
-"""Before the second of them; doubled for each."""
+"""Pause before the second attempt in seconds. It doubles with each attempt."""
 BUSY = frozenset({429, 502, 503, 504})
-"""Status codes that say: later."""
+"""Status codes that ask the client to retry later."""
 PLAIN = {
     "top_p": 1.0,
     "top_k": 0,
@@ -40,11 +40,11 @@ PLAIN = {
     "return_tokens_as_token_ids": True,
     "skip_special_tokens": False,
 }
-"""Nothing bends the distribution, whatever the server or the model has as its default."""
+"""Options that leave the distribution unchanged, whatever the defaults of the server or model are."""
 
 
 class ServerEngine(RemoteEngine):
-    """Serves several roles from one server; see the module's docstring."""
+    """Serves several roles from one vLLM server. See the module's docstring."""
 
     def __init__(
         self,
@@ -57,11 +57,17 @@ class ServerEngine(RemoteEngine):
         folder: str | Path | None = None,
         timeout_s: float = 600.0,
     ) -> None:
-        """base_url: with its /v1. model: the name of the base; None: the first that the server has.
+        """Prepare a connection. The server is contacted with the first request.
 
-        folder: where adapters that come as tensors are written for the server to read; None: a
-        temporary one, which serves where it runs on this machine.
-        timeout_s: for one request, its wait at the server included.
+        Args:
+            base_url: URL of the server, with its /v1.
+            tokenizer: The tokenizer of the model.
+            roles: Names of the roles.
+            api_key: API key of the server.
+            model: Name of the base; None for the server's first model.
+            folder: Folder for adapters that come as tensors, which the server must see. None for a temporary
+                folder, which works on the same machine.
+            timeout_s: Timeout of one request in seconds, including its time in the server's queue.
         """
         super().__init__(tokenizer, roles, folder)
         self.base_url = base_url.rstrip("/")
@@ -71,14 +77,14 @@ class ServerEngine(RemoteEngine):
         self._client: httpx.AsyncClient | None = None
         self._tempered: bool | None = None
 
-    # -- what is asked ------------------------------------------------------------------------------
+    # -- completions ------------------------------------------------------------------------------
 
     async def _sample(
         self, serving: Serving, request: Request, seed: int, grammar: str | None = None
     ) -> tuple[Sequence[int], Sequence[float]]:
-        if request.temperature not in (0.0, 1.0) and not await self._tells_tempered(serving, request.prompt):
+        if request.temperature not in (0.0, 1.0) and not await self._has_processed_logprobs(serving, request.prompt):
             raise ConfigError(
-                f"{self.base_url} tells log-probabilities at temperature 1 and {request.temperature} was asked for. "
+                f"{self.base_url} returns log-probabilities at temperature 1, not {request.temperature}. "
                 "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1."
             )
         choice = await self._choice(
@@ -88,7 +94,7 @@ class ServerEngine(RemoteEngine):
             temperature=request.temperature,
             seed=seed,
             stop_token_ids=request.stop,
-            ignore_eos=True,  # the end is among stop_token_ids
+            ignore_eos=True,  # the end token is in stop_token_ids
             logprobs=0,
             **({} if grammar is None else {"structured_outputs": {"grammar": grammar}}),
         )
@@ -103,17 +109,17 @@ class ServerEngine(RemoteEngine):
             return [told[f"token_id:{token}"] for token in ids]
         except KeyError as missing:
             raise EngineFailure(
-                f"{self.base_url} does not tell the log-probability of {missing.args[0]}, which was asked for. "
-                "It may be too old to know logprob_token_ids: use vLLM 0.32 or newer."
+                f"{self.base_url} did not return the log-probability of token {missing.args[0]}. "
+                "It may not support logprob_token_ids: use vLLM 0.32 or newer."
             ) from None
 
     async def _read(self, serving: Serving, tokens: Ids) -> list[float]:
         choice = await self._choice(serving, prompt=tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
-        told = choice["prompt_logprobs"][1:]
-        return [place[str(token)]["logprob"] for place, token in zip(told, tokens[1:], strict=True)]
+        logprobs = choice["prompt_logprobs"][1:]
+        return [place[str(token)]["logprob"] for place, token in zip(logprobs, tokens[1:], strict=True)]
 
-    async def _tells_tempered(self, serving: Serving, prompt: Ids) -> bool:
-        """Whether log-probabilities are those after temperature and masks: a sole possible token has 0 then."""
+    async def _has_processed_logprobs(self, serving: Serving, prompt: Ids) -> bool:
+        """Return whether the server applies temperature and masks to log-probabilities: a forced token then has 0."""
         if self._tempered is None:
             choice = await self._choice(
                 serving, prompt=prompt, max_tokens=1, temperature=1.0, logprobs=0, allowed_token_ids=prompt[-1:]
@@ -122,7 +128,7 @@ class ServerEngine(RemoteEngine):
         return self._tempered
 
     async def _choice(self, serving: Serving, **asked: Any) -> Any:
-        """The one completion of a request, as the server words it."""
+        """Return the single choice of a completion request."""
         name = serving.name or await self._base()
         answer = await self._post("completions", {**PLAIN, **asked, "model": name})
         return answer["choices"][0]
@@ -136,12 +142,12 @@ class ServerEngine(RemoteEngine):
         except EngineUnreachable:
             raise
         except (EngineFailure, UnknownName) as refused:
-            if "already been loaded" in str(refused):  # by a run before, or by an attempt whose answer was lost
+            if "already been loaded" in str(refused):  # by an earlier run, or by an attempt whose response was lost
                 return
             raise AdapterRefused(
-                f"{self.base_url} does not take the adapter {serving.folder} as {serving.name}: {refused} "
-                "It must see that folder, and have been started with --enable-lora, a --max-lora-rank that is not "
-                "below the adapter's, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."
+                f"{self.base_url} rejected the adapter {serving.folder} as {serving.name}: {refused} "
+                "It must see that folder. Start it with --enable-lora, --max-lora-rank at or above the adapter's, "
+                "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."
             ) from refused
 
     async def _remove(self, serving: Serving) -> None:
@@ -153,7 +159,7 @@ class ServerEngine(RemoteEngine):
         return self._model
 
     async def _names(self) -> list[str]:
-        """The models of the server, bases first."""
+        """Return the names of the server's models, bases first."""
         models = (await self._send("GET", "models"))["data"]
         return [model["id"] for model in sorted(models, key=lambda model: bool(model.get("parent")))]
 
@@ -163,8 +169,8 @@ class ServerEngine(RemoteEngine):
         return await self._send("POST", path, asked)
 
     async def _send(self, method: str, path: str, asked: Mapping[str, Any] | None = None) -> Any:
-        """The answer, asked for again where the server cannot be reached or is busy."""
-        seen, attempts = "", 0
+        """Send a request. Retry while the server cannot be reached or is busy."""
+        reason, attempts = "", 0
         while attempts < ATTEMPTS:
             if attempts:
                 await asyncio.sleep(PAUSE_S * 2.0 ** (attempts - 1))
@@ -172,21 +178,23 @@ class ServerEngine(RemoteEngine):
             try:
                 response = await self._http().request(method, f"{self.base_url}/{path}", json=asked)
             except httpx.TimeoutException as error:
-                seen = f"gave no answer within {self._timeout_s:g} s"
+                reason = f"did not answer within {self._timeout_s:g} s"
+                # only a failed connection is safe and useful to repeat: a slow request would be slow again
                 if not isinstance(error, httpx.ConnectTimeout):
                     break
             except httpx.TransportError as error:
-                seen = f"cannot be reached ({type(error).__name__}: {error})"
+                reason = f"cannot be reached ({type(error).__name__}: {error})"
             else:
                 if response.status_code not in BUSY:
                     return await self._answer(path, asked, response)
-                seen = f"is busy (status {response.status_code})"
+                reason = f"is busy (status {response.status_code})"
         raise EngineUnreachable(
-            f"{self.base_url} {seen}, in {attempts} of at most {ATTEMPTS} attempts. "
-            "Look whether the vLLM server runs there, and at its log."
+            f"{self.base_url} {reason}, in {attempts} of at most {ATTEMPTS} attempts. "
+            "Check that the vLLM server is running there, and its log."
         )
 
     async def _answer(self, path: str, asked: Mapping[str, Any] | None, response: httpx.Response) -> Any:
+        """Return the body of a response, or raise the error that it stands for."""
         if response.is_success:
             try:
                 return response.json() if path in ("completions", "models") else response.text
@@ -194,14 +202,14 @@ class ServerEngine(RemoteEngine):
                 raise EngineFailure(
                     f"{self.base_url}/{path} answered {response.text[:80]!r}. Is base_url a vLLM server's, with /v1?"
                 ) from error
-        status, told = response.status_code, _told(response)
+        status, message = response.status_code, _format_failure(response)
         if status in (401, 403):
-            raise ConfigError(f"{self.base_url} refuses the API key ({told}). Pass the server's as api_key=...")
-        if status == 404 and path == "completions" and "does not exist" in told:
+            raise ConfigError(f"{self.base_url} rejected the API key ({message}). Pass the server's key as api_key=...")
+        if status == 404 and path == "completions" and "does not exist" in message:
             assert asked is not None
             raise UnknownName.of(f"model of {self.base_url}", asked["model"], await self._names())
         hint = " Is base_url a vLLM server's, with /v1?" if status == 404 and path != "load_lora_adapter" else ""
-        raise EngineFailure(f"{self.base_url}/{path} refused with status {status}: {told}{hint}")
+        raise EngineFailure(f"{self.base_url}/{path} refused with status {status}: {message}{hint}")
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -216,11 +224,11 @@ class ServerEngine(RemoteEngine):
             self._client = None
 
 
-def _told(response: httpx.Response) -> str:
-    """The server's own words."""
+def _format_failure(response: httpx.Response) -> str:
+    """Return the error message of a response."""
     try:
         body = response.json()
-        told = body.get("error", body.get("detail", body))
-        return str(told["message"] if isinstance(told, dict) and "message" in told else told)[:500]
+        error = body.get("error", body.get("detail", body))
+        return str(error["message"] if isinstance(error, dict) and "message" in error else error)[:500]
     except (ValueError, AttributeError):
         return response.text[:200]
