@@ -41,19 +41,8 @@ def items(
 ) -> list[Item]:
     """Return the items of a namespace, filtered and sorted; equal ranks are sorted by age.
 
-    Args:
-        store: The library's store.
-        namespace: Id of the namespace.
-        kinds: Kinds of item; None for all.
-        status: `active`, `quarantined` or `retired`; None for all.
-        sort: `score`, `confidence`, `new`, `old` or `used`.
-        limit: Largest number of items; None for all.
-        offset: Number of items to skip.
-        text: Words that must all occur in the item's text.
-        trust: `trusted` or `untrusted`.
-        source: Source of the item.
-        writer: Writer of the item.
-        **places: `signature`, `location` or `tag`. Active items are looked up in an index; others are scanned.
+    The arguments are those of `ExperienceLibrary.items`. `places` are `signature`, `location` and `tag`: active items
+    are looked up in the index of that name, and items of another status are scanned.
 
     Raises:
         UnknownName: The order, a kind or a filter does not exist.
