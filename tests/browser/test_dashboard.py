@@ -85,10 +85,10 @@ def test_pages_are_reached_by_keyboard(visit):
 
 def test_overview_has_its_figures_and_times_recall(visit):
     page = visit("/")
-    page.wait_for_selector("text=timed just now")
+    page.wait_for_selector("text=measured now")
     text = page.locator("#main").inner_text()
     assert "Episodes\n40" in text
-    assert "memory failed where going without it had succeeded" in text
+    assert "only the agent with memory failed" in text
     assert page.locator("canvas, svg").count() >= 2
 
 

@@ -83,7 +83,7 @@ def test_item_says_why_it_exists_and_what_it_did(server):
 def test_episode_is_replayed(server):
     row = server.client.get("/v1/episodes?limit=1").json()["rows"][0]
     text = server.page(f"/episodes/{row['id']}").text
-    assert "How it went" in text
+    assert "Outcome" in text
     assert "open box" in text
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hardwon.apps.dashboard import charts, figures, places
-from hardwon.apps.dashboard.item_pages import _evidence
-from hardwon.apps.dashboard.login import _own
+from hardwon.apps.dashboard.item_pages import _render_evidence
+from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import linked, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.state import runs
@@ -56,12 +56,12 @@ def test_curve_of_any_length_ends_at_its_end(n):
 
 def test_plane_keeps_what_differs_most():
     """Points on a line stay in their order, all alike lie on one place."""
-    placed = places.plane([[0.0, 0, 1], [1.0, 0, 1], [4.0, 0, 1]])
+    placed = places.project([[0.0, 0, 1], [1.0, 0, 1], [4.0, 0, 1]])
     xs = [x for x, _ in placed]
     assert xs in (sorted(xs), sorted(xs, reverse=True))
     assert all(abs(y) < 1e-6 for _, y in placed)
-    assert places.plane([[1.0, 2.0]]) == [(0.0, 0.0)]
-    assert places.plane([]) == []
+    assert places.project([[1.0, 2.0]]) == [(0.0, 0.0)]
+    assert places.project([]) == []
 
 
 def test_overview_and_map_of_a_learnt_library(learnt):
@@ -104,14 +104,14 @@ def test_ids_are_links_and_actions_are_code():
 def test_tooltip_cannot_be_markup(text):
     """ECharts takes it for HTML, and braces for a template."""
     row = {"steps": 1, "episodes": 1, "example": text}
-    told = charts._plain(row).replace("<br>", "")
+    told = charts._format_tooltip(row).replace("<br>", "")
     assert not set("<>{}") & set(told)
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "javascript:alert(1)", "/\\evil", ""])
 def test_login_leads_to_this_server_alone(path):
-    assert _own(path) == "/"
-    assert _own("/items?a=b") == "/items?a=b"
+    assert _restrict_path(path) == "/"
+    assert _restrict_path("/items?a=b") == "/items?a=b"
 
 
 # ---- runs
@@ -172,7 +172,7 @@ def guarded(library, episode, failure, words):
         library.record(replace(told, steps=(replace(step, diagnosis=replace(step.diagnosis, evidence=words)),)))
     library.evolve()
     guard = next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
-    section = "".join(map(str, _evidence(explain(library, guard.id)["item"], lambda path, **query: path)))
+    section = "".join(map(str, _render_evidence(explain(library, guard.id)["item"], lambda path, **query: path)))
     newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
     return section, dict(describe_step(newest, None))
 

@@ -62,7 +62,7 @@ def test_every_signature_is_a_point_where_there_are_many(path):
 def test_one_far_away_does_not_make_a_spot_of_the_others():
     luck = np.random.default_rng(1)
     crowd = luck.normal(size=(100, 8))
-    placed = np.array(places.plane([*crowd, np.full(8, 1000.0)]))
+    placed = np.array(places.project([*crowd, np.full(8, 1000.0)]))
     across = placed.max(axis=0) - placed.min(axis=0)
     spread = placed[:100].max(axis=0) - placed[:100].min(axis=0)
     assert (spread > across / 4).all()

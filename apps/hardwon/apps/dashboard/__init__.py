@@ -1,7 +1,7 @@
-"""The dashboard: pages for people over the same functions as the command line.
+"""Serve the dashboard: web pages that show the same data as the command line.
 
-NiceGUI carries its own scripts, styles and fonts; a policy in every answer keeps a browser from asking any other
-host. `mount` puts the pages beside the API's routes; who may see what is decided by the same gate.
+NiceGUI includes its own scripts, styles and fonts. The content security policy of every response keeps browsers from
+contacting any other host. `mount` adds the pages next to the API's routes; the same gate controls access to both.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 def mount(app: "FastAPI") -> None:
-    """Add the pages to an API made by `hardwon.apps.http.app`. Once in a process: NiceGUI has one application."""
+    """Add the pages to an API created by `hardwon.apps.http.app`.
+
+    Call it once per process, because NiceGUI has only one application.
+
+    Raises:
+        MissingExtra: NiceGUI is not installed.
+    """
     try:
         import nicegui  # noqa: F401
     except ImportError as error:

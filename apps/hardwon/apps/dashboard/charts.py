@@ -1,4 +1,4 @@
-"""Charts as ECharts takes them: quiet axes, a legend where there are several lines, a description for ears."""
+"""Build the ECharts options of the dashboard's charts, with legends and descriptions for screen readers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,14 @@ Points = Sequence[Sequence[float]]
 
 
 def lines(curves: Mapping[str, Points], *, x: str, y: str, share: bool = False) -> dict[str, Any]:
-    """Curves over a number; `share` is for values from 0 to 1."""
+    """Return a line chart.
+
+    Args:
+        curves: Points [x, y] of every line, by name.
+        x: Label of the x axis.
+        y: Label of the y axis.
+        share: Whether the y axis covers 0 to 1.
+    """
     return {
         "aria": {"enabled": True},
         "animation": False,
@@ -31,7 +38,7 @@ def lines(curves: Mapping[str, Points], *, x: str, y: str, share: bool = False) 
 
 
 def series(curves: Mapping[str, Points]) -> list[dict[str, Any]]:
-    """The curves alone, to put new ones in a chart that is there."""
+    """Return only the lines, to update an existing chart."""
     return [
         {"type": "line", "name": name, "data": [list(point) for point in points], "showSymbol": len(points) < 30}
         for name, points in curves.items()
@@ -39,10 +46,12 @@ def series(curves: Mapping[str, Points]) -> list[dict[str, Any]]:
 
 
 def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A map: a place for every situation, the larger the more steps, coloured by what steps there returned."""
+    """Return a map of situations: the size shows the number of steps, the color the mean return."""
     most = max((row["steps"] for row in rows), default=1)
     returns = sorted(row["mean_return"] or 0.0 for row in rows)
-    high = returns[len(returns) * 95 // 100] if returns else 1.0  # a few outliers would take all the colours
+    high = (
+        returns[len(returns) * 95 // 100] if returns else 1.0
+    )  # a percentile: a few outliers would take most of the color range
     return {
         "aria": {"enabled": True},
         "animation": False,
@@ -63,7 +72,7 @@ def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                         "name": row["signature"],
                         "value": [row["x"], row["y"], round(row["mean_return"] or 0.0, 4)],
                         "symbolSize": 7 + 25 * (row["steps"] / most) ** 0.5,
-                        "tooltip": {"formatter": _plain(row)},
+                        "tooltip": {"formatter": _format_tooltip(row)},
                     }
                     for row in rows
                 ],
@@ -73,8 +82,8 @@ def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain(row: Mapping[str, Any]) -> str:
-    """Words for a tooltip, which ECharts takes for HTML and a template."""
+def _format_tooltip(row: Mapping[str, Any]) -> str:
+    """Return the text of a tooltip, escaped because ECharts reads it as HTML and as a template."""
     seen = " ".join(str(row["example"])[:160].split())
     for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("{", "("), ("}", ")")):
         seen = seen.replace(char, safe)

@@ -1,6 +1,6 @@
-"""What the overview and the map show, as plain values: growth, success by arm, harm, latency, places on a plane.
+"""Compute the figures of the overview and the map: growth, success by arm, harm, latency, map points.
 
-Each is counted from the library when it is asked for; nothing is kept.
+All figures are computed from the library on every request; nothing is cached.
 """
 
 import json
@@ -20,19 +20,19 @@ from hardwon.memory.storage.database import Store
 from . import places
 
 WITHOUT_MEMORY = frozenset({"control", "random", "empty"})
-"""Arms in which the agent had nothing of the library."""
+"""Arms in which the agent does not use the library."""
 POINTS = 200
-"""Points of a curve."""
+"""Largest number of points of a curve."""
 SAMPLE = 40
-"""Recalls that are timed for the overview."""
+"""Number of recalls that are timed for the overview."""
 SITUATIONS = 300
-"""Situations on the map, the most frequent."""
+"""Largest number of situations on the map; the most frequent are shown."""
 
 Row = Mapping[str, Any]
 
 
 def overview(library: ExperienceLibrary) -> dict[str, Any]:
-    """The figures of the first page; `recorded` are rows about episodes, the oldest first."""
+    """Return the figures of the first page."""
     recorded = library.trajectories()[::-1]
     counted = [row for row in recorded if row["success"] is not None]
     store = Store(library.path, read_only=True)
@@ -77,13 +77,16 @@ def _number(store: Store, namespace: str) -> int:
 
 
 def growth(recorded: Sequence[Row], born: Sequence[str]) -> list[list[int]]:
-    """How many items there had been made after so many episodes: [episodes, items] points."""
+    """Return [episodes, items] points: the number of items created by the time of an episode."""
     points = _spread(len(recorded))
     return [[at, bisect_right(born, recorded[at - 1]["recorded_at"])] for at in points]
 
 
 def rolling(rows: Sequence[tuple[int, bool]]) -> list[list[float]]:
-    """Share of successes among the newest episodes, over time: [episode number, share] points."""
+    """Return [episode number, share] points: the share of successes in a moving window.
+
+    The window is the larger of 10 episodes and 5 % of all episodes.
+    """
     window = max(10, len(rows) // 20)
     won = np.cumsum([0, *(success for _, success in rows)])
     return [
@@ -94,19 +97,19 @@ def rolling(rows: Sequence[tuple[int, bool]]) -> list[list[float]]:
 
 
 def _spread(n: int) -> list[int]:
-    """At most POINTS whole numbers from 1 to n, the last one n."""
+    """Return at most POINTS integers from 1 to n, evenly spaced, with n as the last one."""
     return sorted({max(1, round(at)) for at in np.linspace(1, n, min(n, POINTS))}) if n else []
 
 
 def _by_arm(counted: Sequence[Row]) -> dict[str, list[tuple[int, bool]]]:
-    found: dict[str, list[tuple[int, bool]]] = {}
+    outcomes: dict[str, list[tuple[int, bool]]] = {}
     for number, row in enumerate(counted, 1):
-        found.setdefault(row["arm"], []).append((number, bool(row["success"])))
-    return found
+        outcomes.setdefault(row["arm"], []).append((number, bool(row["success"])))
+    return outcomes
 
 
 def arms(counted: Sequence[Row]) -> list[dict[str, Any]]:
-    """Every arm: episodes, successes, their share with a 95% interval (Wilson), and whether it had memory."""
+    """Return for every arm the episodes, the successes, their share with a 95% Wilson interval, and its memory."""
     rows = []
     for arm, outcomes in sorted(_by_arm(counted).items()):
         won, n = sum(success for _, success in outcomes), len(outcomes)
@@ -117,7 +120,11 @@ def arms(counted: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def harm(counted: Sequence[Row]) -> dict[str, Any]:
-    """In worlds (task and seed) played both ways: how often memory failed where going without it had succeeded."""
+    """Return how often memory changed the outcome of a task instance (task and seed) played with and without memory.
+
+    A task instance counts as solved without memory if more than half of those episodes succeeded. Harm is the share of
+    episodes with memory that failed where going without had succeeded.
+    """
     without: dict[Any, list[bool]] = {}
     for row in counted:
         if row["arm"] in WITHOUT_MEMORY:
@@ -133,7 +140,7 @@ def harm(counted: Sequence[Row]) -> dict[str, Any]:
 
 
 def experiment(library: ExperienceLibrary) -> list[dict[str, Any]]:
-    """By arm, the tests of the `hardwon run` that made this library, where it is in that run's folder."""
+    """Return the test results of the `hardwon run` that created the library, by arm; empty if there are none."""
     try:
         result = json.loads(Path(library.path).with_name("result.json").read_text(encoding="utf-8"))
         if Path(result["library"]).name != Path(library.path).name:
@@ -144,7 +151,7 @@ def experiment(library: ExperienceLibrary) -> list[dict[str, Any]]:
 
 
 def latency(library: ExperienceLibrary) -> dict[str, Any]:
-    """Recall timed now, on situations of the newest episodes: milliseconds, half of them and 99 of 100 within."""
+    """Measure recall now, in situations of the newest episodes; see `percentiles`."""
     states = (
         step.pre for row in library.trajectories(limit=SAMPLE) for step in library.trajectory(row["id"]).steps[::3]
     )
@@ -153,11 +160,15 @@ def latency(library: ExperienceLibrary) -> dict[str, Any]:
         began = time.perf_counter()
         library.recall(state)
         took.append(time.perf_counter() - began)
-    return percentiles(took[1:])  # the first one reads what is derived
+    return percentiles(took[1:])  # the first recall also loads the caches
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
-    """How many, and the milliseconds within which half and 99 of 100 of them came."""
+    """Return the count, the median and the 99th percentile, in milliseconds.
+
+    Args:
+        seconds: Durations in seconds.
+    """
     if not seconds:
         return {"n": 0, "p50_ms": None, "p99_ms": None}
     p50, p99 = np.percentile(np.asarray(seconds) * 1000, (50, 99))
@@ -167,6 +178,6 @@ def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
 def situations(
     library: ExperienceLibrary, limit: int = SITUATIONS
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The most frequent situations, and the points of their map; see `places`."""
+    """Return the most frequent situations, and the points of their map; see `places`."""
     rows = library.clusters(limit)
     return rows, places.points(library, rows)

@@ -1,7 +1,7 @@
-"""What every page stands in: who looks, at which namespace, the way to the other pages, and what goes wrong.
+"""Define the frame of every page: the visitor, the namespace, the navigation and the handling of errors.
 
-A page is a function from a `Room` and the address's parameters to elements. What it reads of the library it
-reads in a thread, so that one slow page keeps nobody waiting.
+A page is a function of a `Room` and the parameters of the address that adds elements. It reads the library in a
+thread, so that a slow page does not block others.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,10 +26,10 @@ from .markup import Html, linked, tag
 T = TypeVar("T")
 
 ACCENT = "#0b5cad"
-"""Of links and buttons; dark enough for small print."""
+"""Color of links and buttons, with enough contrast for small text."""
 
 PATIENCE_S = 60.0
-"""For a page to be made: the first search of a process may load a model."""
+"""Time limit, in seconds, to build a page; the first search of a process may load a model."""
 PAGES = {"/": "Overview", "/items": "Items", "/map": "Map", "/episodes": "Episodes", "/runs": "Runs"}
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 
@@ -45,14 +45,23 @@ class Room:
 
     @property
     def may_write(self) -> bool:
-        """Whether this visitor may change something here."""
+        """Return whether the visitor may change this namespace."""
         return not self.api.state.shelf.read_only and self.caller.may(self.namespace, "write")
 
     async def read(self, what: Callable[..., T], *args: Any, **options: Any) -> T:
-        """What a function makes of the library, in a thread."""
+        """Call a function with the library in a thread and return its result.
+
+        Args:
+            what: The function; its first argument is the library.
+            args: Further positional arguments.
+            options: Keyword arguments.
+
+        Raises:
+            LibraryForbidden: The visitor may not read this namespace.
+        """
 
         def reading() -> T:
-            self._must_be_known()
+            self._check_token()
             self.caller.must(self.namespace, "read")
             self.names = [n for n in self.api.state.shelf.names() if self.caller.may(n, "read")]
             with self.api.state.shelf.reading(self.namespace) as library:
@@ -61,67 +70,84 @@ class Room:
         return await run_in_threadpool(reading)
 
     async def write(self, what: Callable[[ExperienceLibrary], T]) -> T:
-        """The same for a function that changes the library; a token that was revoked meanwhile may not."""
+        """Call a function that changes the library in a thread and return its result.
+
+        Args:
+            what: The function; its argument is the library.
+
+        Raises:
+            LibraryForbidden: The visitor may not write, or the token was revoked meanwhile.
+        """
 
         def writing() -> T:
-            self._must_be_known()
+            # Checked again on every call: a page can stay open for days after its token was revoked.
+            self._check_token()
             self.caller.must(self.namespace, "write")
             with self.api.state.shelf.reading(self.namespace) as library:
                 return what(library)
 
         return await run_in_threadpool(writing)
 
-    def _must_be_known(self) -> None:
-        """Raise LibraryForbidden for a page that was open when its token was revoked."""
+    def _check_token(self) -> None:
+        """Raise LibraryForbidden if the token was revoked after the page was opened."""
         if self.caller not in self.api.state.tokens:
-            known = self.caller is not LOCAL
-            what = f"the token {self.caller.name!r} was revoked" if known else "the library has tokens now"
+            has_token = self.caller is not LOCAL
+            what = f"the token {self.caller.name!r} was revoked" if has_token else "the library has tokens now"
             raise LibraryForbidden(f"{what}. Log in with a token.")
 
     def link(self, path: str, **query: Any) -> str:
-        """The address of a page in this namespace."""
-        known = {name: value for name, value in query.items() if value not in (None, "", [])}
+        """Return the address of a page in this namespace."""
+        parameters = {name: value for name, value in query.items() if value not in (None, "", [])}
         if self.namespace != "default":
-            known["namespace"] = self.namespace
-        return quote(path) + (f"?{urlencode(known, doseq=True)}" if known else "")
+            parameters["namespace"] = self.namespace
+        return quote(path) + (f"?{urlencode(parameters, doseq=True)}" if parameters else "")
 
 
 def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], None]:
-    """Make a page of a function whose first parameter is the room; `namespace` is taken from the address."""
+    """Register a function as a page.
+
+    Args:
+        api: The API's application.
+        path: Path of the page.
+
+    Returns:
+        A decorator for a function whose first parameter is the room; the others come from the address.
+    """
 
     def register(build: Callable[..., Awaitable[None]]) -> None:
         async def built(request: Request, namespace: str | None = None, **parameters: Any) -> Response | None:
             caller: Caller = request.state.caller
             try:
-                await build(Room(api, caller, namespace or _first(caller)), **parameters)
+                await build(Room(api, caller, namespace or _choose_namespace(caller)), **parameters)
             except HardwonError as error:
-                return _gone_wrong(status_of(error), str(error))
+                return _render_error(status_of(error), str(error))
             return None
 
-        known = list(signature(build).parameters.values())[1:]
+        # FastAPI reads the query parameters of a page from its signature: combine both signatures.
+        page_parameters = list(signature(build).parameters.values())[1:]
         own = list(signature(built).parameters.values())[:2]
         built.__signature__ = signature(built).replace(  # type: ignore[attr-defined]
-            parameters=[p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *known)], return_annotation=Any
+            parameters=[p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *page_parameters)], return_annotation=Any
         )
         ui.page(path, response_timeout=PATIENCE_S)(built)
 
     return register
 
 
-def _first(caller: Caller) -> str:
-    """The namespace that a visitor sees who asks for none: the default one, or the first that is theirs."""
+def _choose_namespace(caller: Caller) -> str:
+    """Return the initial namespace of a visitor: the default one, or the first that the visitor may see."""
     names = caller.namespaces
     return "default" if not names or "default" in names else names[0]
 
 
-def _gone_wrong(status: int, words: str) -> Response:
+def _render_error(status: int, words: str) -> Response:
     return HTMLResponse(
-        plain_page("Not found" if status == 404 else "That did not work", tag("p", words)), status_code=status
+        plain_page("Not found" if status == 404 else "Request failed", tag("p", words)), status_code=status
     )
 
 
 def plain_page(title: str, *contents: Any) -> str:
-    """A page without a connection to the server: the login, and what is not there."""
+    """Return a page without a connection to the server, for the login and for errors."""
     return "<!doctype html>" + tag(
         "html",
         tag(
@@ -138,8 +164,14 @@ def plain_page(title: str, *contents: Any) -> str:
 
 
 @contextmanager
-def framed(room: Room, title: str, here: str = "") -> Iterator[None]:
-    """The head of a page, and its main part to be filled."""
+def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
+    """Add the head of a page and open its main part.
+
+    Args:
+        room: The room of the page.
+        title: Title of the page.
+        current: Path of the current entry in the navigation.
+    """
     ui.page_title(f"{title} · hardwon")
     ui.add_css(STYLE)
     ui.colors(primary=ACCENT)
@@ -153,12 +185,12 @@ def framed(room: Room, title: str, here: str = "") -> Iterator[None]:
                 tag(
                     "nav",
                     *(
-                        tag("a", name, href=room.link(path), aria_current="page" if path == here else None)
+                        tag("a", name, href=room.link(path), aria_current="page" if path == current else None)
                         for path, name in PAGES.items()
                     ),
                     aria_label="Pages",
                 ),
-                _namespaces(room),
+                _render_namespaces(room),
             ),
             class_="top",
         )
@@ -168,8 +200,8 @@ def framed(room: Room, title: str, here: str = "") -> Iterator[None]:
         yield
 
 
-def _namespaces(room: Room) -> Html:
-    """A choice of the namespace, where there are several."""
+def _render_namespaces(room: Room) -> Html:
+    """Return a form to select the namespace; empty if there is only one."""
     if len(room.names) < 2:
         return Html("")
     options = [tag("option", name, value=name, selected=name == room.namespace) for name in room.names]
@@ -183,10 +215,10 @@ def _namespaces(room: Room) -> Html:
 
 
 def html(content: str) -> ui.html:
-    """HTML of `markup`, which is escaped where it is written."""
+    """Add HTML from `markup`, which escapes text when it builds tags."""
     return ui.html(content, sanitize=False)
 
 
-def told(error: Exception) -> None:
-    """Say what went wrong, without leaving the page."""
+def show_error(error: Exception) -> None:
+    """Show an error without leaving the page."""
     ui.notify(str(error), type="negative", multi_line=True, close_button="Close", timeout=0)

@@ -1,4 +1,4 @@
-"""Items: found by filters, words or meaning; one of them: why it exists, how it fared, and what a person may do."""
+"""Define the pages of items: a list with filters and search, and a page per item with its evidence and actions."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,18 +25,18 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES
 
-from .frame import Room, framed, html, page, told
+from .frame import Room, framed, html, page, show_error
 from .markup import Html, Link, join, linked, pager, pairs, section, table, tag
 
 PAGE = 25
 HITS = 50
-"""Items that a search finds at most."""
+"""Largest number of search results."""
 WAYS = {"words": "all these words", "hybrid": "words and meaning", "dense": "meaning", "text": "rare words first"}
-"""How the text of the filter is looked for; all but the first rank by nearness."""
+"""Search modes of the text filter; all but the first rank by similarity."""
 
 
 def add(api: FastAPI) -> None:
-    """The list of items, and a page for each."""
+    """Add the list of items and the page of an item."""
 
     @page(api, "/items")
     async def items(
@@ -50,30 +50,33 @@ def add(api: FastAPI) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     ) -> None:
         query = {"text": text, "how": how, "kind": kind, "status": status, "source": source, "sort": sort}
-        found, total = await room.read(_found, offset, **query)
+        found, total = await room.read(_find_items, offset, **query)
         used = await room.read(lists.count_uses, found)
         with framed(room, "Items", "/items"):
-            html(section("Find", _filters(room, query)))
-            listed = _listed(found, used, room.link)
+            html(section("Find", _render_filters(room, query)))
+            listed = _render_list(found, used, room.link)
             html(section(f"{total} items", listed, pager(room.link, "/items", total, PAGE, offset, query)))
 
     @page(api, "/items/{item_id}")
     async def item(room: Room, item_id: str) -> None:
-        told_of = await room.read(explain.explain_item, item_id)
-        with framed(room, told_of["title"], "/items"):
-            html(_badges(told_of))
+        explanation = await room.read(explain.explain_item, item_id)
+        with framed(room, explanation["title"], "/items"):
+            html(_render_badges(explanation))
             if room.may_write:
-                _actions(room, told_of)
-            html(section("What it says", pairs(describe_item(told_of), room.link)))
-            html(section("Why it exists", *_evidence(told_of, room.link)))
-            html(section("Effect", *_fared(told_of)))
-            html(section("History", _history(told_of["history"], room.link)))
+                _add_actions(room, explanation)
+            html(section("Content", pairs(describe_item(explanation), room.link)))
+            html(section("Why it exists", *_render_evidence(explanation, room.link)))
+            html(section("Effect", *_render_effect(explanation)))
+            html(section("History", _render_history(explanation["history"], room.link)))
 
 
-def _found(
+def _find_items(
     library: ExperienceLibrary, offset: int, *, text: str, how: str, kind: str, status: str, source: str, sort: str
 ) -> lists.Found:
-    """A page of items: the nearest, of those in use, or all that have the words, whatever became of them."""
+    """Return a page of items.
+
+    A search by meaning ranks the best hits; "words" lists all items that contain the words, whatever their status.
+    """
     kinds = [kind] if kind else None
     if text.strip() and how != "words" and status in ("active", "all"):
         hits = lists.search(library, text, HITS, how=how, among="items", kinds=kinds)
@@ -84,8 +87,8 @@ def _found(
     )
 
 
-def _filters(room: Room, query: Mapping[str, str]) -> Html:
-    """A form that makes an address: it works without scripts, and can be kept."""
+def _render_filters(room: Room, query: Mapping[str, str]) -> Html:
+    """Return the filter form. It submits a plain address, so it works without scripts and can be bookmarked."""
 
     def choice(name: str, label: str, options: Mapping[str, str]) -> Html:
         written = [tag("option", words, value=value, selected=value == query[name]) for value, words in options.items()]
@@ -98,7 +101,7 @@ def _filters(room: Room, query: Mapping[str, str]) -> Html:
     return tag(
         "form",
         tag("label", "Text", tag("input", name="text", value=query["text"], type="search"), class_="long"),
-        choice("how", "Found by", WAYS),
+        choice("how", "Search by", WAYS),
         choice("kind", "Kind", plain(*KINDS, every="every kind")),
         choice("status", "Status", plain("active", "quarantined", "retired", "all")),
         choice("source", "Source", plain(*SOURCES, every="any")),
@@ -112,7 +115,7 @@ def _filters(room: Room, query: Mapping[str, str]) -> Html:
     )
 
 
-def _listed(found: Sequence[Item], used: Sequence[int], link: Link) -> Html:
+def _render_list(found: Sequence[Item], used: Sequence[int], link: Link) -> Html:
     rows = [
         (
             tag(
@@ -126,15 +129,15 @@ def _listed(found: Sequence[Item], used: Sequence[int], link: Link) -> Html:
             item.score,
             item.confidence,
             count,
-            _marks(item.status, item.trust, item.pinned),
+            _render_marks(item.status, item.trust, item.pinned),
         )
         for item, count in zip(found, used, strict=True)
     ]
     head = ("item", "kind", "score", "confidence", "used", "state")
-    return table(head, rows, caption="Items", numbers=head[2:5], empty="No item is like this.")
+    return table(head, rows, caption="Items", numbers=head[2:5], empty="No item matches.")
 
 
-def _marks(status: str, trust: str, pinned: bool) -> Html:
+def _render_marks(status: str, trust: str, pinned: bool) -> Html:
     marks = [tag("span", status, class_="badge warn" if status == "quarantined" else "badge")]
     if trust != "trusted":
         marks.append(tag("span", trust, class_="badge warn"))
@@ -143,21 +146,25 @@ def _marks(status: str, trust: str, pinned: bool) -> Html:
     return join(part for mark in marks for part in (mark, " "))
 
 
-def _badges(item: Mapping[str, Any]) -> Html:
+def _render_badges(item: Mapping[str, Any]) -> Html:
     kind = tag("span", item["kind"], class_="badge")
     return tag(
-        "p", kind, " ", _marks(item["status"], item["trust"], item["pinned"]), tag("span", item["id"], class_="code")
+        "p",
+        kind,
+        " ",
+        _render_marks(item["status"], item["trust"], item["pinned"]),
+        tag("span", item["id"], class_="code"),
     )
 
 
-def _evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
+def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
     steps = item["evidence"]
     if not steps:
         yield tag("p", f"Written by {item['writer']} ({item['source']}), without steps as evidence.")
         return
     if item.get("failures"):
         yield tag("p", format_failures(item["failures"]))
-    yield tag("p", f"Made by {item['writer']} of {len(steps)} steps. The newest:", class_="soft")
+    yield tag("p", f"Created by {item['writer']} from {len(steps)} steps. The newest:", class_="soft")
     head = ("step", "where", "did", "then", "return", "in episode")
     yield table(
         head,
@@ -177,7 +184,7 @@ def _evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
     )
 
 
-def _fared(item: Mapping[str, Any]) -> Iterator[Html]:
+def _render_effect(item: Mapping[str, Any]) -> Iterator[Html]:
     if item.get("estimated"):
         yield tag("p", format_estimates(item["estimated"]))
     if not item["fared"]:
@@ -194,28 +201,28 @@ def _fared(item: Mapping[str, Any]) -> Iterator[Html]:
         yield table(EFFECTS, build_effect_rows(item["effects"]), caption="Effect by world", numbers=EFFECTS[1:4])
 
 
-def _history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:
+def _render_history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:
     rows, before = [], dict[str, Any]()
     for change in changes:
-        said = linked(format_changes(before, change["detail"]) or "-", link)
+        text = linked(format_changes(before, change["detail"]) or "-", link)
         at = change["at"][:19].replace("T", " ")
-        rows.append((tag("span", at, class_="date"), change["op"], tag("span", said, class_="says")))
+        rows.append((tag("span", at, class_="date"), change["op"], tag("span", text, class_="says")))
         before |= change["detail"]
-    return table(("at (UTC)", "what", "changed"), rows[::-1], caption="History, the newest first")
+    return table(("at (UTC)", "change", "fields"), rows[::-1], caption="History, newest first")
 
 
-# -- what a person may do -----------------------------------------------------------------------------
+# -- actions of a person -----------------------------------------------------------------------------
 
 
-def _actions(room: Room, item: Mapping[str, Any]) -> None:
-    """Buttons; each does what the command of `hardwon memory` does, and shows the page anew."""
+def _add_actions(room: Room, item: Mapping[str, Any]) -> None:
+    """Add buttons that run the commands of `hardwon memory` and reload the page."""
     ref = item["id"]
 
     async def do(what: Callable[[ExperienceLibrary], Any]) -> None:
         try:
             await room.write(what)
         except HardwonError as error:
-            told(error)
+            show_error(error)
         else:
             ui.navigate.reload()
 
@@ -224,18 +231,18 @@ def _actions(room: Room, item: Mapping[str, Any]) -> None:
         ui.button("Unpin" if pinned else "Pin", on_click=lambda: do(lambda it: it.pin(ref, not pinned))).props(
             "outline"
         )
-        ui.button("Edit", on_click=_editor(item, do).open).props("outline")
+        ui.button("Edit", on_click=_build_editor(item, do).open).props("outline")
         ui.button("Undo", on_click=lambda: do(lambda it: it.undo(ref))).props("outline")
         if item["status"] == "quarantined":
-            release = _asked("Release from quarantine", lambda why: do(lambda it: it.release(ref, why)))
+            release = _build_reason_dialog("Release from quarantine", lambda why: do(lambda it: it.release(ref, why)))
             ui.button("Release", on_click=release.open).props("outline color=positive")
         if item["status"] != "retired":
-            retire = _asked("Retire this item", lambda why: do(lambda it: it.retire(ref, why)))
+            retire = _build_reason_dialog("Retire this item", lambda why: do(lambda it: it.retire(ref, why)))
             ui.button("Retire", on_click=retire.open).props("outline color=negative")
 
 
-def _asked(title: str, then: Callable[[str], Any]) -> ui.dialog:
-    """A dialog that asks for the reason."""
+def _build_reason_dialog(title: str, then: Callable[[str], Any]) -> ui.dialog:
+    """Return a dialog that asks for the reason of a change."""
     with ui.dialog().props(f'aria-label="{title}"') as dialog, ui.card():
         html(tag("h2", title))
         why = ui.input("Reason, kept in the history").props("autofocus outlined").style("width: min(420px, 75vw)")
@@ -244,7 +251,7 @@ def _asked(title: str, then: Callable[[str], Any]) -> ui.dialog:
             if reason := (why.value or "").strip():
                 await then(reason)
             else:
-                ui.notify("Give a reason in a few words.", type="warning")
+                ui.notify("Give a short reason.", type="warning")
 
         with ui.element("div").classes("actions"):
             ui.button(title, on_click=go)
@@ -252,8 +259,8 @@ def _asked(title: str, then: Callable[[str], Any]) -> ui.dialog:
     return dialog
 
 
-def _editor(item: Mapping[str, Any], do: Callable[[Callable[[ExperienceLibrary], Any]], Any]) -> ui.dialog:
-    """A dialog with the fields that a person may write, as JSON; a value that cannot be is refused."""
+def _build_editor(item: Mapping[str, Any], do: Callable[[Callable[[ExperienceLibrary], Any]], Any]) -> ui.dialog:
+    """Return a dialog to edit the fields of an item as JSON; invalid values are rejected."""
     fields = {name: item[name] for name in editing.FIELDS}
     with ui.dialog().props('aria-label="Edit this item"') as dialog, ui.card().style("width: min(760px, 92vw)"):
         html(tag("h2", "Edit this item"))
@@ -261,7 +268,7 @@ def _editor(item: Mapping[str, Any], do: Callable[[Callable[[ExperienceLibrary],
         text.props("outlined autogrow input-class=code").style("width: 100%; max-height: 60vh; overflow-y: auto")
 
         async def save() -> None:
-            await do(lambda library: _edited(library, item["id"], text.value or ""))
+            await do(lambda library: _save_edits(library, item["id"], text.value or ""))
 
         with ui.element("div").classes("actions"):
             ui.button("Save", on_click=save)
@@ -269,10 +276,11 @@ def _editor(item: Mapping[str, Any], do: Callable[[Callable[[ExperienceLibrary],
     return dialog
 
 
-def _edited(library: ExperienceLibrary, ref: str, text: str) -> None:
+def _save_edits(library: ExperienceLibrary, ref: str, text: str) -> None:
     item = library.get(ref)
-    known = json.loads(json.dumps(asdict(item)))
-    given = editing.parse_fields(text, "what you wrote")
-    changes = editing.check_changes(item, {k: v for k, v in given.items() if k not in known or v != known[k]})
+    # Compared as JSON, the form in which the dialog returns the fields; unchanged fields are left out.
+    current = json.loads(json.dumps(asdict(item)))
+    given = editing.parse_fields(text, "the text")
+    changes = editing.check_changes(item, {k: v for k, v in given.items() if k not in current or v != current[k]})
     if changes:
         library.update(ref, **changes)

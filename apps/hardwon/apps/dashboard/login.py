@@ -1,4 +1,4 @@
-"""The login: a token, typed once, kept in a cookie that scripts cannot read and other sites cannot send."""
+"""Define the login: a token, entered once and stored in an HttpOnly, SameSite cookie."""
 
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,23 +13,26 @@ from .frame import plain_page
 from .markup import Html, linked, tag
 
 LONGEST = 4096
-"""Bytes of a form that are read."""
+"""Largest size of the form, in bytes; the rest is ignored."""
 
 
 def add(app: FastAPI, tokens: Tokens) -> None:
-    """The routes of the login."""
+    """Add the routes of the login."""
 
     @app.get("/login", include_in_schema=False)
     def login(next: str = "/") -> HTMLResponse:
-        return HTMLResponse(_page(next))
+        return HTMLResponse(_render_page(next))
 
     @app.post("/login", include_in_schema=False)
     async def enter(request: Request) -> Response:
         form = parse_qs((await request.body())[:LONGEST].decode(errors="replace"))
         secret, then = form.get("token", [""])[0].strip(), form.get("next", ["/"])[0]
         if await run_in_threadpool(tokens.caller, secret) is None:
-            return HTMLResponse(_page(then, "This token is not known here."), 401)
-        answer = RedirectResponse(_own(then), 303)
+            return HTMLResponse(
+                _render_page(then, "This token is unknown. Check it, or create one with `hardwon serve token add`."),
+                401,
+            )
+        answer = RedirectResponse(_restrict_path(then), 303)
         answer.set_cookie(
             COOKIE, secret, httponly=True, samesite="strict", secure=request.url.scheme == "https", max_age=30 * 86400
         )
@@ -42,23 +45,24 @@ def add(app: FastAPI, tokens: Tokens) -> None:
         return answer
 
 
-def _own(path: str) -> str:
-    """A path of this server, whatever was asked for."""
+def _restrict_path(path: str) -> str:
+    """Return a path of this server, or "/" if the address leads to another site."""
     try:
         parts = urlsplit(path)
     except ValueError:
         return "/"
+    # Browsers read a backslash as a slash, so `/\\host` would lead to another site.
     return path if path.startswith("/") and not (parts.netloc or parts.scheme or "\\" in path) else "/"
 
 
-def _page(then: str, wrong: str = "") -> str:
+def _render_page(then: str, wrong: str = "") -> str:
     return plain_page(
         "Log in",
         tag(
             "form",
             tag("p", wrong, class_="bad", role="alert") if wrong else Html(""),
-            tag("p", linked("This library is opened by a token. `hardwon serve token add` makes one.")),
-            tag("input", type="hidden", name="next", value=_own(then)),
+            tag("p", linked("This library requires a token. Create one with `hardwon serve token add`.")),
+            tag("input", type="hidden", name="next", value=_restrict_path(then)),
             tag(
                 "p",
                 tag("label", "Token ", for_="token"),

@@ -1,4 +1,4 @@
-"""The map: situations as points, near where they are alike, and the same as a list."""
+"""Define the map of situations, where similar situations are close, and the page of one situation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,48 +16,49 @@ from .frame import Room, framed, html, page
 from .markup import Html, Link, linked, section, table, tag
 
 LISTED = 25
-"""Situations in the list under the map."""
+"""Number of situations in the list below the map."""
 
 
 def add(api: FastAPI) -> None:
-    """The map, and the page of one situation."""
+    """Add the map and the page of a situation."""
 
     @page(api, "/map")
     async def situations(room: Room) -> None:
         rows, points = await room.read(figures.situations)
         with framed(room, "Map of situations", "/map"):
             with ui.element("section"):
-                html(tag("p", _about(len(points), sum(row["states"] for row in rows), len(rows))))
+                html(tag("p", _describe_map(len(points), sum(row["states"] for row in rows), len(rows))))
                 if points:
-                    ui.echart(charts.situations(points), on_point_click=lambda e: _go(room, e.name)).classes(
-                        "chart tall"
-                    ).props('role="img" aria-label="Map of situations; the list below has the same"')
-            html(section("Situations, the most frequent first", _listed(rows[:LISTED], room.link)))
+                    ui.echart(
+                        charts.situations(points), on_point_click=lambda e: _open_situation(room, e.name)
+                    ).classes("chart tall").props(
+                        'role="img" aria-label="Map of situations; the list below has the same data"'
+                    )
+            html(section("Situations, most frequent first", _render_list(rows[:LISTED], room.link)))
 
     @page(api, "/situations/{signature}")
     async def situation(room: Room, signature: str) -> None:
-        row = await room.read(_one, signature)
+        row = await room.read(_find_situation, signature)
         with framed(room, f"Situation {signature}", "/map"):
-            html(section("What it looks like", tag("p", row["example"])))
-            html(section("What was done there, and what came of it", _attempts(row["attempts"], room.link)))
+            html(section("Example", tag("p", row["example"])))
+            html(section("Actions and outcomes", _render_attempts(row["attempts"], room.link)))
 
 
-def _about(points: int, states: int, situations: int) -> str:
+def _describe_map(points: int, states: int, situations: int) -> str:
     which = f"the {situations} most frequent" if situations == figures.SITUATIONS else str(situations)
     return (
-        f"{points} points stand for {states:,} states of {which} situations. States look the same but for names "
-        "and numbers within a situation; where there are few situations, a point is a group of states that are alike. "
-        "Points lie near one another where the words are alike; large ones were met often, green ones led to high "
-        "returns."
+        f"{points} points represent {states:,} states of {which} situations. States of one situation differ only in "
+        "names and numbers; in a library with few situations, a point is a group of similar states. Points with "
+        "similar texts are close to each other. Large points are frequent; green points led to high returns."
     )
 
 
-def _go(room: Room, signature: str) -> None:
+def _open_situation(room: Room, signature: str) -> None:
     ui.navigate.to(room.link(f"/situations/{signature}"))
 
 
-def _listed(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
-    head = ("situation", "states", "steps", "failed", "mean return", "best action", "looks like")
+def _render_list(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
+    head = ("situation", "states", "steps", "failed", "mean return", "best action", "example")
     return table(
         head,
         [
@@ -74,33 +75,33 @@ def _listed(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
         ],
         caption="Situations",
         numbers=head[1:5],
-        empty="Nothing was recorded yet.",
+        empty="Nothing is recorded yet.",
     )
 
 
-def _one(library: ExperienceLibrary, signature: str) -> dict[str, Any]:
+def _find_situation(library: ExperienceLibrary, signature: str) -> dict[str, Any]:
     for row in explain.list_clusters(library, figures.SITUATIONS):
         if row["signature"] == signature:
             return row
     raise UnknownName(f"there is no situation {signature!r} among the {figures.SITUATIONS} most frequent.")
 
 
-def _attempts(attempts: Sequence[Mapping[str, Any]], link: Link) -> Html:
+def _render_attempts(attempts: Sequence[Mapping[str, Any]], link: Link) -> Html:
     head = ("attempt", "action", "tried", "mean return", "best", "failures")
     return table(
         head,
         [
             (
-                linked(f"attempt:{one['id']}", link),
-                tag("code", one["pattern"]),
-                one["n"],
-                one["mean_return"],
-                linked(f"step:{one['best']}", link),
-                ", ".join(f"{name} {n}" for name, n in one["failures"].items()) or "none",
+                linked(f"attempt:{attempt['id']}", link),
+                tag("code", attempt["pattern"]),
+                attempt["n"],
+                attempt["mean_return"],
+                linked(f"step:{attempt['best']}", link),
+                ", ".join(f"{name} {n}" for name, n in attempt["failures"].items()) or "none",
             )
-            for one in attempts
+            for attempt in attempts
         ],
         caption="Attempts",
         numbers=head[2:4],
-        empty="Nothing was tried there.",
+        empty="No action was tried in it.",
     )

@@ -1,4 +1,4 @@
-"""HTML, written so that text is always text: what comes out of a library is escaped, and ids become links.
+"""Build HTML in which text is always escaped and ids become links.
 
 tag("td", excerpt, class_="wide")
 """
@@ -11,19 +11,26 @@ from typing import Any
 from hardwon.apps.shared.common import cell
 
 _MARKED = re.compile(r"`([^`]+)`|\b(?:(step|attempt):(\d+)|((?:st|wa|sk|gu|re|in)-[0-9a-f]{12}))\b")
-"""Actions, and what the pages have a page for."""
+"""Actions, and ids that have a page."""
 _EMPTY = frozenset({"input", "br", "meta", "link"})
 
 Link = Callable[..., str]
-"""From a path of the dashboard to an address in the same namespace."""
+"""Function from a path of the dashboard to an address in the same namespace."""
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
 
 def tag(element: str, /, *children: Any, **attributes: Any) -> Html:
-    """An element; a child that is no `Html` is text. `class_` and `for_` are class and for; True is a bare name."""
+    """Return an element.
+
+    Args:
+        element: Name of the element.
+        children: Contents; values other than `Html` are escaped.
+        attributes: Attributes, with `class_` and `for_` for class and for. True adds a bare attribute; None and
+            False add none.
+    """
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
         for key, value in attributes.items()
@@ -35,27 +42,35 @@ def tag(element: str, /, *children: Any, **attributes: Any) -> Html:
 
 
 def join(parts: Iterable[Any]) -> Html:
-    """Parts after one another."""
+    """Concatenate parts, and escape those that are not `Html`."""
     return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts))
 
 
 def linked(text: str, link: Link | None = None) -> Html:
-    """A text in which `actions` are set as code and, given a link, ids lead to their pages."""
+    """Return a text with `actions` formatted as code and, given a link function, ids linked to their pages."""
     parts: list[Any] = []
     at = 0
-    for found in _MARKED.finditer(text):
-        action, what, number, item = found.groups()
+    for match in _MARKED.finditer(text):
+        action, what, number, item = match.groups()
         path = f"/items/{item}" if item else f"/{what}s/{number}"
-        marked = tag("code", action) if action else tag("a", found.group(), href=link(path)) if link else found.group()
-        parts += [text[at : found.start()], marked]
-        at = found.end()
+        marked = tag("code", action) if action else tag("a", match.group(), href=link(path)) if link else match.group()
+        parts += [text[at : match.start()], marked]
+        at = match.end()
     return join([*parts, text[at:]])
 
 
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str, numbers: Sequence[str] = (), empty: str = ""
 ) -> Html:
-    """A table that can be moved sideways where it is wider than the page; `numbers` are right-aligned columns."""
+    """Return a table that scrolls sideways if it is wider than the page.
+
+    Args:
+        head: Titles of the columns.
+        rows: Values of the cells.
+        caption: Description for screen readers.
+        numbers: Titles of the right-aligned columns.
+        empty: Text to show instead of an empty table.
+    """
     body = list(rows)
     if not body and empty:
         return tag("p", empty, class_="empty")
@@ -86,7 +101,7 @@ def _cell(value: Any) -> Any:
 
 
 def pairs(lines: Iterable[tuple[str, str]], link: Link) -> Html:
-    """Labels and texts, as `views` gives them; a line without a label goes on with the one before."""
+    """Return a list of labels and texts from `views`; a line without a label continues the previous one."""
     grouped: list[tuple[str, list[Html]]] = []
     for label, text in lines:
         if label or not grouped:
@@ -104,19 +119,19 @@ def pairs(lines: Iterable[tuple[str, str]], link: Link) -> Html:
 
 
 def section(title: str, *contents: Any, name: str | None = None) -> Html:
-    """A part of a page under a heading."""
+    """Return a section of a page with a heading."""
     return tag("section", tag("h2", title, id=name), *contents)
 
 
 def pager(link: Link, path: str, total: int, limit: int, offset: int, query: dict[str, Any]) -> Html:
-    """Which part of a list is shown, and the pages before and after."""
+    """Return the position in a list, with links to the previous and the next page."""
     if not total:
         return Html("")
-    shown = f"{offset + 1} to {min(offset + limit, total)} of {total}" if offset < total else f"none of {total}"
+    position = f"{offset + 1} to {min(offset + limit, total)} of {total}" if offset < total else f"none of {total}"
     parts: list[Any] = []
     if offset > 0:
-        parts.append(tag("a", "← before", href=link(path, **query, offset=max(0, offset - limit)), rel="prev"))
-    parts.append(tag("span", shown))
+        parts.append(tag("a", "← previous", href=link(path, **query, offset=max(0, offset - limit)), rel="prev"))
+    parts.append(tag("span", position))
     if offset + limit < total:
-        parts.append(tag("a", "after →", href=link(path, **query, offset=offset + limit), rel="next"))
+        parts.append(tag("a", "next →", href=link(path, **query, offset=offset + limit), rel="next"))
     return tag("nav", *parts, class_="pager", aria_label="Pages of the list")

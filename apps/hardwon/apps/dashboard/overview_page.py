@@ -1,4 +1,4 @@
-"""The first page: what the library holds, whether it helps, whether it harms, how fast it answers."""
+"""Define the first page: the contents of the library, its benefit, its harm, and the latency of recall."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,43 +14,44 @@ from .markup import Html, Link, join, section, table, tag
 
 
 def add(api: FastAPI) -> None:
-    """The page at the root."""
+    """Add the first page."""
 
     @page(api, "/")
     async def overview(room: Room) -> None:
-        told = await room.read(figures.overview)
+        totals = await room.read(figures.overview)
         with framed(room, "Overview", "/"):
-            html(_figures(told))
-            if not told["episodes"]:
-                html(_bare())
+            html(_render_figures(totals))
+            if not totals["episodes"]:
+                html(_render_empty())
                 return
             with ui.element("div").classes("two"):
-                _chart("Items by episodes recorded", {"items": told["growth"]}, "items", share=False)
-                _chart("Success, of the newest episodes of each arm", told["success"], "share", share=True)
+                _add_chart("Items by episodes recorded", {"items": totals["growth"]}, "items", share=False)
+                _add_chart("Success rate of the newest episodes, by arm", totals["success"], "share", share=True)
             html(
                 section(
                     "With and without memory",
-                    _arms(told["arms"]),
-                    _harm(told),
-                    _shown(told["shown"]),
-                    *_tested(told["tested"]),
+                    _render_arms(totals["arms"]),
+                    _render_harm(totals),
+                    _render_withheld(totals["shown"]),
+                    *_render_tests(totals["tested"]),
                 )
             )
             with ui.element("div").classes("two"):
-                html(_newest(told["newest"], room.link))
+                html(_render_newest(totals["newest"], room.link))
                 with ui.element("section"):
-                    html(tag("h2", "How long recall takes"))
-                    waiting = html(tag("p", "It is being timed …", class_="soft"))
+                    html(tag("h2", "Recall latency"))
+                    waiting = html(tag("p", "Measuring …", class_="soft"))
 
+                    # Timed after the page is shown, because the first recall may load an index.
                     async def timed() -> None:
                         now = await room.read(figures.latency)
                         served = figures.percentiles(list(api.state.measures.recalls))
-                        waiting.set_content(_latency(now, served))
+                        waiting.set_content(_render_latency(now, served))
 
                     ui.timer(0.05, timed, once=True)
 
 
-def _chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool) -> None:
+def _add_chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool) -> None:
     with ui.element("section"):
         html(tag("h2", title))
         ui.echart(charts.lines(curves, x="episodes", y=y, share=share)).classes("chart").props(
@@ -58,16 +59,16 @@ def _chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool) -> Non
         )
 
 
-def _figures(told: Mapping[str, Any]) -> Html:
-    counted = told["episodes"] - told["excluded"]
-    kinds = ", ".join(f"{kind} {n}" for kind, n in told["items"].items()) or "none yet"
-    waiting = f"; {told['quarantined']} in quarantine" if told["quarantined"] else ""
+def _render_figures(totals: Mapping[str, Any]) -> Html:
+    counted = totals["episodes"] - totals["excluded"]
+    kinds = ", ".join(f"{kind} {n}" for kind, n in totals["items"].items()) or "none yet"
+    waiting = f"; {totals['quarantined']} in quarantine" if totals["quarantined"] else ""
     cards = [
-        ("Episodes", f"{told['episodes']:,}", f"{told['excluded']} excluded" if told["excluded"] else ""),
-        ("Succeeded", f"{told['succeeded'] / counted:.0%}" if counted else "-", f"{told['succeeded']:,} episodes"),
-        ("Steps", f"{told['steps']:,}", ""),
-        ("Items in use", f"{sum(told['items'].values()):,}", kinds + waiting),
-        ("Actions blocked", f"{told['blocked']:,}", "by guardrails"),
+        ("Episodes", f"{totals['episodes']:,}", f"{totals['excluded']} excluded" if totals["excluded"] else ""),
+        ("Succeeded", f"{totals['succeeded'] / counted:.0%}" if counted else "-", f"{totals['succeeded']:,} episodes"),
+        ("Steps", f"{totals['steps']:,}", ""),
+        ("Items in use", f"{sum(totals['items'].values()):,}", kinds + waiting),
+        ("Actions blocked", f"{totals['blocked']:,}", "by guardrails"),
     ]
     return tag(
         "dl", *(tag("div", tag("dt", n, tag("small", more)), tag("dd", value)) for n, value, more in cards),
@@ -75,79 +76,76 @@ def _figures(told: Mapping[str, Any]) -> Html:
     )  # fmt: skip
 
 
-def _bare() -> Html:
+def _render_empty() -> Html:
     return section(
         "This library has no experience yet",
-        tag("p", "An agent writes it: ", tag("code", "hardwon run textworld --library LIBRARY"), ", or over HTTP."),
+        tag("p", "Record experience with ", tag("code", "hardwon run textworld --library LIBRARY"), ", or over HTTP."),
     )
 
 
-def _arms(arms: Sequence[Mapping[str, Any]]) -> Html:
+def _render_arms(arms: Sequence[Mapping[str, Any]]) -> Html:
     rows = [
         (
-            one["arm"],
-            "with" if one["memory"] else "without",
-            one["episodes"],
-            one["succeeded"],
-            f"{one['share']:.1%}",
-            f"{one['low']:.0%} to {one['high']:.0%}",
+            arm["arm"],
+            "with" if arm["memory"] else "without",
+            arm["episodes"],
+            arm["succeeded"],
+            f"{arm['share']:.1%}",
+            f"{arm['low']:.0%} to {arm['high']:.0%}",
         )
-        for one in arms
+        for arm in arms
     ]
     head = ("arm", "memory", "episodes", "succeeded", "success", "95% interval")
     return table(head, rows, caption="Success by arm", numbers=head[2:])
 
 
-def _harm(told: Mapping[str, Any]) -> Html:
-    harm = told["harm"]
+def _render_harm(totals: Mapping[str, Any]) -> Html:
+    harm = totals["harm"]
     if not harm["pairs"]:
-        words = (
-            "Whether memory does harm is not told by these episodes: no world (task and seed) was played both with "
-            "and without it."
-        )
+        words = "Harm is unknown: no task instance (task and seed) was played both with and without memory."
         return tag("p", words, class_="soft")
     return tag(
         "p",
-        f"In {harm['pairs']} episodes of worlds that were also played without memory, memory failed where going "
-        f"without it had succeeded in {harm['harmed']} (harm {harm['share']:.1%}), and succeeded where that had failed "
-        f"in {harm['helped']}.",
+        f"{harm['pairs']} episodes with memory can be compared with episodes without it on the same task. In "
+        f"{harm['harmed']} of them only the agent with memory failed (harm {harm['share']:.1%}); in {harm['helped']} "
+        "only the agent with memory succeeded.",
     )
 
 
-def _tested(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
-    """Of the experiment that made the library: the frozen agent on tasks that were never seen."""
+def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
+    """Yield the test results of the experiment that created the library, on unseen tasks with a frozen agent."""
     if not arms:
         return
     yield tag("h3", "Tested on unseen tasks, after the last episode")
     head = ("arm", "success", "95% interval", "harm", "steps", "blocked")
     rows = [
         (
-            one["arm"],
-            f"{one['success_rate']:.1%}",
-            f"{one['ci95'][0]:.0%} to {one['ci95'][1]:.0%}",
-            "-" if one["harm_rate"] is None else f"{one['harm_rate']:.0%}",
-            one["steps"],
-            one["blocked"],
+            arm["arm"],
+            f"{arm['success_rate']:.1%}",
+            f"{arm['ci95'][0]:.0%} to {arm['ci95'][1]:.0%}",
+            "-" if arm["harm_rate"] is None else f"{arm['harm_rate']:.0%}",
+            arm["steps"],
+            arm["blocked"],
         )
-        for one in arms
+        for arm in arms
     ]
     yield table(head, rows, caption="Tests by arm", numbers=head[1:])
-    yield tag("p", "Harm: the share of tasks that the agent solved with an empty library and not with this one.")
+    yield tag("p", "Harm: the share of tasks that the agent solved with an empty library but not with this one.")
 
 
-def _shown(shown: Mapping[str, Mapping[str, Any]]) -> Html:
+def _render_withheld(shown: Mapping[str, Mapping[str, Any]]) -> Html:
     if set(shown) < {"recalled", "withheld"}:
         return Html("")
     with_it, held = shown["recalled"], shown["withheld"]
     return tag(
         "p",
-        f"Items held back at random tell what they are worth: episodes ended at {with_it['success']:.2f} on average "
-        f"where an item was shown ({with_it['episodes']} times), at {held['success']:.2f} where it was held back "
+        f"Some items are withheld at random to measure their effect. Mean success is {with_it['success']:.2f} when an "
+        f"item was shown ({with_it['episodes']} times) and {held['success']:.2f} when it was withheld "
         f"({held['episodes']} times).",
     )
 
 
-def _newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
+def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
     return section(
         "Newest episodes",
         tag(
@@ -166,8 +164,8 @@ def _newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
     )
 
 
-def _latency(now: Mapping[str, Any], served: Mapping[str, Any]) -> Html:
-    timed = (("timed just now, in this library", now), ("the newest over HTTP", served))
-    rows = [(name, one["n"], one["p50_ms"], one["p99_ms"]) for name, one in timed]
-    head = ("recalls", "how many", "half within (ms)", "99% within (ms)")
-    return join([table(head, rows, caption="Time of recall", numbers=head[1:])])
+def _render_latency(now: Mapping[str, Any], served: Mapping[str, Any]) -> Html:
+    timed = (("measured now, in this library", now), ("latest over HTTP", served))
+    rows = [(name, times["n"], times["p50_ms"], times["p99_ms"]) for name, times in timed]
+    head = ("recalls", "count", "median (ms)", "p99 (ms)")
+    return join([table(head, rows, caption="Recall latency", numbers=head[1:])])

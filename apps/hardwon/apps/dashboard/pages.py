@@ -1,4 +1,4 @@
-"""All pages, and what NiceGUI is told once."""
+"""Register all pages and configure NiceGUI."""
 
 from fastapi import FastAPI
 from nicegui import ui
@@ -6,6 +6,7 @@ from nicegui import ui
 from . import episode_pages, item_pages, login, map_page, overview_page, run_pages
 
 RECONNECT_S = 5.0
+"""Seconds that the server keeps the state of a page whose connection is lost."""
 
 
 def mount(api: FastAPI) -> None:

@@ -1,8 +1,8 @@
-"""Places on the map: groups of states that are alike, however many or few signatures a library has.
+"""Compute the points of the map: groups of similar states, however many signatures a library has.
 
-Where there are many signatures, each is a point. Where there are few (conversations and logs have no lists of things
-that would tell them apart), the states of each are grouped by their vectors, so that 100,000 states are not one point.
-States without a vector get one for the map alone, from the newest on, as long as that takes seconds.
+With many signatures, each is a point. With few (conversations and logs lack the object lists that distinguish
+situations), the states of each signature are clustered by their vectors, so that 100,000 states are not one point.
+States without a vector are embedded for the map only, newest first, within a time limit.
 """
 
 import json
@@ -17,47 +17,57 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.storage.database import Store
 
 POINTS = 150
-"""Points that a map has about, where the signatures alone are fewer than `ENOUGH`."""
+"""Approximate number of points if there are fewer than `ENOUGH` signatures."""
 ENOUGH = 40
 STATES = 1600
-"""States that are looked at, of all groups together."""
+"""Number of states to sample over all situations."""
 EACH = 4
-"""States of a signature that are looked at, where each signature is a point."""
+"""Number of states to sample per situation, if each situation is a point."""
 EMBEDDING_S = 4.0
-"""Seconds for vectors that are not there yet."""
+"""Time limit, in seconds, to compute missing vectors."""
 BATCH = 64
 
 Row = Mapping[str, Any]
 
 
 def points(library: ExperienceLibrary, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the points of the map of these clusters: what each stands for, and `x` and `y` in it."""
+    """Return the points of the map.
+
+    Args:
+        library: The library.
+        rows: Situations from `ExperienceLibrary.clusters`.
+
+    Returns:
+        For every point its signature, counts, mean return and example, and its coordinates `x` and `y`.
+    """
     groups: list[dict[str, Any]] = []
     store = Store(library.path, read_only=True)
     try:
         ((number,),) = store.rows("SELECT id FROM namespaces WHERE name = ?", (library.namespace,))
         states = sum(row["states"] for row in rows) or 1
-        samples = {row["signature"]: _sample(store, number, row, _wanted(row, rows, states)) for row in rows}
-        vectors = _vectors(library, store, samples)
+        samples = {
+            row["signature"]: _sample_states(store, number, row, _count_samples(row, rows, states)) for row in rows
+        }
+        vectors = _load_vectors(library, store, samples)
         for row in rows:
             known = [ref for ref in samples[row["signature"]] if ref in vectors]
             n = 1 if len(rows) >= ENOUGH else max(1, round(POINTS * row["states"] / states))
-            groups += _groups(store, row, known, np.array([vectors[ref] for ref in known]), n)
+            groups += _build_groups(store, row, known, np.array([vectors[ref] for ref in known]), n)
     finally:
         store.close()
-    for group, (x, y) in zip(groups, plane([group.pop("centre") for group in groups]), strict=True):
+    for group, (x, y) in zip(groups, project([group.pop("centre") for group in groups]), strict=True):
         group["x"], group["y"] = x, y
     return groups
 
 
-def _wanted(row: Row, rows: Sequence[Row], states: int) -> int:
+def _count_samples(row: Row, rows: Sequence[Row], states: int) -> int:
     if len(rows) >= ENOUGH:
         return EACH
     return max(EACH, round(STATES * int(row["states"]) / states))
 
 
-def _sample(store: Store, number: int, row: Row, wanted: int) -> list[int]:
-    """Return states of a cluster, evenly over its time, the newest first."""
+def _sample_states(store: Store, number: int, row: Row, wanted: int) -> list[int]:
+    """Return ids of states of a situation, evenly spaced over time, newest first."""
     found = store.rows(
         "SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC", (number, row["signature"])
     )
@@ -65,8 +75,8 @@ def _sample(store: Store, number: int, row: Row, wanted: int) -> list[int]:
     return [found[at][0] for at in chosen]
 
 
-def _vectors(library: ExperienceLibrary, store: Store, samples: Mapping[str, Sequence[int]]) -> dict[int, Any]:
-    """Return the vectors of states: those that are stored, and others made now, by turns from every cluster."""
+def _load_vectors(library: ExperienceLibrary, store: Store, samples: Mapping[str, Sequence[int]]) -> dict[int, Any]:
+    """Return the vectors of states: stored ones, and new ones computed in turns over all situations."""
     refs = [ref for sample in samples.values() for ref in sample]
     wanted = json.dumps(refs)
     of_these = "(SELECT value FROM json_each(?))"
@@ -74,6 +84,7 @@ def _vectors(library: ExperienceLibrary, store: Store, samples: Mapping[str, Seq
     vectors = {ref: np.frombuffer(vector, dtype=np.float32) for ref, vector in stored}
     texts = store.rows(f"SELECT id, observation || char(10) || feedback FROM states WHERE id IN {of_these}", (wanted,))
     known = dict(texts)
+    # In turns, so that every situation has some vectors when the time is up.
     missing = [
         ref
         for turn in range(max(map(len, samples.values()), default=0))
@@ -86,16 +97,17 @@ def _vectors(library: ExperienceLibrary, store: Store, samples: Mapping[str, Seq
         vectors.update(zip(batch, library.embedder.embed([known[ref] for ref in batch]), strict=True))
         if time.monotonic() > until:
             break
+    # Vectors of an earlier embedder can have another size; keep the most common one.
     sizes = [len(vector) for vector in vectors.values()]
     size = max(set(sizes), key=sizes.count, default=0)
     return {ref: vector for ref, vector in vectors.items() if len(vector) == size}
 
 
-def _groups(store: Store, row: Row, refs: Sequence[int], vectors: Any, n: int) -> list[dict[str, Any]]:
-    """Return up to n groups of the states of one cluster, the largest first."""
+def _build_groups(store: Store, row: Row, refs: Sequence[int], vectors: Any, n: int) -> list[dict[str, Any]]:
+    """Return up to n groups of the states of one situation, largest first."""
     if not refs:
         return []
-    label = _alike(vectors, min(n, len(np.unique(vectors, axis=0))))
+    label = _cluster(vectors, min(n, len(np.unique(vectors, axis=0))))
     steps = store.rows(
         "SELECT pre, count(*), sum(return_to_go) FROM steps WHERE pre IN (SELECT value FROM json_each(?)) GROUP BY pre",
         (json.dumps(list(refs)),),
@@ -129,8 +141,8 @@ def _groups(store: Store, row: Row, refs: Sequence[int], vectors: Any, n: int) -
     return sorted(found, key=lambda group: -group["states"])
 
 
-def _alike(vectors: Any, n: int) -> Any:
-    """Return the number of its group for every vector (k-means from a fixed beginning)."""
+def _cluster(vectors: Any, n: int) -> Any:
+    """Return the group number of every vector, by k-means with a fixed seed."""
     if n < 2:
         return np.zeros(len(vectors), dtype=int)
     means = faiss.Kmeans(vectors.shape[1], n, niter=15, seed=1, min_points_per_centroid=1, verbose=False)
@@ -139,10 +151,10 @@ def _alike(vectors: Any, n: int) -> Any:
     return means.index.search(content, 1)[1][:, 0]
 
 
-def plane(vectors: Sequence[Any]) -> list[tuple[float, float]]:
-    """Return vectors as points of the plane in which they differ most; the same vectors give the same points.
+def project(vectors: Sequence[Any]) -> list[tuple[float, float]]:
+    """Return 2D coordinates of vectors by PCA; equal vectors always give equal points.
 
-    Few that are far from all others are drawn at the edge: the others would else be one spot.
+    Outliers are moved to the edge, because they would otherwise compress all other points into one spot.
     """
     if not vectors:
         return []
@@ -150,6 +162,7 @@ def plane(vectors: Sequence[Any]) -> list[tuple[float, float]]:
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
     axes = np.zeros((2, centred.shape[1]))
     axes[: min(2, len(directions))] = directions[:2]
+    # SVD leaves the sign of an axis undefined; fix it, so that the map does not flip between requests.
     signs = np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])
     places = centred @ (axes * np.where(signs == 0, 1, signs)[:, None]).T
     if len(places) >= ENOUGH:
