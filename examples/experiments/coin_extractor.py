@@ -224,6 +224,6 @@ def together(start: Any, ground: Ground, seed: int, *, learns: bool) -> tuple[An
         if learns:
             chooser.update()
         won = outcomes(rollouts[:moving], specs[:moving])
-        curve.append({**{arm: fmean(fmean(v) for v in by.values()) for arm, by in won.items()}, **chooser.told})
+        curve.append({**{arm: fmean(fmean(v) for v in by.values()) for arm, by in won.items()}, **chooser.stats})
     playing.close()
     return policy, reader, {"curve": curve, "cpu_s": time.process_time() - began}

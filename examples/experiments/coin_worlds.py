@@ -14,7 +14,7 @@ from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime.environments.textworld import TextWorldExpress
 from hardwon.runtime.interfaces.types import Info
-from hardwon.trainers.roles.note_generators import Candidate, told, ways
+from hardwon.trainers.roles.note_generators import Candidate, format_path, ways
 
 GAME = ("coin", "numLocations=6, includeDoors=0, numDistractorItems=0")
 LIMIT = 10
@@ -162,12 +162,12 @@ def misled(found: Mapping[World, Trajectory], times: int, seed: int = 0) -> list
 
 def way(trajectory: Trajectory) -> str:
     """The way to the coin: `kitchen : move east . living room : take coin .`"""
-    return told(without_circles(trajectory.steps))
+    return format_path(without_circles(trajectory.steps))
 
 
 def way_there(trajectory: Trajectory) -> str:
     """The way to where the coin is, without taking it."""
-    return told(without_circles(trajectory.steps)[:-1])
+    return format_path(without_circles(trajectory.steps)[:-1])
 
 
 def either_way(trajectory: Trajectory) -> str:
@@ -183,7 +183,7 @@ def astray(trajectory: Trajectory, chance: random.Random) -> str:
         return replace(step, action=f"move {chance.choice([one for one in BACK if one != right])}")
 
     path = without_circles(trajectory.steps)
-    return told([turned(step) if step.action.startswith("move") else step for step in path])
+    return format_path([turned(step) if step.action.startswith("move") else step for step in path])
 
 
 def four(looks: Mapping[World, Trajectory], worlds: Sequence[World]) -> dict[str, Texts]:

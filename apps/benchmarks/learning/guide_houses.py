@@ -25,7 +25,7 @@ from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.roles.guide_speech import GuideQuery
-from hardwon.trainers.roles.note_generators import told
+from hardwon.trainers.roles.note_generators import format_path
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.rollouts.transcript import Transcript
 
@@ -133,8 +133,8 @@ def memories(
 
 def record(first: State, one: Trajectory, before: bool) -> GuideQuery:
     """A walk as it is recalled in a situation: `kitchen : move east . hall : take coin . lately`"""
-    whole = told(one.steps)
-    offers = dict.fromkeys((told(without_circles(one.steps)), whole))
+    whole = format_path(one.steps)
+    offers = dict.fromkeys((format_path(without_circles(one.steps)), whole))
     return GuideQuery(first, (f"{whole} {'before' if before else 'lately'}",), tuple(offers))
 
 
@@ -165,7 +165,7 @@ def ground(worlds: Iterable[World]) -> Ground:
     texts = [*BACK, "lately before :"]
     for one in (*demos.values(), *looks.values()):
         texts += [text for s in one.steps for text in (s.pre.task, s.pre.observation, s.pre.feedback, s.action)]
-        texts.append(told(one.steps))
+        texts.append(format_path(one.steps))
     tell(f"{len(looks)} worlds, {sum(bool(one.success) for one in looks.values())} walks of them found the coin")
     return Ground(demos, looks, Transcript(build_tokenizer(texts)))
 
@@ -179,7 +179,7 @@ def taught(ground: Ground, seed: int) -> Any:
                 parameter.mul_(LARGER)
     shown = Examples(circles="explore", max_turns=12, copies=7, memory_share=0.85, seed=seed)
     given = build_examples(
-        ground.demos.values(), ground.transcript.rows, shown, memory=lambda one: told(without_circles(one.steps))
+        ground.demos.values(), ground.transcript.rows, shown, memory=lambda one: format_path(without_circles(one.steps))
     )
     chance = random.Random(seed)
     given = [turned(stream, ground.transcript, chance) for stream in given]

@@ -105,10 +105,10 @@ def test_the_question_begins_as_the_policy_s_own_prompt_does():
 def test_its_mean_score_is_that_of_episodes_of_the_same_task_that_were_shown_nothing():
     asked = Scripted("accept", "accept")
     gated = Gated(asking(asked))
-    gated.scored("find the prize", [1.0, 0.0])
-    gated.learned("i1", [0.5])
+    gated.record_scores("find the prize", [1.0, 0.0])
+    gated.record_differences("i1", [0.5])
     for task in ("find the prize", "another"):
-        asyncio.run(gated.judged(Context(State("a hall", task=task)), "go east .", item="i1"))
+        asyncio.run(gated.ask(Context(State("a hall", task=task)), "go east .", item="i1"))
     assert [entry["why"] for entry in gated.answers] == ["p 1.00 mean score 0.5 , with it 1.0", "p 1.00"]
 
 

@@ -147,7 +147,7 @@ def test_a_gate_accepts_refines_or_rejects_and_every_answer_is_logged():
 
 
 def passed(gate, text, item=""):
-    return asyncio.run(gate.judged(Context(State("a hall", task="find")), text, item=item)).text
+    return asyncio.run(gate.ask(Context(State("a hall", task="find")), text, item=item)).text
 
 
 def recalled(*titles):
@@ -171,14 +171,14 @@ def test_equal_answers_are_logged_once_with_how_often():
     gate = Gated(ByRecord())
     for _ in range(3):
         passed(gate, "go east", "i1")
-    (answer,) = gate.drained()
+    (answer,) = gate.drain()
     assert (answer["item"], answer["answer"], answer["times"]) == ("i1", "accept", 3)
-    assert gate.drained() == []
+    assert gate.drain() == []
 
 
 def test_a_gate_remembers_what_an_item_was_worth():
     gate, other = Gated(ByRecord(least=4)), Gated(ByRecord(least=4))
-    gate.learned("i1", [-1.0] * 4)
+    gate.record_differences("i1", [-1.0] * 4)
     other.load_state_dict(gate.state_dict())
     assert passed(gate, "go east", "i1") == ""
     assert passed(other, "go east", "i1") == ""

@@ -23,7 +23,7 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenize
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.item_reward import Buffer, Use, of_group, to_streams, worth
-from hardwon.trainers.roles.note_generators import WORDS, KeepOrSkip, Writes, understood, ways
+from hardwon.trainers.roles.note_generators import WORDS, KeepOrSkip, Writes, parse_operations, ways
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.rollouts.transcript import Transcript
 
@@ -233,7 +233,7 @@ def test_sequences_have_names_of_their_own():
 
 def test_said_text_is_read_as_at_most_three_operations():
     said = "<item> add : red : go east . <item> update 1 2 : go west . <item> return <item> add : too many <end>"
-    add, update, nothing = understood(said, episode())
+    add, update, nothing = parse_operations(said, episode())
     assert isinstance(add, Add)
     assert isinstance(update, Update)
     assert isinstance(nothing, Return)
@@ -241,7 +241,7 @@ def test_said_text_is_read_as_at_most_three_operations():
 
 
 def test_what_is_thought_aloud_is_not_asked_for():
-    (one,) = understood("add : no <item> add : red : go east . <end>", episode())
+    (one,) = parse_operations("add : no <item> add : red : go east . <end>", episode())
     assert isinstance(one, Add)
     assert one.item.title == "red : go east ."
 
@@ -250,7 +250,7 @@ def test_what_is_thought_aloud_is_not_asked_for():
     "said", ["", "go east", "<item> add :", "<item> update : red", "<item> add 1 : red", "<end>", "<item> <end>"]
 )
 def test_what_cannot_be_understood_adds_nothing(said):
-    assert all(isinstance(one, Return) for one in understood(said, episode()))
+    assert all(isinstance(one, Return) for one in parse_operations(said, episode()))
 
 
 def recorded(library, success=True):
@@ -261,12 +261,16 @@ def test_an_update_of_what_was_not_shown_is_refused():
     """systems.md §5: add/update/return with index checks: update of a non-retrieved index refused."""
     with ExperienceLibrary.open(":memory:") as library:
         trajectory = recorded(library)
-        (added,) = library.apply(understood("<item> add : red : go east .", trajectory), trajectory, [])
+        (added,) = library.apply(parse_operations("<item> add : red : go east .", trajectory), trajectory, [])
         assert added.status == "added"
         assert added.item_id is not None
-        (beyond,) = library.apply(understood("<item> update 2 : go west .", trajectory), trajectory, [added.item_id])
+        (beyond,) = library.apply(
+            parse_operations("<item> update 2 : go west .", trajectory), trajectory, [added.item_id]
+        )
         assert (beyond.status, beyond.reason) == ("rejected", "it updates item 1 of 1 that were shown")
-        (fine,) = library.apply(understood("<item> update 1 : go west .", trajectory), trajectory, [added.item_id])
+        (fine,) = library.apply(
+            parse_operations("<item> update 1 : go west .", trajectory), trajectory, [added.item_id]
+        )
         assert fine.status == "merged"
         assert library.get(added.item_id).title == "go west ."
 

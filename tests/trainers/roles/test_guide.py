@@ -26,7 +26,7 @@ from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.roles.base import Parts
-from hardwon.trainers.roles.guide import GuideRole, asked_of, of_episodes, rows_of, to_streams
+from hardwon.trainers.roles.guide import GuideRole, build_lessons, build_query, rows_of, to_streams
 from hardwon.trainers.roles.guide_credit import Branch, GuideCredit, guide_credit
 from hardwon.trainers.roles.guide_speech import GuideQuery, Speaker
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
@@ -160,7 +160,7 @@ def test_every_group_has_one_abstain_branch_and_two_or_more_that_generate():
     spoken = prepared(role, specs([0, 1]))
     assert all(spec.memory for spec in spoken)
     role.collect([ended(spec, True) for spec in (*spoken, *specs([0, 1], arm="control", copies=2))])
-    assert role.told["groups_left_out"] == 0
+    assert role.stats["groups_left_out"] == 0
     for rows, _ in role._groups:
         decisions = [TOKENIZER.convert_ids_to_tokens(list(row.completion)) for row in rows if row.turn == 0]
         assert decisions == [["<skip>"], ["<keep>"]]
@@ -175,7 +175,7 @@ def test_a_group_without_both_kinds_says_nothing(outcomes, control):
     assert not role.wants(rollouts)
     role.collect(rollouts)
     assert not role.ready()
-    assert role.told["groups_left_out"] == 1
+    assert role.stats["groups_left_out"] == 1
 
 
 def test_a_group_whose_episodes_all_ended_alike_is_not_wanted():
@@ -359,12 +359,12 @@ def walk(*actions, success=True):
 def test_a_walk_is_on_offer_whole_and_without_its_circles():
     """Both kinds of endings are recalled; only what succeeded is taught."""
     one = walk("go east", "go west", "go east", "go east")
-    assert asked_of(one).offers == (
+    assert build_query(one).offers == (
         "red : go east . blue : go east .",
         "red : go east . blue : go west . red : go east . blue : go east .",
     )
-    assert asked_of(walk("go east", success=False)).recalled == ("red : go east . warning",)
-    assert [text for _, text in of_episodes([one, walk("go east", success=False)])] == [asked_of(one).offers[0]]
+    assert build_query(walk("go east", success=False)).recalled == ("red : go east . warning",)
+    assert [text for _, text in build_lessons([one, walk("go east", success=False)])] == [build_query(one).offers[0]]
 
 
 def test_a_trained_guide_in_the_loop(library, rooms, script):

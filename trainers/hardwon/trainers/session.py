@@ -299,16 +299,16 @@ class Stage:
         if self.gate is None:
             return
         for rollout in unaided(rollouts):
-            self.gate.scored(rollout.trajectory.steps[0].pre.task, [float(bool(rollout.trajectory.success))])
+            self.gate.record_scores(rollout.trajectory.steps[0].pre.task, [float(bool(rollout.trajectory.success))])
         for _, item, use in uses_of(rollouts):
             if use.control:
-                self.gate.learned(item, use.differences)
+                self.gate.record_differences(item, use.differences)
 
     def log_gate(self, iteration: int, kind: str = "train") -> dict[str, float]:
         """Return the counts of the gate's answers since the last call, and append each answer to the log file."""
         if self.gate is None:
             return {}
-        answers = self.gate.drained()
+        answers = self.gate.drain()
         with (self._out / GATE_LOG).open("a", encoding="utf-8") as file:
             file.writelines(
                 sorted(json.dumps({"iteration": iteration, "kind": kind, **answer}) + "\n" for answer in answers)

@@ -1,8 +1,8 @@
-"""Diversity while training: the same few items must not be shown all the time, nor kept many times over.
+"""Diversity of the shown items during training, and merging of near duplicates.
 
-What is recalled is re-ranked so that what was shown less gets its turn (Complementary RL), or an item
-could never be told from its equals. Now and then near twins are merged into one, whose evidence is
-theirs together. Outside training recall is left as it is.
+Recalled items are re-ranked so that less often shown ones get a turn (Complementary RL). Otherwise equally
+similar items could never be told apart by their effect. Periodically, near duplicates are merged and keep
+their combined evidence. Recall outside of training is unchanged.
 """
 
 import math
@@ -17,26 +17,26 @@ from hardwon.memory.retrieval.recall import within_budget
 from hardwon.trainers.rollouts.rollout import current_session
 
 USED = 0.4
-"""What a doubling of the times that an item was shown, by e, costs in ranks."""
+"""Penalty in ranks per unit of log(1 + times shown)."""
 RECENT = 1.0
-"""What it costs to have been shown lately, in ranks."""
+"""Penalty in ranks for items shown in the previous iteration."""
 DEMOTE = 0.5
-"""Probability with which a first that was shown lately is put last."""
+"""Probability of moving a recently shown first item to the end."""
 TIE = 0.02
-"""Items that are no nearer than this, in cosine, have the same rank; chance orders them."""
+"""Cosine similarities within this distance share a rank; ties are ordered randomly."""
 WIDER = 16
-"""Candidates that should be recalled for each that is shown."""
+"""Candidates to recall per item that is shown."""
 CHUNK = 5
-"""Items that a merge pass looks at together."""
+"""Number of items that a merge pass compares with each other."""
 ALIKE = 0.6
-"""Share of all their words that two items have in common from which they are near twins."""
+"""Minimum Jaccard similarity of the words of two near duplicates."""
 
 
 class Diversity:
-    """Re-ranks by how often and how lately it was shown: s = -rank - USED log(1 + shown) - RECENT[lately].
+    """Re-ranks items by score = -rank - USED log(1 + times shown) - RECENT [shown recently].
 
-    What is shown counts from the next `settle` on, an iteration's end, and chance is the asker's: so it
-    does not matter in which order the episodes of an iteration ask.
+    Counts take effect at the next `settle`, at the end of an iteration, and random numbers depend on the asking
+    episode. So the order in which the episodes of an iteration ask does not matter.
     """
 
     def __init__(self, *, seed: int = 0, demote: float = DEMOTE) -> None:
@@ -47,42 +47,45 @@ class Diversity:
         self._asked: Counter[str] = Counter()
 
     def ranked(self, items: Mapping[str, float], k: int = 1, asker: str = "") -> list[str]:
-        """Ids in their new order, from ids with their nearness; the first k count as shown."""
-        chance = random.Random(f"{self._seed}:{asker}:{self._asked[asker]}")
+        """Return the ids in their new order, and count the first `k` as shown.
+
+        Args:
+            items: Similarity by item id.
+            k: Number of items that will be shown.
+            asker: Name of the episode, which seeds the random numbers.
+        """
+        rng = random.Random(f"{self._seed}:{asker}:{self._asked[asker]}")
         self._asked[asker] += 1
-        drawn = {item: chance.random() for item in sorted(items)}
+        tie_breaks = {item: rng.random() for item in sorted(items)}
 
         def score(item: str) -> float:
             rank = sum(other > items[item] + TIE for other in items.values())
             return -rank - USED * math.log1p(self._shown[item]) - RECENT * (item in self._lately)
 
-        order = sorted(items, key=lambda item: (-score(item), drawn[item]))
-        if len(order) > 1 and order[0] in self._lately and chance.random() < self._demote:
+        order = sorted(items, key=lambda item: (-score(item), tie_breaks[item]))
+        if len(order) > 1 and order[0] in self._lately and rng.random() < self._demote:
             order.append(order.pop(0))
         self._now.update(order[:k])
         return order
 
     def settle(self) -> None:
-        """From now on what was shown counts, and was shown lately."""
+        """Apply the counts of this iteration."""
         self._shown.update(self._now)
         self._lately = frozenset(self._now)
         self._now.clear()
         self._asked.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it needs to go on exactly from where it was settled, as plain values."""
+        """Return the counts since the last `settle` as plain values."""
         return {"shown": dict(self._shown), "lately": sorted(self._lately)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         self._shown, self._lately = Counter(state["shown"]), frozenset(state["lately"])
 
 
 class DiverseLibrary:
-    """A library whose recall gives every item its turn; all else is the library's own.
-
-    WIDER times as many items are recalled, re-ranked, and cut to what was asked for.
-    """
+    """A library with diverse recall. It recalls WIDER times as many items, re-ranks and truncates them."""
 
     def __init__(self, library: ExperienceLibrary, diversity: Diversity) -> None:
         self._library, self._diversity = library, diversity
@@ -90,25 +93,25 @@ class DiverseLibrary:
     def recall(
         self, state_or_text: State | str, *, k: int = 5, budget_tokens: int | None = None, **how: Any
     ) -> Recollection:
-        """What the library recalls, its items re-ranked."""
-        found = self._library.recall(state_or_text, k=k * WIDER, **how)
-        hits = {hit.what.id: hit for hit in found.items if isinstance(hit.what, Item)}
+        """Return what the library recalls, with its items re-ranked."""
+        recalled = self._library.recall(state_or_text, k=k * WIDER, **how)
+        hits = {hit.what.id: hit for hit in recalled.items if isinstance(hit.what, Item)}
         if not hits:
             return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
         order = self._diversity.ranked({item: hit.similarity for item, hit in hits.items()}, k, current_session())
         first = tuple(hits[item] for item in order[:k])
-        items, steps, tokens = within_budget(first, found.steps[:k], budget_tokens)
-        return replace(found, items=items, steps=steps, tokens=tokens)
+        items, steps, tokens = within_budget(first, recalled.steps[:k], budget_tokens)
+        return replace(recalled, items=items, steps=steps, tokens=tokens)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._library, name)
 
 
 def merge_pass(library: ExperienceLibrary) -> int:
-    """Rewrite near twins into one, chunk by chunk; returns how many items there are fewer.
+    """Merge near duplicates of a library, and return the number of items removed.
 
-    The one with the best score keeps its words. What a person pinned, what acts by itself (skills,
-    guardrails, remedies) and what differs in a number, a "not" or a direction is left alone.
+    The item with the best score keeps its words. Pinned items, skills, guardrails and remedies are left alone,
+    and so are items that differ in a number, a negation or a direction.
     """
     items = [item for item in library.items(limit=None) if item.kind in ("insight", "strategy", "warning")]
     fewer = 0
@@ -116,25 +119,25 @@ def merge_pass(library: ExperienceLibrary) -> int:
         for chunk in chunks([item for item in items if item.kind == kind and not item.pinned]):
             for twins in _twins(chunk):
                 kept = max(twins, key=lambda item: (item.score, item.confidence, item.id))
-                others = [item.id for item in twins if item is not kept]
-                merged = library.rewrite([kept.id, *others], replace(kept, writer="merge"))
-                fewer += len(others) * (merged.status == "merged")
+                duplicates = [item.id for item in twins if item is not kept]
+                merged = library.rewrite([kept.id, *duplicates], replace(kept, writer="merge"))
+                fewer += len(duplicates) * (merged.status == "merged")
     return fewer
 
 
 def chunks(items: Iterable[Item], size: int = CHUNK) -> list[list[Item]]:
-    """The items in chunks of the nearest: the first one left and those most like it."""
-    left, made = list(items), []
-    while left:
-        first = left[0]
-        left.sort(key=lambda item: -likeness(first, item))  # stable: the first stays first
-        made.append(left[:size])
-        left = left[size:]
-    return made
+    """Return the items in chunks: the first remaining item with those most similar to it."""
+    remaining, result = list(items), []
+    while remaining:
+        first = remaining[0]
+        remaining.sort(key=lambda item: -likeness(first, item))  # stable: the first stays first
+        result.append(remaining[:size])
+        remaining = remaining[size:]
+    return result
 
 
 def _twins(chunk: Sequence[Item]) -> list[list[Item]]:
-    """Those of a chunk that say about the same, two or more together."""
+    """Return the groups of near duplicates in a chunk, each of two items or more."""
     groups: list[list[Item]] = []
     for item in chunk:
         home = next((group for group in groups if all(_mergeable(item, other) for other in group)), None)
@@ -146,6 +149,7 @@ def _twins(chunk: Sequence[Item]) -> list[list[Item]]:
 
 
 def _mergeable(one: Item, other: Item) -> bool:
+    """Return whether two items are near duplicates."""
     same = (one.condition, one.forbids, one.steps, one.trust) == (
         other.condition,
         other.forbids,
@@ -156,7 +160,7 @@ def _mergeable(one: Item, other: Item) -> bool:
 
 
 def likeness(one: Item, other: Item) -> float:
-    """Share of all their words that two items have in common."""
+    """Return the Jaccard similarity of the words of two items."""
     a, b = _words(one), _words(other)
     return len(a & b) / len(a | b) if a | b else 1.0
 
@@ -164,13 +168,14 @@ def likeness(one: Item, other: Item) -> float:
 _TURNS = frozenset("not never no avoid cannot without don't".split()) | frozenset(  # noqa: SIM905
     "north south east west left right up down open close on off in out before after first last".split()  # noqa: SIM905
 )
-"""Words that turn a sentence into another one however alike the rest."""
+"""Words that change the meaning of a sentence, however similar the rest is."""
 
 
 def _words(item: Item) -> frozenset[str]:
+    """Return the lower-cased words of an item."""
     return frozenset(item.text.lower().replace(",", " ").replace(".", " ").split())
 
 
 def _marks(item: Item) -> frozenset[str]:
-    """Numbers, and words that turn a sentence into another one."""
+    """Return the numbers and the meaning-changing words of an item."""
     return frozenset(word for word in _words(item) if word in _TURNS or any(sign.isdigit() for sign in word))

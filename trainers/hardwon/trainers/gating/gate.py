@@ -1,9 +1,8 @@
-"""The gate: before an episode, whoever will act says of each item whether it wants it (Complementary RL).
+"""The gate: decides for each item, before it is shown, whether to accept, refine or reject it (Complementary RL).
 
-It accepts, refines the words, or rejects; every answer is logged. An episode that rejected what it
-was to be shown was shown nothing: it counts as control, not as a consumer, and the item is neither
-blamed nor praised for it. The gate changes no item and learns nothing. Who answers is a record of what
-items were worth (here), the policy itself (`gate_policy`), or code of one's own.
+Every answer is logged. An episode whose items were all rejected counts as control: its outcome credits no
+item. The gate changes no item and is not trained. The judge is the record of the items' effects (here), the
+policy (`gate_policy`), or your own class.
 """
 
 import asyncio
@@ -24,72 +23,72 @@ from hardwon.trainers.rollouts.rollout import current_session
 from hardwon.trainers.rollouts.transcript import Transcript
 
 REMEMBERED = 32
-"""Newest differences of an item that are remembered."""
+"""Newest differences kept per item."""
 SCORED = 128
-"""Newest outcomes of a task that are remembered."""
+"""Newest outcomes kept per task."""
 KNOWN = 20_000
-"""Items, and tasks, of which something is remembered; the one that was heard of longest ago goes."""
+"""Maximum number of items, and of tasks, with records. The least recently updated one is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The answer, the refined text where there is one, and why."""
+    """An answer, the refined text if there is one, and the reason."""
 
     answer: Literal["accept", "refine", "reject"]
     text: str = ""
     why: str = ""
     usage: Usage = field(default_factory=Usage)
-    """What it cost to ask."""
+    """Tokens and calls spent on the judgement."""
 
 
 Record = Sequence[float]
-"""What a text was worth so far: the differences of the episodes that consumed it to their control siblings."""
+"""Differences in outcome between the episodes that were shown a text and their control siblings."""
 
 
 class Gate(Protocol):
-    """Judges texts before they are shown."""
+    """Protocol of a synchronous gate."""
 
     def judge(self, task: str, text: str, record: Record) -> Judgement:
-        """What to do with a text on this task."""
+        """Return what to do with a text on this task."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A text before it is shown, and all that is known of it."""
+    """A text before it is shown, with what is recorded about it."""
 
     context: Context
-    """The situation in which it would be: the task, and the episode so far."""
+    """The situation in which the text would be shown."""
     text: str
     record: Record = ()
     scores: Record = ()
-    """How episodes of the same task ended that were shown nothing, in [0, 1]."""
+    """Outcomes in [0, 1] of episodes of the same task without guidance."""
 
 
 @runtime_checkable
 class AwaitedGate(Protocol):
-    """A gate that waits for a model."""
+    """Protocol of a gate that calls a model."""
 
     async def ajudge(self, question: Question) -> Judgement:
-        """What to do with the text."""
+        """Return what to do with the text."""
         ...
 
 
 class ByRecord:
-    """Rejects what did harm: a mean difference below `floor` over at least `least` episodes."""
+    """A gate that rejects harmful items: a mean difference below `floor` over at least `least` episodes."""
 
     def __init__(self, *, least: int = 4, floor: float = -0.1) -> None:
         self._least, self._floor = least, floor
 
     def judge(self, task: str, text: str, record: Record) -> Judgement:
-        """Accept, or reject with the figures."""
+        """Return accept, or reject with the figures as reason."""
         if len(record) < self._least or fmean(record) >= self._floor:
             return Judgement("accept")
         return Judgement("reject", why=f"success {fmean(record):+.2f} over {len(record)} episodes that were shown it")
 
 
 class Gated:
-    """Asks a gate, logs what it answers, and remembers what each item was worth so far."""
+    """Asks a gate, logs its answers, and keeps the records of each item's effect."""
 
     def __init__(self, gate: Gate | AwaitedGate) -> None:
         self._gate = gate
@@ -97,96 +96,107 @@ class Gated:
         self._scores: dict[str, list[float]] = {}
         self._judged: dict[tuple[str, str], Judgement] = {}
         self.answers: list[dict[str, Any]] = []
-        """Every answer since the last `drained`."""
+        """Answers since the last `drain`."""
 
-    async def judged(self, context: Context, text: str, *, item: str = "") -> Judgement:
-        """The answer, whose text is what is to be shown: as it is, or refined; empty where it was rejected.
+    async def ask(self, context: Context, text: str, *, item: str = "") -> Judgement:
+        """Return the judgement of a text; its `text` is what to show, and is empty after a rejection.
 
-        An item is its text unless named; in an episode it is asked about once, and what was said then stands.
+        Within an episode, each item is judged once and the answer is reused.
+
+        Args:
+            context: The situation in which the text would be shown.
+            text: The text.
+            item: Id of the item; defaults to the text.
         """
-        task, asked = context.state.task, (current_session(), item or text)
-        if (known := self._judged.get(asked)) is not None:
-            return replace(known, usage=Usage())
+        task, key = context.state.task, (current_session(), item or text)
+        if (cached := self._judged.get(key)) is not None:
+            return replace(cached, usage=Usage())
         question = Question(context, text, self._records.get(item or text, ()), self._scores.get(task, ()))
         if isinstance(self._gate, AwaitedGate):
-            said = await self._gate.ajudge(question)
+            answer = await self._gate.ajudge(question)
         else:
-            said = self._gate.judge(task, text, question.record)
-        shown = {"accept": text, "refine": said.text or text, "reject": None}[said.answer]
+            answer = self._gate.judge(task, text, question.record)
+        shown = {"accept": text, "refine": answer.text or text, "reject": None}[answer.answer]
         self.answers.append(
-            {"task": task, "item": item, "text": text, "answer": said.answer, "shown": shown, "why": said.why}
+            {"task": task, "item": item, "text": text, "answer": answer.answer, "shown": shown, "why": answer.why}
         )
-        judged = replace(said, text=shown or "")
+        judged = replace(answer, text=shown or "")
         if current_session():
-            self._judged[asked] = judged
+            self._judged[key] = judged
         return judged
 
-    def learned(self, item: str, differences: Iterable[float]) -> None:
-        """What it was worth in another group: the outcome of each consumer less the mean of its control siblings."""
+    def record_differences(self, item: str, differences: Iterable[float]) -> None:
+        """Record an item's effect: the outcome of each consumer minus the mean of its control siblings."""
         _remember(self._records, item, differences, REMEMBERED)
 
-    def scored(self, task: str, outcomes: Iterable[float]) -> None:
-        """How more episodes of a task ended that were shown nothing."""
+    def record_scores(self, task: str, outcomes: Iterable[float]) -> None:
+        """Record the outcomes of episodes of a task without guidance."""
         _remember(self._scores, task, outcomes, SCORED)
 
-    def drained(self) -> list[dict[str, Any]]:
-        """The answers since the last time, equal ones once with how many `times`."""
+    def drain(self) -> list[dict[str, Any]]:
+        """Return and clear the logged answers; equal answers appear once, with their number as `times`."""
         times = Counter(tuple(answer.items()) for answer in self.answers)
         self.answers.clear()
         self._judged.clear()
         return [{**dict(answer), "times": number} for answer, number in times.items()]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it needs to go on exactly, as plain values."""
-        return {"records": _copied(self._records), "scores": _copied(self._scores)}
+        """Return the records as plain values."""
+        return {"records": _copy_lists(self._records), "scores": _copy_lists(self._scores)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        self._records, self._scores = _copied(state["records"]), _copied(state.get("scores", {}))
+        """Restore the records that `state_dict` returned."""
+        self._records, self._scores = _copy_lists(state["records"]), _copy_lists(state.get("scores", {}))
 
 
-def _remember(known: dict[str, list[float]], key: str, values: Iterable[float], most: int) -> None:
-    known[key] = [*known.pop(key, ()), *values][-most:]
-    while len(known) > KNOWN:
-        del known[next(iter(known))]
+def _remember(records: dict[str, list[float]], key: str, values: Iterable[float], most: int) -> None:
+    """Append values to a record, and drop the oldest values and records."""
+    records[key] = [*records.pop(key, ()), *values][-most:]
+    while len(records) > KNOWN:
+        del records[next(iter(records))]
 
 
-def _copied(known: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    return {key: list(values) for key, values in known.items()}
+def _copy_lists(records: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Return a copy of the records."""
+    return {key: list(values) for key, values in records.items()}
 
 
 class GatedGuidance:
-    """Guidance of the items that a gate lets pass: what is rejected is not shown, and not named as shown."""
+    """Guidance over the items that pass a gate. Rejected items do not count as shown."""
 
     def __init__(self, inner: Guidance, gated: Gated) -> None:
         self._inner, self._gated = inner, gated
 
     async def apropose(self, context: Context) -> Hint | None:
-        """What the inner guidance makes of those; a refined item has the refined words."""
-        kept, spent = [], Usage()
-        for hit in context.recollection.items:  # one after another: an engine's session asks for one thing at a time
+        """Return the inner guidance's hint for the accepted items, with the words of the refined ones."""
+        kept, usage = [], Usage()
+        for hit in context.recollection.items:  # in sequence: an engine session serves one request at a time
             if not isinstance(hit.what, Item):
                 continue
             text = f"{hit.what.title} {hit.what.body}".strip()
-            judged = await self._gated.judged(context, text, item=hit.what.id)
-            spent += judged.usage
+            judged = await self._gated.ask(context, text, item=hit.what.id)
+            usage += judged.usage
             if judged.answer == "refine":
                 kept.append(replace(hit, what=replace(hit.what, title=judged.text, body="")))
             elif judged.answer == "accept":
                 kept.append(hit)
-        left = replace(context.recollection, items=tuple(kept))
-        hint = await apropose_hint(self._inner, replace_recollection(context, left))
-        if not spent.calls:
+        recollection = replace(context.recollection, items=tuple(kept))
+        hint = await apropose_hint(self._inner, replace_recollection(context, recollection))
+        if not usage.calls:
             return hint
-        return replace(hint or Hint(""), usage=(hint or Hint("")).usage + spent)
+        return replace(hint or Hint(""), usage=(hint or Hint("")).usage + usage)
 
     def propose(self, context: Context) -> Hint | None:
-        """The same, for a loop that does not await."""
+        """Run `apropose` for a loop without asyncio."""
         return asyncio.run(self.apropose(context))
 
 
 def open_gate(config: GateConfig, engine: Engine, transcript: Transcript) -> Gated | None:
-    """The gate of the settings: none, record, policy, or MODULE:CLASS of one of your own."""
+    """Return the gate of the settings, or None.
+
+    Raises:
+        UnknownName: The kind is unknown, or its class cannot be imported.
+    """
     kind = config.kind
     if kind == "none":
         return None

@@ -1,10 +1,9 @@
-"""The gate that asks whoever will act: one of three words, and after `refine` its own words for the text.
+"""A gate that asks the policy: it answers with one of three words and, after `refine`, with a new text.
 
     guidance = GatedGuidance(RetrievalGuidance(), Gated(PolicyGate(engine, transcript)))     # gate: {kind: policy}
 
-It reads the episode so far, the text, and its own mean score on such tasks, and answers with the weights that it
-acts with. The most probable words are taken, so that the same question gets the same answer. Nothing here teaches
-it to judge: no credit reaches the tokens of an answer.
+The policy sees the episode so far, the text and its mean score on the task. Decoding is greedy, so the same
+question gets the same answer. The answers are not trained: their tokens get no credit.
 """
 
 import math
@@ -26,22 +25,26 @@ from hardwon.trainers.rollouts.transcript import Transcript
 from .gate import Judgement, Question
 
 Answer = Literal["accept", "refine", "reject"]
-"""The words that it may say."""
+"""The possible answers."""
 ASKS = ": accept , refine or reject ?"
-"""What it is asked."""
+"""The question."""
 QUESTION = f"mean score 0 . 1 2 3 4 5 6 7 8 9 , with it {ASKS}"
-"""All the words of a question beside the text's; a word tokenizer must know them."""
+"""All words of a question except those of the text; a word tokenizer must know them."""
 MOST = 64
-"""Tokens of a refined text."""
+"""Maximum number of tokens of a refined text."""
 _MARKS = re.compile("[<>]")
-"""What the marks of a transcript are written with."""
+"""Characters of the transcript's special tokens."""
 
 
 class PolicyGate:
-    """Asks a role of an engine, within the episode that it plays."""
+    """Asks a role of an engine within its running episode."""
 
     def __init__(self, engine: Engine, transcript: Transcript, *, role: str = "policy") -> None:
-        """Raises ConfigError where the tokenizer cannot tell the three answers apart."""
+        """Create a gate on an engine.
+
+        Raises:
+            ConfigError: The tokenizer does not distinguish the three answers.
+        """
         self._engine, self._transcript, self._role = engine, transcript, role
         self._answers: dict[Ids, Answer] = {transcript.action(word): word for word in get_args(Answer)}
         if len(self._answers) < len(get_args(Answer)):
@@ -52,31 +55,34 @@ class PolicyGate:
         self._either = Trie(self._answers)
 
     async def ajudge(self, question: Question) -> Judgement:
-        """What it says; a refinement that is of no use accepts the text as it is."""
+        """Return the role's answer. An unusable refinement becomes an acceptance of the original text."""
         prompt = self.prompt(question)
-        said = await self._engine.generate(
+        completion = await self._engine.generate(
             Request(prompt, self._role, self._either, temperature=0.0, session=current_session())
         )
-        answer, spent = self._answers[said.tokens], Usage(len(prompt), sum(said.mask), calls=1)
-        why = " ".join([f"p {math.exp(sum(said.logprobs)):.2f}", *_known(question)])
+        answer, usage = self._answers[completion.tokens], Usage(len(prompt), sum(completion.mask), calls=1)
+        why = " ".join([f"p {math.exp(sum(completion.logprobs)):.2f}", *_format_scores(question)])
         if answer != "refine":
-            return Judgement(answer, why=why, usage=spent)
-        text, cost = await self._refined(question, (*prompt, *said.tokens))
+            return Judgement(answer, why=why, usage=usage)
+        text, cost = await self._refined(question, (*prompt, *completion.tokens))
         if _is_of_use(text, question):
-            return Judgement("refine", text, why, spent + cost)
-        return Judgement("accept", why=f"{why}; refined to nothing of use", usage=spent + cost)
+            return Judgement("refine", text, why, usage + cost)
+        return Judgement("accept", why=f"{why}; refined to nothing of use", usage=usage + cost)
 
     def prompt(self, question: Question) -> Ids:
-        """`<task> find coin . <see> kitchen . <at> kitchen <memory> kitchen : move east . mean score 0.4 ... <item>`
+        """Return the tokens of a question.
 
-        It begins as the policy's own prompt does, so that what was read of the episode is not read again.
+        `<task> find coin . <see> kitchen . <at> kitchen <memory> kitchen : move east . mean score 0.4 ... <item>`
+
+        They start with the policy's own prompt, so the engine can reuse its cache.
         """
         context: Context = question.context
         *episode, _ = self._transcript.prompt(context.history, context.state, None)
-        asked = " ".join(["<memory>", _plain(question.text), *_known(question), ASKS, "<item>"])
+        asked = " ".join(["<memory>", _strip_marks(question.text), *_format_scores(question), ASKS, "<item>"])
         return (*episode, *self._ids(asked))
 
     async def _refined(self, question: Question, prompt: Ids) -> tuple[str, Usage]:
+        """Return the refined text, redacted and on one line, with its cost."""
         request = Request(
             (*prompt, *self._ids("<memory>")),
             self._role,
@@ -85,16 +91,16 @@ class PolicyGate:
             stop=(self._transcript.end,),
             session=current_session(),
         )
-        said = await self._engine.generate(request)
-        text = str(self._transcript.tokenizer.decode(said.tokens, skip_special_tokens=True))
-        return _plain(clean(redact(text), GUIDANCE)), Usage(len(request.prompt), len(said.tokens), calls=1)
+        completion = await self._engine.generate(request)
+        text = str(self._transcript.tokenizer.decode(completion.tokens, skip_special_tokens=True))
+        return _strip_marks(clean(redact(text), GUIDANCE)), Usage(len(request.prompt), len(completion.tokens), calls=1)
 
     def _ids(self, text: str) -> Ids:
         return tuple(self._transcript.tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def _known(question: Question) -> list[str]:
-    """Its own mean score on such tasks, and what it would be with the text by what that was worth so far."""
+def _format_scores(question: Question) -> list[str]:
+    """Return the mean score on the task, and the score expected with the text, as words."""
     if not question.scores:
         return []
     mean = fmean(question.scores)
@@ -102,12 +108,12 @@ def _known(question: Question) -> list[str]:
     return [f"mean score {mean:.1f}", *([f", with it {with_it:.1f}"] if with_it is not None else [])]
 
 
-def _plain(text: str) -> str:
-    """In one line, and without what a mark of the transcript could be made of."""
+def _strip_marks(text: str) -> str:
+    """Return a text on one line, without the characters of special tokens."""
     return " ".join(_MARKS.sub(" ", text).split())
 
 
 def _is_of_use(text: str, question: Question) -> bool:
-    """Whether it says something, something else, and nothing that a guardrail forbids here."""
-    same = text.lower() == _plain(question.text).lower()
+    """Return whether a refinement is new, not empty, and free of forbidden actions."""
+    same = text.lower() == _strip_marks(question.text).lower()
     return bool(text) and not same and forbidden_in(text, question.context) is None

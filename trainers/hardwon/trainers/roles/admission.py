@@ -38,7 +38,7 @@ from hardwon.trainers.rollouts.transcript import Transcript, compact
 
 from .admission_learning import Decided, Episode, Sparsity, advantages, run_reward
 from .base import Parts, load_weights, weights_of
-from .note_generators import told
+from .note_generators import format_path
 
 SHOWN = 6
 """Newest keys that a decision sees."""
@@ -96,7 +96,7 @@ class Member:
 
     def __init__(self, name: str, agent: Agent, admission: EngineAdmission, bank: Bank) -> None:
         self.name, self.admission = name, admission
-        self.desk = Desk(bank, name, admission, value=_way, threads=False)
+        self.desk = Desk(bank, name, admission, value=_format_way, threads=False)
         reading = _Reads(agent.policy, self.desk)
         self._agent = agent.joined(reading, lambda inner: SharedEnvironment(inner, self.desk))
         agent.close()
@@ -111,8 +111,8 @@ class Member:
         self._agent.close()
 
 
-def _way(steps: Sequence[Step]) -> str:
-    return told(without_circles(list(steps)))
+def _format_way(steps: Sequence[Step]) -> str:
+    return format_path(without_circles(list(steps)))
 
 
 class _Reads:
@@ -317,15 +317,15 @@ class AdmissionRole:
         self._learner.load_state_dict(state["learner"])
         self.price.load_state_dict(state["price"])
         self._sent = int(state["sent"])
-        self._groups = [[_episode(run) for run in group] for group in state["waiting"]]
+        self._groups = [[_load_episode(run) for run in group] for group in state["waiting"]]
 
 
-def _episode(saved: Mapping[str, Any]) -> tuple[Episode, list[Sample]]:
+def _load_episode(saved: Mapping[str, Any]) -> tuple[Episode, list[Sample]]:
     decisions = tuple(Decided(np.zeros(0), bool(admit), p, bool(used)) for admit, p, used in saved["decisions"])
-    return Episode(saved["reward"], decisions), [_row(row) for row in saved["rows"]]
+    return Episode(saved["reward"], decisions), [_load_row(row) for row in saved["rows"]]
 
 
-def _row(saved: Mapping[str, Any]) -> Sample:
+def _load_row(saved: Mapping[str, Any]) -> Sample:
     """A row of plain values; checkpoints make lists of tuples."""
     flat = {name: tuple(saved[name]) for name in ("prompt", "completion", "logprobs", "mask")}
     return Sample(

@@ -1,9 +1,7 @@
-"""Background: reading that goes on beside the rollouts, and is taken over at the end of an iteration.
+"""Background tasks that run beside the rollouts and are collected at the end of an iteration.
 
-Everything runs in the run's event loop, so a slow model costs the rollouts nothing, and with an
-engine of this process the same run does the same in the same order. Whoever takes over either waits
-for what is not done, so that a run can be repeated bit for bit, or leaves it for the next time. It
-does not know what is read.
+They run in the event loop of the training run, so a slow model does not delay the rollouts. The caller
+either waits for all tasks, which makes a run reproducible, or leaves unfinished ones for later.
 """
 
 import asyncio
@@ -16,25 +14,31 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Work under way, by a name each, in the order of asking."""
+    """Named tasks in order of submission."""
 
     def __init__(self) -> None:
         self._running: list[tuple[str, asyncio.Task[T]]] = []
 
     def submit(self, name: str, work: Coroutine[Any, Any, T]) -> None:
-        """Begin; returns at once."""
+        """Start a task and return at once."""
         self._running.append((name, asyncio.get_running_loop().create_task(work)))
 
     async def finished(self, *, wait: bool) -> tuple[list[tuple[str, T]], list[str]]:
-        """What is done, all of it if it is to be waited for; and what failed, in words.
+        """Return the results of the finished tasks by name, and the failures as texts.
 
-        A failure costs its work, never the run; settings that cannot work are raised.
+        A failed task does not stop the run.
+
+        Args:
+            wait: Wait for all running tasks first.
+
+        Raises:
+            ConfigError: A task raised it, because the settings cannot work.
         """
         if wait and self._running:
             await asyncio.wait([task for _, task in self._running])
         done = [(name, task) for name, task in self._running if task.done()]
         self._running = [(name, task) for name, task in self._running if not task.done()]
-        found, problems = [], []
+        results, problems = [], []
         for name, task in done:
             error = None if task.cancelled() else task.exception()
             if isinstance(error, ConfigError):
@@ -42,9 +46,9 @@ class Background(Generic[T]):
             if error is not None:
                 problems.append(f"{name}: {type(error).__name__}: {error}")
             elif not task.cancelled():
-                found.append((name, task.result()))
-        return found, problems
+                results.append((name, task.result()))
+        return results, problems
 
     def under_way(self) -> list[str]:
-        """The names of what is not taken over yet."""
+        """Return the names of the tasks that have not been collected."""
         return [name for name, _ in self._running]

@@ -104,7 +104,7 @@ class ExtractorRole:
         self.name, self.model = name, parts.model
         self._parts, self._source, self._gate = parts, source or parts.source, gate or parts.gate
         self.settings = parse(ExtractorSettings, parts.config.settings, f"roles.{name}.settings")
-        self._writer = writer or self._writer_of_settings()
+        self._writer = writer or self._build_writer()
         paid = ("ready", "cooldown", "capacity", "measure", "cost", "length")
         self.buffer = Buffer(**{name: getattr(self.settings, name) for name in paid})
         self._parameters = parameters_of(parts.model, name)
@@ -118,10 +118,10 @@ class ExtractorRole:
         self._shown: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         self._pending: dict[str, list[tuple[Sample, dict[str, int]]]] = {}
-        self.told: dict[str, float] = {}
+        self.stats: dict[str, float] = {}
         """Of the last batch of episodes: share of candidates kept, of groups that were shown something."""
 
-    def _writer_of_settings(self) -> Writer:
+    def _build_writer(self) -> Writer:
         parts, settings = self._parts, self.settings
         if settings.writes == "text":
             return Writes(parts.engine, parts.transcript, role=self.name, max_tokens=settings.max_tokens)
@@ -130,7 +130,7 @@ class ExtractorRole:
 
     def begin(self) -> None:
         """What it is now is what `frozen` means."""
-        self._first = _copied(self.weights())
+        self._first = _copy_weights(self.weights())
 
     # -- reading beside the rollouts ----------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class ExtractorRole:
             if reading.trajectory is not None and self.settings.reads == "rollouts":
                 self._admit(reading, told)
             else:
-                self._known.setdefault(name, []).append([_named(written) for written in reading.written])
+                self._known.setdefault(name, []).append([_name_texts(written) for written in reading.written])
         if self.settings.reads == "rollouts":
             self._unread += [rollout.trajectory.id for rollout in spread(rollouts)[: self.settings.episodes]]
         return dict(told)
@@ -217,7 +217,7 @@ class ExtractorRole:
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
         if self._first is None:
             raise ConfigError("begin was not called: there is nothing to be frozen at.")
-        now = _copied(self.weights())
+        now = _copy_weights(self.weights())
         engine.load_adapter(self.name, 0, self._first)
         try:
             return await self._prepare(specs, greedy=True)
@@ -236,12 +236,12 @@ class ExtractorRole:
             read = await asyncio.gather(
                 *(self._read_world(s.task, s.seed, f"{s.salt}/{s.group}", greedy=True) for s in first.values())
             )
-            kept = {group: _surest(reading.written) for group, reading in zip(first, read, strict=True)}
+            kept = {group: _select_surest(reading.written) for group, reading in zip(first, read, strict=True)}
         else:
             said = dict(zip(first, await asyncio.gather(*map(self._known_of, first.values())), strict=True))
             kept = {group: self._remember(group, written) for group, written in said.items()}
             seen = sum(map(len, said.values()))
-            self.told = {
+            self.stats = {
                 "kept": sum(map(len, kept.values())) / max(1, seen),
                 "shown": fmean(map(bool, kept.values())) if kept else 0.0,
             }
@@ -259,7 +259,7 @@ class ExtractorRole:
         if self._beside:
             return []
         reading = await self._read_world(spec.task, spec.seed, f"{spec.salt}/{spec.group}", greedy=False)
-        return [_named(written) for written in reading.written]
+        return [_name_texts(written) for written in reading.written]
 
     async def _dealt(
         self, specs: Sequence[Spec], kept: Mapping[str, Sequence[tuple[str, str]]], *, remembered: bool
@@ -274,7 +274,7 @@ class ExtractorRole:
         passed = dict(zip(dealt, asked, strict=True))
         for spec, (item, text) in dealt.items() if remembered else ():
             if passed[spec] is not None:
-                self._shown[spec.session], self._texts[item] = item, _of_world(spec, text)
+                self._shown[spec.session], self._texts[item] = item, _gate_key(spec, text)
         return [replace(spec, memory=passed[spec]) if spec in passed else spec for spec in specs]
 
     async def _passed(self, spec: Spec, text: str) -> str | None:
@@ -283,7 +283,7 @@ class ExtractorRole:
             return text
         walk = self._source(spec.task, spec.seed)
         first = walk.steps[0].pre if walk is not None and walk.steps else State("", task=spec.task)
-        judged = await self._gate.judged(Context(first), text, item=_of_world(spec, text))
+        judged = await self._gate.ask(Context(first), text, item=_gate_key(spec, text))
         return judged.text or None
 
     def _remember(self, group: str, read: Sequence[tuple[Sample, dict[str, str]]]) -> list[tuple[str, str]]:
@@ -320,7 +320,7 @@ class ExtractorRole:
         for _, item, use in uses:
             self.buffer.used(item, use)
             if self._gate is not None and use.control and item in self._texts:
-                self._gate.learned(self._texts[item], use.differences)
+                self._gate.record_differences(self._texts[item], use.differences)
         self._shown, self._texts, self._pending = {}, {}, {}
 
     def ready(self) -> bool:
@@ -332,7 +332,7 @@ class ExtractorRole:
         batch = self.buffer.take()
         metrics = self._learner.step(to_streams(batch), self._parts.config.loss)
         rewards = [reward for _, reward, _ in batch]
-        return {**metrics, **self.told, "lr": self._learner.lr, "reward": fmean(rewards), "samples": len(batch)}
+        return {**metrics, **self.stats, "lr": self._learner.lr, "reward": fmean(rewards), "samples": len(batch)}
 
     def weights(self) -> Weights:
         """All parameters, or the adapter's as peft names them."""
@@ -368,22 +368,22 @@ class ExtractorRole:
         }
 
 
-def _of_world(spec: Spec, text: str) -> str:
+def _gate_key(spec: Spec, text: str) -> str:
     """What a gate knows a text by: it may help in one world and mislead in another."""
     return f"{spec.group}: {text}"
 
 
-def _named(written: Written) -> tuple[Sample, dict[str, str]]:
+def _name_texts(written: Written) -> tuple[Sample, dict[str, str]]:
     """A sequence, and the texts that it wrote under ids of their own."""
     return written.row, {f"{written.row.trace}#{n}": text_of(item) for n, item in enumerate(written.items)}
 
 
-def _copied(weights: Weights) -> dict[str, Any]:
+def _copy_weights(weights: Weights) -> dict[str, Any]:
     assert isinstance(weights, Mapping)
     return {name: value.detach().clone() for name, value in weights.items()}
 
 
-def _surest(read: Sequence[Written]) -> list[tuple[str, str]]:
+def _select_surest(read: Sequence[Written]) -> list[tuple[str, str]]:
     """The item most probably kept, if it is rather kept than not."""
     kept = [written for written in read if written.items]
     if not kept:

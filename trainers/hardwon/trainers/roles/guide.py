@@ -30,7 +30,7 @@ from .base import Parts, load_weights, weights_of
 from .guide_credit import LEAST, Branch, GuideCredit, guide_credit
 from .guide_speech import GuideQuery, GuideReply, Speaker
 from .item_reward import row_of
-from .note_generators import told
+from .note_generators import format_path
 
 Source = Callable[[Spec], GuideQuery | None]
 """What the guide may look at before an episode; None where there is nothing to say anything of."""
@@ -78,7 +78,7 @@ class GuideRole:
         self.name, self.model = name, parts.model
         self._parts = parts
         self._source = source or (lambda spec: explored(spec, parts))
-        self._lessons = lessons or (lambda: of_episodes(parts.episodes()))
+        self._lessons = lessons or (lambda: build_lessons(parts.episodes()))
         self.settings = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
         self.speaker = Speaker(
             parts.engine, parts.transcript, role=name, free=self.settings.free, most=self.settings.length
@@ -88,7 +88,7 @@ class GuideRole:
         self._first: Weights | None = None
         self._said: dict[str, GuideReply] = {}
         self._groups: list[tuple[list[Sample], dict[str, list[float]]]] = []
-        self.told: dict[str, float] = {}
+        self.stats: dict[str, float] = {}
         """Of the last collection: probability of speaking, advantage of the decision, groups left out."""
 
     # -- stage 1 --------------------------------------------------------------------------------------
@@ -97,9 +97,9 @@ class GuideRole:
         """Stage 1, if there are lessons; what it is then is what it is kept near, and what `frozen` means."""
         if self.settings.distil and (lessons := list(self._lessons())):
             self.distil(lessons)
-        self._first = _copied(self.weights())
+        self._first = _copy_weights(self.weights())
         if self._parts.config.loss.kl:
-            self._learner.reference = _reference(self.model, self.name)
+            self._learner.reference = _copy_reference(self.model, self.name)
 
     def distil(self, lessons: Sequence[Lesson]) -> Report:
         """Imitate the guidance of the lessons: what to say, not whether to; that is left to the outcomes."""
@@ -118,11 +118,11 @@ class GuideRole:
         if not frozen:
             said = await self._say(specs, speaks=True)
             self._said.update({name: one for name, one in said.items() if one.text})
-            return _shown(specs, said)
+            return _fill_specs(specs, said)
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
         if self._first is None:
             raise ConfigError("begin was not called: there is nothing to be frozen at.")
-        now = _copied(self.weights())
+        now = _copy_weights(self.weights())
         engine.load_adapter(self.name, 0, self._first)
         try:
             return await self.choose(specs)
@@ -131,7 +131,7 @@ class GuideRole:
 
     async def choose(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> Sequence[Spec]:
         """Greedy: a hint, or nothing; not remembered. `speaks` makes it speak, or be silent, all the same."""
-        return _shown(specs, await self._say(specs, speaks=speaks, greedy=True))
+        return _fill_specs(specs, await self._say(specs, speaks=speaks, greedy=True))
 
     async def ask(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> dict[str, GuideReply]:
         """What it says to each episode, greedily, with what it cost; by session."""
@@ -155,7 +155,10 @@ class GuideRole:
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
         """Whether its group was played as it must be, and its episodes ended differently."""
-        return self._credit(rollouts) is not None and len({one.trajectory.success for one in _counted(rollouts)}) > 1
+        return (
+            self._credit(rollouts) is not None
+            and len({one.trajectory.success for one in _select_counted(rollouts)}) > 1
+        )
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """The groups with their advantages; a group without both kinds of branches says nothing."""
@@ -166,7 +169,7 @@ class GuideRole:
         for said, credit in found:
             self._groups.append(rows_of(said, credit))
         self._said = {}
-        self.told = {
+        self.stats = {
             "groups_left_out": float(len(groups) - len(found)),
             "generates": fmean(one.p_speaks for said, _ in found for one in said) if found else 0.0,
             "decision": fmean(credit.decision for _, credit in found) if found else 0.0,
@@ -175,7 +178,7 @@ class GuideRole:
 
     def _credit(self, rollouts: Sequence[Rollout]) -> tuple[list[GuideReply], GuideCredit] | None:
         """What was said in a group and its advantages: one branch that abstained, two or more that spoke."""
-        counted = _counted(rollouts)
+        counted = _select_counted(rollouts)
         silent = tuple(_outcome(one) for one in counted if one.trajectory.arm == CONTROL)
         spoken = [(self._said[one.trajectory.id], _outcome(one)) for one in counted if one.trajectory.id in self._said]
         if not silent or len(spoken) < LEAST:
@@ -192,7 +195,7 @@ class GuideRole:
         """One step on the groups; they are gone then: the next are another guide's."""
         groups, self._groups = self._groups, []
         metrics = self._learner.step(to_streams(groups), self._parts.config.loss)
-        return {**metrics, **self.told, "lr": self._learner.lr, "groups": float(len(groups))}
+        return {**metrics, **self.stats, "lr": self._learner.lr, "groups": float(len(groups))}
 
     # -- what is kept ---------------------------------------------------------------------------------
 
@@ -213,7 +216,7 @@ class GuideRole:
         """Go on from there."""
         if self._parts.config.loss.kl and state["first"] is not None:
             self._set(state["first"])
-            self._learner.reference = _reference(self.model, self.name)
+            self._learner.reference = _copy_reference(self.model, self.name)
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
         self._groups = [([row_of(row) for row in rows], dict(credit)) for rows, credit in state["groups"]]
@@ -262,30 +265,32 @@ def explored(spec: Spec, parts: Parts) -> GuideQuery | None:
     if not walks or not walks[-1].steps:
         return None
     first = walks[-1].steps[0].pre
-    return GuideQuery(first, (spec.memory,), (spec.memory,)) if spec.memory else asked_of(walks[-1])
+    return GuideQuery(first, (spec.memory,), (spec.memory,)) if spec.memory else build_query(walks[-1])
 
 
-def asked_of(walk: Trajectory) -> GuideQuery:
+def build_query(walk: Trajectory) -> GuideQuery:
     """The situation in which a walk began, and the walk as it is recalled: insight where it succeeded, else warning.
 
     On offer are the way that it took without its circles, and the whole of it.
     """
-    whole, kept = told(walk.steps), told(without_circles(walk.steps))
+    whole, kept = format_path(walk.steps), format_path(without_circles(walk.steps))
     kind = "insight" if walk.success else "warning"
     return GuideQuery(walk.steps[0].pre, (f"{whole} {kind}",), tuple(dict.fromkeys((kept, whole))))
 
 
-def of_episodes(episodes: Iterable[Trajectory]) -> list[Lesson]:
+def build_lessons(episodes: Iterable[Trajectory]) -> list[Lesson]:
     """What experience bears out: to say the way of an episode that succeeded, without its circles."""
-    return [(asked_of(one), told(without_circles(one.steps))) for one in episodes if one.success and one.steps]
+    return [
+        (build_query(one), format_path(without_circles(one.steps))) for one in episodes if one.success and one.steps
+    ]
 
 
-def _shown(specs: Sequence[Spec], said: Mapping[str, GuideReply]) -> list[Spec]:
+def _fill_specs(specs: Sequence[Spec], said: Mapping[str, GuideReply]) -> list[Spec]:
     """Where it says nothing, nothing is shown, whatever was meant to be."""
     return [replace(spec, memory=said[spec.session].text if spec.session in said else None) for spec in specs]
 
 
-def _counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
+def _select_counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
     return [one for one in rollouts if not one.failed and one.trajectory.success is not None]
 
 
@@ -293,12 +298,12 @@ def _outcome(rollout: Rollout) -> float:
     return float(bool(rollout.trajectory.success))
 
 
-def _copied(weights: Weights) -> dict[str, Any]:
+def _copy_weights(weights: Weights) -> dict[str, Any]:
     assert isinstance(weights, Mapping)
     return {name: value.detach().clone() for name, value in weights.items()}
 
 
-def _reference(model: Any, role: str) -> Any:
+def _copy_reference(model: Any, role: str) -> Any:
     """The model as it is now; of one with adapters, the base is shared with it and only the adapters are copied."""
     if not has_adapters(model):
         return freeze_copy(model)

@@ -1,14 +1,13 @@
-"""Credit of a guide (Mem-π): whether to speak is paid apart from what is said.
+"""Credit of a guide (Mem-π): separate advantages for the decision to speak and for the content.
 
-Pure functions from the branches of one group to advantages; no tokens, no tensors. One branch abstained,
-two or more generated, all in the same world:
+Pure functions from the outcomes of one group to advantages. All branches play the same task instance; one
+abstains and at least two speak:
 
     r_j = R_j - cost |m_j| / length          r_0 = R without guidance
     decision   A_D   = mean_j r_j - r_0      of the decision token, +A_D where it generated, -A_D where it abstained
     content    A_C,j = (r_j - mean_j r_j) / (std_j + EPSILON)      of the content's tokens, only where A_D > 0
 
-Were both paid by one advantage, a guide whose hints are bad as yet would learn to be silent before it
-finds a good one.
+With a single advantage for both, a guide with poor hints would learn to abstain before it finds a good one.
 """
 
 from collections.abc import Sequence
@@ -18,18 +17,18 @@ from statistics import fmean
 from hardwon.trainers.algorithms.advantages import standardize
 
 LEAST = 2
-"""Branches that must have generated: with one there is nothing to compare its content with."""
+"""Minimum number of branches that speak: one alone has nothing to compare its content with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What came of one text: outcomes of the episodes that were shown it, and its length in tokens."""
+    """One text of a group: the outcomes of the episodes that were shown it, and its length in tokens."""
 
     outcomes: tuple[float, ...]
     tokens: int = 0
 
     def reward(self, cost: float, length: int) -> float:
-        """Mean outcome less what its length costs."""
+        """Return the mean outcome minus the cost of the text's length."""
         return fmean(self.outcomes) - cost * self.tokens / length
 
 
@@ -38,21 +37,33 @@ class GuideCredit:
     """The advantages of a group."""
 
     decision: float
-    """Of the token that generates; the one that abstains has this with the sign turned."""
+    """Advantage of the token that speaks; the token that abstains gets its negative."""
     content: tuple[float, ...]
-    """Of each generate branch, in order; 0 where generating was no better than abstaining."""
+    """Advantage of each speaking branch in order; 0 if speaking was no better than abstaining."""
     reward: float
-    """Mean of the generate branches."""
+    """Mean reward of the speaking branches."""
 
 
 def guide_credit(
     abstained: Branch, generated: Sequence[Branch], *, cost: float = 0.05, length: int = 128
 ) -> GuideCredit:
-    """The advantages of one group; see the module's docstring. `cost`: of `length` tokens, in units of success."""
+    """Return the advantages of one group.
+
+    Args:
+        abstained: The branch without a text.
+        generated: The branches with a text.
+        cost: Cost of `length` tokens, in units of success.
+        length: Number of tokens that cost `cost`.
+
+    Raises:
+        ValueError: Fewer than `LEAST` branches speak, or the abstaining branch has tokens.
+    """
     if len(generated) < LEAST:
-        raise ValueError(f"a group has {len(generated)} generate branches; it needs {LEAST} or more beside abstaining.")
+        raise ValueError(
+            f"a group has {len(generated)} generate branches; it needs {LEAST} or more besides the abstaining one."
+        )
     if abstained.tokens:
-        raise ValueError(f"the abstain branch has {abstained.tokens} tokens; to abstain is to say nothing.")
+        raise ValueError(f"the abstain branch has {abstained.tokens} tokens; it must have 0.")
     rewards = [branch.reward(cost, length) for branch in generated]
     decision = fmean(rewards) - abstained.reward(cost, length)
     content = standardize(rewards) if decision > 0 else [0.0] * len(rewards)

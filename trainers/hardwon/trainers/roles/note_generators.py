@@ -78,11 +78,11 @@ def ways(trajectory: Trajectory) -> list[Candidate]:
         if place and place != steps[0].pre.location and place not in found:
             kept = without_circles(steps[:number])
             evidence = tuple(one.id for one in kept if one.id is not None)
-            found[place] = Candidate(told(kept), step.post, evidence)
+            found[place] = Candidate(format_path(kept), step.post, evidence)
     return list(found.values())
 
 
-def told(steps: Sequence[Step]) -> str:
+def format_path(steps: Sequence[Step]) -> str:
     """Steps as a text of places and what to do there."""
     return " ".join(f"{step.pre.location.lower()} : {step.action} ." for step in steps)
 
@@ -179,7 +179,7 @@ class Writes:
         said = await self._engine.generate(request)
         text = str(self._transcript.tokenizer.decode(said.tokens))
         writer = (self._role, said.version)
-        return [Written(_row(request, said, name), tuple(understood(text, trajectory, *writer)))]
+        return [Written(_row(request, said, name), tuple(parse_operations(text, trajectory, *writer)))]
 
     def prompt(self, trajectory: Trajectory, shown: Sequence[Item] = ()) -> Ids:
         """The items that were shown, then how the episode ended, then the episode."""
@@ -220,17 +220,17 @@ class Writes:
         return tuple(None if trie is None else trie.allowed(said[:n]) for n in range(len(said)))
 
 
-def understood(text: str, trajectory: Trajectory, role: str = ROLE, version: int = 0) -> list[Operation]:
+def parse_operations(text: str, trajectory: Trajectory, role: str = ROLE, version: int = 0) -> list[Operation]:
     """What was said, as operations; what cannot be understood returns. Indices are checked where they are applied.
 
     What comes before the first `<item>` was thought aloud and is not asked for.
     """
     _, *parts = (part.strip() for part in text.removesuffix("<end>").split("<item>"))
-    operations = [_understood(part, trajectory, role, version) for part in parts if part]
+    operations = [_parse_operation(part, trajectory, role, version) for part in parts if part]
     return operations[:MAX_OPERATIONS] or [Return("nothing was said")]
 
 
-def _understood(part: str, trajectory: Trajectory, role: str, version: int) -> Operation:
+def _parse_operation(part: str, trajectory: Trajectory, role: str, version: int) -> Operation:
     match = _OPERATION.fullmatch(part)
     name, numbers, text = match.groups() if match else ("", "", "")
     if name == "return":
