@@ -1,11 +1,10 @@
-"""The admission as a role: one constrained token of the shared base decides whether a step is shared.
+"""Admission as a role: one constrained token of the shared base decides whether a step is shared.
 
     roles: {policy: {...}, admission: {settings: {teams: 3, runs: 4}}}
 
-After the rollouts of an iteration it sends teams into some of their worlds: the policy as it is, which
-shares and reads by rule, several runs of each world, which are compared with each other. Only its own
-adapter moves. How a decision is credited is in `roles.admission_learning`, how a team shares in
-`hardwon.runtime.teams.sharing`.
+After the rollouts of an iteration, teams of frozen policies play some of the same task instances. Each instance
+is played several times, and the runs are compared with each other. Only the adapter of this role is trained.
+`roles.admission_learning` assigns the credit; `hardwon.runtime.teams.sharing` implements the sharing.
 """
 
 import asyncio
@@ -43,18 +42,25 @@ from .note_generators import format_path
 SHOWN = 6
 """Newest keys that a decision sees."""
 _PLAIN: dict[str, Any] = {"learn": False, "guardrails": False, "recall_k": 0, "retries": 0}
-"""Members neither learn nor recall: what they know is what they share."""
+"""Members neither learn nor recall: all they know of the team is what it shares."""
 _SESSION: ContextVar[str] = ContextVar("hardwon_team_session", default="")
-"""The episode that the running member belongs to: its requests are served in the rounds of that one."""
+"""Session of the running member's episode; its decisions are requested in that session."""
 
 
 class EngineAdmission:
-    """YES or NO as one token, `<keep>` or `<skip>`, among which the probabilities are exact."""
+    """Decides with one token, `<keep>` or `<skip>`, with exact probabilities."""
 
     name = "role"
 
     def __init__(self, engine: Engine, transcript: Transcript, *, role: str = "admission", salt: str = "") -> None:
-        """salt: tells this one's chance from another's; without it the more probable token is taken."""
+        """Create an admission on an engine.
+
+        Args:
+            engine: Generates the token.
+            transcript: Provides the tokenizer and the end token.
+            role: The engine's role whose weights decide.
+            salt: Seeds the random numbers; empty takes the more probable token.
+        """
         self._engine, self._transcript, self._role, self._salt = engine, transcript, role, salt
         (self._keep,), (self._skip,) = (self._ids(word) for word in ("<keep>", "<skip>"))
         self._either = Trie([(self._keep, transcript.end), (self._skip, transcript.end)])
@@ -62,7 +68,7 @@ class EngineAdmission:
         """Of every decision, as it was sampled."""
 
     async def decide(self, candidate: Candidate) -> Choice:
-        """Asks the engine."""
+        """Sample a decision, and keep its tokens for training."""
         name = f"{self._salt}/{_SESSION.get()}/{len(self.rows)}"
         request = Request(
             self.prompt(candidate),
@@ -72,14 +78,19 @@ class EngineAdmission:
             session=_SESSION.get(),
             chance=random.Random(name),
         )
-        said = await self._engine.generate(request)
-        admit, probability = said.tokens[0] == self._keep, math.exp(said.logprobs[0])
-        known = (self._role, said.version, "", "", "", name, 0)
-        self.rows.append(Sample(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known))
-        return Choice(admit, probability if admit else 1.0 - probability, said.logprobs[0])
+        completion = await self._engine.generate(request)
+        admit, probability = completion.tokens[0] == self._keep, math.exp(completion.logprobs[0])
+        fields = (self._role, completion.version, "", "", "", name, 0)
+        self.rows.append(
+            Sample(request.prompt, completion.tokens, completion.logprobs, completion.mask, completion.allowed, *fields)
+        )
+        return Choice(admit, probability if admit else 1.0 - probability, completion.logprobs[0])
 
     def prompt(self, candidate: Candidate) -> tuple[int, ...]:
-        """`<task> find coin . <memory> KEY . KEY . <see> KEY . VALUE . <item>`: the task, the newest keys, the step."""
+        """Return the tokens of a decision: the task, the newest keys, and the step.
+
+        `<task> find coin . <memory> KEY . KEY . <see> KEY . VALUE . <item>`
+        """
         keys = " ".join(compact(key) for key in candidate.keys[-SHOWN:])
         step = f"{compact(candidate.key)} {compact(candidate.value)}"
         return self._ids(f"<task> {compact(candidate.task)} <memory> {keys} <see> {step} <item>")
@@ -89,9 +100,9 @@ class EngineAdmission:
 
 
 class Member:
-    """An agent that reads by rule: it pulls what speaks of the task's things, and is shown it as memory.
+    """A team member that pulls entries about the task's objects and shows them to its policy as memory.
 
-    What it shares is the way to where it is, in the words of a memory.
+    It shares the path to its current place.
     """
 
     def __init__(self, name: str, agent: Agent, admission: EngineAdmission, bank: Bank) -> None:
@@ -102,16 +113,17 @@ class Member:
         agent.close()
 
     async def arun(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
-        """One episode; its decisions are asked in its session."""
+        """Run one episode; its decisions are requested in the episode's session."""
         _SESSION.set(thread_id or "")
         return await self._agent.arun(task, seed, thread_id=thread_id)
 
     def close(self) -> None:
-        """Close its environments."""
+        """Close the environments."""
         self._agent.close()
 
 
 def _format_way(steps: Sequence[Step]) -> str:
+    """Return the path without loops as text."""
     return format_path(without_circles(list(steps)))
 
 
@@ -127,7 +139,7 @@ class _Reads:
         self._memory: str | None = None
 
     async def adecide(self, context: Context) -> Decision:
-        """Share what is new, pull the newest that fits, and decide."""
+        """Share new steps, pull the newest relevant entry, and decide."""
         await self._shared.tell(context.history)
         await self._desk.look()
         wanted = extract_words(context.state.task)
@@ -138,30 +150,30 @@ class _Reads:
         return await self._inner.adecide(replace(context, guidance=self._memory))
 
     def decide(self, context: Context) -> Decision:
-        """The same, for a loop that does not await."""
+        """Run `adecide` for a loop without asyncio."""
         return asyncio.run(self.adecide(context))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionSettings:
-    """How the teams are sent, and how deciding is paid."""
+    """Settings of the admission role: the teams and the credit."""
 
     teams: int = 3
-    """Members of a team: K."""
+    """Members of a team (K)."""
     runs: int = 4
-    """Runs of one world that are compared with each other: G."""
+    """Runs per task instance, which are compared with each other (G)."""
     worlds: int = 2
-    """Worlds an iteration into which teams are sent."""
+    """Task instances per iteration that teams play."""
     ready: int = 64
-    """Decisions that make an update."""
+    """Decisions per update."""
     steps: int = 20
-    """Steps after which a member's episode ends."""
+    """Maximum number of steps per member and episode."""
     target: float = 0.4
-    """Share of the steps that may be shared, which the price of a YES holds."""
+    """Target share of steps that are shared; the price of a YES adapts to it."""
     usage_weight: float = 1.0
-    """Bonus of what another member pulled in a run that came to something: beta."""
+    """Bonus for a step that another member pulled in a run with a positive reward (beta)."""
     first_weight: float = 0.5
-    """What the first one to finish counts for, beside the answer of all."""
+    """Weight of the first finisher's success, in addition to the team's."""
 
     def __post_init__(self) -> None:
         for name, least in (("teams", 2), ("runs", 2), ("worlds", 1), ("ready", 1), ("steps", 1)):
@@ -170,7 +182,7 @@ class AdmissionSettings:
 
 
 class AdmissionRole:
-    """Learns which steps of a team are worth sharing; see the module's docstring."""
+    """The role that learns which steps of a team are worth sharing."""
 
     def __init__(self, parts: Parts, *, name: str = "admission") -> None:
         self.name, self.model = name, parts.model
@@ -183,30 +195,34 @@ class AdmissionRole:
         self._sent = 0
 
     def begin(self) -> None:
-        """Nothing is compared with how it was. Raises ConfigError where there is no world to send teams into."""
+        """Check that there is an environment to play in.
+
+        Raises:
+            ConfigError: There is none.
+        """
         if self._parts.environment is None:
-            raise ConfigError(f"the role {self.name} sends teams into worlds and was given no environment.")
+            raise ConfigError(f"the role {self.name} plays episodes itself and was given no environment.")
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """As they are: what teams share is shown to teams alone."""
+        """Return the episodes unchanged: shared steps are shown only within teams."""
         return specs
 
     async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """As they are."""
+        """Return the episodes unchanged."""
         return specs
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """No: it learns from runs of its own."""
+        """Return False: the role learns from its own team runs."""
         return False
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """Nothing."""
+        """Do nothing: the role learns from its own team runs."""
 
     def read(self, ahead: Sequence[tuple[str, int]], salt: str) -> None:
-        """Nothing: teams are sent once the rollouts are over."""
+        """Do nothing: teams start after the rollouts."""
 
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
-        """Send teams into some worlds of the rollouts; what to log of it."""
+        """Run teams on some task instances of the rollouts, and return the metrics."""
         worlds = list(dict.fromkeys(rollout.group for rollout in rollouts))[: self.settings.worlds]
         if not worlds:
             return {}
@@ -220,14 +236,14 @@ class AdmissionRole:
         }
 
     async def _group(self, world: str) -> list[tuple[Episode, list[Sample]]]:
-        """The runs of one world, one after the other."""
+        """Return the runs of one task instance, played in sequence."""
         fold, _, seed = world.rpartition("#")
         self._sent += 1
         salts = [f"{self._parts.seed}/{self.name}/{self._sent}.{n}" for n in range(self.settings.runs)]
         return [await self.send(fold, int(seed), salt) for salt in salts]
 
     async def send(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Sample]]:
-        """One team into one world: how it went, and the rows of its decisions. Nothing is remembered of it."""
+        """Run one team on a task instance; return its reward, its decisions and their samples."""
         parts, settings = self._parts, self.settings
         policy = TokenPolicy(parts.engine, parts.transcript)
         assert parts.environment is not None
@@ -248,14 +264,14 @@ class AdmissionRole:
             finally:
                 for member in members:
                     member.close()
-            used = {entry for entry, _ in bank.pulls()}
+            used = {entry for entry, _ in bank.pulls()}  # before the bank closes and is gone
         shared = [one for member in members for one in member.desk.shared]
         decided = tuple(Decided(np.zeros(0), one.choice.admit, one.choice.p, one.entry in used) for one in shared)
         rows = [row for member in members for row in member.admission.rows]
         return Episode(self._reward(rollouts), decided), rows
 
     def _reward(self, rollouts: Sequence[Rollout]) -> float:
-        """The best member's success; the first one to finish is the one that took fewest steps."""
+        """Return the reward of a run; the member with the fewest steps counts as the first to finish."""
         counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
         if not counted:
             return 0.0
@@ -267,31 +283,31 @@ class AdmissionRole:
         )
 
     def ready(self) -> bool:
-        """Whether there are enough decisions."""
+        """Return whether there are enough decisions for an update."""
         return sum(len(rows) for group in self._groups for _, rows in group) >= self.settings.ready
 
     def update(self) -> dict[str, float]:
-        """One step on the runs; they are gone then."""
+        """Run one optimizer step on the collected runs and drop them."""
         groups, self._groups = self._groups, []
         price, credited, rows = self.price.price, dict[str, list[float]](), list[Sample]()
         for group in groups:
             values = advantages(
                 [episode for episode, _ in group], usage_weight=self.settings.usage_weight, sparsity=price
             )
-            for (_, mine), each in zip(group, values, strict=True):
-                rows += mine
-                credited.update({row.trace: [value] for row, value in zip(mine, each, strict=True)})
+            for (_, samples), each in zip(group, values, strict=True):
+                rows += samples
+                credited.update({row.trace: [value] for row, value in zip(samples, each, strict=True)})
         decided = [one for group in groups for episode, _ in group for one in episode.decisions]
         self.price.saw(fmean(one.admit for one in decided))
         metrics = self._learner.step(pack_samples(rows, credited), self._parts.config.loss)
         return {**metrics, "lr": self._learner.lr, "price": price, "decisions": float(len(decided))}
 
     def weights(self) -> Weights:
-        """All parameters, or the adapter's as peft names them."""
+        """Return all parameters, or the adapter's parameters under peft's names."""
         return weights_of(self.model, self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser, price, and the runs that wait to be learnt from."""
+        """Return weights, optimizer state, price and collected runs."""
         waiting = [
             [
                 {
@@ -312,7 +328,7 @@ class AdmissionRole:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
         self.price.load_state_dict(state["price"])
@@ -321,12 +337,13 @@ class AdmissionRole:
 
 
 def _load_episode(saved: Mapping[str, Any]) -> tuple[Episode, list[Sample]]:
+    """Return a run from its saved values."""
     decisions = tuple(Decided(np.zeros(0), bool(admit), p, bool(used)) for admit, p, used in saved["decisions"])
     return Episode(saved["reward"], decisions), [_load_row(row) for row in saved["rows"]]
 
 
 def _load_row(saved: Mapping[str, Any]) -> Sample:
-    """A row of plain values; checkpoints make lists of tuples."""
+    """Return a sample from its saved values; checkpoints turn tuples into lists."""
     flat = {name: tuple(saved[name]) for name in ("prompt", "completion", "logprobs", "mask")}
     return Sample(
         **{**saved, **flat, "allowed": tuple(None if each is None else tuple(each) for each in saved["allowed"])}

@@ -1,12 +1,11 @@
-"""Learning what to share: credit for the decisions of an admission, and a logistic model that learns from it (LTS).
+"""Credit for the decisions of an admission, and training of a logistic admission (LTS).
 
     trainer = AdmissionTrainer(LogisticAdmission(), target=0.4)
     trainer.update([[episode_of(result) for result in runs_of_one_task] for ... ])
 
-The teams are frozen; all that moves are the weights of the admission. A decision is better than its
-siblings when its run is, when what was shared was pulled by another team in a run that came to
-something, and when it is not one YES too many. Pure functions of numbers, then thirty lines of numpy:
-no engine, no environment. `admission_role` uses the same credit for a role on the shared base.
+The teams are frozen; only the admission is trained. A decision gets a higher advantage if its run beats the
+sibling runs, and if another member pulled the shared step in a run with a positive reward. Each YES costs the
+current price. `roles.admission` uses the same credit for a role on the shared base.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,88 +19,96 @@ from hardwon.runtime.teams.sharing_policy import LogisticAdmission, Vector
 from hardwon.runtime.teams.team import TeamResult
 
 EPS = 1e-6
-"""Keeps runs that are all equal from being divided by nothing."""
+"""Avoids division by zero when all rewards are equal."""
 
 
 # -- credit ---------------------------------------------------------------------------------------
 
 
 def run_reward(aggregate: float, first: float, *, earliness: float = 1.0, first_weight: float = 0.5) -> float:
-    """What a run of a team is worth.
+    """Return the reward of a team's run: R = R_agg + first_weight · R_first · earliness.
 
-        R = R_agg + first_weight · R_first · earliness
-
-    aggregate: score of the answer of all together. first: score of the team that finished first.
-    earliness: in [0, 1], how much of the limit was left then; 1 leaves the time out.
+    Args:
+        aggregate: Score of the team's combined answer.
+        first: Score of the member that finished first.
+        earliness: Remaining share of the limit at that time, in [0, 1]; 1 ignores time.
+        first_weight: Weight of the second term.
     """
     return aggregate + first_weight * first * earliness
 
 
 def base_advantages(rewards: Sequence[float]) -> list[float]:
-    """Of each of the runs of one task: (R - mean) / (std + eps); 0 for all where all are equal."""
+    """Return (R - mean) / (std + eps) for each run of one task; 0 if all are equal."""
     mean, std = fmean(rewards), pstdev(rewards)
     return [(reward - mean) / (std + EPS) for reward in rewards]
 
 
 def credit(base: float, reward: float, used: bool, *, usage_weight: float = 1.0) -> float:
-    """Of one decision: A = A_base + usage_weight · 1[pulled by another team and R > 0].
-
-    What nobody pulled, and what was pulled in a run that came to nothing, gets no bonus.
-    """
+    """Return the advantage of a decision: A_base + usage_weight · 1[pulled by another member and R > 0]."""
     return base + usage_weight * (used and reward > 0)
 
 
 def with_sparsity(advantage: float, admit: bool, p: float, sparsity: float) -> float:
-    """The advantage with the gradient of `sparsity · p(YES)` folded in, exactly.
+    """Return the advantage with the exact gradient of the penalty `sparsity · p(YES)` added.
 
-    d p = p (1 - p) d logit, and d log p(decision) = (1[YES] - p) d logit, so that the penalty is an
-    advantage of -sparsity · p for YES and +sparsity · (1 - p) for NO: any policy gradient will do.
+    With d p = p (1 - p) d logit and d log p(decision) = (1[YES] - p) d logit, the penalty equals an advantage of
+    -sparsity · p for YES and +sparsity · (1 - p) for NO. It works with any policy gradient.
     """
     return advantage - sparsity * p if admit else advantage + sparsity * (1.0 - p)
 
 
 class Sparsity:
-    """The price of a YES, which rises while more than `target` of the steps are shared, and falls below.
+    """The price of a YES, which rises while more than `target` of the steps are shared and falls otherwise.
 
-    A price above usage_weight times the rate of reuse shuts everything out, and 0 lets everything in;
-    no fixed price is right while that rate is learnt. A proportional and an integral part: the price is
-    back down before everything is shut out. `rate` 0 holds it where it begins.
+    No fixed price works: one above usage_weight times the reuse rate stops all sharing, 0 allows all of it, and the
+    reuse rate changes during training. The controller has a proportional and an integral part, so the price drops
+    before all sharing stops. With `rate` 0 the price is constant.
     """
 
     def __init__(self, target: float = 0.4, *, begin: float = 0.0, rate: float = 0.04, most: float = 1.0) -> None:
-        """rate: of the integral part, a step; the proportional part is 25 times that. most: bound of the price."""
+        """Create a price.
+
+        Args:
+            target: Share of steps to share, in (0, 1).
+            begin: Initial price.
+            rate: Step size of the integral part; the proportional part is 25 times as large.
+            most: Upper bound of the price.
+
+        Raises:
+            ConfigError: The target is not between 0 and 1.
+        """
         if not 0.0 < target < 1.0:
-            raise ConfigError(f"target is {target}; it is the share of steps that may be shared, between 0 and 1.")
+            raise ConfigError(f"target is {target}; it is the share of steps to share and must be between 0 and 1.")
         self.target, self.price = target, begin
         self._sum, self._rate, self._most = begin, rate, most
 
     def saw(self, admitted: float) -> None:
-        """So large a share of the steps was shared."""
+        """Update the price with the share of steps that was shared."""
         over = self._rate * (admitted - self.target)
         self._sum = min(max(self._sum + over, 0.0), self._most)
         self.price = min(max(self._sum + 25 * over, 0.0), self._most)
 
     def state_dict(self) -> dict[str, float]:
-        """Where it stands."""
+        """Return the state of the controller."""
         return {"price": self.price, "sum": self._sum}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         self.price, self._sum = state["price"], state["sum"]
 
 
-# -- what is learnt from --------------------------------------------------------------------------
+# -- training data -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One decision: what was seen, what was decided and how probable YES was, and whether it was of use."""
+    """One decision: its features, the choice, the probability of YES, and whether the step was used."""
 
     x: Vector
     admit: bool
     p: float
     used: bool = False
-    """Another team pulled it."""
+    """True if another member pulled the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,14 @@ class Episode:
 def episode_of(
     result: TeamResult, admission: LogisticAdmission, *, limit_s: float | None = None, first_weight: float = 0.5
 ) -> Episode:
-    """A run of a team as it is learnt from; `limit_s` is the time in which finishing early pays."""
+    """Return a team's result as training data.
+
+    Args:
+        result: The result of a run.
+        admission: Computes the features of each decision.
+        limit_s: Time in seconds within which finishing early increases the reward; None ignores time.
+        first_weight: Weight of the first finisher's score.
+    """
     ended = [finish.seconds for finish in result.finishes if finish.result is not None]
     earliness = 1.0 if limit_s is None else max(0.0, 1.0 - min(ended, default=limit_s) / limit_s)
     reward = run_reward(result.score, result.first_score, earliness=earliness, first_weight=first_weight)
@@ -128,7 +142,7 @@ def episode_of(
 
 
 def advantages(group: Sequence[Episode], *, usage_weight: float = 1.0, sparsity: float = 0.0) -> list[list[float]]:
-    """Of every decision of every run of one task."""
+    """Return the advantage of every decision, for each run of one task."""
     bases = base_advantages([episode.reward for episode in group])
     return [
         [
@@ -139,17 +153,17 @@ def advantages(group: Sequence[Episode], *, usage_weight: float = 1.0, sparsity:
     ]
 
 
-# -- the logistic model learns --------------------------------------------------------------------
+# -- training of the logistic model----------------------------------------------------------------
 
 
 @dataclass
 class AdmissionTrainer:
-    """Moves the weights of a logistic admission; see the module's docstring."""
+    """Trains the weights of a logistic admission."""
 
     admission: LogisticAdmission
     sparsity: Sparsity = field(default_factory=Sparsity)
     usage_weight: float = 1.0
-    """The bonus of what was pulled, in standard deviations of a run's reward: beta."""
+    """Bonus for a pulled step, in standard deviations of the reward (beta)."""
     lr: float = 0.1
     """Learning rate of Adam."""
     updates: int = 0
@@ -158,7 +172,7 @@ class AdmissionTrainer:
         self._mean, self._square = np.zeros_like(self.admission.weights), np.zeros_like(self.admission.weights)
 
     def update(self, groups: Sequence[Sequence[Episode]]) -> dict[str, float]:
-        """One step on the runs of some tasks, a group for each; what there is to log of it."""
+        """Run one step of Adam on groups of runs, one group per task; return the metrics."""
         price = self.sparsity.price
         rows = [
             (one, value)
@@ -179,7 +193,7 @@ class AdmissionTrainer:
         return {"decisions": float(len(rows)), "price": price, "admitted": admitted, "used": used, "reward": reward}
 
     def _move(self, gradient: Vector) -> None:
-        """Adam, uphill."""
+        """Apply one step of Adam in the direction of the gradient (ascent)."""
         self.updates += 1
         self._mean = 0.9 * self._mean + 0.1 * gradient
         self._square = 0.99 * self._square + 0.01 * gradient**2

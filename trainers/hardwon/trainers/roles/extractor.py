@@ -1,11 +1,9 @@
-"""The extractor: the role that reads episodes and learns what is worth keeping of them (Complementary RL).
+"""The extractor role: reads episodes and learns which texts are worth keeping (Complementary RL).
 
-It reads either the exploring episode of a world, before that world's episodes, and what it keeps is
-shown to those (`explored`); or finished episodes, with their outcome and the items they were shown,
-and what it writes goes through the library's curator and is recalled from then on (`rollouts`). Either
-way what it wrote is paid by `roles.item_reward`. Rollouts never wait for reading: it goes on beside them, and what
-it found is taken over at the end of the iteration. It shows nothing by itself and admits nothing: the
-loop shows, the library admits.
+With `reads: explored`, it reads the exploring episode of a task instance and its texts are shown in the
+episodes of that instance. With `reads: rollouts`, it reads finished episodes, and its items go through the
+library's curator and are recalled later. `roles.item_reward` computes the reward in both cases. Reading runs in
+the background; its results are collected at the end of an iteration.
 """
 
 import asyncio
@@ -37,34 +35,34 @@ from .note_generators import KeepOrSkip, Writer, Writes, Written, text_of
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractorSettings:
-    """What the extractor reads, how it is paid, and when it learns."""
+    """Settings of the extractor: what it reads and writes, its reward and its schedule."""
 
     reads: Literal["explored", "rollouts"] = "explored"
-    """explored: the exploring episode of a world that comes next, for arms whose guidance is `role`.
-    rollouts: finished episodes, into the library, for arms whose guidance is `library`."""
+    """explored: the exploring episode of an upcoming task instance, for arms with guidance `role`.
+    rollouts: finished episodes, into the library, for arms with guidance `library`."""
     writes: Literal["choice", "text"] = "choice"
-    """choice: it keeps or skips each way that an episode took, by one token. text: it says its own words."""
+    """choice: keep or skip each path of an episode with one token. text: generate free text."""
     episodes: int = 8
-    """Finished episodes that are read an iteration, of as many worlds as there are."""
+    """Finished episodes to read per iteration, spread over task instances."""
     max_tokens: int = 96
-    """Of what it says of one episode, where it says its own words."""
+    """Maximum number of tokens per episode for writes: text."""
     waits: bool | None = None
-    """Whether the end of an iteration waits for what is still being read, so that a run can be repeated bit
-    for bit; false leaves it for the next one. null waits where the engine is in this process."""
+    """Wait for unfinished readings at the end of an iteration, which makes a run reproducible bit for bit.
+    false leaves them for the next iteration. null waits if the engine is in this process."""
     warmup: int = 0
-    """Iterations of credit before its first update; Complementary RL has 5."""
+    """Iterations of credit before the first update; Complementary RL uses 5."""
     ready: int = 64
-    """Rewarded sequences that make an update."""
+    """Rewarded sequences per update."""
     cooldown: int = 1
-    """Updates for which a sequence rests once it was trained on."""
+    """Updates for which a trained sequence is skipped."""
     measure: Measure = "difference"
-    """difference, sign or outcome; the last two are for comparison."""
+    """Reward of an item's use: difference, sign or outcome. The last two are baselines."""
     cost: float = 0.05
-    """What a text of `length` tokens costs, in units of success."""
+    """Cost of a text of `length` tokens, in units of success."""
     length: int = 128
-    """Tokens that cost so much."""
+    """Number of tokens that cost `cost`."""
     capacity: int = 4096
-    """Sequences kept."""
+    """Maximum number of buffered sequences."""
 
     def __post_init__(self) -> None:
         for name in ("episodes", "max_tokens", "ready", "length", "capacity"):
@@ -73,12 +71,12 @@ class ExtractorSettings:
 
 
 Source = Callable[[str, int], Trajectory | None]
-"""What is known of a task and seed before its episodes: an episode to read, or nothing."""
+"""Returns an episode to read for a task instance, by split and seed, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was said of one episode, and of finished ones the ids of the items that they were shown."""
+    """The sequences written about one episode, and the ids of the items that the episode was shown."""
 
     trajectory: Trajectory | None
     shown: tuple[str, ...]
@@ -86,7 +84,7 @@ class Reading:
 
 
 class ExtractorRole:
-    """Reads episodes, beside the rollouts or before them, and learns from what that was worth."""
+    """Reads episodes and learns from the effect of the texts that it wrote."""
 
     def __init__(
         self,
@@ -97,9 +95,14 @@ class ExtractorRole:
         gate: Gated | None = None,
         name: str = "extractor",
     ) -> None:
-        """source: else the run's. writer: else what the settings say.
+        """Create the role.
 
-        gate: asked before each episode that is to be shown something; else the run's, if it has one.
+        Args:
+            parts: The objects of the run.
+            source: Provides the episode to read for a task instance; default: the run's explorer.
+            writer: Generates the texts; default: as the settings say.
+            gate: Judges texts before they are shown; default: the run's gate, if any.
+            name: Name of the role.
         """
         self.name, self.model = name, parts.model
         self._parts, self._source, self._gate = parts, source or parts.source, gate or parts.gate
@@ -119,9 +122,10 @@ class ExtractorRole:
         self._texts: dict[str, str] = {}
         self._pending: dict[str, list[tuple[Sample, dict[str, int]]]] = {}
         self.stats: dict[str, float] = {}
-        """Of the last batch of episodes: share of candidates kept, of groups that were shown something."""
+        """Figures of the last batch: share of kept candidates, and share of groups with a text to show."""
 
     def _build_writer(self) -> Writer:
+        """Return the writer of the settings."""
         parts, settings = self._parts, self.settings
         if settings.writes == "text":
             return Writes(parts.engine, parts.transcript, role=self.name, max_tokens=settings.max_tokens)
@@ -129,13 +133,13 @@ class ExtractorRole:
         return KeepOrSkip(parts.engine, parts.transcript, role=self.name, outcome=finished)
 
     def begin(self) -> None:
-        """What it is now is what `frozen` means."""
+        """Copy the current weights, which `frozen` refers to."""
         self._first = _copy_weights(self.weights())
 
     # -- reading beside the rollouts ----------------------------------------------------------------
 
     def read(self, ahead: Sequence[tuple[str, int]], salt: str) -> None:
-        """Begin to read what waits to be read: finished episodes, or the worlds that come next."""
+        """Start reading in the background: recorded episodes, or upcoming task instances."""
         self._beside = True
         if self.settings.reads == "rollouts":
             for trajectory_id in self._unread:
@@ -149,26 +153,28 @@ class ExtractorRole:
                 self._reading.submit(group, self._read_world(task, seed, f"{salt}.{n}/{group}", greedy=False))
 
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
-        """Take over what was read by now: to be shown, or into the library. `rollouts`, recorded, are read next."""
+        """Collect the finished readings for display or for the library; queue recorded rollouts to be read."""
         waits = isinstance(self._parts.engine, LocalEngine) if self.settings.waits is None else self.settings.waits
-        found, problems = await self._reading.finished(wait=waits)
-        told = Counter({"read": len(found), "problems": len(problems), "unread": len(self._reading.under_way())})
-        for name, reading in found:
+        readings, problems = await self._reading.finished(wait=waits)
+        counts = Counter({"read": len(readings), "problems": len(problems), "unread": len(self._reading.under_way())})
+        for name, reading in readings:
             if reading.trajectory is not None and self.settings.reads == "rollouts":
-                self._admit(reading, told)
+                self._admit(reading, counts)
             else:
                 self._known.setdefault(name, []).append([_name_texts(written) for written in reading.written])
         if self.settings.reads == "rollouts":
             self._unread += [rollout.trajectory.id for rollout in spread(rollouts)[: self.settings.episodes]]
-        return dict(told)
+        return dict(counts)
 
     async def _read_world(self, task: str, seed: int, salt: str, *, greedy: bool) -> Reading:
+        """Read the earlier episode of a task instance."""
         trajectory = self._source(task, seed)
         if trajectory is None:
             return Reading(None, (), ())
         return Reading(trajectory, (), tuple(await self._writer.read(trajectory, salt=salt, greedy=greedy)))
 
     async def _read_finished(self, trajectory_id: str, salt: str) -> Reading:
+        """Read a recorded episode together with the active items that it was shown."""
         library = self._parts.library
         trajectory = library.trajectory(trajectory_id)
         recalled = dict.fromkeys(item for step in trajectory.steps for item in step.why.get("recalled", ()))
@@ -176,30 +182,30 @@ class ExtractorRole:
         written = await self._writer.read(trajectory, items, salt=salt)
         return Reading(trajectory, tuple(item.id for item in items), tuple(written))
 
-    def _admit(self, reading: Reading, told: "Counter[str]") -> list[Admission]:
-        """Have the library carry out what was asked; what came of it is buffered with who wrote it."""
+    def _admit(self, reading: Reading, counts: "Counter[str]") -> list[Admission]:
+        """Apply a reading's operations to the library, and buffer the sequences with their items."""
         library, trajectory = self._parts.library, reading.trajectory
         assert trajectory is not None
         admissions: list[Admission] = []
         for written in reading.written:
             answers = library.apply(written.operations, trajectory, reading.shown)
-            asked = [one for one in written.operations if not isinstance(one, Return)]
-            made, rewritten = list[str](), list[str]()
-            for one, answer in zip(asked, answers, strict=True):
-                told[answer.status] += 1
+            proposals = [proposal for proposal in written.operations if not isinstance(proposal, Return)]
+            added, rewritten = list[str](), list[str]()
+            for proposal, answer in zip(proposals, answers, strict=True):
+                counts[answer.status] += 1
                 if answer.item_id and answer.status in ("added", "replaced"):
-                    made.append(answer.item_id)
-                elif answer.item_id and isinstance(one, Update) and answer.status == "merged":
+                    added.append(answer.item_id)
+                elif answer.item_id and isinstance(proposal, Update) and answer.status == "merged":
                     rewritten.append(answer.item_id)
-            told["returned"] += not asked
-            if made or rewritten or not asked:  # what the library refused is no failure of who wrote it
-                items = {item: self._length(text_of(library.get(item))) for item in (*made, *rewritten)}
+            counts["returned"] += not proposals
+            if added or rewritten or not proposals:  # a refusal by the library gives no reward signal
+                items = {item: self._length(text_of(library.get(item))) for item in (*added, *rewritten)}
                 self.buffer.wrote(written.row, items, rewritten)
             admissions += answers
         return admissions
 
     async def extract(self, trajectory: Trajectory, shown: Sequence[str] = ()) -> list[Admission]:
-        """Read a recorded episode now and have the library carry out what is asked."""
+        """Read a recorded episode now, and apply its operations to the library."""
         items = [self._parts.library.get(item) for item in shown]
         written = await self._writer.read(trajectory, items, salt=trajectory.id)
         return self._admit(Reading(trajectory, tuple(shown), tuple(written)), Counter())
@@ -207,10 +213,13 @@ class ExtractorRole:
     # -- showing ------------------------------------------------------------------------------------
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """The episodes with what is to be shown: every item that was kept of their world, dealt in turn.
+        """Return the episodes with the kept texts of their task instances, dealt in turn.
 
-        In a run nothing is waited for: a world that was not read in time is shown nothing. Greedy where
-        `frozen`: the surest item alone, or nothing when it would be skipped.
+        During a run this does not wait for readings: an instance without a finished reading shows nothing. With
+        `frozen`, decoding is greedy: only the most probable item is shown, or nothing if it would be skipped.
+
+        Raises:
+            ConfigError: `frozen` is set and `begin` was not called.
         """
         if not frozen:
             return await self._prepare(specs, greedy=False)
@@ -225,11 +234,12 @@ class ExtractorRole:
             engine.load_adapter(self.name, version, now)
 
     async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """For evaluation: the surest item of each world, or nothing; not remembered."""
+        """Return the episodes with the most probable text of their task instances; store nothing."""
         return await self._prepare(specs, greedy=True)
 
     async def _prepare(self, specs: Sequence[Spec], *, greedy: bool) -> Sequence[Spec]:
-        if self.settings.reads == "rollouts":  # what it keeps is recalled by the library
+        """Return the episodes with texts, sampled or greedy."""
+        if self.settings.reads == "rollouts":  # these items reach the episodes through recall
             return specs
         first = {spec.group: spec for spec in specs}
         if greedy:
@@ -238,9 +248,9 @@ class ExtractorRole:
             )
             kept = {group: _select_surest(reading.written) for group, reading in zip(first, read, strict=True)}
         else:
-            said = dict(zip(first, await asyncio.gather(*map(self._known_of, first.values())), strict=True))
-            kept = {group: self._remember(group, written) for group, written in said.items()}
-            seen = sum(map(len, said.values()))
+            readings = dict(zip(first, await asyncio.gather(*map(self._known_of, first.values())), strict=True))
+            kept = {group: self._remember(group, written) for group, written in readings.items()}
+            seen = sum(map(len, readings.values()))
             self.stats = {
                 "kept": sum(map(len, kept.values())) / max(1, seen),
                 "shown": fmean(map(bool, kept.values())) if kept else 0.0,
@@ -248,9 +258,9 @@ class ExtractorRole:
         return await self._dealt(specs, kept, remembered=not greedy)
 
     async def _known_of(self, spec: Spec) -> list[tuple[Sample, dict[str, str]]]:
-        """What was said of a world, read beside the last rollouts; read now where nothing goes on beside."""
-        if known := self._known.get(spec.group):
-            first, *rest = known
+        """Return the oldest background reading of a task instance; read now if there is no background."""
+        if readings := self._known.get(spec.group):
+            first, *rest = readings
             if rest:
                 self._known[spec.group] = rest
             else:
@@ -264,21 +274,22 @@ class ExtractorRole:
     async def _dealt(
         self, specs: Sequence[Spec], kept: Mapping[str, Sequence[tuple[str, str]]], *, remembered: bool
     ) -> list[Spec]:
+        """Return the episodes with texts dealt in turn within each group, after the gate's judgement."""
         turns: Counter[str] = Counter()
         dealt: dict[Spec, tuple[str, str]] = {}
         for spec in specs:
             if texts := kept[spec.group]:
                 dealt[spec] = texts[turns[spec.group] % len(texts)]
             turns[spec.group] += 1
-        asked = await asyncio.gather(*(self._passed(spec, text) for spec, (_, text) in dealt.items()))
-        passed = dict(zip(dealt, asked, strict=True))
+        answers = await asyncio.gather(*(self._passed(spec, text) for spec, (_, text) in dealt.items()))
+        passed = dict(zip(dealt, answers, strict=True))
         for spec, (item, text) in dealt.items() if remembered else ():
             if passed[spec] is not None:
                 self._shown[spec.session], self._texts[item] = item, _gate_key(spec, text)
         return [replace(spec, memory=passed[spec]) if spec in passed else spec for spec in specs]
 
     async def _passed(self, spec: Spec, text: str) -> str | None:
-        """What the gate lets be shown of a text, in the situation in which the world's earlier episode began."""
+        """Return the text that the gate allows for the initial situation of the task instance, or None."""
         if self._gate is None:
             return text
         walk = self._source(spec.task, spec.seed)
@@ -287,7 +298,7 @@ class ExtractorRole:
         return judged.text or None
 
     def _remember(self, group: str, read: Sequence[tuple[Sample, dict[str, str]]]) -> list[tuple[str, str]]:
-        """Ids and texts of what was kept. Who wrote them is buffered once its group is collected, and only then."""
+        """Return ids and texts of the kept items; the sequences are buffered once the group is collected."""
         texts: list[tuple[str, str]] = []
         for row, items in read:
             lengths = {item: self._length(text) for item, text in items.items()}
@@ -296,26 +307,27 @@ class ExtractorRole:
         return texts
 
     def _length(self, text: str) -> int:
+        """Return the number of tokens of a text."""
         ids: Ids = tuple(self._parts.transcript.tokenizer(text, add_special_tokens=False).input_ids)
         return len(ids)
 
     # -- learning -----------------------------------------------------------------------------------
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether the episodes of a group ended differently: else nothing made a difference."""
+        """Return whether the outcomes within a group differ."""
         return len({rollout.trajectory.success for rollout in rollouts if not rollout.failed}) > 1
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """Credit what was shown with how its episodes ended, beside their siblings that were shown nothing.
+        """Credit the shown texts with the outcomes of their episodes and the control siblings.
 
-        An episode whose gate refused what it was to be shown is one of those.
+        Episodes whose text was rejected by the gate count as control.
         """
         self._collected += 1
         uses = uses_of(rollouts, self._shown)
         used = {(group, item) for group, item, _ in uses}
         for group in {rollout.group: None for rollout in rollouts if not rollout.failed}:
             for row, items in self._pending.get(group, ()):
-                if not items or any((group, item) in used for item in items):  # what nobody was dealt is never used
+                if not items or any((group, item) in used for item in items):  # skip texts that no episode was given
                     self.buffer.wrote(row, items)
         for _, item, use in uses:
             self.buffer.used(item, use)
@@ -324,22 +336,22 @@ class ExtractorRole:
         self._shown, self._texts, self._pending = {}, {}, {}
 
     def ready(self) -> bool:
-        """Whether there is enough for an update."""
+        """Return whether the warm-up is over and there are enough rewarded sequences."""
         return self._collected > self.settings.warmup and self.buffer.ready()
 
     def update(self) -> dict[str, float]:
-        """One step on what is rewarded."""
+        """Run one optimizer step on the rewarded sequences."""
         batch = self.buffer.take()
         metrics = self._learner.step(to_streams(batch), self._parts.config.loss)
         rewards = [reward for _, reward, _ in batch]
         return {**metrics, **self.stats, "lr": self._learner.lr, "reward": fmean(rewards), "samples": len(batch)}
 
     def weights(self) -> Weights:
-        """All parameters, or the adapter's as peft names them."""
+        """Return all parameters, or the adapter's parameters under peft's names."""
         return weights_of(self.model, self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser, buffer, what waits to be read or shown, and what it was when training began."""
+        """Return weights, optimizer state, buffer, pending readings and the initial weights."""
         under_way = self._reading.under_way() if self.settings.reads == "rollouts" else []
         known = {
             group: [[(asdict(row), items) for row, items in reading] for reading in readings]
@@ -356,7 +368,7 @@ class ExtractorRole:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
         self.buffer.load_state_dict(state["buffer"])
@@ -369,22 +381,23 @@ class ExtractorRole:
 
 
 def _gate_key(spec: Spec, text: str) -> str:
-    """What a gate knows a text by: it may help in one world and mislead in another."""
+    """Return the gate's key of a text: its effect is recorded per task instance."""
     return f"{spec.group}: {text}"
 
 
 def _name_texts(written: Written) -> tuple[Sample, dict[str, str]]:
-    """A sequence, and the texts that it wrote under ids of their own."""
+    """Return a sequence's sample, and its texts by new ids."""
     return written.row, {f"{written.row.trace}#{n}": text_of(item) for n, item in enumerate(written.items)}
 
 
 def _copy_weights(weights: Weights) -> dict[str, Any]:
+    """Return a detached copy of some weights."""
     assert isinstance(weights, Mapping)
     return {name: value.detach().clone() for name, value in weights.items()}
 
 
 def _select_surest(read: Sequence[Written]) -> list[tuple[str, str]]:
-    """The item most probably kept, if it is rather kept than not."""
+    """Return the item with the highest probability of being kept, if any would be kept."""
     kept = [written for written in read if written.items]
     if not kept:
         return []
@@ -393,7 +406,7 @@ def _select_surest(read: Sequence[Written]) -> list[tuple[str, str]]:
 
 
 def spread(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Those that count, one of each group first, then a second of each."""
+    """Return the usable rollouts, first one of each group, then a second of each, and so on."""
     groups: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
         if not rollout.failed and rollout.trajectory.steps:

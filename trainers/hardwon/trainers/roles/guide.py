@@ -1,11 +1,11 @@
-"""The guide: the role that says, before an episode, a hint or nothing, and learns when a hint is worth it (Mem-π).
+"""The guide role: before an episode, gives a hint or none, and learns when a hint helps (Mem-π).
 
-It reads the situation and what was recalled for it, decides by one token whether to speak, and then says
-a text of its own or one of those on offer. Stage 1 imitates guidance that past experience bears out; stage 2
-plays structured groups, in which every episode of its arms is made to speak and those of the control arm
-are the branch that abstained, and is paid by `guide_credit`. Whoever acts is not trained by it.
+The guide reads the situation and the recalled texts, and decides with one token whether to speak. It then says
+a free text or one of the texts on offer. Stage 1 imitates guidance from successful episodes. Stage 2 plays
+structured groups: in the guide's arms it must speak, and the control arm serves as the abstaining branch;
+`guide_credit` computes the advantages. The policy is not trained by this role.
 
-It recalls nothing by itself: what it may look at is given. `guided` serves it in the runtime's loop.
+`guide_speech.TrainedGuidance` serves a trained guide in the runtime's loop.
 """
 
 import asyncio
@@ -33,38 +33,38 @@ from .item_reward import row_of
 from .note_generators import format_path
 
 Source = Callable[[Spec], GuideQuery | None]
-"""What the guide may look at before an episode; None where there is nothing to say anything of."""
+"""Returns what the guide sees before an episode, or None to stay silent."""
 Lesson = tuple[GuideQuery, str]
-"""A situation with what was recalled for it, and the guidance that experience bears out."""
+"""A query and the guidance to imitate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuideSettings:
-    """How the guide is taught and paid."""
+    """Settings of the guide: imitation and reward."""
 
     cost: float = 0.05
-    """What a text of `length` tokens costs, in units of success."""
+    """Cost of a text of `length` tokens, in units of success."""
     length: int = 128
-    """Tokens that cost so much, and the most that it says."""
+    """Number of tokens that cost `cost`, and the maximum length of a text."""
     ready: int = 8
-    """Groups that make an update."""
+    """Groups per update."""
     free: bool = False
-    """Say any words; else one of the texts on offer."""
+    """Generate free text; otherwise choose one of the texts on offer."""
     distil: int = 100
-    """Updates of stage 1, where there are lessons; 0 for none."""
+    """Updates of stage 1 (imitation), if there are lessons; 0 skips it."""
     distil_lr: float = 1e-3
-    """Its learning rate at its highest."""
+    """Peak learning rate of stage 1."""
 
     def __post_init__(self) -> None:
         for name in ("length", "ready"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
         if self.distil < 0:
-            raise ConfigError(f"distil is {self.distil}; use 0 for no stage 1, or more.")
+            raise ConfigError(f"distil is {self.distil}; use 0 to skip stage 1, or more.")
 
 
 class GuideRole:
-    """Says what is shown before an episode, or nothing; see the module's docstring."""
+    """The role that gives a hint, or none, before an episode."""
 
     def __init__(
         self,
@@ -74,7 +74,14 @@ class GuideRole:
         *,
         name: str = "guide",
     ) -> None:
-        """source and lessons: else of the episodes that the run explored."""
+        """Create the role.
+
+        Args:
+            parts: The objects of the run.
+            source: Provides the query of an episode; default: from the run's exploring episodes.
+            lessons: Provides the lessons of stage 1; default: from the run's successful exploring episodes.
+            name: Name of the role.
+        """
         self.name, self.model = name, parts.model
         self._parts = parts
         self._source = source or (lambda spec: explored(spec, parts))
@@ -89,12 +96,12 @@ class GuideRole:
         self._said: dict[str, GuideReply] = {}
         self._groups: list[tuple[list[Sample], dict[str, list[float]]]] = []
         self.stats: dict[str, float] = {}
-        """Of the last collection: probability of speaking, advantage of the decision, groups left out."""
+        """Figures of the last collection: probability of speaking, decision advantage, skipped groups."""
 
     # -- stage 1 --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Stage 1, if there are lessons; what it is then is what it is kept near, and what `frozen` means."""
+        """Run stage 1 if there are lessons, then copy the weights as the reference and for `frozen`."""
         if self.settings.distil and (lessons := list(self._lessons())):
             self.distil(lessons)
         self._first = _copy_weights(self.weights())
@@ -102,7 +109,7 @@ class GuideRole:
             self._learner.reference = _copy_reference(self.model, self.name)
 
     def distil(self, lessons: Sequence[Lesson]) -> Report:
-        """Imitate the guidance of the lessons: what to say, not whether to; that is left to the outcomes."""
+        """Imitate the texts of the lessons. Whether to speak is learned from outcomes in stage 2."""
         rows = [self.speaker.lesson(asked, text, f"lesson/{n}") for n, (asked, text) in enumerate(lessons)]
         examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
         learning = WarmStart(updates=self.settings.distil, lr=self.settings.distil_lr, seed=self._parts.seed)
@@ -111,9 +118,12 @@ class GuideRole:
     # -- stage 2 --------------------------------------------------------------------------------------
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """The episodes with a text each: all of them speak, for the control arm is the branch that abstains.
+        """Return the episodes with a hint each; every one speaks, because control is the abstaining branch.
 
-        Where `frozen`, what it would have said, or not, when training began.
+        With `frozen`, return the greedy choice of the weights at the start of training instead.
+
+        Raises:
+            ConfigError: `frozen` is set and `begin` was not called.
         """
         if not frozen:
             said = await self._say(specs, speaks=True)
@@ -121,7 +131,7 @@ class GuideRole:
             return _fill_specs(specs, said)
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
         if self._first is None:
-            raise ConfigError("begin was not called: there is nothing to be frozen at.")
+            raise ConfigError("begin() was not called, so there are no initial weights to use.")
         now = _copy_weights(self.weights())
         engine.load_adapter(self.name, 0, self._first)
         try:
@@ -130,54 +140,54 @@ class GuideRole:
             engine.load_adapter(self.name, version, now)
 
     async def choose(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> Sequence[Spec]:
-        """Greedy: a hint, or nothing; not remembered. `speaks` makes it speak, or be silent, all the same."""
+        """Return the episodes with greedy hints and store nothing; `speaks` overrides the decision."""
         return _fill_specs(specs, await self._say(specs, speaks=speaks, greedy=True))
 
     async def ask(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> dict[str, GuideReply]:
-        """What it says to each episode, greedily, with what it cost; by session."""
+        """Return the greedy reply for each episode, by session; `speaks` overrides the decision."""
         return await self._say(specs, speaks=speaks, greedy=True)
 
     async def _say(self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False) -> dict[str, GuideReply]:
-        """What is said to each episode; those that look at the same are decided on once, by the first one's chance."""
-        asked = {spec.session: found for spec in specs if (found := self._source(spec)) is not None}
-        firsts = {self.speaker.prompt(one): name for name, one in reversed(asked.items())}
+        """Return the replies by session. Episodes with equal queries share one decision, seeded by the first."""
+        queries = {spec.session: query for spec in specs if (query := self._source(spec)) is not None}
+        firsts = {self.speaker.prompt(one): name for name, one in reversed(queries.items())}
         chosen = await asyncio.gather(
-            *(self.speaker.decide(asked[name], name, greedy=greedy) for name in firsts.values())
+            *(self.speaker.decide(queries[name], name, greedy=greedy) for name in firsts.values())
         )
         decided = dict(zip(firsts, chosen, strict=True))
-        made = await asyncio.gather(
+        replies = await asyncio.gather(
             *(
                 self.speaker.complete(decided[self.speaker.prompt(one)], one, name, speaks=speaks, greedy=greedy)
-                for name, one in asked.items()
+                for name, one in queries.items()
             )
         )
-        return dict(zip(asked, made, strict=True))
+        return dict(zip(queries, replies, strict=True))
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Whether its group was played as it must be, and its episodes ended differently."""
+        """Return whether the group has both kinds of branches and different outcomes."""
         return (
             self._credit(rollouts) is not None
             and len({one.trajectory.success for one in _select_counted(rollouts)}) > 1
         )
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """The groups with their advantages; a group without both kinds of branches says nothing."""
+        """Collect the advantages of complete groups; skip groups without both kinds of branches."""
         groups: dict[str, list[Rollout]] = {}
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
-        found = [credited for group in groups.values() if (credited := self._credit(group)) is not None]
-        for said, credit in found:
+        credited_groups = [credited for group in groups.values() if (credited := self._credit(group)) is not None]
+        for said, credit in credited_groups:
             self._groups.append(rows_of(said, credit))
         self._said = {}
         self.stats = {
-            "groups_left_out": float(len(groups) - len(found)),
-            "generates": fmean(one.p_speaks for said, _ in found for one in said) if found else 0.0,
-            "decision": fmean(credit.decision for _, credit in found) if found else 0.0,
-            "reward": fmean(credit.reward for _, credit in found) if found else 0.0,
+            "groups_left_out": float(len(groups) - len(credited_groups)),
+            "generates": fmean(one.p_speaks for said, _ in credited_groups for one in said) if credited_groups else 0.0,
+            "decision": fmean(credit.decision for _, credit in credited_groups) if credited_groups else 0.0,
+            "reward": fmean(credit.reward for _, credit in credited_groups) if credited_groups else 0.0,
         }
 
     def _credit(self, rollouts: Sequence[Rollout]) -> tuple[list[GuideReply], GuideCredit] | None:
-        """What was said in a group and its advantages: one branch that abstained, two or more that spoke."""
+        """Return a group's replies and advantages, or None without an abstaining and two speaking branches."""
         counted = _select_counted(rollouts)
         silent = tuple(_outcome(one) for one in counted if one.trajectory.arm == CONTROL)
         spoken = [(self._said[one.trajectory.id], _outcome(one)) for one in counted if one.trajectory.id in self._said]
@@ -188,23 +198,23 @@ class GuideRole:
         return [said for said, _ in spoken], credit
 
     def ready(self) -> bool:
-        """Whether there are groups enough for an update."""
+        """Return whether there are enough groups for an update."""
         return len(self._groups) >= self.settings.ready
 
     def update(self) -> dict[str, float]:
-        """One step on the groups; they are gone then: the next are another guide's."""
+        """Run one optimizer step on the groups and drop them: later groups come from new weights."""
         groups, self._groups = self._groups, []
         metrics = self._learner.step(to_streams(groups), self._parts.config.loss)
         return {**metrics, **self.stats, "lr": self._learner.lr, "groups": float(len(groups))}
 
-    # -- what is kept ---------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------
 
     def weights(self) -> Weights:
-        """All parameters, or the adapter's as peft names them."""
+        """Return all parameters, or the adapter's parameters under peft's names."""
         return weights_of(self.model, self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser, groups that wait, and what it was after stage 1."""
+        """Return weights, optimizer state, collected groups and the weights after stage 1."""
         return {
             "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
             "learner": self._learner.state_dict(),
@@ -213,7 +223,7 @@ class GuideRole:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         if self._parts.config.loss.kl and state["first"] is not None:
             self._set(state["first"])
             self._learner.reference = _copy_reference(self.model, self.name)
@@ -223,6 +233,7 @@ class GuideRole:
         self._first = state["first"]
 
     def _set(self, weights: Mapping[str, Any]) -> None:
+        """Load weights under the names that `weights` returns."""
         if not has_adapters(self.model):
             self.model.load_state_dict(weights)
             return
@@ -232,11 +243,11 @@ class GuideRole:
 
 
 def rows_of(said: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sample], dict[str, list[float]]]:
-    """The rows of a group with their advantages: to abstain, to speak, and the texts where those have a signal.
+    """Return the samples of a group with their advantages: abstaining, speaking, and the texts with a signal.
 
-    A decision counts by the probability with which it would have been taken, for here it was made: the gradient is
-    then that of the guide's own choices, p (1 - p) A_D, and what is decided already no longer moves. The branches
-    that spoke share one row for it, which counts for all of them.
+    The decisions were forced, so each is weighted by the probability of the opposite choice. The gradient is then
+    that of the guide's own choices, p (1 - p) A_D, and vanishes for decisions that are already certain. The
+    speaking branches share one decision sample, which counts for all of them.
     """
     first, n = said[0], len(said)
     rows = [first.silent, first.decision]
@@ -252,15 +263,15 @@ def rows_of(said: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sampl
 
 
 def to_streams(groups: Iterable[tuple[Sequence[Sample], Mapping[str, Sequence[float]]]]) -> list[PackedSequence]:
-    """The branches as a learner reads them: a decision and its content are one stream with two advantages."""
+    """Return the groups as packed sequences; a decision and its content share one with two advantages."""
     return [stream for rows, advantages in groups for stream in pack_samples(rows, advantages)]
 
 
-# -- what a run gives it to look at -------------------------------------------------------------------
+# -- queries and lessons of a run --------------------------------------------------------------------
 
 
 def explored(spec: Spec, parts: Parts) -> GuideQuery | None:
-    """What another role chose to show, else the last walk that explored this world, whatever became of it."""
+    """Return the query for an episode: from another role's text, or from the last exploring episode."""
     walks = parts.explored(spec.task, spec.seed)
     if not walks or not walks[-1].steps:
         return None
@@ -269,9 +280,10 @@ def explored(spec: Spec, parts: Parts) -> GuideQuery | None:
 
 
 def build_query(walk: Trajectory) -> GuideQuery:
-    """The situation in which a walk began, and the walk as it is recalled: insight where it succeeded, else warning.
+    """Return the initial situation of an exploring episode with its path as the recalled text.
 
-    On offer are the way that it took without its circles, and the whole of it.
+    The path is labeled insight after a success and warning after a failure. On offer are the path without loops
+    and the whole path.
     """
     whole, kept = format_path(walk.steps), format_path(without_circles(walk.steps))
     kind = "insight" if walk.success else "warning"
@@ -279,35 +291,38 @@ def build_query(walk: Trajectory) -> GuideQuery:
 
 
 def build_lessons(episodes: Iterable[Trajectory]) -> list[Lesson]:
-    """What experience bears out: to say the way of an episode that succeeded, without its circles."""
+    """Return one lesson per successful episode: say its path without loops."""
     return [
         (build_query(one), format_path(without_circles(one.steps))) for one in episodes if one.success and one.steps
     ]
 
 
 def _fill_specs(specs: Sequence[Spec], said: Mapping[str, GuideReply]) -> list[Spec]:
-    """Where it says nothing, nothing is shown, whatever was meant to be."""
+    """Return the episodes with the replies as memory; without a reply, an episode shows nothing."""
     return [replace(spec, memory=said[spec.session].text if spec.session in said else None) for spec in specs]
 
 
 def _select_counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Return the rollouts with an outcome."""
     return [one for one in rollouts if not one.failed and one.trajectory.success is not None]
 
 
 def _outcome(rollout: Rollout) -> float:
+    """Return 1 for a success and 0 for a failure."""
     return float(bool(rollout.trajectory.success))
 
 
 def _copy_weights(weights: Weights) -> dict[str, Any]:
+    """Return a detached copy of some weights."""
     assert isinstance(weights, Mapping)
     return {name: value.detach().clone() for name, value in weights.items()}
 
 
 def _copy_reference(model: Any, role: str) -> Any:
-    """The model as it is now; of one with adapters, the base is shared with it and only the adapters are copied."""
+    """Return a frozen copy of the model. With adapters, the base is shared and only they are copied."""
     if not has_adapters(model):
         return freeze_copy(model)
     activate(model, role)
     shared = {id(value): value for name, value in model.named_parameters() if "lora_" not in name}
-    made = copy.deepcopy(model, memo=dict(shared))
-    return made.requires_grad_(False).eval()
+    reference = copy.deepcopy(model, memo=dict(shared))
+    return reference.requires_grad_(False).eval()

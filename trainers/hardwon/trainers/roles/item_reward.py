@@ -1,9 +1,8 @@
-"""Worth: what an item turned out to be worth, and whom that is credited to.
+"""Reward of the sequences that write items: the measured effect of each item on outcomes.
 
-An item is worth the paired difference of the episodes that used it to their control siblings, shrunk
-while it is seldom used, less a cost for its length; to keep nothing is worth 0. The reward waits in a
-buffer until there is enough of it, and reaches the one sequence that wrote the item and no other.
-This file samples nothing and trains nothing.
+The effect is the mean difference between the episodes that used an item and their control siblings. It is
+shrunk while uses are few, and reduced by a cost for length; keeping nothing has reward 0. Sequences wait in a
+buffer until there are enough. Each item credits only the one sequence that wrote it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,25 +15,25 @@ from hardwon.memory import Trajectory
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 
 SHRINK = 2.0
-"""An item used n times counts n / (n + SHRINK) of what it seems to be worth."""
+"""An item with n uses counts n / (n + SHRINK) of its mean effect."""
 
 Measure = Literal["difference", "sign", "outcome"]
-"""What an item's use is worth: R with it less R without; the sign of that; or R with it alone, 0 as -1."""
+"""Reward of a use: outcome with the item minus control, the sign of that, or the outcome alone mapped to -1 and 1."""
 
 
-# -- what an item is worth ------------------------------------------------------------------------
+# -- reward of an item ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The episodes of one group that consumed an item, and those that were shown nothing: their outcomes."""
+    """Outcomes in one group: of the episodes that were shown an item, and of those without guidance."""
 
     shown: tuple[float, ...]
     control: tuple[float, ...]
 
     @property
     def differences(self) -> list[float]:
-        """Each consumer's outcome less the mean of its control siblings, of which there must be some."""
+        """Return each consumer's outcome minus the mean of the control outcomes, which must not be empty."""
         return [outcome - fmean(self.control) for outcome in self.shown]
 
 
@@ -46,23 +45,31 @@ def worth(
     cost: float = 0.05,
     length: int = 128,
 ) -> float | None:
-    """Reward of the sequence that wrote an item; None while nothing can be said.
+    """Return the reward of an item, or None without informative uses.
 
         r(e) = clip(mean over consuming episodes of [R - mean of the control siblings], -1, 1) n / (n + SHRINK)
                - cost tokens / length
 
-    Groups without both kinds of episodes say nothing, but to the measure `outcome`, which compares
-    with nothing. That one and `sign` are what others do, for comparison: they pay for what is of no use.
+    Groups need consumers and control siblings, except with the measure `outcome`, which makes no comparison.
+    `outcome` and `sign` are baselines from the literature; they also reward useless items.
+
+    Args:
+        uses: Outcomes by group.
+        tokens: Number of tokens of the item's text.
+        measure: How a use is rewarded.
+        cost: Cost of `length` tokens, in units of success.
+        length: Number of tokens that cost `cost`.
     """
-    said = [use for use in uses if use.shown and (use.control or measure == "outcome")]
-    n = sum(len(use.shown) for use in said)
+    informative = [use for use in uses if use.shown and (use.control or measure == "outcome")]
+    n = sum(len(use.shown) for use in informative)
     if not n:
         return None
-    value = sum(_value(use, measure) * len(use.shown) for use in said) / n
+    value = sum(_value(use, measure) * len(use.shown) for use in informative) / n
     return max(-1.0, min(1.0, value)) * n / (n + SHRINK) - cost * tokens / length
 
 
 def _value(use: Use, measure: Measure) -> float:
+    """Return the reward of one use."""
     if measure == "outcome":
         return fmean(2.0 * outcome - 1.0 for outcome in use.shown)
     difference = fmean(use.shown) - fmean(use.control)
@@ -70,15 +77,19 @@ def _value(use: Use, measure: Measure) -> float:
 
 
 def of_group(outcomes: Mapping[str | None, Sequence[float]]) -> dict[str, Use]:
-    """By item, its use in one group, from the outcomes by what was shown; None was shown nothing."""
+    """Return the use of each item in a group, from the outcomes by shown item; None means control."""
     control = tuple(outcomes.get(None, ()))
     return {item: Use(tuple(shown), control) for item, shown in outcomes.items() if item is not None}
 
 
 def consumed(trajectory: Trajectory, shown: Mapping[str, str] = MappingProxyType({})) -> list[str | None]:
-    """Ids of what an episode was shown; None alone for nothing; empty where it was shown something else than items.
+    """Return the ids of the items that an episode was shown.
 
-    shown: by trajectory, the id of what was not recalled by the library.
+    Returns [None] for an episode without guidance, and an empty list for one with guidance other than items.
+
+    Args:
+        trajectory: The episode.
+        shown: By trajectory id, the item that was shown without recall from the library.
     """
     items: list[str | None] = [shown[trajectory.id]] if trajectory.id in shown else []
     for step in trajectory.steps:
@@ -89,7 +100,7 @@ def consumed(trajectory: Trajectory, shown: Mapping[str, str] = MappingProxyType
 
 
 def uses_of(rollouts: Iterable[Rollout], shown: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str, Use]]:
-    """Group, item and use, of every item that was shown in a group; what failed does not count."""
+    """Return (group, item, use) for every item shown in a group; failed episodes do not count."""
     groups: dict[str, dict[str | None, list[float]]] = {}
     for rollout in rollouts:
         trajectory = rollout.trajectory
@@ -100,7 +111,7 @@ def uses_of(rollouts: Iterable[Rollout], shown: Mapping[str, str] = MappingProxy
 
 
 def unaided(rollouts: Iterable[Rollout]) -> list[Rollout]:
-    """Those that count and were shown nothing."""
+    """Return the usable rollouts without guidance."""
     return [
         rollout
         for rollout in rollouts
@@ -111,24 +122,24 @@ def unaided(rollouts: Iterable[Rollout]) -> list[Rollout]:
     ]
 
 
-# -- what is known of what it wrote ---------------------------------------------------------------
+# -- buffer of written sequences ----------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class BufferedSample:
-    """A sequence, the items that it wrote, and how they were used since it was last trained on."""
+    """A sequence, the items that it wrote, and their uses since it was last trained on."""
 
     row: Sample
     items: dict[str, int] = field(default_factory=dict)
-    """By id, tokens of the item's text. A sequence that returned has none."""
+    """Number of tokens of each item's text, by id. Empty for a sequence that kept nothing."""
     uses: dict[str, list[Use]] = field(default_factory=dict)
     trained: int = 0
-    """Updates that it was in."""
+    """Updates that used the sequence."""
     rests: int = 0
-    """Update from which it may be trained on again."""
+    """First update that may use the sequence again."""
 
     def reward(self, **settings: Any) -> float | None:
-        """Mean over the items that were used; 0 for having kept nothing, None while none was used."""
+        """Return the mean reward of the used items; 0 if it kept nothing, None if no item was used."""
         if not self.items:
             return 0.0
         found = [worth(self.uses.get(item, ()), tokens=tokens, **settings) for item, tokens in self.items.items()]
@@ -137,7 +148,7 @@ class BufferedSample:
 
 
 class Buffer:
-    """Sequences waiting to be trained on, keyed by who wrote them: credit reaches no other."""
+    """Sequences waiting to be trained on; each item's credit goes to the sequence that wrote it."""
 
     def __init__(
         self,
@@ -149,56 +160,66 @@ class Buffer:
         cost: float = 0.05,
         length: int = 128,
     ) -> None:
-        """ready: rewarded sequences, each with items of its own, that make an update.
+        """Create an empty buffer.
 
-        cooldown: updates for which a sequence rests once it was trained on. capacity: sequences kept;
-        the oldest go.
+        Args:
+            ready: Rewarded sequences per update.
+            cooldown: Updates for which a trained sequence is skipped.
+            capacity: Maximum number of sequences; the oldest are dropped.
+            measure: How a use is rewarded.
+            cost: Cost of `length` tokens, in units of success.
+            length: Number of tokens that cost `cost`.
         """
         self._ready, self._cooldown, self._capacity = ready, cooldown, capacity
         self._settings = {"measure": measure, "cost": cost, "length": length}
         self._samples: dict[str, BufferedSample] = {}
         self._writer: dict[str, str] = {}
         self.updates = 0
-        """Batches taken so far."""
+        """Number of batches taken."""
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def wrote(self, row: Sample, items: Mapping[str, int], rewritten: Collection[str] = ()) -> None:
-        """A sequence wrote these items, by id with their tokens; none where it returned.
+        """Add a sequence with the items that it wrote.
 
-        An item that another sequence wrote before stays that one's, unless its words were `rewritten`.
+        An item of an earlier sequence keeps that owner, unless its text was rewritten.
+
+        Args:
+            row: The sequence.
+            items: Number of tokens of each item, by id; empty if it kept nothing.
+            rewritten: Ids of the items whose text this sequence replaced.
         """
         for item in rewritten:
             self._release(item)
-        mine = {item: tokens for item, tokens in items.items() if item not in self._writer}
-        if items and not mine:
+        own_items = {item: tokens for item, tokens in items.items() if item not in self._writer}
+        if items and not own_items:
             return
-        self._samples[row.trace] = BufferedSample(row, mine)
-        self._writer.update(dict.fromkeys(mine, row.trace))
+        self._samples[row.trace] = BufferedSample(row, own_items)
+        self._writer.update(dict.fromkeys(own_items, row.trace))
         while len(self._samples) > self._capacity:
             self._forget(next(iter(self._samples)))
 
     def used(self, item: str, use: Use) -> None:
-        """An item was used; one whose writer is not known, or forgotten, is passed over."""
+        """Add a use of an item; ignore items without a buffered sequence."""
         if sequence := self._writer.get(item):
             self._samples[sequence].uses.setdefault(item, []).append(use)
 
     def ready(self) -> bool:
-        """Whether there is enough for an update."""
+        """Return whether there are enough rewarded sequences for an update."""
         return len(self._rewarded()) >= self._ready
 
     def take(self) -> list[tuple[BufferedSample, float, float]]:
-        """What is to be trained on: sample, reward, advantage.
+        """Return a batch of (sequence, reward, advantage).
 
-        The advantage is the reward less the batch's mean, times (1 + times trained)^-1/2. What was
-        taken rests, and what it is credited with begins anew; who returned is done.
+        The advantage is the reward minus the batch mean, times (1 + uses in training)^-1/2. Taken sequences rest for
+        `cooldown` updates and start with new uses; sequences that kept nothing are removed.
         """
-        found = self._rewarded()
+        rewarded = self._rewarded()
         self.updates += 1
-        mean = fmean(reward for _, reward in found) if found else 0.0
+        mean = fmean(reward for _, reward in rewarded) if rewarded else 0.0
         batch = []
-        for sample, reward in found:
+        for sample, reward in rewarded:
             batch.append((replace(sample), reward, (reward - mean) * (1 + sample.trained) ** -0.5))
             sample.trained += 1
             sample.rests = self.updates + self._cooldown
@@ -208,12 +229,13 @@ class Buffer:
         return batch
 
     def _rewarded(self) -> list[tuple[BufferedSample, float]]:
+        """Return the sequences that are not resting and have a reward."""
         rested = (sample for sample in self._samples.values() if sample.rests <= self.updates)
         rewards = ((sample, sample.reward(**self._settings)) for sample in rested)
         return [(sample, reward) for sample, reward in rewards if reward is not None]
 
     def _release(self, item: str) -> None:
-        """The item has other words now: who wrote the old ones is not credited for it any more."""
+        """Remove an item from its owner, because its text changed."""
         if (sequence := self._writer.pop(item, None)) is None:
             return
         sample = self._samples[sequence]
@@ -223,15 +245,16 @@ class Buffer:
             self._forget(sequence)
 
     def _forget(self, sequence: str) -> None:
+        """Remove a sequence and its items."""
         for item in self._samples.pop(sequence).items:
             self._writer.pop(item, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, as plain values."""
+        """Return the buffer as plain values."""
         return {"updates": self.updates, "samples": [asdict(sample) for sample in self._samples.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state that `state_dict` returned."""
         self.updates = int(state["updates"])
         self._samples, self._writer = {}, {}
         for saved in state["samples"]:
@@ -242,16 +265,17 @@ class Buffer:
 
 
 def _use(saved: Mapping[str, Any]) -> Use:
+    """Return a use from its saved values."""
     return Use(tuple(saved["shown"]), tuple(saved["control"]))
 
 
 def row_of(saved: Mapping[str, Any]) -> Sample:
-    """A row of plain values; checkpoints make lists of tuples."""
+    """Return a sample from its saved values; checkpoints turn tuples into lists."""
     allowed = tuple(None if each is None else tuple(each) for each in saved["allowed"])
     flat = {name: tuple(saved[name]) for name in ("prompt", "completion", "logprobs", "mask")}
     return Sample(**{**saved, **flat, "allowed": allowed})
 
 
 def to_streams(batch: Sequence[tuple[BufferedSample, float, float]]) -> list[PackedSequence]:
-    """The sequences with their advantages, as a learner reads them."""
+    """Return a batch as packed sequences with their advantages."""
     return pack_samples((sample.row for sample, _, _ in batch), {s.row.trace: [advantage] for s, _, advantage in batch})

@@ -1,11 +1,10 @@
-"""Writers: how an extractor speaks. It chooses among texts that an episode offers, or says its own.
+"""Writers of an extractor: choose among texts that an episode offers, or generate free text.
 
     written = await KeepOrSkip(engine, transcript, ways).read(trajectory, shown=())
     written = await Writes(engine, transcript).read(trajectory, shown)
 
-What was said is kept as a row, token by token, so that what an item turns out to be worth can train
-the very sequence that wrote it. A writer asks for operations (add, update, return); it admits
-nothing: that is the library's. It learns nothing either.
+Each sequence is kept with its tokens, so that the measured effect of an item trains the sequence that wrote it.
+A writer only proposes operations (add, update, return); the library decides on admission.
 """
 
 import asyncio
@@ -26,69 +25,76 @@ from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.rollouts.transcript import Transcript, compact
 
 ROLE = "extractor"
-"""The role whose weights write, unless told."""
+"""Default role whose weights write."""
 WORDS = f"add update return : {' '.join(map(str, range(1, 10)))}"
-"""What `Writes` says beside its texts; a word tokenizer must know it."""
+"""Words that `Writes` adds to its texts; a word tokenizer must know them."""
 OUTCOMES = "success failure ."
-"""How an episode ended, where whoever writes is told."""
+"""Words for the outcome of an episode."""
 _OPERATION = re.compile(r"(add|update|return)\s*((?:\d+\s+)*)(?::\s*(.*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text that an episode offers, with the state that speaks for or against keeping it."""
+    """A text that an episode offers, with the state to judge it by."""
 
     text: str
     seen: State
     steps: tuple[int, ...] = ()
-    """Ids of the steps that are its evidence."""
+    """Ids of the supporting steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One sequence as it was sampled, and what it asks for."""
+    """One sampled sequence and the operations that it proposes."""
 
     row: Sample
     operations: tuple[Operation, ...]
     keeps: float = 1.0
-    """Probability with which it keeps what it speaks of."""
+    """Probability of keeping the candidate."""
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """What it wants to be kept."""
+        """Return the proposed items."""
         return tuple(one.item for one in self.operations if not isinstance(one, Return))
 
 
 class Writer(Protocol):
-    """Reads an episode and says what is worth keeping, in sequences of its own."""
+    """Protocol of a writer: reads an episode and proposes items."""
 
     async def read(
         self, trajectory: Trajectory, shown: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
-        """What was said of it; `salt` tells this reading's chance from another's, and names its sequences."""
+        """Read an episode.
+
+        Args:
+            trajectory: The episode.
+            shown: Items that the episode was shown.
+            salt: Seeds the random numbers and names the sequences.
+            greedy: Take the most probable tokens.
+        """
         ...
 
 
 def ways(trajectory: Trajectory) -> list[Candidate]:
-    """The way to each place that an episode came to, without its circles: `kitchen : move east .`"""
-    found: dict[str, Candidate] = {}
+    """Return the path without loops to each place that an episode reached: `kitchen : move east .`."""
+    candidates: dict[str, Candidate] = {}
     steps = trajectory.steps
     for number, step in enumerate(steps, 1):
         place = step.post.location
-        if place and place != steps[0].pre.location and place not in found:
+        if place and place != steps[0].pre.location and place not in candidates:
             kept = without_circles(steps[:number])
-            evidence = tuple(one.id for one in kept if one.id is not None)
-            found[place] = Candidate(format_path(kept), step.post, evidence)
-    return list(found.values())
+            evidence = tuple(step.id for step in kept if step.id is not None)
+            candidates[place] = Candidate(format_path(kept), step.post, evidence)
+    return list(candidates.values())
 
 
 def format_path(steps: Sequence[Step]) -> str:
-    """Steps as a text of places and what to do there."""
+    """Return steps as a text of places and actions."""
     return " ".join(f"{step.pre.location.lower()} : {step.action} ." for step in steps)
 
 
 class KeepOrSkip:
-    """One token for each candidate: keep it, or skip it."""
+    """A writer that keeps or skips each candidate with one token."""
 
     def __init__(
         self,
@@ -99,7 +105,15 @@ class KeepOrSkip:
         role: str = ROLE,
         outcome: bool = False,
     ) -> None:
-        """outcome: it is told how the episode ended."""
+        """Create a writer on an engine.
+
+        Args:
+            engine: Generates the tokens.
+            transcript: Provides the tokenizer and the end token.
+            candidates: Returns the texts that an episode offers.
+            role: The engine's role whose weights write.
+            outcome: Include the outcome of the episode in the prompt.
+        """
         self._engine, self._transcript, self._candidates, self._role = engine, transcript, candidates, role
         self._outcome = outcome
         (self._keep,), (self._skip,) = (_ids(transcript, word) for word in ("<keep>", "<skip>"))
@@ -108,15 +122,19 @@ class KeepOrSkip:
     async def read(
         self, trajectory: Trajectory, shown: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
-        """A sequence for each candidate; all at once. What was shown does not matter to it."""
-        offered = self._candidates(trajectory)
+        """Return one sequence per candidate, sampled concurrently. The shown items are not used."""
+        candidates = self._candidates(trajectory)
         return list(
             await asyncio.gather(
-                *(self._judge(one, trajectory, f"{salt}/{trajectory.id}/{n}", greedy) for n, one in enumerate(offered))
+                *(
+                    self._judge(candidate, trajectory, f"{salt}/{trajectory.id}/{n}", greedy)
+                    for n, candidate in enumerate(candidates)
+                )
             )
         )
 
     async def _judge(self, candidate: Candidate, trajectory: Trajectory, name: str, greedy: bool) -> Written:
+        """Return the decision about one candidate."""
         ended = _ended(trajectory) if self._outcome else ""
         request = Request(
             self.prompt(candidate, ended),
@@ -125,24 +143,28 @@ class KeepOrSkip:
             temperature=0.0 if greedy else 1.0,
             chance=random.Random(name),
         )
-        said = await self._engine.generate(request)
-        keeps = math.exp(said.logprobs[0])
-        if said.tokens[0] == self._skip:
-            return Written(_row(request, said, name), (Return(),), 1.0 - keeps)
-        item = item_of(candidate.text, trajectory, candidate.steps, self._role, said.version)
-        return Written(_row(request, said, name), (Add(item),), keeps)
+        completion = await self._engine.generate(request)
+        keeps = math.exp(completion.logprobs[0])
+        if completion.tokens[0] == self._skip:
+            return Written(_row(request, completion, name), (Return(),), 1.0 - keeps)
+        item = item_of(candidate.text, trajectory, candidate.steps, self._role, completion.version)
+        return Written(_row(request, completion, name), (Add(item),), keeps)
 
     def prompt(self, candidate: Candidate, ended: str = "") -> Ids:
-        """`<task> find coin . <memory> kitchen : move east . <see> hall . coin . <at> hall <item>`"""
+        """Return the tokens of a decision.
+
+        `<task> find coin . <memory> kitchen : move east . <see> hall . coin . <at> hall <item>`
+        """
         seen = candidate.seen
         text = f"<task> {compact(seen.task)} <memory> {candidate.text} {ended}<see> {compact(seen.observation)}"
         return _ids(self._transcript, f"{text} <at> {seen.location.lower()} <item>")
 
 
 class Writes:
-    """Says its own text: up to MAX_OPERATIONS of `<item> add : TEXT`, `<item> update 1 2 : TEXT`, `<item> return`.
+    """A writer of free text: up to MAX_OPERATIONS operations per episode.
 
-    It may think aloud before the first of them.
+    An operation is `<item> add : TEXT`, `<item> update 1 2 : TEXT` or `<item> return`. Text before the first one
+    is ignored, so the model can reason first.
     """
 
     def __init__(
@@ -155,9 +177,15 @@ class Writes:
         role: str = ROLE,
         max_tokens: int = 96,
     ) -> None:
-        """grammar: the answers that an episode allows; None leaves all words free.
+        """Create a writer on an engine.
 
-        reads: the words of the episode that are read; else its transcript, as the policy had it.
+        Args:
+            engine: Generates the tokens.
+            transcript: Encodes the episode.
+            grammar: Returns the answers that an episode allows; None allows any text.
+            reads: Returns the text of an episode to read; default: its transcript.
+            role: The engine's role whose weights write.
+            max_tokens: Maximum number of tokens per episode.
         """
         self._engine, self._transcript, self._grammar, self._reads = engine, transcript, grammar, reads
         self._role, self._max_tokens = role, max_tokens
@@ -165,7 +193,7 @@ class Writes:
     async def read(
         self, trajectory: Trajectory, shown: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
-        """One sequence."""
+        """Return the single sequence written about an episode."""
         name = f"{salt}/{trajectory.id}"
         request = Request(
             self.prompt(trajectory, shown),
@@ -176,13 +204,13 @@ class Writes:
             stop=(self._transcript.end,),
             chance=random.Random(name),
         )
-        said = await self._engine.generate(request)
-        text = str(self._transcript.tokenizer.decode(said.tokens))
-        writer = (self._role, said.version)
-        return [Written(_row(request, said, name), tuple(parse_operations(text, trajectory, *writer)))]
+        completion = await self._engine.generate(request)
+        text = str(self._transcript.tokenizer.decode(completion.tokens))
+        writer = (self._role, completion.version)
+        return [Written(_row(request, completion, name), tuple(parse_operations(text, trajectory, *writer)))]
 
     def prompt(self, trajectory: Trajectory, shown: Sequence[Item] = ()) -> Ids:
-        """The items that were shown, then how the episode ended, then the episode."""
+        """Return the tokens of the shown items, the outcome and the episode."""
         items = "".join(f"<memory> {text_of(item)} " for item in shown)
         if self._reads is not None:
             return _ids(self._transcript, f"{items}{self._reads(trajectory)} <act>")
@@ -191,15 +219,15 @@ class Writes:
         return begun + self._transcript.prompt(trajectory.steps, last.post, None)
 
     def lesson(self, trajectory: Trajectory, answer: str, name: str, shown: Sequence[Item] = ()) -> Sample:
-        """What it should have said, as a row to imitate."""
-        said = (*_ids(self._transcript, answer), self._transcript.end)
-        n = len(said)
+        """Return an answer as a sample to imitate."""
+        tokens = (*_ids(self._transcript, answer), self._transcript.end)
+        n = len(tokens)
         return Sample(
             self.prompt(trajectory, shown),
-            said,
+            tokens,
             (0.0,) * n,
             (True,) * n,
-            self._sets(trajectory, said),
+            self._sets(trajectory, tokens),
             self._role,
             0,
             "",
@@ -210,40 +238,43 @@ class Writes:
         )
 
     def _allowed(self, trajectory: Trajectory) -> Trie | None:
+        """Return the allowed answers as a trie, or None for free text."""
         answers = self._grammar(trajectory)
         if answers is None:
             return None
         return Trie({(*_ids(self._transcript, answer), self._transcript.end) for answer in answers})
 
     def _sets(self, trajectory: Trajectory, said: Ids) -> tuple[Allowed, ...]:
+        """Return the allowed tokens at each position of an answer."""
         trie = self._allowed(trajectory)
         return tuple(None if trie is None else trie.allowed(said[:n]) for n in range(len(said)))
 
 
 def parse_operations(text: str, trajectory: Trajectory, role: str = ROLE, version: int = 0) -> list[Operation]:
-    """What was said, as operations; what cannot be understood returns. Indices are checked where they are applied.
+    """Return the operations in a text; a malformed one becomes `Return`.
 
-    What comes before the first `<item>` was thought aloud and is not asked for.
+    Text before the first `<item>` is ignored. The library checks item indices when it applies the operations.
     """
     _, *parts = (part.strip() for part in text.removesuffix("<end>").split("<item>"))
     operations = [_parse_operation(part, trajectory, role, version) for part in parts if part]
-    return operations[:MAX_OPERATIONS] or [Return("nothing was said")]
+    return operations[:MAX_OPERATIONS] or [Return("the text was empty")]
 
 
 def _parse_operation(part: str, trajectory: Trajectory, role: str, version: int) -> Operation:
+    """Return one operation from its text."""
     match = _OPERATION.fullmatch(part)
     name, numbers, text = match.groups() if match else ("", "", "")
     if name == "return":
         return Return(text or "")
     if not text or (name == "update") != bool(numbers):
-        return Return(f"not understood: {part}")
+        return Return(f"malformed operation: {part}")
     evidence = tuple(step.id for step in trajectory.steps if step.id is not None)
     item = item_of(text, trajectory, evidence, role, version)
     return Update(tuple(int(number) - 1 for number in numbers.split()), item) if numbers else Add(item)
 
 
 def item_of(text: str, trajectory: Trajectory, evidence: tuple[int, ...], role: str, version: int) -> Item:
-    """A text as an item, on the evidence of these steps: what a success teaches is insight, a failure's is warning."""
+    """Return a text as an item: an insight after a success, a warning after a failure."""
     first = trajectory.steps[0].pre
     return Item(
         "insight" if trajectory.success else "warning",
@@ -258,19 +289,21 @@ def item_of(text: str, trajectory: Trajectory, evidence: tuple[int, ...], role: 
 
 
 def text_of(item: Item) -> str:
-    """The words of an item that are shown."""
+    """Return the words of an item that are shown."""
     return f"{item.title} {item.body}".strip()
 
 
 def _ended(trajectory: Trajectory) -> str:
+    """Return the outcome of an episode as words."""
     return f"<see> {'success' if trajectory.success else 'failure'} . "
 
 
 def _ids(transcript: Transcript, text: str) -> Ids:
+    """Return the tokens of a text."""
     return tuple(transcript.tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def _row(request: Request, said: Completion, name: str) -> Sample:
-    """The row of a sequence, which is a trace of its own."""
-    known = (request.role, said.version, "", "", "", name, 0)
-    return Sample(request.prompt, said.tokens, said.logprobs, said.mask, said.allowed, *known)
+def _row(request: Request, completion: Completion, name: str) -> Sample:
+    """Return the sample of a completion, as a trace of its own."""
+    fields = (request.role, completion.version, "", "", "", name, 0)
+    return Sample(request.prompt, completion.tokens, completion.logprobs, completion.mask, completion.allowed, *fields)
