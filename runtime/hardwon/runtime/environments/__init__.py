@@ -96,7 +96,7 @@ def open_environment(name: str, *, game: str | None = None, params: str = "") ->
     """
     if ":" in name:
         return open_custom(name.strip(), game, params)
-    plain = name.strip().lower()
+    plain = name.strip().lower()  # MODULE:CLASS above keeps its case, because Python names are case-sensitive
     opener = _OPENERS.get(_ALIASES.get(plain, plain))
     if opener is None:
         raise UnknownName.of("environment", name, _OPENERS)

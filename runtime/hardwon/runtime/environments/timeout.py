@@ -140,6 +140,7 @@ class Watched:
     def _abandon(self, error: _Error) -> _Error:
         """Mark the environment as broken, close it in the background, and return the error."""
         self.broken = f"abandoned ({str(error) or type(error).__name__})"
+        # Unblock the worker first, or its queued `close` would wait behind the hanging call.
         with contextlib.suppress(Exception):
             getattr(self.inner, "abandon", lambda: None)()
         self._worker.end(self.inner.close)

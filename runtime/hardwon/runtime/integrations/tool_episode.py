@@ -112,6 +112,7 @@ class ToolEpisode:
     def replay(self, calls: Sequence[Call]) -> None:
         """Add steps for calls that were answered before this process followed the episode."""
         for n, call in enumerate(calls):
+            # Refused calls did not run, and replaying them as answers would count as evidence.
             if not call.result.startswith(REFUSED):
                 self.add_answer(self.state(calls[:n]), calls[: n + 1], why={})
 
@@ -237,6 +238,7 @@ def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
     Ids may repeat, as in OpenAI's legacy format, where the id is the function's name. Each call is matched with
     the next unused answer to its id.
     """
+    # Queues of answers by id keep repeated ids in order.
     plain = list(messages)
     answers: dict[Any, deque[Mapping[str, Any]]] = {}
     for message in plain:

@@ -333,6 +333,7 @@ class SharedEnvironment:
     async def astep(self, action: str) -> Outcome:
         """Return the outcome of an action, from the bank or from the environment."""
         inner: Any = self._inner
+        # Calls with side effects must run for every team.
         if hasattr(inner, "answered") and inner.changes_nothing(action):
             entry = await self._desk.find_answer(action)
             value = None if entry is None else await self._desk.pull(entry.id)

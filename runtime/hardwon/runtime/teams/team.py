@@ -297,6 +297,7 @@ class Team:
         """Return the team's answer: that of the first success, else one from all members that finished."""
         run = self._runs[state["run"]]
         ended = [finish for finish in self._sort_finishes(state["finishes"]) if finish.counts]
+        # If the first success ended the run, its answer is verified, and a vote could only lose it.
         winners = [finish for finish in ended if finish.success] if self._first else []
         if winners:
             return {"answer": min(winners, key=lambda finish: finish.seconds).answer}

@@ -83,6 +83,7 @@ class ToolEnvironment:
             ConfigError: Two tools have the same name, or a tool is named `finish`.
             Exception: Any error of the function that creates the tools.
         """
+        # Tools are created per episode, so that one episode's side effects do not leak into the next.
         if callable(self._source):
             self._tools = _index_tools(self._source(task, seed))
         self._task, self._calls, self._over = task, [], False
@@ -138,6 +139,7 @@ class ToolEnvironment:
             ConfigError: See `reset`.
         """
         state = self.reset(task, seed)
+        # Rebuild the calls from the record: running them again would repeat their side effects.
         for step in steps:
             name, arguments, problem = self._parse_action(step.action)
             if not problem and name != FINISH:
