@@ -1,6 +1,6 @@
-"""The process that serves: where it listens, when it refuses to, and how it stops.
+"""The server process of the HTTP API: its address, its startup checks, and its shutdown.
 
-It does not listen beyond this machine without a token, for then anybody who reaches it could read and write.
+Without a token, the server refuses to listen beyond this machine, because anybody could read and write.
 """
 
 import gc
@@ -24,7 +24,7 @@ from .http.app import create_app
 from .http.state.watch import JsonLines
 
 GRACE_S = 5
-"""Seconds that running requests have to end once the server is told to stop."""
+"""Seconds in which running requests may finish after a shutdown signal."""
 
 
 def serve(
@@ -40,7 +40,11 @@ def serve(
     trust: Trust,
     tell: Callable[[str], None],
 ) -> None:
-    """Serve until a signal comes. Raises ConfigError where it may not or cannot listen."""
+    """Serve until a signal arrives.
+
+    Raises:
+        ConfigError: The address or the trust is not allowed without tokens, or the port is in use.
+    """
     tokens = Tokens.beside(path)
     if not is_loopback(host) and not tokens.has_any():
         raise ConfigError(
@@ -85,20 +89,20 @@ def serve(
 
 
 class Server(uvicorn.Server):
-    """Tells streams to end when it is told to stop: they would go on for ever."""
+    """uvicorn's server, which also ends open event streams on shutdown. They would run forever."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen. What is there by then stays: to look through it for garbage would hold up requests."""
+        """Start listening. Existing objects are frozen first, so that garbage collection does not delay requests."""
         gc.collect()
         gc.freeze()
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came. SIGTERM is an ordinary end, and is not raised again."""
+        """Begin the shutdown. SIGTERM is an ordinary end, so it is not raised again."""
         self._app.state.stopping.set()
         super().handle_exit(sig, frame)
         if sig == signal.SIGTERM:
@@ -118,7 +122,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def log_lines() -> None:
-    """Lines of JSON on stderr: requests by `hardwon.http`, what goes wrong by anybody."""
+    """Log JSON lines to stderr: requests from `hardwon.http`, and warnings from everything else."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -150,10 +150,10 @@ def test_run_is_one_of_the_folder(tmp_path):
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
     (tmp_path / "runs" / "a" / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
-    assert runs.file_of(tmp_path / "runs", "a")[0] == "train"
+    assert runs.find_run(tmp_path / "runs", "a")[0] == "train"
     for name in ("..", "../runs/a", "/etc", "b"):
         with pytest.raises(UnknownName):
-            runs.file_of(tmp_path / "runs", name)
+            runs.find_run(tmp_path / "runs", name)
 
 
 def test_last_of_an_odd_number_of_figures_fills_its_row_on_a_telephone():

@@ -1,5 +1,5 @@
-"""The HTTP API: the library's public methods as JSON, for programs in any language and on other machines.
+"""The HTTP API: the library's public methods as JSON, for other languages and other machines.
 
-`app` makes the application; `hardwon serve` runs it. A route is a door: it reads the request, calls the
-library, writes what it said. What a library is, is in `hardwon.memory`; its client is `hardwon.memory.remote`.
+`app` creates the application; `hardwon serve` runs it. A route only reads the request, calls the library
+and writes the result. `hardwon.memory` documents the library; `hardwon.memory.remote` is the client.
 """

@@ -1,8 +1,8 @@
-"""The application: routes behind the gate, one library, one set of figures.
+"""The FastAPI application: routes behind the gate, over one library.
 
     app = create_app(Path("experience.db"), tokens=Tokens.beside(Path("experience.db")))
 
-Whether it may be reached from other machines is told by `local`; see `gate`.
+`local` states whether the server can only be reached from this machine; see `gate`.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ from .state.watch import Measures, Watch
 from .unknown import Unknown
 
 THREADS = 4
-"""Calls worked on at once, beside one of an agent's step. A library answers one at a time, so more would only wait."""
+"""Worker threads, besides the one of agents' steps. A library serves one call at a time, so more would only wait."""
 ABOUT = """
-What the agent did before, and what it learnt from it. Every call is of one `namespace` of one library. Where the
-library has tokens, send one as `Authorization: Bearer TOKEN`. Errors are problem JSON (RFC 9457).
+Record the experience of agents, and recall what they learned. Every call concerns one `namespace` of one library. If
+the library has tokens, send one as `Authorization: Bearer TOKEN`. Errors are problem JSON (RFC 9457).
 """
 
 
@@ -54,12 +54,24 @@ def create_app(
     rate: float = RATE,
     trust: Trust = "untrusted",
 ) -> FastAPI:
-    """The API over the library at `path`, which is made where it does not exist.
+    """Create the API over a library.
 
-    `embedder`: one that is open already, in place of the library's own by its name.
-    `trust`: whether to believe the episodes of programs without a token, while the library never had tokens.
+    Args:
+        path: The library file. It is created if it does not exist.
+        tokens: Tokens of the library; by default those in the file beside it.
+        runs: Folder of training runs and experiments.
+        read_only: Serve without writing.
+        embedder: An open embedder to use instead of opening the library's own by name.
+        local: Whether the server can only be reached from this machine.
+        max_body_bytes: Largest body in bytes.
+        rate: Requests per second of one caller.
+        trust: Trust of episodes from callers without a token, as long as the library never had tokens.
 
-    Raises: what opening a library raises.
+    Returns:
+        The application.
+
+    Raises:
+        HardwonError: The library cannot be opened.
     """
     shelf = Shelf(path, read_only=read_only, embedder=embedder)
     measures = Measures(shelf)
@@ -72,11 +84,11 @@ def create_app(
         app.state.stopping.set()
         await run_in_threadpool(shelf.close)
 
-    # docs_url and redoc_url would load their pages' scripts from another host
+    # docs_url and redoc_url would load scripts from another host, which the content policy forbids
     app = FastAPI(
         title="hardwon", description=ABOUT, version=version("hardwon"), docs_url=None, redoc_url=None, lifespan=life,
         openapi_url="/openapi.json", responses=problems.RESPONSES,
-        separate_input_output_schemas=False,  # generators refuse two schemas with one title
+        separate_input_output_schemas=False,  # client generators reject two schemas with one title
     )  # fmt: skip
     app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, measures, runs, trust
     app.state.tokens = tokens or Tokens.beside(path)
@@ -89,6 +101,7 @@ def create_app(
     _add_own_routes(app)
     problems.install(app)
     _describe(app)
+    # the last one added runs first: headers, log, gate, body limit, unknown paths
     app.add_middleware(Unknown, routes=[route for router in routers for route in router.routes])
     app.add_middleware(BodyLimit, limit=max_body_bytes)
     app.add_middleware(Gate, tokens=app.state.tokens, rates=Rates(rate), local=local)
@@ -98,11 +111,11 @@ def create_app(
 
 
 def _add_own_routes(app: FastAPI) -> None:
-    """What is about the server and not about a namespace."""
+    """Add the routes that concern the server instead of a namespace."""
 
     @app.get("/healthz", response_model=Health, tags=["server"])
     def healthz() -> Health:
-        """Whether the server answers and the library can be read."""
+        """Return whether the server answers and the library can be read."""
         app.state.shelf.names()
         return Health(status="ok", version=app.version)
 
@@ -110,26 +123,26 @@ def _add_own_routes(app: FastAPI) -> None:
         "/metrics",
         tags=["server"],
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Figures."}},
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Metrics."}},
     )
     def metrics(request: Request) -> Response:
-        """Figures for Prometheus; they are of all namespaces, so the token must be too."""
+        """Return metrics for Prometheus. They cover all namespaces, so the token must too."""
         request.state.caller.must(None, "read")
         return Response(app.state.measures.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _describe(app: FastAPI) -> None:
-    """The OpenAPI description, with the token and the problems that FastAPI knows nothing of."""
+    """Add authentication and problems to the OpenAPI description."""
     generated = app.openapi
 
     def described() -> dict[str, Any]:
         fresh = app.openapi_schema is None
-        told = generated()
+        schema = generated()
         if fresh:
-            parts = told.setdefault("components", {})
+            parts = schema.setdefault("components", {})
             parts.setdefault("schemas", {})["Problem"] = problems.Problem.model_json_schema()
             parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            told["security"] = [{"token": []}, {}]
-        return told
+            schema["security"] = [{"token": []}, {}]
+        return schema
 
     app.openapi = described  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Paths that do not exist: a problem with the nearest that do, never a page of HTML for a program."""
+"""Unknown paths: answered with a problem that names the nearest existing paths, instead of HTML."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,19 +10,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .access.problems import problem
 
 NEAREST = 3
-"""Paths that are named at most."""
+"""Largest number of suggested paths."""
 API = "/v1"
 
 
 class Unknown:
-    """Answers for paths of the API that no route has, and elsewhere for callers that do not read HTML."""
+    """Answers for API paths without a route, and for other missing pages if the caller does not accept HTML."""
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._app = app
         self._routes = [route for route in routes if isinstance(route, APIRoute)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -54,12 +54,14 @@ class Unknown:
             words = f"{scope['method']} is not a method of {path}; use {', '.join(allowed)}."
             answer = problem(405, words, "", request_id, {"Allow": ", ".join(allowed)})
         else:
-            answer = problem(404, f"there is no path {path!r}. {self._near(path)}", "UnknownName", request_id)
+            answer = problem(404, f"there is no path {path!r}. {self._suggest(path)}", "UnknownName", request_id)
         await answer(scope, receive, send)
 
-    def _near(self, path: str) -> str:
-        known = {route.path for route in self._routes if route.include_in_schema}
+    def _suggest(self, path: str) -> str:
+        paths = {route.path for route in self._routes if route.include_in_schema}
         wanted = path if path.startswith(API) else API + path
-        near = difflib.get_close_matches(wanted[:200], known, n=NEAREST, cutoff=0.55)
-        near += [one for one in sorted(known) if one.startswith(wanted.rstrip("/") + "/")][: NEAREST - len(near)]
-        return (f"Did you mean {' or '.join(near)}? " if near else "") + "/openapi.json lists all paths."
+        nearest = difflib.get_close_matches(wanted[:200], paths, n=NEAREST, cutoff=0.55)
+        nearest += [known for known in sorted(paths) if known.startswith(wanted.rstrip("/") + "/")][
+            : NEAREST - len(nearest)
+        ]
+        return (f"Did you mean {' or '.join(nearest)}? " if nearest else "") + "/openapi.json lists all paths."

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient as Plain
 
 from hardwon.apps.http.access.auth import LOCAL, Tokens
-from hardwon.apps.http.access.gate import Watched
+from hardwon.apps.http.access.gate import RevocableSocket
 from hardwon.apps.http.app import create_app
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
@@ -241,7 +241,7 @@ def test_websocket_ends_when_its_token_is_revoked():
         async def send(message):
             sent.append(message)
 
-        watched = Watched(receive, send, lambda: allowed)
+        watched = RevocableSocket(receive, send, lambda: allowed)
         heard = [await watched.receive(), await watched.receive()]
         allowed = False
         began = time.monotonic()

@@ -224,7 +224,7 @@ def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(
                 given.give(library, ref, False, client="mcp", episode=f"{restart}.{n}", trusted=False)
     with ExperienceLibrary.open(path) as library:
         assert library.get(ref).score == pytest.approx(0.6 - opinions.MOST)
-        with pytest.raises(TooMuchFeedback, match="in this episode"):
+        with pytest.raises(TooMuchFeedback, match="for this episode"):
             Feedback().give(library, ref, False, client="mcp", episode="0.0", trusted=False)
         for n in range(30):
             Feedback().give(library, ref, False, client=f"token:{n}", episode="", trusted=False)

@@ -79,7 +79,7 @@ def test_a_step_that_waits_for_a_writer_holds_up_nobody_else(client, threads):
     with client.app.state.shelf.writing("default") as library, library._transaction():
         waiting = threading.Thread(target=ask, args=(client,))
         waiting.start()
-        while not client.app.state.turn._mine.locked():
+        while not client.app.state.turn._lock.locked():
             time.sleep(0.001)
         assert client.get("/openapi.json").status_code == 200
         assert waiting.is_alive()

@@ -1,1 +1,1 @@
-"""Decide who may call, how often, and how errors are answered."""
+"""Authentication, limits and error responses of the HTTP API."""

@@ -1,14 +1,14 @@
-"""Bearer tokens: who may call, for which namespaces, to read, to record or to write.
+"""Bearer tokens: who may call, for which namespaces, and with which rights.
 
     tokens = Tokens.beside(Path("experience.db"))
-    secret = tokens.add("ci", namespaces=["acme"], record=True)        # told once, never stored
+    secret = tokens.add("ci", namespaces=["acme"], record=True)        # returned once, never stored
     tokens.caller(secret).may("acme", "record")
 
-The file holds SHA-256 hashes. A token is 256 random bits, so its hash cannot be searched for, and a slow
-hash or a salt would add nothing. The file is read again when it changes: a running server follows it.
+The file holds SHA-256 hashes. A token has 256 random bits, so its hash cannot be brute-forced, and a slow hash or a
+salt would add nothing. A running server reads the file again whenever it changes.
 
-A library that once had a token is closed for good: the library itself remembers it (`closed`), so that revoking the
-last token, or deleting, emptying or damaging the token file, lets nobody in. A new token is the way back.
+A library that once had a token never opens without one. The library itself remembers this (`closed`), so revoking the
+last token, or deleting, emptying or damaging the token file, locks everybody out. A new token restores access.
 """
 
 import hashlib
@@ -27,66 +27,70 @@ from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, U
 from hardwon.memory.storage.database import Store
 
 PREFIX = "hardwon_"
-"""Begins every token, so that one left in a text is recognised."""
+"""Prefix of every token, so that a leaked one is recognized."""
 SUFFIX = ".tokens"
-"""After the name of the library's file."""
+"""Suffix of the token file, after the library's file name."""
 
 
 Right = Literal["read", "record", "write"]
 RIGHTS: tuple[Right, ...] = ("read", "record", "write")
-"""Look; add episodes and feedback as a writer who is not trusted, and nothing else; change everything.
+"""Read; add episodes and feedback as an untrusted writer; change everything.
 
-`write` includes the other two; `record` does not include `read`.
+`write` includes the other two. `record` does not include `read`.
 """
 _MARK = "had_tokens"
-"""The row of the library's `meta` table that says it once had a token."""
+"""Name of the row in the library's `meta` table that records that the library had a token."""
 
 logger = logging.getLogger("hardwon.http")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom a request comes from, and what it may do."""
+    """The sender of a request, and its rights."""
 
     id: str
     name: str
     namespaces: tuple[str, ...] | None
-    """Exact names; None is every one."""
+    """Exact names; None for every namespace."""
     rights: frozenset[Right]
 
     @property
     def write(self) -> bool:
-        """Whether it may change everything."""
+        """Return whether the caller may change everything."""
         return "write" in self.rights
 
     @property
     def writer(self) -> str:
-        """The name under which the library keeps what it adds; a client cannot choose it."""
+        """Return the name under which the library stores the caller's data. A client cannot choose it."""
         return "http" if self.namespaces is None and self.id == "local" else f"token:{self.name}"
 
     def may(self, namespace: str | None, right: Right) -> bool:
-        """Whether this is allowed; `namespace` None asks for what belongs to no namespace."""
+        """Return whether the caller has a right. `namespace` None asks for data that belongs to no namespace."""
         return right in self.rights and (self.namespaces is None or namespace in self.namespaces)
 
     def must(self, namespace: str | None, right: Right) -> None:
-        """Raise LibraryForbidden where it is not allowed."""
+        """Check that the caller has a right.
+
+        Raises:
+            LibraryForbidden: The caller does not have it.
+        """
         if not self.may(namespace, right):
-            where = f"namespace {namespace!r}" if namespace is not None else "what belongs to no single namespace"
+            where = f"namespace {namespace!r}" if namespace is not None else "data of all namespaces"
             raise LibraryForbidden(
                 f"the token {self.name!r} may not {right} {where}; it may {rights_text(self.rights)}. "
-                "Make one that may with: hardwon serve token add"
+                "Create a token with this right: hardwon serve token add"
             )
 
 
 def rights_text(rights: frozenset[Right]) -> str:
-    """Return rights as people read them: `read`, `read and record`, `write`."""
+    """Format rights for messages: `read`, `read and record`, `write`."""
     if "write" in rights:
         return "write"
     return " and ".join(right for right in RIGHTS if right in rights) or "do nothing"
 
 
 def rights_of(*, read: bool, record: bool, write: bool) -> frozenset[Right]:
-    """Return the rights of a token; to write includes the others."""
+    """Return the rights of a token. `write` includes the others."""
     if write:
         return frozenset(RIGHTS)
     wanted: dict[Right, bool] = {"read": read, "record": record}
@@ -94,14 +98,19 @@ def rights_of(*, read: bool, record: bool, write: bool) -> frozenset[Right]:
 
 
 LOCAL = Caller("local", "local", None, frozenset(RIGHTS))
-"""Any program of this machine, where the server listens to no other and never had tokens."""
+"""Caller for any program on this machine, if the server listens only locally and never had tokens."""
 
 
 class Tokens:
     """The tokens of one library."""
 
     def __init__(self, path: Path, library: Path | None = None) -> None:
-        """Keep tokens in the file at `path`; `library` remembers that there were some."""
+        """Use the token file at `path`.
+
+        Args:
+            path: The token file; it may not exist yet.
+            library: The library file, which remembers that it had tokens.
+        """
         self.path = path
         self._library = library
         self._seen: tuple[int, ...] | None = None
@@ -112,7 +121,7 @@ class Tokens:
 
     @classmethod
     def beside(cls, library: Path) -> "Tokens":
-        """Return those in the file beside a library."""
+        """Return the tokens in the file beside a library."""
         return cls(library.with_name(library.name + SUFFIX), library)
 
     def add(
@@ -124,60 +133,79 @@ class Tokens:
         record: bool = False,
         read: bool | None = None,
     ) -> str:
-        """Make a token and return it; it cannot be had again. Raises ConfigError for a name that is taken.
+        """Create a token. The secret is returned once and cannot be retrieved later.
 
-        `read` is granted unless the token is to record alone.
+        Args:
+            name: Unique name of the token.
+            namespaces: Namespaces that it is limited to; None for all.
+            write: Grant all rights.
+            record: Grant the right to add episodes and feedback.
+            read: Grant the right to read; by default, unless `record` is set.
+
+        Returns:
+            The secret.
+
+        Raises:
+            ConfigError: The name is empty or in use, the token has no rights, or the file cannot be written.
         """
         rights = rights_of(read=not record if read is None else read, record=record, write=write)
         if not rights:
-            raise ConfigError(f"the token {name!r} could do nothing. Let it read, record or write.")
+            raise ConfigError(f"the token {name!r} would have no rights. Grant it read, record or write.")
         names = None if namespaces is None else tuple(dict.fromkeys(namespaces))
         secret = PREFIX + secrets.token_urlsafe(32)
-        with self._changing() as known:
-            if not name.strip() or name in {caller.name for caller in known.values()}:
-                raise ConfigError(f"a token is named {name!r} already, or this is no name. Give another one.")
-            self._write({**known, _hash(secret): Caller(secrets.token_hex(4), name, names, rights)})
+        with self._changing() as tokens:
+            if not name.strip() or name in {caller.name for caller in tokens.values()}:
+                raise ConfigError(f"the token name {name!r} is empty or in use. Choose another name.")
+            self._write({**tokens, _hash(secret): Caller(secrets.token_hex(4), name, names, rights)})
         return secret
 
     def revoke(self, ref: str) -> Caller:
-        """Take a token away, by its name or id. Raises UnknownName."""
-        with self._changing() as known:
-            for digest, caller in known.items():
+        """Revoke a token by its name or id, and return its caller.
+
+        Raises:
+            UnknownName: There is no such token.
+        """
+        with self._changing() as tokens:
+            for digest, caller in tokens.items():
                 if ref in (caller.name, caller.id):
-                    self._write({other: kept for other, kept in known.items() if other != digest})
+                    self._write({key: value for key, value in tokens.items() if key != digest})
                     return caller
-            raise UnknownName.of("token", ref, [caller.name for caller in known.values()])
+            raise UnknownName.of("token", ref, [caller.name for caller in tokens.values()])
 
     def callers(self) -> list[Caller]:
-        """Return all of them, the oldest first. Raises ConfigError where the file holds no tokens."""
+        """Return the callers of all tokens, oldest first.
+
+        Raises:
+            ConfigError: The token file cannot be read.
+        """
         self._read()
         if self._unreadable:
             raise ConfigError(self._unreadable)
         return list(self._callers.values())
 
     def has_any(self) -> bool:
-        """Return whether anybody has a token; nobody has where the file cannot be read."""
+        """Return whether there is a usable token. False if the file cannot be read."""
         return bool(self._read())
 
     def caller(self, secret: str) -> Caller | None:
-        """Return whose token this is; None where it is nobody's."""
+        """Return the caller of a token, or None if the token is unknown."""
         return self._read().get(_hash(secret))
 
     def __contains__(self, caller: Caller) -> bool:
-        """Return whether a caller who was let in may stay: the token is not revoked, or the library is open still."""
+        """Return whether an admitted caller may stay: its token is valid, or the library is still open."""
         return not self.closed() if caller is LOCAL else caller in self._read().values()
 
     def closed(self) -> bool:
-        """Return whether the library has, or ever had, a token: then nobody comes in without one."""
+        """Return whether the library has or ever had a token. Then no caller is admitted without one."""
         if not self._closed:
             self._closed = os.path.lexists(self.path) or self._is_marked()
         return self._closed
 
     def remember(self) -> None:
-        """Note in the library that there is a token file, which may be older than the note."""
+        """Mark the library as closed if there is a token file, which may predate the mark."""
         if os.path.lexists(self.path):
             self._closed = True
-            with suppress(LibraryError):  # a library that is only read: this process remembers it
+            with suppress(LibraryError):  # a read-only library: only this process remembers
                 self._mark()
 
     def _is_marked(self) -> bool:
@@ -199,7 +227,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Caller]]:
-        """Give the tokens that there are to be replaced, one writer at a time: the library's lock is theirs too."""
+        """Lock the library and yield the current tokens, so that only one process changes them at a time."""
         if self._library is None or not self._library.exists():
             self.callers()
             yield dict(self._callers)
@@ -208,13 +236,13 @@ class Tokens:
         try:
             with store.transaction() as connection:
                 self.callers()
-                _note(connection)  # first: a token file without the note could be deleted to open the library
+                _note(connection)  # first: without the mark, deleting the token file would open the library
                 yield dict(self._callers)
         finally:
             store.close()
 
     def _read(self) -> dict[str, Caller]:
-        """Return the tokens in the file, none where it cannot be read; it is read again when it has changed."""
+        """Return the tokens in the file, or none if it cannot be read. Reads only if the file has changed."""
         try:
             status = self.path.stat()
             seen = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
@@ -224,14 +252,14 @@ class Tokens:
             text = self.path.read_text(encoding="utf-8")
             rows = json.loads(text)["tokens"] if text.strip() else []
             self._callers, self._unreadable = {row["sha256"]: _caller(row) for row in rows}, ""
-            self._seen = seen
+            self._seen = seen  # only after success: a file that was read half-written is read again
         except FileNotFoundError:
             self._callers, self._seen, self._unreadable = {}, None, ""
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             self._callers = {}
             unreadable = (
                 f"{self.path} does not hold tokens ({type(error).__name__}: {str(error)[:200]}), so nobody may call. "
-                "Restore it, or remove it and make new ones with: hardwon serve token add"
+                "Restore it, or remove it and create new tokens: hardwon serve token add"
             )
             if unreadable != self._unreadable:
                 logger.error(unreadable)
@@ -242,15 +270,16 @@ class Tokens:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         rows = [
             {
-                "sha256": digest, "written_at": at, "id": one.id, "name": one.name, "namespaces": one.namespaces,
-                "rights": [right for right in RIGHTS if right in one.rights], "write": "write" in one.rights,
+                "sha256": digest, "written_at": at, "id": caller.id, "name": caller.name,
+                "namespaces": caller.namespaces,
+                "rights": [right for right in RIGHTS if right in caller.rights], "write": "write" in caller.rights,
             }
-            for digest, one in callers.items()
+            for digest, caller in callers.items()
         ]  # fmt: skip
         new = self.path.with_name(self.path.name + ".new")
         try:
             with suppress(FileNotFoundError):
-                new.unlink()  # one that a crash left may have another mode
+                new.unlink()  # a file left by a crash may have another mode
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(json.dumps({"tokens": rows}, indent=2) + "\n")
@@ -271,9 +300,9 @@ def _hash(secret: str) -> str:
 
 def _caller(row: dict[str, Any]) -> Caller:
     rights: frozenset[Right]
-    names, told = row["namespaces"], row.get("rights")
-    if told is None:  # a file of a version that had no `record`
+    names, listed = row["namespaces"], row.get("rights")
+    if listed is None:  # written by a version without the `record` right
         rights = rights_of(read=True, record=False, write=bool(row["write"]))
     else:
-        rights = frozenset(right for right in RIGHTS if right in told)
+        rights = frozenset(right for right in RIGHTS if right in listed)
     return Caller(row["id"], row["name"], None if names is None else tuple(names), rights)

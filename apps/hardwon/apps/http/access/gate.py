@@ -1,9 +1,9 @@
-"""The gate: who may come in, to what, how often. Nothing behind it is reached by anybody unknown.
+"""The gate: who may call, and how often. No unauthenticated request passes it.
 
-Where the library has or ever had tokens, one is needed: in the Authorization header, or, in a browser, in the cookie
-that the login page sets. Where it never had one, the gate is open to this machine alone: `Host` must name it, a
-page of another origin is refused, so that no web site in a browser here can call it either, and so is what came
-through a proxy, which may have come from anywhere. A connection that stays open ends soon after its token does.
+If the library has or ever had tokens, a token is required: in the Authorization header or, in a browser, in the cookie
+that the login page sets. Without tokens, the gate admits only this machine. `Host` must name it. Pages of another
+origin are rejected, so that no website in a local browser can call. Proxied requests are rejected too, because they may
+come from anywhere. A connection that stays open ends soon after its token is revoked.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from .problems import problem, status_of
 
 COOKIE = "hardwon_token"
 OPEN = frozenset({"/healthz", "/login"})
-"""What needs no token."""
+"""Paths that need no token."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 FORWARDED = ("x-forwarded", "x-real-", "x-original-", "x-envoy-", "x-proxy", "x-appengine-", "x-azure-", "cf-", "fly-")
-"""How the names of headers begin that a proxy adds."""
+"""Prefixes of headers that proxies add."""
 PROXIED = frozenset({
     "forwarded", "via", "cdn-loop", "client-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip",
     "fastly-client-ip", "proxy-connection", "x-host", "x-scheme", "x-amzn-trace-id", "x-cloud-trace-context",
 })  # fmt: skip
-"""Other names of such headers."""
+"""Other headers that proxies add."""
 RECHECK_S = 1.0
-"""How often an open WebSocket is checked for whether its token is still good."""
+"""Seconds between two checks of an open WebSocket's token."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server at this address is reached from this machine alone."""
+    """Return whether a server at this address can be reached only from this machine."""
     return host in LOOPBACK
 
 
 class Gate:
-    """Lets requests through that may come, with their `caller` in the state."""
+    """Admits requests and sets their `caller` in the state."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, rates: Rates, *, local: bool) -> None:
         self._app = app
@@ -51,14 +51,14 @@ class Gate:
         self._local = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or let it through."""
+        """Admit or reject one request."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            refusal = self._refused(scope, headers)
-        except HardwonError as error:  # whether there are tokens cannot be read: nobody comes in
+            refusal = self._reject(scope, headers)
+        except HardwonError as error:  # if the tokens cannot be read, reject everybody
             refusal = problem(status_of(error), str(error), type(error).__name__, scope["state"].get("request_id", ""))
         if refusal is None and scope["type"] == "websocket":
             await self._while_allowed(scope, receive, send)
@@ -72,26 +72,27 @@ class Gate:
     async def _while_allowed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket until its token is revoked."""
         caller: Caller = scope["state"]["caller"]
-        watched = Watched(receive, send, lambda: caller in self._tokens)
+        watched = RevocableSocket(receive, send, lambda: caller in self._tokens)
         try:
             await self._app(scope, watched.receive, watched.send)
         finally:
             watched.close()
 
-    def _refused(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        """Return why a request may not come, as the answer to it."""
+    def _reject(self, scope: Scope, headers: dict[str, str]) -> Response | None:
+        """Return the response that rejects a request, or None if it is admitted."""
         request_id = scope["state"].get("request_id", "")
         scope["state"]["caller"] = None
-        if self._local and (_host(headers.get("host", "")) not in LOOPBACK or _repeated(scope, b"host")):
-            return problem(421, "this server is for this machine alone: call it by 127.0.0.1.", "", request_id)
+        # DNS rebinding: a web page may point its own host name at 127.0.0.1
+        if self._local and (_parse_host(headers.get("host", "")) not in LOOPBACK or _repeated(scope, b"host")):
+            return problem(421, "this server accepts only local requests. Call it at 127.0.0.1.", "", request_id)
         bearer = _bearer(headers)
-        if not bearer and _foreign(headers):
-            return problem(403, f"a page of {headers['origin'][:200]} may not call this server.", "", request_id)
+        if not bearer and _is_foreign(headers):
+            return problem(403, f"pages of {headers['origin'][:200]} may not call this server.", "", request_id)
         is_open = self._local and not self._tokens.closed()
-        if is_open and (through := _proxy(headers)):
+        if is_open and (through := _find_proxy_header(headers)):
             detail = (
-                f"this request came through a proxy (it has the header {through!r}), and the server has no tokens: "
-                "whoever reaches the proxy could call. Make a token first: hardwon serve token add"
+                f"this request came through a proxy (header {through!r}) and the server has no tokens, so anybody "
+                "who reaches the proxy could call. Create a token first: hardwon serve token add"
             )
             return problem(403, detail, "LibraryForbidden", request_id)
         secret = bearer or _cookie(headers)
@@ -99,17 +100,17 @@ class Gate:
         scope["state"]["caller"] = caller
         address = (scope.get("client") or ("",))[0]
         if wait_s := self._rates.wait_s(caller.id if caller else address):
-            detail = f"more than {self._rates.rate:g} requests a second. Try again in {wait_s:.3f} s."
+            detail = f"more than {self._rates.rate:g} requests per second. Try again in {wait_s:.3f} s."
             return problem(429, detail, "", request_id, {"Retry-After": str(int(wait_s) + 1)})
         if caller is not None or scope["path"] in OPEN:
             return None
         if scope["type"] == "http" and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
             return RedirectResponse(f"/login?next={quote(scope['path'])}", 303)
-        detail = "a token is needed. Send one as `Authorization: Bearer TOKEN`; make one with: hardwon serve token add"
+        detail = "a token is required. Send `Authorization: Bearer TOKEN`; create one with: hardwon serve token add"
         return problem(401, detail, "LibraryForbidden", request_id, {"WWW-Authenticate": "Bearer"})
 
 
-class Watched:
+class RevocableSocket:
     """The two ends of a WebSocket, which closes soon after its caller is no longer allowed."""
 
     def __init__(self, receive: Receive, send: Send, allowed: Callable[[], bool]) -> None:
@@ -120,14 +121,14 @@ class Watched:
         self._ended = False
 
     async def receive(self) -> Message:
-        """Return the next message, or that the connection ended, once it must."""
+        """Return the next message, or a disconnect once the token is revoked."""
         while not self._ended:
             if self._next is None:
                 self._next = asyncio.ensure_future(_awaited(self._receive()))
             await asyncio.wait([self._next], timeout=RECHECK_S)
             if not self._still():
                 self._ended = True
-                with suppress(Exception):  # the other side may have gone already
+                with suppress(Exception):  # the client may have disconnected
                     await self._send({"type": "websocket.close", "code": 1008, "reason": "the token was revoked"})
             elif self._next.done():
                 message, self._next = self._next.result(), None
@@ -135,7 +136,7 @@ class Watched:
         return {"type": "websocket.disconnect", "code": 1008}
 
     async def send(self, message: Message) -> None:
-        """Send a message, unless the connection must end."""
+        """Send a message, unless the connection has ended."""
         if not self._ended:
             await self._send(message)
 
@@ -146,7 +147,7 @@ class Watched:
             return False
 
     def close(self) -> None:
-        """Stop waiting for what comes."""
+        """Stop waiting for the next message."""
         if self._next is not None:
             self._next.cancel()
 
@@ -162,14 +163,14 @@ def _bearer(headers: dict[str, str]) -> str:
 
 def _cookie(headers: dict[str, str]) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return morsel.value if morsel else ""
 
 
-def _foreign(headers: dict[str, str]) -> bool:
-    """Return whether a browser sends this for a page of another origin."""
+def _is_foreign(headers: dict[str, str]) -> bool:
+    """Return whether a browser sends this request for a page of another origin."""
     origin = headers.get("origin")
     if origin is None:
         return False
@@ -179,10 +180,10 @@ def _foreign(headers: dict[str, str]) -> bool:
         return True
 
 
-def _host(told: str) -> str | None:
+def _parse_host(host: str) -> str | None:
     try:
-        return urlsplit(f"//{told}").hostname
-    except ValueError:  # "[" alone is no address
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # such as a lone "["
         return None
 
 
@@ -190,6 +191,6 @@ def _repeated(scope: Scope, header: bytes) -> bool:
     return [name for name, _ in scope["headers"]].count(header) > 1
 
 
-def _proxy(headers: dict[str, str]) -> str:
-    """Return a header that a proxy added, if there is one."""
+def _find_proxy_header(headers: dict[str, str]) -> str:
+    """Return the name of a header that a proxy added, or an empty string."""
     return next((name for name in headers if name in PROXIED or name.startswith(FORWARDED)), "")

@@ -1,4 +1,4 @@
-"""What every answer carries, pages, problems and files alike; and the answer to an error that nobody foresaw."""
+"""Security headers of every response, and the response to unexpected errors."""
 
 import logging
 
@@ -12,7 +12,7 @@ POLICY = (
     "style-src 'self' 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; form-action 'self'; "
     "base-uri 'self'; object-src 'none'"
 )
-"""What a browser may load for a page: from this server alone. NiceGUI writes scripts and styles into the page."""
+"""Content a browser may load for a page: only from this server. NiceGUI writes scripts and styles into the page."""
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -26,22 +26,22 @@ logger = logging.getLogger("hardwon.http")
 
 
 class SecureHeaders:
-    """Puts the headers on every answer. The outermost part: nothing answers outside of it."""
+    """Adds the headers to every response. This is the outermost middleware, so nothing responds without them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
+        has_begun = False
 
         async def guarded(message: Message) -> None:
-            nonlocal begun
+            nonlocal has_begun
             if message["type"] == "http.response.start":
-                begun = True
+                has_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
@@ -50,10 +50,10 @@ class SecureHeaders:
 
         try:
             await self._app(scope, receive, guarded)
-        except Exception as error:  # the framework would answer outside of this, without the headers
-            if begun:
+        except Exception as error:  # the framework's own error response would lack the headers
+            if has_begun:
                 raise
             request_id = scope.get("state", {}).get("request_id", "")
             logger.error("failed", exc_info=error)
-            words = "an error of the server's own; its log has it under this request."
+            words = "internal server error. The server's log has the details under this request id."
             await problem(500, words, "", request_id, {"X-Request-ID": request_id})(scope, receive, guarded)

@@ -1,7 +1,7 @@
-"""How long a connection may take: whoever sends or reads too slowly is cut off, so that few cannot keep out the others.
+"""Time limits of connections: clients that send or read too slowly are disconnected.
 
-A server has a limited number of connections. A client that sends a header a minute, or opens a stream and never reads
-it, would hold one for ever. The time begins with the first byte that is waited for, and grows with what came.
+A server has a limited number of connections. A client that sends one header per minute, or opens a stream and never
+reads it, would hold one forever. The time starts with the first byte awaited, and grows with the data received.
 """
 
 from asyncio import BaseTransport, TimerHandle
@@ -10,18 +10,18 @@ from typing import Any
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEADERS_S = 20.0
-"""For all headers of a request, from the opening of the connection or the first byte of the next request."""
+"""Seconds for all headers of a request, from the connection or the first byte of the next request."""
 BODY_S = 20.0
-"""For a body to begin; every `BYTES_A_SECOND` of it allow one second more."""
+"""Seconds until a body begins. Each `BYTES_A_SECOND` bytes add one second."""
 BYTES_A_SECOND = 1000.0
 READ_S = 30.0
-"""For a client to read what waits for it, while its buffers are full."""
+"""Seconds in which a client must read while its buffers are full."""
 
 _Protocol: Any = AutoHTTPProtocol
 
 
 class PatientProtocol(_Protocol):  # type: ignore[misc]
-    """uvicorn's protocol of HTTP, with limits of time. A connection that exceeds one is cut off without an answer."""
+    """uvicorn's HTTP protocol with time limits. A connection that exceeds one is closed without a response."""
 
     headers_s, body_s, read_s = HEADERS_S, BODY_S, READ_S
 
@@ -32,12 +32,12 @@ class PatientProtocol(_Protocol):  # type: ignore[misc]
         self._until = 0.0
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """A client is there: its headers are waited for."""
+        """Start the time limit of the headers."""
         super().connection_made(transport)
         self._allow(self.headers_s)
 
     def data_received(self, data: bytes) -> None:
-        """Something came. See whether more of the request is waited for, and for how long."""
+        """Process data, and set the limit for the rest of the request."""
         before = self.cycle
         waited = self._sending is not None
         super().data_received(data)
@@ -54,32 +54,32 @@ class PatientProtocol(_Protocol):  # type: ignore[misc]
             self._stop()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client went."""
+        """Cancel the timers."""
         self._stop()
         self._resume()
         super().connection_lost(error)
 
     def pause_writing(self) -> None:
-        """The client does not read what it was sent."""
+        """Start the time limit of a client that does not read."""
         super().pause_writing()
         if self._reading is None:
             self._reading = self.loop.call_later(self.read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Cancel the time limit of reading."""
         self._resume()
         super().resume_writing()
 
     def _allow(self, seconds: float) -> None:
         self._stop()
         self._until = self.loop.time() + seconds
-        self._sending = self.loop.call_later(seconds, self._look)
+        self._sending = self.loop.call_later(seconds, self._check_deadline)
 
-    def _look(self) -> None:
-        """The time is over, unless what came in the meantime prolonged it."""
+    def _check_deadline(self) -> None:
+        """Close the connection, unless data received in the meantime moved the deadline."""
         left = self._until - self.loop.time()
         if left > 0.01:
-            self._sending = self.loop.call_later(left, self._look)
+            self._sending = self.loop.call_later(left, self._check_deadline)
         else:
             self._sending = None
             self.transport.abort()

@@ -1,6 +1,6 @@
-"""What goes wrong, as problem JSON (RFC 9457): the status by the kind of error, the words of the error itself.
+"""Errors as problem JSON (RFC 9457): the status by the class of the error, the detail from its message.
 
-`error` names the class, so that `RemoteLibrary` raises the same one.
+`error` names the class, so that `RemoteLibrary` can raise the same one.
 """
 
 import logging
@@ -27,39 +27,39 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (ValueError, 422),
     (ImportError, 501),
 )
-"""By the first that fits; any other HardwonError is 500."""
+"""The first match counts. Any other HardwonError is 500."""
 
 
 LONGEST = 1500
-"""Characters of a detail."""
+"""Length limit of a detail, in characters."""
 _LONG = re.compile(rf"\S{{{2 * SHOWN},}}")
 
 logger = logging.getLogger("hardwon.http")
 
 
 class Problem(BaseModel):
-    """Why a request failed."""
+    """The reason of a failed request."""
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str
     error: str = ""
-    """The class of the error in `hardwon.memory.errors`."""
+    """Class of the error in `hardwon.memory.errors`."""
     request_id: str = ""
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {
-        "description": "The request cannot be answered; `detail` says why.",
+        "description": "The request was rejected; `detail` has the reason.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     },
     "5XX": {
-        "description": "The library cannot do it now.",
+        "description": "The server failed or the library is unavailable; `detail` has the reason.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     },
 }
-"""Of every route, for the OpenAPI description."""
+"""Error responses of every route, for the OpenAPI description."""
 _TITLES = {
     400: "Bad request", 401: "Unauthorized", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
     413: "Too large", 415: "Unsupported media type", 421: "Misdirected request", 422: "Cannot be processed",
@@ -68,8 +68,8 @@ _TITLES = {
 
 
 def status_of(error: HardwonError) -> int:
-    """The status of an error by its standard-library parent."""
-    if isinstance(error.__cause__, OverflowError):  # a number of the caller's that SQLite does not hold
+    """Return the HTTP status of an error, by its standard-library parent."""
+    if isinstance(error.__cause__, OverflowError):  # a number in the request is too large for SQLite
         return 422
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
@@ -77,15 +77,15 @@ def status_of(error: HardwonError) -> int:
 def problem(
     status: int, detail: str, error: str = "", request_id: str = "", headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    """A problem as a response; a very long value in its words is shortened."""
-    words = _LONG.sub(lambda found: f"{found[0][:SHOWN]}...", detail)
+    """Build a problem response. Very long values in the detail are shortened."""
+    words = _LONG.sub(lambda match: f"{match[0][:SHOWN]}...", detail)
     words = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
-    told = Problem(title=_TITLES.get(status, "Failed"), status=status, detail=words, error=error, request_id=request_id)
-    return JSONResponse(told.model_dump(), status, media_type=MEDIA_TYPE, headers=headers)
+    body = Problem(title=_TITLES.get(status, "Failed"), status=status, detail=words, error=error, request_id=request_id)
+    return JSONResponse(body.model_dump(), status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error with a problem."""
+    """Register handlers that answer every error with a problem."""
 
     @app.exception_handler(HardwonError)
     async def _refused(request: Request, error: HardwonError) -> JSONResponse:

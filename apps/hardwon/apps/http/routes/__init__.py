@@ -1,1 +1,1 @@
-"""Answer the requests of the HTTP API."""
+"""The routes of the HTTP API."""

@@ -1,4 +1,4 @@
-"""What an agent asks at every step, and what it tells at the end of an episode."""
+"""Routes that an agent calls at every step, and at the end of an episode."""
 
 from dataclasses import replace
 
@@ -34,31 +34,32 @@ router = APIRouter(prefix="/v1", tags=["agent"], route_class=CheckedRoute)
 
 
 def may_see(caller: Caller, namespace: str) -> bool:
-    """Return whether a caller may know that a namespace is there."""
+    """Return whether a caller may know that a namespace exists."""
     return caller.may(namespace, "read") or caller.may(namespace, "record")
 
 
 @router.get("/namespaces", response_model=Names)
 def namespaces(at: At) -> Response:
-    """The namespaces that this token may read."""
+    """Return the namespaces that this token may read or record to."""
     return said(Names, Names(namespaces=[name for name in at.shelf.names() if may_see(at.caller, name)]))
 
 
 @router.post("/namespaces", response_model=About)
-def make_namespace(told: NamespaceTold, at: At) -> Response:
-    """Make a namespace, or find the one that is there."""
-    return _about(replace(at, namespace=told.name), make=True)
+def make_namespace(body: NamespaceTold, at: At) -> Response:
+    """Create a namespace if it does not exist, and describe it."""
+    return _about(replace(at, namespace=body.name), make=True)
 
 
 @router.get("/about", response_model=About)
 def about(at: At) -> Response:
-    """What this namespace is, and whether this token may write it."""
+    """Describe this namespace and the rights of this token in it."""
     return _about(at)
 
 
 def _about(at: Place, *, make: bool = False) -> Response:
+    """Describe a namespace, and create it first if `make` is set."""
     with at.recording() if make else at.seeing() as library:
-        told = About(
+        description = About(
             namespace=library.namespace,
             episodes=library.episodes,
             read_only=library.read_only or not at.caller.may(library.namespace, "record"),
@@ -66,98 +67,101 @@ def _about(at: Place, *, make: bool = False) -> Response:
             embedder=library.embedder.name,
             fingerprint=library.embedder.fingerprint,
         )
-    return said(About, told)
+    return said(About, description)
 
 
 @router.post("/recall", response_model=Recalled)
 @in_turn
-def recall(asked: RecallAsked, at: At) -> Response:
-    """What past experience says about a state or a text. Empty is a valid answer."""
-    wanted = asked.state if asked.state is not None else asked.text or ""
+def recall(body: RecallAsked, at: At) -> Response:
+    """Return past experience that fits a state or a text: items, similar steps, estimates and guardrails.
+
+    An empty result is a valid answer.
+    """
+    query = body.state if body.state is not None else body.text or ""
     with at.reading() as library, at.measures.recall():
-        found = library.recall(
-            wanted,
-            task=asked.task,
-            k=asked.k,
-            kinds=asked.kinds,
-            budget_tokens=asked.budget_tokens,
-            level=asked.level,
-            actions=asked.actions,
-            after=asked.after,
+        recollection = library.recall(
+            query,
+            task=body.task,
+            k=body.k,
+            kinds=body.kinds,
+            budget_tokens=body.budget_tokens,
+            level=body.level,
+            actions=body.actions,
+            after=body.after,
         )
-    return recalled(found)
+    return recalled(recollection)
 
 
 @router.post("/check", response_model=Verdict)
 @in_turn
-def check(asked: CheckAsked, at: At) -> Response:
-    """Whether a guardrail forbids this action in this state.
+def check(body: CheckAsked, at: At) -> Response:
+    """Return whether a guardrail forbids this action in this state.
 
-    A guardrail is on probation: now and then the answer allows the action with `trial` true. Send the step's outcome
-    with `why`: {"overrode": items, "trial": items}; it decides. With a token that may only read nothing is counted.
-    Send how often the action was refused in this run: after 3 refusals it is allowed without a trial, unless a person
-    pinned the guardrail; then the answer is `over`.
+    A guardrail on probation occasionally allows the action, with `trial` set to true. Report the outcome of the step
+    with `why`: {"overrode": items, "trial": items}; it decides whether the guardrail stays. Nothing is counted for a
+    token that may only read. Send in `refused` how often this run was refused the action. After 3 refusals it is
+    allowed without a trial, unless a person pinned the guardrail; in that case the answer sets `over`.
     """
     rights = all(at.caller.may(at.namespace, right) for right in ("read", "record"))
-    may_count = asked.about_to_run and rights and not at.shelf.read_only
+    may_count = body.about_to_run and rights and not at.shelf.read_only
     with at.recording() if may_count else at.reading() as library:
-        counted = asked.about_to_run and not library.read_only
-        ask = library.enforce if counted else library.check
-        verdict = ask(asked.state, asked.action, again=asked.again)
-        if asked.about_to_run and not verdict.allowed:
-            verdict = _limited(library, verdict, asked)
+        counted = body.about_to_run and not library.read_only
+        decide = library.enforce if counted else library.check
+        verdict = decide(body.state, body.action, again=body.again)
+        if body.about_to_run and not verdict.allowed:
+            verdict = _limited(library, verdict, body)
         return said(Verdict, verdict)
 
 
-def _limited(library: ExperienceLibrary, verdict: Verdict, asked: CheckAsked) -> Verdict:
-    """Return the verdict on a call that is forbidden, given how often this run was refused it."""
-    ruling = limit(library, verdict, asked.refused)
+def _limited(library: ExperienceLibrary, verdict: Verdict, body: CheckAsked) -> Verdict:
+    """Return the verdict on a forbidden action, given how often this run was refused it."""
+    ruling = limit(library, verdict, body.refused)
     return replace(verdict, allowed=ruling.runs, over=ruling.over)
 
 
 @router.post("/check-plan", response_model=Verdict)
 @in_turn
-def check_plan(asked: PlanAsked, at: At) -> Response:
-    """Whether a guardrail on whole plans forbids one of these actions to a plan made in this state."""
+def check_plan(body: PlanAsked, at: At) -> Response:
+    """Return whether a guardrail on plans forbids one of these actions in a plan made in this state."""
     with at.reading() as library:
-        return said(Verdict, library.check_plan(asked.state, asked.actions))
+        return said(Verdict, library.check_plan(body.state, body.actions))
 
 
 @router.post("/offered", response_model=Offered)
 @in_turn
-def offered(asked: OfferedAsked, at: At) -> Response:
-    """Active skills and remedies whose condition holds here, the best first."""
+def offered(body: OfferedAsked, at: At) -> Response:
+    """Return active skills and remedies whose condition holds in this state, best first."""
     with at.reading() as library:
         return said(
-            Offered, Offered.model_construct(items=list(library.offered(asked.state, asked.kinds, masked=asked.masked)))
+            Offered, Offered.model_construct(items=list(library.offered(body.state, body.kinds, masked=body.masked)))
         )
 
 
 @router.post("/keys", response_model=Words)
 @in_turn
-def keys(asked: KeysAsked, at: At) -> Response:
-    """All keys under which a step with this action in this state is filed."""
+def keys(body: KeysAsked, at: At) -> Response:
+    """Return all keys under which a step with this action in this state is indexed."""
     with at.reading() as library:
-        return said(Words, Words(keys=list(library.keys(asked.state, asked.action, asked.counts))))
+        return said(Words, Words(keys=list(library.keys(body.state, body.action, body.counts))))
 
 
 @router.post("/context", response_model=Around)
 @in_turn
-def context(asked: ActionAsked, at: At) -> Response:
-    """What holds around the arguments of an action here."""
+def context(body: ActionAsked, at: At) -> Response:
+    """Describe the context of an action's arguments in this state."""
     with at.reading() as library:
-        return said(Around, Around(context=library.context(asked.state, asked.action)))
+        return said(Around, Around(context=library.context(body.state, body.action)))
 
 
 @router.post("/episodes", response_model=Ids)
-def record(told: EpisodesTold, at: At) -> Response:
-    """Write episodes in one transaction; durable on return.
+def record(body: EpisodesTold, at: At) -> Response:
+    """Record episodes in one transaction. They are durable when the call returns.
 
-    Writer, trust and keys are the server's, whatever an episode says of itself. What a token without the right to
-    write has recorded is distilled at once, for it may not call `/v1/evolve`.
+    The server sets writer, trust and keys, whatever an episode says. If the token may only record, the new episodes are
+    distilled at once, because it may not call `/v1/evolve`.
     """
     with at.recording() as library:
-        ids = library.receive(told.episodes, writer=at.writer, trust=at.trust)
+        ids = library.receive(body.episodes, writer=at.writer, trust=at.trust)
         if not at.caller.write:
             library.evolve()
     return said(Ids, Ids(ids=ids))
@@ -165,6 +169,6 @@ def record(told: EpisodesTold, at: At) -> Response:
 
 @router.post("/evolve", response_model=EvolutionReport)
 def evolve(at: At) -> Response:
-    """Distil what was recorded since the last call into items, within the rate limits."""
+    """Distill episodes recorded since the last call into items, within the rate limits."""
     with at.changing() as library:
         return said(EvolutionReport, library.evolve())

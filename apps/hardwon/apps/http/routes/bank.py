@@ -1,4 +1,4 @@
-"""A team's bank: what is shared during one task, put and pulled by agents that may be on several machines."""
+"""Routes of a team's bank: entries that agents share during one task, possibly from several machines."""
 
 from typing import Annotated
 
@@ -12,47 +12,47 @@ from .place import At
 
 router = APIRouter(prefix="/v1/bank", tags=["bank"], route_class=CheckedRoute)
 
-Task = Annotated[str, Query(min_length=1, max_length=10_000, description="The task whose bank it is.")]
+Task = Annotated[str, Query(min_length=1, max_length=10_000, description="The task that the bank belongs to.")]
 
 
 @router.post("/entries", response_model=EntryId)
-def put(task: Task, told: EntryTold, at: At) -> Response:
+def put(task: Task, body: EntryTold, at: At) -> Response:
     """Share a value under a short key."""
     with at.writing() as library:
-        return said(EntryId, EntryId(id=library.bank(task).put(told.team, told.key, told.value)))
+        return said(EntryId, EntryId(id=library.bank(task).put(body.team, body.key, body.value)))
 
 
 @router.get("/entries", response_model=Entries)
 def entries(task: Task, at: At, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
-    """What there is, without the values, oldest first."""
+    """List entries without their values, oldest first."""
     with at.reading() as library:
         return said(Entries, Entries.model_construct(entries=library.bank(task).entries(after)))
 
 
 @router.post("/pull", response_model=Value)
-def pull(task: Task, told: Pull, at: At) -> Response:
-    """The value of an entry; the pull is logged."""
+def pull(task: Task, body: Pull, at: At) -> Response:
+    """Return the value of an entry. The pull is logged."""
     with at.changing() as library:
-        return said(Value, Value(value=library.bank(task).pull(told.entry, told.reader)))
+        return said(Value, Value(value=library.bank(task).pull(body.entry, body.reader)))
 
 
 @router.get("/pulls", response_model=Pulls)
 def pulls(task: Task, at: At, own: bool = False) -> Response:
-    """Every pull by another team, or every pull of an own entry."""
+    """List the pulls by other teams, or with `own`, all pulls including a team's own."""
     with at.reading() as library:
         found = library.bank(task).pulls(own=own)
     return said(Pulls, Pulls(pulls=[Pull(entry=entry, reader=reader) for entry, reader in found]))
 
 
 @router.post("/promote", response_model=Admission)
-def promote(task: Task, told: Promotion, at: At) -> Response:
-    """Keep something beyond the task, on the word of an episode that succeeded."""
+def promote(task: Task, body: Promotion, at: At) -> Response:
+    """Keep an item beyond the task, supported by an episode that succeeded."""
     with at.changing() as library:
-        return said(Admission, library.bank(task).promote(item_of(told.item, at.caller), told.episode))
+        return said(Admission, library.bank(task).promote(item_of(body.item, at.caller), body.episode))
 
 
 @router.delete("/entries", status_code=204, response_class=Response)
 def drop(task: Task, at: At) -> None:
-    """Forget all entries of the task."""
+    """Delete all entries of the task."""
     with at.changing() as library:
         library.bank(task).drop()

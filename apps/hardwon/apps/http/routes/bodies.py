@@ -1,7 +1,8 @@
-"""Bodies of JSON: what JSON allows and no record can hold is refused before anything is made of it.
+"""JSON bodies: values that JSON allows but no record can hold are rejected before they are used.
 
-Python reads NaN, halves of characters, numbers of any length, and objects nested a thousand deep; SQLite, UTF-8 and
-the code that walks records do not. `CheckedRoute` names the place and the value; the routes of the API are made of it.
+Python reads NaN, lone surrogates, integers of any length, and objects nested a thousand levels deep. SQLite, UTF-8 and
+the code that walks records do not support them. `CheckedRoute` rejects them and names the position and the value. All
+routes of the API use it.
 """
 
 import json
@@ -15,32 +16,36 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 DEPTH = 64
-"""Lists and objects inside one another at most: a condition of a guardrail has a few."""
+"""Deepest nesting of lists and objects. The condition of a guardrail has only a few levels."""
 WHOLE = 2**63
-"""Whole numbers lie between minus this and this; SQLite holds no larger ones."""
+"""Exclusive bound of integers: SQLite stores 64 bits."""
 SHOWN = 60
-"""Characters of a value that a message shows."""
+"""Length limit of values in messages, in characters."""
 _UNUSUAL = re.compile(rb"\\u[dD][89abAB]|\d{19}|[eE]\+?\d{3}")
-"""Half characters, long numbers: what makes it worth to look at every value."""
+"""Surrogates and long numbers. Only bodies that contain these are checked value by value."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class CheckedRequest(Request):
-    """A request whose JSON is checked as it is read."""
+    """A request whose JSON is checked when it is read."""
 
     async def json(self) -> Any:
-        """Return the body. Raises HTTPException 400 or 422 with the reason."""
+        """Return the parsed body.
+
+        Raises:
+            HTTPException: 400 for invalid JSON, 422 for values that no record can hold.
+        """
         if not hasattr(self, "_json"):
             self._json = read(await self.body())
         return self._json
 
 
 class CheckedRoute(APIRoute):
-    """A route that reads its body so."""
+    """A route that checks its body."""
 
     def get_route_handler(self) -> Handler:
-        """Return what answers a request."""
+        """Return the handler of requests."""
         answer = super().get_route_handler()
 
         async def checked(request: Request) -> Response:
@@ -50,7 +55,11 @@ class CheckedRoute(APIRoute):
 
 
 def read(body: bytes) -> Any:
-    """Return what a body of JSON says. Raises HTTPException for what no record can hold."""
+    """Parse and check a JSON body.
+
+    Raises:
+        HTTPException: 400 for invalid JSON, 422 for values that no record can hold.
+    """
     try:
         value = json.loads(body.decode(), parse_constant=_no_number)
     except UnicodeDecodeError as error:
@@ -60,14 +69,14 @@ def read(body: bytes) -> Any:
         raise _wrong(422, _too_deep()) from error
     except ValueError as error:
         words = str(error)[:200]
-        raise _wrong(400, f"the body is not JSON ({words}); it begins with {_shown(body[:200])}. Send JSON.") from error
+        raise _wrong(400, f"the body is not JSON ({words}); it starts with {_shown(body[:200])}. Send JSON.") from error
     if body.count(b"[") + body.count(b"{") > DEPTH or _UNUSUAL.search(body):
         _check(value)
     return value
 
 
 def _check(value: Any) -> None:
-    """Look at every value, without recursion."""
+    """Check every value. Iterative, because the body may be nested deeper than the recursion limit."""
     left: list[tuple[str, Any, int]] = [("body", value, 1)]
     while left:
         place, value, depth = left.pop()
@@ -82,9 +91,9 @@ def _check(value: Any) -> None:
         elif isinstance(value, str):
             _check_text(place, value)
         elif isinstance(value, int) and not -WHOLE <= value < WHOLE:
-            raise _wrong(422, f"{place} is {_shown(value)}: whole numbers have 64 bits. Give a smaller one.")
+            raise _wrong(422, f"{place} is {_shown(value)}: integers are limited to 64 bits. Send a smaller one.")
         elif isinstance(value, float) and not math.isfinite(value):
-            raise _wrong(422, f"{place} is beyond every number that can be kept. Give a smaller one.")
+            raise _wrong(422, f"{place} is too large. Send a finite number.")
 
 
 def _check_text(place: str, text: str) -> None:
@@ -92,15 +101,15 @@ def _check_text(place: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         shown = ascii(text[error.start : error.start + 1])
-        raise _wrong(422, f"{place} has half a character, {shown}. Send whole characters.") from error
+        raise _wrong(422, f"{place} has a lone surrogate, {shown}. Send valid Unicode.") from error
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not valid in JSON")
 
 
 def _too_deep() -> str:
-    return f"the body has more than {DEPTH} lists and objects inside one another. Send a flatter one."
+    return f"the body has more than {DEPTH} levels of lists and objects. Send a flatter one."
 
 
 def _shown(value: Any) -> str:

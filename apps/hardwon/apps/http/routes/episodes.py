@@ -1,4 +1,4 @@
-"""Episodes and what is derived from them: steps, segments, attempts, situations, figures, export and import."""
+"""Routes for episodes and data derived from them, and for export and import."""
 
 import tempfile
 from pathlib import Path
@@ -39,7 +39,7 @@ Number = Annotated[int, InPath(ge=0, le=2**62)]
 
 @router.get("/episodes", response_model=Rows)
 def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
-    """Rows about episodes, newest first, without their steps."""
+    """List episodes without their steps, newest first."""
     with at.reading() as library:
         found, total = lists.list_episodes(library, limit, offset)
     return rows(found, total)
@@ -47,41 +47,41 @@ def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
 
 @router.get("/episodes/{episode_id}", response_model=Trajectory)
 def episode(episode_id: str, at: At) -> Response:
-    """One episode with its steps; an unambiguous beginning of the id is enough."""
+    """Return one episode with its steps. An unambiguous prefix of the id is enough."""
     with at.reading() as library:
         return said(Trajectory, library.trajectory(episode_id))
 
 
 @router.get("/episodes/{episode_id}/segments", response_model=Segments)
 def segments(episode_id: str, at: At) -> Response:
-    """The stretches of an episode between its gains."""
+    """Return the parts of an episode between its rewards."""
     with at.reading() as library:
         return said(Segments, Segments.model_construct(segments=library.segments(episode_id)))
 
 
 @router.post("/episodes/{episode_id}/reading", response_model=Admissions)
-def apply(episode_id: str, told: Reading, at: At) -> Response:
-    """Carry out what an extractor asks for after reading an episode; one admission for each operation."""
+def apply(episode_id: str, body: Reading, at: At) -> Response:
+    """Apply the operations that an extractor proposed after reading an episode. Return one admission per operation."""
     operations: list[Operation] = [
-        Add(item_of(one.item, at.caller))
-        if one.indices is None
-        else Update(tuple(one.indices), item_of(one.item, at.caller))
-        for one in told.operations
+        Add(item_of(operation.item, at.caller))
+        if operation.indices is None
+        else Update(tuple(operation.indices), item_of(operation.item, at.caller))
+        for operation in body.operations
     ]
     with at.changing() as library:
-        return admitted(library.apply(operations, library.trajectory(episode_id), told.shown))
+        return admitted(library.apply(operations, library.trajectory(episode_id), body.shown))
 
 
 @router.get("/steps", response_model=Steps)
 def steps(at: At, id: Annotated[list[Annotated[int, Query(ge=0, le=2**62)]], Query(max_length=1000)]) -> Response:
-    """Steps by id, in the order of the ids; those that do not exist are left out."""
+    """Return steps by id, in the order of the ids. Unknown ids are skipped."""
     with at.reading() as library:
         return said(Steps, Steps.model_construct(steps=library.steps(id)))
 
 
 @router.get("/summaries", response_model=Summaries)
 def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: Offset = 0) -> Response:
-    """What came of every kind of action, in one kind of situation or in all; the most tried first."""
+    """Return the results of every kind of action, in one kind of situation or in all, most tried first."""
     with at.reading() as library:
         found = library.summaries(signature, limit=limit, offset=offset)
     return said(Summaries, Summaries.model_construct(summaries=found))
@@ -89,37 +89,37 @@ def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: 
 
 @router.get("/summaries/{summary_id}/evidence", response_model=StepIds)
 def evidence(summary_id: Number, at: At, failure: str | None = None) -> Response:
-    """The ids of the steps behind a count of a summary: all, or those with a failure (`none`: without)."""
+    """Return the ids of the steps behind a summary: all, or those with this failure (`none`: without failure)."""
     with at.reading() as library:
         return said(StepIds, StepIds(steps=library.evidence(summary_id, failure)))
 
 
 @router.get("/clusters", response_model=Rows)
 def clusters(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
-    """Situations that share a signature, the most frequent first, and what pays there."""
+    """List situations that share a signature, most frequent first, with their best actions."""
     with at.reading() as library:
         return rows(library.clusters(limit, offset), library.stats()["clusters"])
 
 
 @router.get("/explain/{ref:path}", response_model=dict[str, Any])
 def explained(ref: str, at: At) -> Response:
-    """An item, an episode, `step:1234` or `attempt:17`, and what each rests on: as `hardwon memory show`."""
+    """Explain an item, an episode, `step:1234` or `attempt:17` with its evidence, as `hardwon memory show` does."""
     with at.reading() as library:
         return said(dict[str, Any], explain.explain(library, ref))
 
 
 @router.get("/stats", response_model=dict[str, Any])
 def stats(at: At) -> Response:
-    """Counts, sizes and ages."""
+    """Return counts, sizes and ages."""
     with at.reading() as library:
-        told = library.stats()
-    mine = [name for name in told["namespaces"] if at.caller.may(name, "read")]
-    return said(dict[str, Any], {**told, "path": Path(told["path"]).name, "namespaces": mine})
+        figures = library.stats()
+    visible = [name for name in figures["namespaces"] if at.caller.may(name, "read")]
+    return said(dict[str, Any], {**figures, "path": Path(figures["path"]).name, "namespaces": visible})
 
 
 @router.get("/verify", response_model=Problems)
 def verify(at: At) -> Response:
-    """Every derived structure checked against the truth; empty when all agree."""
+    """Check every derived structure against the episode store. The list is empty if all agree."""
     with at.reading() as library:
         return said(Problems, Problems.model_construct(problems=library.verify()))
 
@@ -127,10 +127,12 @@ def verify(at: At) -> Response:
 @router.get(
     "/export",
     response_class=FileResponse,
-    responses={200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "A line for everything."}},
+    responses={
+        200: {"content": {NDJSON: {"schema": {"type": "string"}}}, "description": "One line per item and episode."}
+    },
 )
 def export(at: At) -> FileResponse:
-    """Items and episodes as lines of JSON, all of one moment."""
+    """Export items and episodes as lines of JSON, in one consistent snapshot."""
     path = _scratch()
     try:
         with at.reading() as library:
@@ -147,7 +149,7 @@ def export(at: At) -> FileResponse:
     openapi_extra={"requestBody": {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}},
 )
 async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Response:
-    """Read what export wrote, all or nothing. Items are quarantined unless it says `trust=trusted`."""
+    """Import an export file, all or nothing. Items are quarantined unless `trust=trusted` is set."""
     path = _scratch()
     try:
         with path.open("wb") as file:
@@ -159,10 +161,12 @@ async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Respo
 
 
 def _read_in(at: Place, path: Path, trust: Trust) -> Response:
+    """Import the file into the namespace."""
     with at.writing() as library:
         return said(Lines, Lines(lines=library.import_jsonl(path, trust)))
 
 
 def _scratch() -> Path:
+    """Create an empty temporary file."""
     with tempfile.NamedTemporaryFile(prefix="hardwon-", suffix=".jsonl", delete=False) as file:
         return Path(file.name)

@@ -1,4 +1,4 @@
-"""What happens, as it happens: server-sent events of a library's change log, and of a run's lines.
+"""Server-sent events: the change log of a library, and the lines of a run.
 
 curl -N localhost:8420/v1/events                                  recorded episodes, changed items
 curl -N localhost:8420/v1/runs/train_coin/events                  the metrics of a training run
@@ -23,39 +23,42 @@ from .models import Run, Runs, said
 from .place import At, Place
 
 POLL_S = 0.5
-"""Seconds between two looks for what is new."""
+"""Seconds between two polls for news."""
 QUIET_S = 15.0
-"""Seconds after which a stream with no news says that it is alive."""
+"""Seconds without news after which a stream sends a keep-alive comment."""
 AT_ONCE = 500
-"""Changes read by one look."""
+"""Largest number of changes in one poll."""
 EVENT_STREAM = "text/event-stream"
 
 Event = tuple[str, str, str]
-"""Id, kind, and data in one line."""
+"""Id, kind, and data on one line."""
 router = APIRouter(prefix="/v1", tags=["events"], route_class=CheckedRoute)
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}, "description": "Server-sent events."}
 }
-Follow = Annotated[bool, Query(description="Go on with what comes; otherwise end where there is no more.")]
+Follow = Annotated[bool, Query(description="Keep the stream open for new events; otherwise end after the last one.")]
 
 
 @router.get("/events", response_class=StreamingResponse, responses=_STREAM)
 async def events(
     request: Request,
     at: At,
-    after: Annotated[int | None, Query(ge=0, le=2**62, description="The last change known; none begins now.")] = None,
+    after: Annotated[
+        int | None,
+        Query(ge=0, le=2**62, description="Number of the last change received; without it, the stream starts now."),
+    ] = None,
     follow: Follow = True,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Episodes recorded and items changed in a namespace, by this server or any other writer."""
+    """Stream recorded episodes and changed items of a namespace, by this server or any other writer."""
     changes = await run_in_threadpool(Changes, at)
-    known = int(last_event_id) if last_event_id and last_event_id.isdigit() and len(last_event_id) < 19 else after
-    changes.last = await run_in_threadpool(changes.newest) if known is None else known
+    position = int(last_event_id) if last_event_id and last_event_id.isdigit() and len(last_event_id) < 19 else after
+    changes.last = await run_in_threadpool(changes.newest) if position is None else position
     return _streamed(request, changes.news, follow, changes.close)
 
 
 class Changes:
-    """The change log of a namespace, read on a connection of its own."""
+    """The change log of a namespace, read on its own connection."""
 
     def __init__(self, at: Place) -> None:
         self._at = at
@@ -69,13 +72,13 @@ class Changes:
         self.last = 0
 
     def newest(self) -> int:
-        """The number of the newest change."""
+        """Return the number of the newest change."""
         return int(self._store.rows("SELECT coalesce(max(seq), 0) FROM changes")[0][0])
 
     def news(self) -> list[Event]:
-        """What came after the last change known."""
+        """Return the changes after the last one returned, at most AT_ONCE."""
         with self._at.reading() as library:
-            _ = library.episodes  # what was recorded and waits is filed before it is looked for
+            _ = library.episodes  # empties the write buffer, so that waiting episodes are in the change log
         rows = self._store.rows(
             "SELECT seq, at, what, ref, op FROM changes WHERE seq > ? AND namespace = ? ORDER BY seq LIMIT ?",
             (self.last, self._number, AT_ONCE),
@@ -87,21 +90,21 @@ class Changes:
         ]
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._store.close()
 
 
 @router.get("/runs", response_model=Runs)
 def runs(request: Request, at: At) -> Response:
-    """Training runs and experiments in the folder of runs, the newest first."""
+    """List training runs and experiments in the folder of runs, newest first."""
     folder = _folder(request, at)
-    return said(Runs, Runs(runs=[Run(**row) for row in run_folder.found(folder)]))
+    return said(Runs, Runs(runs=[Run(**row) for row in run_folder.list_runs(folder)]))
 
 
 @router.get("/runs/{name:path}/events", response_class=StreamingResponse, responses=_STREAM)
 def run_events(request: Request, name: str, at: At, follow: Follow = True) -> Response:
-    """The lines of a run, from its first: metrics of an iteration, or an episode."""
-    kind, path = run_folder.file_of(_folder(request, at), name)
+    """Stream the lines of a run from the first: the metrics of an iteration, or an episode."""
+    kind, path = run_folder.find_run(_folder(request, at), name)
     tail, count = run_folder.Tail(path), 0
 
     def news() -> list[Event]:
@@ -114,6 +117,7 @@ def run_events(request: Request, name: str, at: At, follow: Follow = True) -> Re
 
 
 def _folder(request: Request, at: Place) -> Path:
+    """Return the folder of runs, for callers that may read all namespaces."""
     at.caller.must(None, "read")
     folder: Path = request.app.state.runs
     return folder
@@ -122,21 +126,24 @@ def _folder(request: Request, at: Place) -> Path:
 def _streamed(
     request: Request, news: Callable[[], Sequence[Event]], follow: bool, close: Callable[[], None] = lambda: None
 ) -> StreamingResponse:
+    """Poll `news` and send the events until there are no more, the server stops, or the token is revoked."""
+
     async def stream() -> AsyncIterator[str]:
         quiet_s = 0.0
         try:
             yield ": hardwon\n\n"
+            # checked on every poll: a revoked token or a shutdown ends open streams
             while not request.app.state.stopping.is_set() and request.state.caller in request.app.state.tokens:
-                found = await run_in_threadpool(news)
-                for name, kind, data in found:
+                batch = await run_in_threadpool(news)
+                for name, kind, data in batch:
                     yield f"id: {name}\nevent: {kind}\ndata: {data}\n\n"
-                if not found and not follow:
+                if not batch and not follow:
                     return
-                quiet_s = 0.0 if found else quiet_s + POLL_S
+                quiet_s = 0.0 if batch else quiet_s + POLL_S
                 if quiet_s >= QUIET_S:
                     quiet_s = 0.0
-                    yield ": still here\n\n"
-                if not found:
+                    yield ": keep-alive\n\n"
+                if not batch:
                     await asyncio.sleep(POLL_S)
         finally:
             close()

@@ -1,4 +1,4 @@
-"""Items: listed, read, added, changed by hand, and what became of them."""
+"""Routes for items: list, read, add, edit, and follow their effects."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -53,7 +53,7 @@ def items(
     limit: Count = 100,
     offset: Offset = 0,
 ) -> Response:
-    """Items, filtered and sorted; `text` finds those that have all its words."""
+    """List items, filtered and sorted. `text` selects items that contain all its words."""
     among = {"writer": writer, "tag": tag, "location": location, "signature": signature, "text": text}
     with at.reading() as library:
         found, total = lists.list_items(
@@ -64,76 +64,79 @@ def items(
 
 
 @router.post("/items", response_model=Admissions)
-def add(told: ItemsTold, at: At) -> Response:
-    """Add items in one transaction, or say of each why not. They are quarantined unless they say `trust: "trusted"`."""
+def add(body: ItemsTold, at: At) -> Response:
+    """Add items in one transaction. The answer has one admission per item, with the reason of a rejection.
+
+    Items are quarantined unless they set `trust: "trusted"`.
+    """
     with at.writing() as library:
-        return admitted(library.add_many([item_of(item, at.caller) for item in told.items]))
+        return admitted(library.add_many([item_of(item, at.caller) for item in body.items]))
 
 
 def admitted(admissions: Sequence[Admission]) -> Response:
-    """What became of each."""
+    """Return admissions as JSON."""
     return said(Admissions, Admissions.model_construct(admissions=list(admissions)))
 
 
 @router.post("/items/rewrite", response_model=Admission)
-def rewrite(told: Rewriting, at: At) -> Response:
-    """Rewrite items into one: the first stays, the others retire, evidence is united."""
+def rewrite(body: Rewriting, at: At) -> Response:
+    """Rewrite several items into one. The first stays, the others retire, and their evidence is merged."""
     with at.changing() as library:
-        return said(Admission, library.rewrite(told.ids, item_of(told.item, at.caller)))
+        return said(Admission, library.rewrite(body.ids, item_of(body.item, at.caller)))
 
 
 @router.get("/items/{item_id}", response_model=Item)
 def get(item_id: str, at: At) -> Response:
-    """An item, by its id or an unambiguous beginning of it."""
+    """Return an item by its id or an unambiguous prefix of it."""
     with at.reading() as library:
         return said(Item, library.get(item_id))
 
 
 @router.patch("/items/{item_id}", response_model=Item)
 def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
-    """Change fields; the old values stay in the history. A value that cannot be is refused, and nothing changed."""
+    """Change fields of an item. The old values stay in the history. An invalid value rejects the whole change."""
     with at.changing() as library:
         item = library.get(item_id)
         return said(Item, library.update(item.id, **editing.check_changes(item, changes)))
 
 
 @router.post("/items/{item_id}/pin", response_model=Item)
-def pin(item_id: str, told: Pinned, at: At) -> Response:
-    """Protect an item from being replaced or evicted, or no longer."""
+def pin(item_id: str, body: Pinned, at: At) -> Response:
+    """Protect an item from replacement and eviction, or end the protection."""
     with at.changing() as library:
-        return said(Item, library.pin(item_id, told.pinned))
+        return said(Item, library.pin(item_id, body.pinned))
 
 
 @router.post("/items/{item_id}/retire", response_model=Item)
-def retire(item_id: str, told: Why, at: At) -> Response:
-    """Take an item out of use; it and the reason stay in the history."""
+def retire(item_id: str, body: Why, at: At) -> Response:
+    """Take an item out of use. The item and the reason stay in the history."""
     with at.changing() as library:
-        library.retire(item_id, told.why)
+        library.retire(item_id, body.why)
         return said(Item, library.get(item_id))
 
 
 @router.post("/items/{item_id}/release", response_model=Item)
-def release(item_id: str, told: Why, at: At) -> Response:
-    """Let an item out of quarantine; it is trusted from then on."""
+def release(item_id: str, body: Why, at: At) -> Response:
+    """Release an item from quarantine. It is trusted from then on."""
     with at.changing() as library:
-        return said(Item, library.release(item_id, told.why))
+        return said(Item, library.release(item_id, body.why))
 
 
 @router.post("/items/{item_id}/undo", response_model=Item)
 def undo(item_id: str, at: At) -> Response:
-    """Take back the last change that was not taken back yet."""
+    """Undo the last change that is not undone yet."""
     with at.changing() as library:
         return said(Item, library.undo(item_id))
 
 
 @router.post("/items/{item_id}/feedback", response_model=Item)
-def feedback(item_id: str, told: FeedbackTold, at: At) -> Response:
-    """Say whether an item helped in an episode, once; its score moves a tenth of the way to 1 or 0."""
+def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
+    """Report once whether an item helped in an episode. The item's score moves a tenth of the way to 1 or 0."""
     with at.recording() as library:
-        episode = library.trajectory(told.episode).id if told.episode else ""
+        episode = library.trajectory(body.episode).id if body.episode else ""
         trusted = at.trust == "trusted"
         moved = at.feedback.give(
-            library, item_id, told.helped, client=at.caller.id, episode=episode, trusted=trusted, writer=at.writer
+            library, item_id, body.helped, client=at.caller.id, episode=episode, trusted=trusted, writer=at.writer
         )
     if at.caller.may(at.namespace, "read"):
         return said(Item, moved)
@@ -142,35 +145,35 @@ def feedback(item_id: str, told: FeedbackTold, at: At) -> Response:
 
 @router.get("/items/{item_id}/history", response_model=Rows)
 def history(item_id: str, at: At) -> Response:
-    """Every change of an item, oldest first."""
+    """Return every change of an item, oldest first."""
     with at.reading() as library:
         return rows(library.history(item_id))
 
 
 @router.get("/items/{item_id}/usages", response_model=Rows)
 def usages(item_id: str, at: At) -> Response:
-    """Who was shown an item, when, in which arm, and how the episode ended."""
+    """Return every use of an item: the agent, the time, the arm, and the outcome of the episode."""
     with at.reading() as library:
         return rows(library.usages(item_id))
 
 
 @router.get("/items/{item_id}/effects", response_model=Effects)
 def effects(item_id: str, at: At) -> Response:
-    """What an item does in each world: the difference that showing it makes, and whether it is left out there."""
+    """Return the effect of showing an item in each world, and whether the item is masked there."""
     with at.reading() as library:
         return said(Effects, Effects.model_construct(effects=library.effects(item_id)))
 
 
 @router.get("/items/{item_id}/usefulness", response_model=dict[str, Any])
 def usefulness(item_id: str, at: At) -> Response:
-    """What an item is worth by randomised show and withhold, with a 95% interval."""
+    """Estimate the benefit of an item from randomized withholding, with a 95% interval."""
     with at.reading() as library:
         return said(dict[str, Any], library.usefulness(item_id))
 
 
 @router.get("/guardrails", response_model=Rows)
 def guardrails(at: At, status: Status = "active", limit: Count = 100, offset: Offset = 0) -> Response:
-    """What is forbidden, when, on what evidence, how often it was blocked, and whether that was right."""
+    """List guardrails with their conditions, evidence, number of blocks, and precision."""
     known = lists.parse_status(status)
     with at.reading() as library:
         found = explain.list_guardrails(library, known, limit, offset)
@@ -186,12 +189,12 @@ def search(
     kind: Kinds = None,
     k: Count = 10,
 ) -> Response:
-    """Items and steps that speak of a text, each with the reason it was found."""
+    """Search items and steps by text. Each hit has the reason for the match."""
     with at.reading() as library:
         hits: list[Hit] = lists.search(library, text, k, how=how, among=among, kinds=kind)
     return said(Hits, Hits.model_construct(hits=list(map(typed, hits))))
 
 
 def rows(found: list[dict[str, Any]], total: int | None = None) -> Response:
-    """Plain rows."""
+    """Return plain rows as JSON."""
     return said(Rows, Rows.model_construct(rows=found, total=len(found) if total is None else total))

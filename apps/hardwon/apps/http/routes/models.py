@@ -1,7 +1,7 @@
-"""What requests and answers look like: the library's own records, and the little that is around them.
+"""Request and response models: the library's own records, and small wrappers around them.
 
-The records are the dataclasses of `hardwon.memory.records`, so what the API takes and gives is what the library
-has. A field that does not exist, a number that is none and a value that no record may have are refused.
+The records are the dataclasses of `hardwon.memory.records`, so the API accepts and returns the library's own data.
+Unknown fields, invalid numbers and values that no record may have are rejected.
 """
 
 from dataclasses import dataclass, fields
@@ -32,17 +32,17 @@ from hardwon.memory.values.effects import Effect
 Count = Annotated[int, Field(ge=0, le=1000)]
 Text = Annotated[str, Field(max_length=1_000_000)]
 REWARD = 1e9
-"""Largest reward of a step, either way."""
+"""Largest absolute reward of a step."""
 
 
 class Asked(BaseModel):
-    """The body of a request."""
+    """Base of request bodies."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class RecallAsked(Asked):
-    """What is asked of recall: a state or a text, and how much."""
+    """A query for past experience: a state or a text, with filters and limits."""
 
     state: State | None = None
     text: Text | None = None
@@ -52,7 +52,7 @@ class RecallAsked(Asked):
     budget_tokens: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] | None = None
     level: Literal["step", "task"] = "step"
     actions: dict[str, str] | None = None
-    """Admissible actions, each with what this episode already tried of it."""
+    """Admissible actions, each with the attempts of this episode so far."""
     after: str | None = None
 
     @model_validator(mode="after")
@@ -70,18 +70,18 @@ class ActionAsked(Asked):
 
 
 class CheckAsked(ActionAsked):
-    """An action to be checked."""
+    """An action to check against the guardrails."""
 
     about_to_run: bool = True
-    """Whether it runs if it may: then a refusal is counted, and a guardrail on probation lets it through when due."""
+    """Whether the action runs if it is allowed. Only then is a refusal counted, and probation may allow the action."""
     again: bool = False
-    """Whether this action has failed in this run and nothing worked since."""
+    """Whether this action has failed in this run and no action has succeeded since."""
     refused: int = Field(default=0, ge=0)
-    """How often this action was refused in this run already: what a run insists on is let through."""
+    """How often this run was refused this action. An action that a run insists on is finally allowed."""
 
 
 class KeysAsked(ActionAsked):
-    """An action in a state, and what this episode already tried of it."""
+    """An action in a state, with the attempts of this episode so far."""
 
     counts: str = ""
 
@@ -99,26 +99,26 @@ class OfferedAsked(Asked):
     state: State
     kinds: list[Kind] = ["skill", "remedy"]
     masked: bool = False
-    """Those that hurt in the world of this state instead, which are otherwise left out."""
+    """Return instead the items that hurt in the world of this state, which are otherwise left out."""
 
 
 class EpisodesTold(Asked):
-    """Episodes to record together. One with the id of one that is there is not written again."""
+    """Episodes to record together. An episode whose id already exists is not written again."""
 
     episodes: list[Trajectory]
 
     @model_validator(mode="after")
     def _sums_are_numbers(self) -> "EpisodesTold":
         if any(abs(step.reward) > REWARD for episode in self.episodes for step in episode.steps):
-            raise ValueError(f"a reward is beyond {REWARD:g}: sums of such are no numbers any more")
+            raise ValueError(f"a reward is beyond {REWARD:g}, the largest that can be summed safely")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class ToldItem(Item):
-    """An item from a program that calls: quarantined unless it says `trust: "trusted"`.
+    """An item from a client. It is quarantined unless it sets `trust: "trusted"`.
 
-    Its writer is the caller's name, whatever it says.
+    The server replaces its writer with the name of the caller.
     """
 
     source: str = "client"
@@ -126,7 +126,7 @@ class ToldItem(Item):
 
 
 def item_of(told: Item, caller: Caller) -> Item:
-    """Return the item that a caller sent, with the caller as its writer."""
+    """Convert an item that a caller sent, with the caller as its writer."""
     plain = {field.name: getattr(told, field.name) for field in fields(Item)}
     return Item(**{**plain, "writer": caller.writer})
 
@@ -136,7 +136,7 @@ class FeedbackTold(Asked):
 
     helped: Annotated[bool, Field(strict=True)]
     episode: Annotated[str, Field(max_length=200)] = ""
-    """The id of a recorded episode; without one, a client may speak of an item once as long as the server runs."""
+    """Id of a recorded episode. Without it, a client may rate an item once while the server runs."""
 
 
 class ItemsTold(Asked):
@@ -146,29 +146,29 @@ class ItemsTold(Asked):
 
 
 class Operation(Asked):
-    """What an extractor asks for: an item added, or items that it was shown rewritten into one."""
+    """An operation that an extractor proposes: add an item, or rewrite shown items into one."""
 
     item: ToldItem
     indices: list[int] | None = None
-    """The places of the items that are rewritten, in `shown`; none adds the item."""
+    """Indices in `shown` of the items to rewrite; without them, the item is added."""
 
 
 class Reading(Asked):
-    """What came of reading an episode."""
+    """The operations that an extractor proposes after reading an episode."""
 
     operations: list[Operation]
     shown: list[str] = []
 
 
 class Rewriting(Asked):
-    """Items, by id, that become one."""
+    """Ids of items to rewrite into one, and that item."""
 
     ids: Annotated[list[str], Field(min_length=1)]
     item: ToldItem
 
 
 class Why(Asked):
-    """A reason, kept in the history."""
+    """A reason, which is kept in the history."""
 
     why: Annotated[str, Field(min_length=1, pattern=r"\S")]
 
@@ -186,7 +186,7 @@ class NamespaceTold(Asked):
 
 
 class EntryTold(Asked):
-    """What a team shares."""
+    """An entry that a team shares."""
 
     team: str
     key: str
@@ -194,21 +194,21 @@ class EntryTold(Asked):
 
 
 class Pull(Asked):
-    """Which entry, and for whom."""
+    """The id of an entry, and the team that reads it."""
 
     entry: Annotated[int, Field(ge=0, le=2**62)]
     reader: str
 
 
 class Promotion(Asked):
-    """An item, and the id of the episode that vouches for it."""
+    """An item, and the id of the successful episode that supports it."""
 
     item: ToldItem
     episode: str
 
 
 class EntryId(BaseModel):
-    """The number of an entry."""
+    """The id of an entry."""
 
     id: int
 
@@ -226,31 +226,31 @@ class Value(BaseModel):
 
 
 class Pulls(BaseModel):
-    """Every pull, oldest first."""
+    """Pulls, oldest first."""
 
     pulls: list[Pull]
 
 
 class About(BaseModel):
-    """A namespace as this caller may use it."""
+    """A namespace, as this caller may use it."""
 
     namespace: str
     episodes: int
     read_only: bool
-    """Whether it takes no episodes from this caller."""
+    """Whether this caller may record no episodes."""
     rights: list[Right]
     embedder: str
     fingerprint: str
 
 
 class Names(BaseModel):
-    """Namespaces that this caller may read."""
+    """Namespaces that this caller may read or record to."""
 
     namespaces: list[str]
 
 
 class Ids(BaseModel):
-    """Ids, in the order of what was sent."""
+    """Ids, in the order of the request."""
 
     ids: list[str]
 
@@ -262,13 +262,13 @@ class StepIds(BaseModel):
 
 
 class Words(BaseModel):
-    """Keys under which a step is filed."""
+    """Keys under which a step is indexed."""
 
     keys: list[str]
 
 
 class Around(BaseModel):
-    """What holds around the arguments of an action."""
+    """The context of an action's arguments."""
 
     context: str
 
@@ -281,13 +281,13 @@ class Items(BaseModel):
 
 
 class Admissions(BaseModel):
-    """What became of each item."""
+    """The result of each proposed item."""
 
     admissions: list[Admission]
 
 
 class Effects(BaseModel):
-    """What an item does in each world."""
+    """The effect of an item in each world."""
 
     effects: list[Effect]
 
@@ -299,7 +299,7 @@ class Offered(BaseModel):
 
 
 class ItemHit(BaseModel):
-    """An item that was found."""
+    """An item that matches the query."""
 
     type: Literal["item"] = "item"
     what: Item
@@ -308,7 +308,7 @@ class ItemHit(BaseModel):
 
 
 class StepHit(BaseModel):
-    """A step that was found."""
+    """A step that matches the query."""
 
     type: Literal["step"] = "step"
     what: Step
@@ -317,32 +317,32 @@ class StepHit(BaseModel):
 
 
 class Recalled(BaseModel):
-    """What a recall returned. Empty is a valid answer."""
+    """The result of a recall. Empty is a valid result."""
 
     items: list[ItemHit]
     steps: list[StepHit]
     guardrails: list[Item]
     """Guardrails whose condition holds in the state."""
     estimates: dict[str, Estimate]
-    """By admissible action, when actions were given."""
+    """Expected return by admissible action, if actions were given."""
     path: Literal["empty", "cluster", "hybrid", "task"]
     tokens: int
     summaries: list[Summary]
-    """What came of every kind of action in this kind of situation, the most tried first."""
+    """Results of every kind of action in this kind of situation, most tried first."""
     filled: int = 0
-    """Of `steps`, how many search found near because the situation itself has fewer than were asked for."""
+    """Number of `steps` that search added from similar situations, because this one has too few."""
     masked: list[str] = []
-    """Ids of items that fit but hurt in this world, so that they are not among `items`."""
+    """Ids of items that match but hurt in this world, so they are not in `items`."""
 
 
 class Hits(BaseModel):
-    """What was found, best first; `type` says what each hit is."""
+    """Hits, best first. `type` is the type of each."""
 
     hits: list[Annotated[ItemHit | StepHit, Field(discriminator="type")]]
 
 
 def typed(hit: Hit) -> ItemHit | StepHit:
-    """Return a hit that says of what type it is; what the library made is not checked again."""
+    """Convert a hit to its response model, without validation: the library's own data is valid."""
     kind = ItemHit if isinstance(hit.what, Item) else StepHit
     return kind.model_construct(what=hit.what, similarity=hit.similarity, why=hit.why)
 
@@ -364,7 +364,7 @@ class Steps(BaseModel):
 
 
 class Segments(BaseModel):
-    """The stretches of an episode."""
+    """The parts of an episode between its rewards."""
 
     segments: list[Segment]
 
@@ -376,20 +376,20 @@ class Summaries(BaseModel):
 
 
 class Problems(BaseModel):
-    """What is derived and disagrees with the truth."""
+    """Derived structures that disagree with the episode store."""
 
     problems: list[LibraryProblem]
 
 
 class Rows(BaseModel):
-    """Plain rows, and how many there are in all."""
+    """Plain rows, and the total number of them."""
 
     rows: list[dict[str, Any]]
     total: int
 
 
 class Lines(BaseModel):
-    """How many lines were new."""
+    """The number of lines that were new."""
 
     lines: int
 
@@ -404,13 +404,13 @@ class Run(BaseModel):
 
 
 class Runs(BaseModel):
-    """Runs, the newest first."""
+    """Runs, newest first."""
 
     runs: list[Run]
 
 
 class Health(BaseModel):
-    """The server answers, and the library can be read."""
+    """The state of the server. It answers only if the library can be read."""
 
     status: Literal["ok"]
     version: str
@@ -422,5 +422,5 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def said(kind: Any, value: Any) -> Response:
-    """A value as JSON, written at once: checking again what the library made would cost as much as recall does."""
+    """Return a value as JSON. It is not validated again: that would take as long as a recall."""
     return Response(_adapter(kind).dump_json(value), media_type="application/json")

@@ -1,4 +1,4 @@
-"""Where a request wants to go: a namespace, and whether its caller may read or write it."""
+"""The namespace of a request, and the access that its caller has to it."""
 
 import asyncio
 import time
@@ -22,14 +22,14 @@ from .models import Asked
 from .writers import door_of
 
 QUICK_S = 0.01
-"""What an agent's step may take of the event loop's time."""
+"""Longest time in seconds that a call may take in the event loop's thread."""
 SHORT_BYTES = 64 * 1024
-"""The longest body that is worked on there."""
+"""Longest body, in bytes, that is processed in the event loop's thread."""
 KINDS = 1000
-"""Kinds of calls that are remembered as quick."""
+"""Largest number of kinds of calls whose speed is remembered."""
 
 Kind = tuple[object, ...]
-"""A namespace, a route, and which of its fields are asked with."""
+"""A namespace, a route, and the set of its fields that are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +43,32 @@ class Place:
     turn: "Turn"
     feedback: Feedback
     short: bool
-    """Whether what is asked is short."""
+    """Whether the body is shorter than SHORT_BYTES."""
     writer: str
-    """The name under which the library keeps what the caller adds."""
+    """Name under which the library stores the caller's data."""
     trust: Trust
-    """Whether the steps of the caller are believed."""
+    """Whether the caller's steps are trusted."""
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
-        """The library to read. Raises LibraryForbidden, UnknownName."""
+        """Open the library for reading.
+
+        Raises:
+            LibraryForbidden: The caller may not read it.
+            UnknownName: The namespace does not exist.
+        """
         self.caller.must(self.namespace, "read")
         with self.shelf.reading(self.namespace) as library:
             yield library
 
     @contextmanager
     def seeing(self) -> Iterator[ExperienceLibrary]:
-        """The library to those who may read it or add to it. Raises LibraryForbidden, UnknownName."""
+        """Open the library for a caller that may read it or record to it.
+
+        Raises:
+            LibraryForbidden: The caller may do neither.
+            UnknownName: The namespace does not exist.
+        """
         if not self.caller.may(self.namespace, "record"):
             self.caller.must(self.namespace, "read")
         with self.shelf.reading(self.namespace) as library:
@@ -66,28 +76,38 @@ class Place:
 
     @contextmanager
     def recording(self) -> Iterator[ExperienceLibrary]:
-        """The library to add episodes and feedback to. Raises LibraryForbidden, LibraryReadOnly, UnknownName.
+        """Open the library for adding episodes and feedback.
 
-        A token that may not write makes a namespace only where it was made for that namespace.
+        A token without the right to write creates a namespace only if the token is limited to named namespaces.
+
+        Raises:
+            LibraryForbidden: The caller may not record.
+            LibraryReadOnly: The server only reads.
+            UnknownName: The namespace does not exist and is not created.
         """
         self.caller.must(self.namespace, "record")
         if self.caller.write or self.caller.namespaces is not None:
-            taken = self.shelf.writing(self.namespace)
+            lease = self.shelf.writing(self.namespace)
         else:
-            taken = self.shelf.recording(self.namespace)
-        with taken as library:
+            lease = self.shelf.recording(self.namespace)
+        with lease as library:
             yield library
 
     @contextmanager
     def writing(self) -> Iterator[ExperienceLibrary]:
-        """The library to write, its namespace made where it is new. Raises LibraryForbidden, LibraryReadOnly."""
+        """Open the library for writing, and create the namespace if it is new.
+
+        Raises:
+            LibraryForbidden: The caller may not write.
+            LibraryReadOnly: The server only reads.
+        """
         self.caller.must(self.namespace, "write")
         with self.shelf.writing(self.namespace) as library:
             yield library
 
     @contextmanager
     def changing(self) -> Iterator[ExperienceLibrary]:
-        """The library to change what is there; a namespace is not made by it."""
+        """Open the library for changing existing data. Unlike `writing`, this creates no namespace."""
         self.caller.must(self.namespace, "write")
         with self.shelf.reading(self.namespace) as library:
             yield library
@@ -95,11 +115,11 @@ class Place:
 
 async def _place(
     request: Request,
-    namespace: Annotated[str, Query(max_length=200, description="The part of the library.")] = "default",
+    namespace: Annotated[str, Query(max_length=200, description="Namespace of the library.")] = "default",
 ) -> Place:
     state = request.app.state
-    told = request.headers.get("content-length", "")
-    short = told.isdigit() and int(told) < SHORT_BYTES
+    length = request.headers.get("content-length", "")
+    short = length.isdigit() and int(length) < SHORT_BYTES
     caller = request.state.caller
     writer, trust = door_of(caller, state.trust)
     return Place(state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust)
@@ -109,21 +129,21 @@ At = Annotated[Place, Depends(_place)]
 
 
 class Turn:
-    """Agents' steps one after the other, in the order in which they were asked: threads at a lock have none.
+    """Serves agents' steps one after the other, in order of arrival. Threads waiting at a lock have no order.
 
-    What takes milliseconds and waits for nobody is done in the event loop's own thread: to wake another one, and to
-    share Python with it, costs too much. That is a call of a kind that was quick at this moment of the library.
+    Fast calls run in the event loop's own thread, because waking another thread and sharing the interpreter costs
+    more than the call. A call is fast if a call of the same kind was fast at the same state of the library.
     """
 
     def __init__(self) -> None:
-        self._mine = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._thread = CapacityLimiter(1)
         self._quick: dict[Kind, object] = {}
 
     async def take(self, at: Place, kind: Kind, call: Callable[[], Response]) -> Response:
-        """What the call returns, once it is its turn."""
-        async with self._mine:
-            await asyncio.sleep(0)  # answers that are ready go out before this one is worked on
+        """Run the call when it is its turn, and return its answer."""
+        async with self._lock:
+            await asyncio.sleep(0)  # let finished answers be sent before this call blocks the loop
             with at.shelf.at_once(at.namespace) as moment:
                 if at.short and moment is not None and moment == self._quick.get(kind):
                     answer, quick = _timed(call)
@@ -139,17 +159,17 @@ class Turn:
 
 
 def _timed(call: Callable[[], Response]) -> tuple[Response, bool]:
-    """What the call returns, and whether it was quick."""
+    """Run the call. Return its answer and whether it was fast."""
     began = time.perf_counter()
     return call(), time.perf_counter() - began < QUICK_S
 
 
 def in_turn(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
-    """A route of milliseconds: an agent's step waits for it."""
+    """Serve a route in turn. For routes of milliseconds that an agent's step waits for."""
 
     @wraps(route)
-    async def waiting(at: Place, asked: Asked) -> Response:
-        fields = [value if name == "level" else bool(value) for name, value in asked]
-        return await at.turn.take(at, (at.namespace, route, *fields), partial(route, at=at, asked=asked))
+    async def waiting(at: Place, body: Asked) -> Response:
+        fields = [value if name == "level" else bool(value) for name, value in body]
+        return await at.turn.take(at, (at.namespace, route, *fields), partial(route, at=at, body=body))
 
     return waiting

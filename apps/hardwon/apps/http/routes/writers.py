@@ -1,4 +1,4 @@
-"""Writers: under which name, and with which trust, a caller's episodes and items come into the library."""
+"""Writers: the name and the trust under which a caller's episodes and items enter the library."""
 
 from hardwon.apps.http.access.auth import LOCAL, Caller
 from hardwon.memory.records import Trust
@@ -6,10 +6,10 @@ from hardwon.memory.trust.intake import writer_name
 
 
 def door_of(caller: Caller, without_token: Trust) -> tuple[str, Trust]:
-    """Return the name and the trust of a caller as a writer.
+    """Return the writer name and the trust of a caller.
 
-    A token that may write is trusted, any other is not. A caller without a token is as trusted as the operator of the
-    server said when it was started (`without_token`): nobody asked it who it is.
+    A token with the right to write is trusted; any other is not. A caller without a token is not identified, so its
+    trust is `without_token`, which the operator set when starting the server.
     """
     if caller is LOCAL:
         return "http", without_token

@@ -1,1 +1,1 @@
-"""Hold what a server has open: libraries, runs, metrics."""
+"""The open state of a server: libraries, runs and metrics."""

@@ -1,7 +1,7 @@
-"""Runs in a folder: training runs by their `metrics.jsonl`, experiments of `hardwon run` by their `episodes.jsonl`.
+"""Runs in a folder: training runs with a `metrics.jsonl`, experiments of `hardwon run` with an `episodes.jsonl`.
 
-A run that is going on appends whole lines; `Tail` gives each once, and a run that goes on from a checkpoint,
-which makes its file shorter first, from its beginning again.
+A run in progress appends whole lines, and `Tail` returns each of them once. A run that resumes from a checkpoint first
+truncates its file; then `Tail` starts again from the beginning.
 """
 
 import json
@@ -16,12 +16,12 @@ from hardwon.trainers.metrics import FILE as METRICS
 EPISODES = "episodes.jsonl"
 KINDS = {"train": METRICS, "run": EPISODES}
 DEPTH = 2
-"""Folders below the folder of runs in which runs are found."""
+"""Levels of subfolders that are searched for runs."""
 READ_BYTES = 1 << 20
 
 
-def found(folder: Path) -> list[dict[str, Any]]:
-    """The runs in a folder, the newest first."""
+def list_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return the runs in a folder, newest first."""
     rows = []
     for kind, file in _files(folder):
         status = file.stat()
@@ -42,8 +42,12 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
             yield from ((kind, file) for file in folder.glob("*/" * depth + name) if file.is_file())
 
 
-def file_of(folder: Path, name: str) -> tuple[str, Path]:
-    """The kind of a run and the file of its lines. Raises UnknownName for anything but a run of this folder."""
+def find_run(folder: Path, name: str) -> tuple[str, Path]:
+    """Return the kind of a run and the file of its lines.
+
+    Raises:
+        UnknownName: The folder has no such run.
+    """
     known = {str(file.parent.relative_to(folder)): (kind, file) for kind, file in _files(folder)}
     if name not in known:
         raise UnknownName.of("run", name, known)
@@ -51,14 +55,14 @@ def file_of(folder: Path, name: str) -> tuple[str, Path]:
 
 
 class Tail:
-    """The lines of a file that are new since the last time."""
+    """The lines of a file that are new since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0
 
     def lines(self) -> list[str]:
-        """New whole lines, at most a MiB of them; those that are no JSON are left out."""
+        """Return new whole lines, at most a MiB of them. Lines that are not JSON objects are skipped."""
         try:
             if self._path.stat().st_size < self._at:
                 self._at = 0

@@ -1,8 +1,8 @@
-"""The library's namespaces, each opened when it is first asked for and closed when many others were.
+"""The library's namespaces, opened on first use and closed again when many others are in use.
 
     with shelf.reading("acme") as library: ...
 
-A namespace that does not exist is made by a write, never by a read.
+A write creates a missing namespace; a read never does.
 """
 
 import sqlite3
@@ -18,30 +18,32 @@ from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, Libra
 from hardwon.memory.retrieval.embedders import Embedder
 
 OPEN = 64
-"""Namespaces kept open while nobody uses them: each holds what it derived in memory."""
+"""Number of idle namespaces kept open. Each holds its derived data in memory."""
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Give what fails while a library's rows are made records of a name: rows that were changed by hand, or torn.
+    """Convert errors of corrupt or manually changed rows to errors that name the library.
 
-    Raises: ConfigError for what is nested too deeply, LibraryError for the rest.
+    Raises:
+        ConfigError: The data is nested too deeply.
+        LibraryError: Any other row that cannot be read.
     """
     try:
         yield
     except HardwonError:
         raise
     except RecursionError as error:
-        raise ConfigError("what was sent has too many lists and objects inside one another. Send less deep.") from error
+        raise ConfigError("the data is nested too deeply. Send flatter lists and objects.") from error
     except (ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
         raise LibraryError(
-            f"{name} holds something that cannot be read ({type(error).__name__}: {str(error)[:200]}). "
-            f"Look for it with: hardwon memory verify {name}"
+            f"{name} has a row that cannot be read ({type(error).__name__}: {str(error)[:200]}). "
+            f"Find it with: hardwon memory verify {name}"
         ) from error
 
 
 class Shelf:
-    """One library file, by namespace. Safe for many threads."""
+    """One library file, by namespace. Thread-safe."""
 
     def __init__(self, path: Path, *, read_only: bool = False, embedder: Embedder | None = None) -> None:
         self.path = path
@@ -56,35 +58,35 @@ class Shelf:
         self.names()
 
     def names(self) -> list[str]:
-        """The namespaces that there are."""
+        """Return the existing namespaces."""
         return list_namespaces(self.path, read_only=self.read_only)
 
     @contextmanager
     def reading(self, namespace: str) -> Iterator[ExperienceLibrary]:
-        """A namespace that exists. Raises UnknownName."""
-        yield from self._leased(namespace, make=False)
+        """Open an existing namespace. Raise UnknownName if it does not exist."""
+        yield from self._lease(namespace, make=False)
 
     @contextmanager
     def writing(self, namespace: str) -> Iterator[ExperienceLibrary]:
-        """A namespace, made where it does not exist. Raises LibraryReadOnly."""
+        """Open a namespace, and create it if it does not exist. Raise LibraryReadOnly on a read-only shelf."""
         self._must_be_writable()
-        yield from self._leased(namespace, make=True)
+        yield from self._lease(namespace, make=True)
 
     @contextmanager
     def recording(self, namespace: str) -> Iterator[ExperienceLibrary]:
-        """A namespace that exists, to be added to. Raises LibraryReadOnly, UnknownName."""
+        """Open an existing namespace for adding. Raise LibraryReadOnly on a read-only shelf."""
         self._must_be_writable()
-        yield from self._leased(namespace, make=False)
+        yield from self._lease(namespace, make=False)
 
     def _must_be_writable(self) -> None:
         if self.read_only:
-            raise LibraryReadOnly(f"{self.path.name} is served to be read. Serve it without --read-only to write.")
+            raise LibraryReadOnly(f"{self.path.name} is served read-only. Serve it without --read-only to write.")
 
     @contextmanager
     def at_once(self, namespace: str) -> Iterator[object | None]:
-        """Hold a namespace that is open, as `ExperienceLibrary.at_once` does; None where it is not."""
+        """Hold an open namespace as `ExperienceLibrary.at_once` does. Yield None if it is not open."""
         with self._lock:
-            library = self._taken(namespace)
+            library = self._acquire(namespace)
         if library is None:
             yield None
             return
@@ -95,12 +97,12 @@ class Shelf:
             with self._lock:
                 self._users[namespace] -= 1
 
-    def _leased(self, namespace: str, *, make: bool) -> Iterator[ExperienceLibrary]:
+    def _lease(self, namespace: str, *, make: bool) -> Iterator[ExperienceLibrary]:
         with self._lock:
-            library = self._taken(namespace)
+            library = self._acquire(namespace)
         if library is None:
             with readable(self.path.name):
-                library = self._opened(namespace, make)
+                library = self._open_namespace(namespace, make)
         try:
             with readable(self.path.name):
                 yield library
@@ -108,21 +110,25 @@ class Shelf:
             with self._lock:
                 self._users[namespace] -= 1
 
-    def _taken(self, namespace: str) -> ExperienceLibrary | None:
+    def _acquire(self, namespace: str) -> ExperienceLibrary | None:
         if namespace not in self._open:
             return None
         self._open.move_to_end(namespace)
         self._users[namespace] += 1
         return self._open[namespace]
 
-    def _opened(self, namespace: str, make: bool) -> ExperienceLibrary:
-        with self._opening:  # one at a time, while those that are open go on
+    def _open_namespace(self, namespace: str, make: bool) -> ExperienceLibrary:
+        with self._opening:  # opens are serialized; calls on open namespaces continue
             with self._lock:
-                library = self._taken(namespace)
+                library = self._acquire(namespace)
             if library is not None:
                 return library
-            if not make and namespace not in self.names():  # the others may be no business of the caller's
-                raise UnknownName(f"unknown namespace {namespace!r}. A write makes it, or: POST /v1/namespaces")
+            if (
+                not make and namespace not in self.names()
+            ):  # no suggestions: the caller may not be allowed to know other names
+                raise UnknownName(
+                    f"unknown namespace {namespace!r}. Create it with POST /v1/namespaces, or by a write."
+                )
             library = ExperienceLibrary.open(self.path, self._embedder, namespace, self.read_only)
             with self._lock:
                 self._open[namespace] = library
@@ -134,7 +140,7 @@ class Shelf:
             return library
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all namespaces."""
         with self._lock:
             closing = list(self._open.values())
             self._open.clear()

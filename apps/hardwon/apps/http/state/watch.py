@@ -1,6 +1,6 @@
-"""What is seen of the server from outside: a line of JSON for every request, and figures for Prometheus.
+"""Monitoring of the server: one line of JSON per request, and metrics for Prometheus.
 
-A line has who asked for what and how it ended; never a body, never a token.
+A line contains the caller, the path and the result, but never a body or a token.
 """
 
 import json
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .shelf import Shelf
 
 RECENT = 1000
-"""Recalls whose time is kept for the dashboard."""
+"""Number of recalls whose times are kept for the dashboard."""
 _GOOD_ID = re.compile(r"[\w.-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "PUT"})
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -29,7 +29,7 @@ logger = logging.getLogger("hardwon.http")
 
 
 class Measures:
-    """The figures of one server."""
+    """The metrics of one server."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -47,7 +47,7 @@ class Measures:
         self._episodes = Gauge("hardwon_episodes", "Episodes recorded.", ["namespace"], registry=self.registry)
         self._bytes = Gauge("hardwon_library_bytes", "Size of the library's file.", registry=self.registry)
         self.recalls: deque[float] = deque(maxlen=RECENT)
-        """Seconds of the newest recalls."""
+        """Times of the newest recalls, in seconds."""
 
     @contextmanager
     def recall(self) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Measures:
         self.recalls.append(took)
 
     def text(self) -> bytes:
-        """All figures in the format of Prometheus."""
+        """Return all metrics in Prometheus text format."""
         for namespace in self._shelf.names():
             with self._shelf.reading(namespace) as library:
                 self._episodes.labels(namespace).set(library.episodes)
@@ -68,19 +68,21 @@ class Measures:
 
 
 class Watch:
-    """Gives every request an id, times it, counts it and writes its line."""
+    """Assigns an id to every request, times it, counts it, and logs a line."""
 
     def __init__(self, app: ASGIApp, measures: Measures) -> None:
         self._app = app
         self._measures = measures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Serve one request."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
-        request_id = asked if _GOOD_ID.fullmatch(asked) else uuid.uuid4().hex
+        requested_id = next(
+            (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), ""
+        )
+        request_id = requested_id if _GOOD_ID.fullmatch(requested_id) else uuid.uuid4().hex
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         if scope["type"] == "websocket":
@@ -109,7 +111,7 @@ class Watch:
 
 
 def _route(scope: Scope) -> str:
-    """The route's own path, so that ids in a path make no new row of figures."""
+    """Return the path template of the route, so that ids in paths create no new time series."""
     path = getattr(scope.get("route"), "path", "")
     return path if (path and path in ("/healthz", "/metrics", "/login")) or path.startswith("/v1") else "other"
 
@@ -127,16 +129,16 @@ def _told(scope: Scope, request_id: str, status: int, took_s: float) -> dict[str
 
 
 class JsonLines(logging.Formatter):
-    """A record of the log as one line of JSON."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        told = {
+        """Return the line."""
+        line = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "what": record.getMessage(),
             **getattr(record, "told", {}),
         }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
