@@ -131,6 +131,18 @@ def test_failures_are_weighed_against_successes_of_the_same_call(library, episod
         assert library.check(episode().steps[0].pre, SHAKE).allowed is allowed
 
 
+def test_calls_that_lost_the_task_need_less_evidence(library, episode):
+    """A few lost tasks in one situation outweigh a hundred successes in others; a wait for twenty would lose twenty."""
+    elsewhere = replace(episode().steps[0].pre, facts={"light": "on"})
+    told, keys = episode(*[SHAKE] * 100), library.keys(elsewhere, SHAKE)
+    library.record(replace(told, steps=tuple(replace(step, pre=elsewhere, keys=keys) for step in told.steps)))
+    for allowed, more in ((True, 2), (False, 2)):
+        for _ in range(more):
+            record(library, episode, SHAKE, failure=Failure.TASK_LOST, words="the vase is broken")
+        library.evolve()
+        assert library.check(episode().steps[0].pre, SHAKE).allowed is allowed
+
+
 # ---- trials
 
 

@@ -41,6 +41,8 @@ LOSING_EPISODES = 2
 """The same if most of the failures lost the task."""
 WEIGHT = 1.5
 """A call must have failed at least WEIGHT * sqrt(successes) times here, counting successes in any situation."""
+LOSING_WEIGHT = 0.3
+"""WEIGHT for calls whose failures lost the task: an error costs an episode, and trying again costs another one."""
 WARNING_EVIDENCE = 8
 """Steps that a warning needs."""
 WARNING_RATE = 0.7
@@ -136,7 +138,8 @@ def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None
         return None
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide and not losing else (NARROW_EVIDENCE, NARROW_RATE)
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
-    outweighs = operator == "again" or cell.bad >= WEIGHT * sqrt(_count_successes(pattern, values))
+    weight = LOSING_WEIGHT if losing else WEIGHT
+    outweighs = operator == "again" or cell.bad >= weight * sqrt(_count_successes(pattern, values))
     if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
         kind: Kind = "guardrail"
         # The id is derived from the wording of earlier versions, so existing items keep their ids.
