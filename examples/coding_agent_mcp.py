@@ -1,12 +1,12 @@
-"""A coding agent over MCP: it asks a running `hardwon mcp` before it starts, and tells it what came of its work.
+"""Connect a coding agent to a `hardwon mcp` server: it recalls before the work and records afterwards.
 
     pip install '.[chat,mcp]'
-    python examples/coding_agent_mcp.py                                offline: a model that acts by a few rules
-    HARDWON_MODEL=openai:gpt-5 python examples/coding_agent_mcp.py       a real one, with its key in the environment
+    python examples/coding_agent_mcp.py                                offline, with a rule-based model
+    HARDWON_MODEL=openai:gpt-5 python examples/coding_agent_mcp.py       with a real model; needs its API key
 
-Two projects, each in a folder of its own, have the same trap: `settings.py` is written anew from
-`settings.template` by every build, so that what is changed in it is lost. In the first one the agent finds out
-by itself; in the second it is told by the memory, and changes the template at once.
+Two projects in separate folders have the same trap: every build overwrites `settings.py` from `settings.template`, so
+edits to `settings.py` are lost. In the first project the agent finds this out from a failed build. In the second,
+recall returns the earlier failure, and the agent edits the template at once.
 """
 
 import os
@@ -30,50 +30,51 @@ INSTRUCTIONS = (
 )
 
 
-def workshop(folder: Path) -> list[BaseTool]:
-    """The tools of a coding agent, in one folder."""
+def build_tools(folder: Path) -> list[BaseTool]:
+    """Return the tools of a coding agent for one folder."""
     (folder / "settings.template").write_text("PORT = 80\n", encoding="utf-8")
 
     @tool
     def edit(file: str, text: str) -> str:
-        """Write a file of the project anew."""
+        """Overwrite a file of the project."""
         (folder / Path(file).name).write_text(text, encoding="utf-8")
-        return f"{file} was written"
+        return f"wrote {file}"
 
     @tool
     def build() -> str:
         """Build the project and run its tests."""
         (folder / "settings.py").write_text((folder / "settings.template").read_text(encoding="utf-8"), "utf-8")
         if "8080" not in (folder / "settings.py").read_text(encoding="utf-8"):
-            raise ToolException("test failed: PORT is 80. settings.py is made from settings.template by every build")
+            raise ToolException("test failed: PORT is 80. Every build writes settings.py from settings.template")
         return "all tests pass"
 
-    build.handle_tool_error = True
+    build.handle_tool_error = True  # the model gets a failed build as a tool message, not as an exception
     return [edit, build]
 
 
 class Coder(BaseChatModel):
-    """Stands for a model: recalls, edits, builds, mends what the build complains of, records."""
+    """A rule-based stand-in for a model: recall, edit, build, fix the cause of a failed build, record."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
         task = next(message.text for message in messages if message.type == "human")
         answers = {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
-        made = [call for message in messages for call in getattr(message, "tool_calls", ())]
-        names = [call["name"] for call in made]
-        told = "".join(answer.text for answer in answers.values())
+        calls = [call for message in messages for call in getattr(message, "tool_calls", ())]
+        names = [call["name"] for call in calls]
+        replies = "".join(answer.text for answer in answers.values())
         if "recall" not in names:
-            return _call(made, "recall", task=task)
+            return _call_tool(calls, "recall", task=task)
         if names[-1] == "record":
-            return _say("The port is 8080 now.")
-        if names[-1] == "build" and answers[made[-1]["id"]].text == "all tests pass":
-            steps = [_step(call, answers[call["id"]]) for call in made if call["name"] in ("edit", "build")]
-            return _call(made, "record", task=task, steps=steps, success=True)
+            return _build_result("The port is 8080 now.")
+        if names[-1] == "build" and answers[calls[-1]["id"]].text == "all tests pass":
+            steps = [_describe_step(call, answers[call["id"]]) for call in calls if call["name"] in ("edit", "build")]
+            return _call_tool(calls, "record", task=task, steps=steps, success=True)
         if names[-1] == "edit":
-            return _call(made, "build")
-        file = "settings.template" if "settings.template" in told else "settings.py"
-        return _call(made, "edit", file=file, text="PORT = 8080\n")
+            return _call_tool(calls, "build")
+        file = "settings.template" if "settings.template" in replies else "settings.py"
+        return _call_tool(calls, "edit", file=file, text="PORT = 8080\n")
 
     def bind_tools(self, tools: Any, **settings: Any) -> Any:
+        """Return this model unchanged; its answers do not depend on the tools."""
         return self
 
     @property
@@ -81,24 +82,24 @@ class Coder(BaseChatModel):
         return "coder"
 
 
-def _say(text: str, calls: Any = ()) -> ChatResult:
-    return ChatResult(generations=[ChatGeneration(message=AIMessage(text, tool_calls=list(calls)))])
+def _build_result(text: str, tool_calls: Any = ()) -> ChatResult:
+    return ChatResult(generations=[ChatGeneration(message=AIMessage(text, tool_calls=list(tool_calls)))])
 
 
-def _call(made: list[Any], name: str, **arguments: Any) -> ChatResult:
-    return _say("", [{"name": name, "args": arguments, "id": f"call_{len(made)}"}])
+def _call_tool(calls: list[Any], name: str, **arguments: Any) -> ChatResult:
+    return _build_result("", [{"name": name, "args": arguments, "id": f"call_{len(calls)}"}])
 
 
-def _step(call: Any, answer: ToolMessage) -> dict[str, Any]:
+def _describe_step(call: Any, answer: ToolMessage) -> dict[str, Any]:
     arguments = ", ".join(f'{name}="{value.strip()}"' for name, value in call["args"].items())
     return {"action": f"{call['name']}({arguments})", "result": answer.text, "failed": answer.status == "error"}
 
 
-def work(task: str, memory: McpTools) -> None:
-    """One project: what the agent does, and what comes of it."""
+def run_project(task: str, memory: McpTools) -> None:
+    """Run the agent on one project and print its tool calls and their results."""
     print(f"\n{task}")
     with TemporaryDirectory() as folder:
-        tools = [*workshop(Path(folder)), *memory.tools]
+        tools = [*build_tools(Path(folder)), *memory.tools]
         model = os.environ.get("HARDWON_MODEL") or Coder()
         agent: Any = create_agent(model, tools, system_prompt=INSTRUCTIONS)
         for message in agent.invoke({"messages": [("user", task)]})["messages"]:
@@ -109,16 +110,17 @@ def work(task: str, memory: McpTools) -> None:
 
 
 def main() -> None:
-    """Two projects, and one memory that is a process of its own."""
+    """Run two projects that share one memory server, which is a separate process."""
     path = Path("runs/coding.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     command = ["-c", "from hardwon.apps.cli.app import main; main()", "mcp", str(path), "--trusted"]
-    # `hardwon mcp runs/coding.db --trusted`: without --trusted, words that this client records are shown to nobody.
+    # The same as `hardwon mcp runs/coding.db --trusted`. Without --trusted, what this client records stays in
+    # quarantine, and no agent sees it.
     with McpTools(StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))) as memory:
-        work("Let the shop listen on port 8080.", memory)
-        work("Let the warehouse listen on port 8080.", memory)
-    print(f"\nWhat it keeps: hardwon memory ls {path} --episodes")
+        run_project("Let the shop listen on port 8080.", memory)
+        run_project("Let the warehouse listen on port 8080.", memory)
+    print(f"\nList the recorded episodes: hardwon memory ls {path} --episodes")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""A LangGraph app whose long-term memory lasts: `HardwonStore`, in the file where the experience is.
+"""Give a LangGraph app durable long-term memory: `HardwonStore`, in the same file as the experience library.
 
     pip install '.[chat]'
-    python examples/langgraph_store.py                                 offline: the graph answers by itself
-    HARDWON_MODEL=openai:gpt-5 python examples/langgraph_store.py        a model words the answer
+    python examples/langgraph_store.py                                 offline; the graph builds the answer
+    HARDWON_MODEL=openai:gpt-5 python examples/langgraph_store.py        a model phrases the answer
 
-Every user has a namespace. What they tell is kept there and found again by its meaning, after the app was
-closed and opened again, and never by another user.
+Each user has a namespace. The app stores facts there and retrieves them by meaning, also after a restart. No user can
+read the facts of another user.
 """
 
 import os
@@ -19,7 +19,7 @@ from langgraph.runtime import Runtime
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime import HardwonStore
 
-TALKS = (
+MESSAGES = (
     ("ada", "Remember that I drink green tea."),
     ("ada", "Remember that my sister lives in Oslo."),
     ("grace", "Remember that I drink black coffee."),
@@ -30,50 +30,52 @@ TALKS = (
 
 @dataclass
 class User:
-    """Who is talking."""
+    """The user of a conversation."""
 
     name: str
 
 
 def answer(state: MessagesState, runtime: Runtime[User]) -> dict[str, Any]:
-    """Keep what is to be remembered; else say what is known that is nearest."""
+    """Store a fact that the user wants remembered, or answer from the most similar stored facts."""
     assert runtime.store is not None
-    said, mine = str(state["messages"][-1].text), ("users", runtime.context.name)
-    if said.startswith("Remember that "):
-        fact = said.removeprefix("Remember that ")
-        runtime.store.put(mine, fact, {"text": fact})
+    text, namespace = str(state["messages"][-1].text), ("users", runtime.context.name)
+    if text.startswith("Remember that "):
+        fact = text.removeprefix("Remember that ")
+        runtime.store.put(namespace, fact, {"text": fact})
         return {"messages": [("ai", "I will.")]}
-    found = [
-        str(hit.value["text"]) for hit in runtime.store.search(mine, query=said, limit=2) if (hit.score or 0) > 0.1
+    facts = [  # a low score means an unrelated memory
+        str(hit.value["text"]) for hit in runtime.store.search(namespace, query=text, limit=2) if (hit.score or 0) > 0.1
     ]
-    return {"messages": [("ai", worded(said, found))]}
+    return {"messages": [("ai", phrase_answer(text, facts))]}
 
 
-def worded(question: str, facts: list[str]) -> str:
-    """The answer of a model, where there is one; the nearest fact otherwise."""
+def phrase_answer(question: str, facts: list[str]) -> str:
+    """Return the answer of a model if HARDWON_MODEL is set, else the most similar fact."""
     if name := os.environ.get("HARDWON_MODEL"):
         from langchain.chat_models import init_chat_model
 
-        return str(init_chat_model(name).invoke(f"{question} You were told: {facts}. Answer in one line.").text)
+        return str(
+            init_chat_model(name).invoke(f"{question} The user told you earlier: {facts}. Answer in one line.").text
+        )
     return f"You told me: {facts[0]}" if facts else "You never told me."
 
 
-def talk(path: Path, user: str, said: str) -> str:
-    """One visit: the file is opened, and closed again."""
+def visit(path: Path, user: str, text: str) -> str:
+    """Handle one message; the library is opened and closed each time."""
     with ExperienceLibrary.open(path) as library, HardwonStore(library, index={"fields": ["text"]}) as store:
         builder = StateGraph(MessagesState, context_schema=User)
         graph: Any = builder.add_node("answer", answer).add_edge(START, "answer").compile(store=store)
-        out = graph.invoke({"messages": [("user", said)]}, context=User(user))
+        out = graph.invoke({"messages": [("user", text)]}, context=User(user))
         return str(out["messages"][-1].text)
 
 
 def main() -> None:
-    """Two users, five visits."""
+    """Run five visits by two users."""
     path = Path("runs/store.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
-    for user, said in TALKS:
-        print(f"{user}: {said}\n    {talk(path, user, said)}")
+    for user, text in MESSAGES:
+        print(f"{user}: {text}\n    {visit(path, user, text)}")
 
 
 if __name__ == "__main__":

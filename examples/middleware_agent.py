@@ -1,11 +1,11 @@
-"""An agent that exists already becomes experienced: one line in `create_agent`.
+"""Add experience to an existing agent with one line in `create_agent`.
 
     pip install '.[chat]'
-    python examples/middleware_agent.py                                offline: a model that acts by a few rules
-    HARDWON_MODEL=openai:gpt-5 python examples/middleware_agent.py       a real one, with its key in the environment
+    python examples/middleware_agent.py                                offline, with a rule-based model
+    HARDWON_MODEL=openai:gpt-5 python examples/middleware_agent.py       with a real model; needs its API key
 
-The travel desk wants dates written in its own way and says so only when they are not. The first traveller's
-request fails once; at the second one's the agent is told what happened, before it calls anything.
+The travel desk accepts dates in one format only, and mentions it only in the error for a wrong date. The first
+traveler's request fails once. For the second traveler, the agent gets a hint before its first call.
 """
 
 import os
@@ -25,28 +25,32 @@ from hardwon.runtime import ExperienceMiddleware
 
 @tool
 def find_trains(city: str, date: str) -> str:
-    """Trains to a city on a day."""
+    """List the trains to a city on a day."""
     if len(date) != 10 or date[4] != "-":
-        raise ToolException(f"{date!r} is no date here; write it as 2027-05-31")
+        raise ToolException(f"{date!r} is not a valid date; write it as 2027-05-31")
     return f"trains to {city} on {date}: 8:04, 12:04"
 
 
-find_trains.handle_tool_error = True
+find_trains.handle_tool_error = True  # the model gets the error as a tool message
 
 
 class Rules(BaseChatModel):
-    """Stands for a model: writes dates as people do, until anything that it reads shows it how they are wanted."""
+    """A rule-based stand-in for a model: it writes dates in words until a message shows the required format."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
         for message in messages:
             if message.type == "tool" and "trains to" in message.text:
-                return _said(AIMessage(message.text))
-        shown = any(re.search("write it as [0-9#]{4}-[0-9#]{2}-[0-9#]{2}", message.text) for message in messages)
+                return _build_result(AIMessage(message.text))
+        # "#" as well as digits: a hint replaces concrete numbers.
+        has_format = any(re.search("write it as [0-9#]{4}-[0-9#]{2}-[0-9#]{2}", message.text) for message in messages)
         city = "Rome" if "Rome" in "".join(message.text for message in messages) else "Oslo"
-        call = {"city": city, "date": "2027-05-31" if shown else "the 31st of May"}
-        return _said(AIMessage("", tool_calls=[{"name": "find_trains", "args": call, "id": f"call_{len(messages)}"}]))
+        call = {"city": city, "date": "2027-05-31" if has_format else "the 31st of May"}
+        return _build_result(
+            AIMessage("", tool_calls=[{"name": "find_trains", "args": call, "id": f"call_{len(messages)}"}])
+        )
 
     def bind_tools(self, tools: Any, **settings: Any) -> Any:
+        """Return this model unchanged; its answers do not depend on the tools."""
         return self
 
     @property
@@ -54,12 +58,12 @@ class Rules(BaseChatModel):
         return "rules"
 
 
-def _said(message: AIMessage) -> ChatResult:
+def _build_result(message: AIMessage) -> ChatResult:
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def main() -> None:
-    """Two travellers, one after the other."""
+    """Serve two travelers, one after the other."""
     path = Path("runs/middleware.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
@@ -67,7 +71,7 @@ def main() -> None:
         agent: Any = create_agent(
             os.environ.get("HARDWON_MODEL") or Rules(),
             [find_trains],
-            middleware=[ExperienceMiddleware(library)],  # the added line
+            middleware=[ExperienceMiddleware(library)],  # the only change to the agent
         )
         for city in ("Oslo", "Rome"):
             print(f"\nTrains to {city} on the 31st of May 2027, please.")
@@ -77,7 +81,7 @@ def main() -> None:
                     print(f"  {call['name']}({call['args']})")
                 if message.type == "tool":
                     print(f"    {message.status}: {message.text}")
-        print(f"\nWhat is known now: {library.stats()['episodes']} episodes, in {path}")
+        print(f"\nThe library {path} now has {library.stats()['episodes']} episodes.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The graph that `langgraph.json` names, for LangGraph Studio: an agent with tools that learns from what it does.
+"""Define the graph that `langgraph.json` names, for LangGraph Studio: an agent with tools that learns from its actions.
 
     pip install '.[chat]' 'langgraph-cli[inmem]'
-    langgraph dev                                    offline: a model that reads out a script
-    HARDWON_MODEL=openai:gpt-5 langgraph dev           a real one, with its key in the environment
+    langgraph dev                                    offline, with scripted answers
+    HARDWON_MODEL=openai:gpt-5 langgraph dev           with a real model; needs its API key
 
-The library is `runs/studio.db`, or what HARDWON_LIBRARY says; it stays open as long as the server runs.
+The library is `runs/studio.db`, or the path in HARDWON_LIBRARY. It stays open as long as the server runs.
 """
 
 import os
@@ -25,30 +25,30 @@ ORDERS = {"Ada": "A-1042", "Grace": "A-2077"}
 
 @tool
 def find_order(customer: str) -> str:
-    """The number of a customer's last order."""
+    """Return the number of a customer's last order."""
     return ORDERS.get(customer, "there is no such customer")
 
 
 @tool
 def refund(order: str) -> str:
-    """Pay an order back."""
+    """Refund an order."""
     if order not in ORDERS.values():
-        raise ToolException(f"there is no order {order!r}; find_order knows them")
+        raise ToolException(f"there is no order {order!r}; call find_order to look it up")
     return f"{order} was refunded"
 
 
-refund.handle_tool_error = True
+refund.handle_tool_error = True  # the model gets the error as a tool message
 
 
 class Scripted(BaseChatModel):
-    """Stands for a model: guesses an order, looks it up, refunds it."""
+    """A scripted stand-in for a model: it guesses an order, looks it up, and refunds it."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
-        asked = max(
+        request = max(  # a hint is also a human message; skip it
             n for n, message in enumerate(messages) if message.type == "human" and "<experience>" not in message.text
         )
-        answers = [message.text for message in messages[asked:] if message.type == "tool"]
-        customer = next((name for name in ORDERS if name in messages[asked].text), "Ada")
+        answers = [message.text for message in messages[request:] if message.type == "tool"]
+        customer = next((name for name in ORDERS if name in messages[request].text), "Ada")
         calls = (("refund", {"order": "the last one"}), ("find_order", {"customer": customer}))
         if len(answers) < 2:
             name, arguments = calls[len(answers)]
@@ -60,6 +60,7 @@ class Scripted(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=[call]))])
 
     def bind_tools(self, tools: Any, **settings: Any) -> Any:
+        """Return this model unchanged; its answers do not depend on the tools."""
         return self
 
     @property
@@ -68,14 +69,14 @@ class Scripted(BaseChatModel):
 
 
 def make_graph() -> Any:
-    """The agent as a graph."""
+    """Build the agent's graph and open its library."""
     path = Path(os.environ.get("HARDWON_LIBRARY") or "runs/studio.db")
     path.parent.mkdir(parents=True, exist_ok=True)
     model = os.environ.get("HARDWON_MODEL") or Scripted()
     return create_agent(model, [find_order, refund], middleware=[ExperienceMiddleware(ExperienceLibrary.open(path))])
 
 
-graph = make_graph()
+graph = make_graph()  # langgraph.json names this variable, so it is built at import
 
 if __name__ == "__main__":
     for message in graph.invoke({"messages": [("user", "Ada wants her money back.")]})["messages"]:

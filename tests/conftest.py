@@ -1,4 +1,4 @@
-"""What the tests of every portion share: a library of their own and a way to make episodes."""
+"""Fixtures for all tests: an empty library, an episode factory, a small environment and a scripted policy."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,20 +16,20 @@ settings.load_profile("hardwon")
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the test's library is."""
+    """Return the path of the test's library; the file does not exist yet."""
     return tmp_path / "experience.db"
 
 
 @pytest.fixture
 def library(path: Path) -> Iterator[ExperienceLibrary]:
-    """An empty library in a file of its own."""
+    """Open an empty library and close it after the test."""
     with ExperienceLibrary.open(path) as opened:
         yield opened
 
 
 @pytest.fixture
 def episode() -> Callable[..., Trajectory]:
-    """Makes an episode that takes these actions in one place: `episode("open drawer", reward=1.0)`."""
+    """Return a factory for episodes that take the given actions in one place: `episode("open drawer", reward=1.0)`."""
 
     def make(
         *actions: str,
@@ -43,9 +43,9 @@ def episode() -> Callable[..., Trajectory]:
     ) -> Trajectory:
         pre = State(see, task=task)
         post = State("You see a wooden drawer. It is open.", task=task)
-        judged = Diagnosis(failure is Failure.NONE, failure)
+        diagnosis = Diagnosis(failure is Failure.NONE, failure)
         steps = [
-            Step(pre, action, post, judged, reward, t, library.keys(pre, action) if library else ("*", action))
+            Step(pre, action, post, diagnosis, reward, t, library.keys(pre, action) if library else ("*", action))
             for t, action in enumerate(actions or ("open drawer",))
         ]
         return Trajectory(task, tuple(steps), success, **fields)  # type: ignore[arg-type]
@@ -54,10 +54,12 @@ def episode() -> Callable[..., Trajectory]:
 
 
 class Rooms:
-    """A corridor of five rooms with a prize in the last one; a world of ten lines.
+    """A minimal environment: a corridor of five rooms with a prize in the last one.
 
-    `ran` is every action that reached it or a clone of it. `faults` says what goes wrong at which
-    of these: an exception to raise, or something to call.
+    Args:
+        ran: Collects every action that this environment or a clone of it receives.
+        faults: Faults to inject, by the number of the action (from 1): an exception to raise, or a callable to call.
+        actions: The admissible actions.
     """
 
     name = "rooms"
@@ -79,8 +81,8 @@ class Rooms:
         if fault is not None:
             fault()
         self.at = min(4, max(0, self.at + {"go east": 1, "go west": -1}.get(action, 0)))
-        won = self.at == 4
-        return self.state(), float(won), won, {"success": won, "score": self.at / 4}
+        is_solved = self.at == 4
+        return self.state(), float(is_solved), is_solved, {"success": is_solved, "score": self.at / 4}
 
     def admissible(self, state):
         return self.actions
@@ -92,14 +94,14 @@ class Rooms:
         pass
 
     def state(self):
-        colour = ("red", "blue", "green", "white", "golden")[self.at]
-        return State(f"You are in the {colour} room.", task="go to the golden room")
+        color = ("red", "blue", "green", "white", "golden")[self.at]
+        return State(f"You are in the {color} room.", task="go to the golden room")
 
 
 class Script:
-    """Takes these actions by the number of the step, over and over; an exception is raised instead.
+    """A policy that repeats a list of actions by step number; an exception in the list is raised.
 
-    A forbidden action is answered with `instead`, where there is one.
+    If the next action is forbidden and `instead` is set, the policy returns `instead`.
     """
 
     name = "script"
@@ -123,17 +125,17 @@ class Script:
 
 @pytest.fixture
 def rooms():
-    """The class of a small world: `rooms(faults={2: EnvironmentCrashed("gone")})`."""
+    """Return the class of a small environment: `rooms(faults={2: EnvironmentCrashed("gone")})`."""
     return Rooms
 
 
 @pytest.fixture
 def script():
-    """The class of a policy that does as it is told: `script("go east")`."""
+    """Return the class of a scripted policy: `script("go east")`."""
     return Script
 
 
 @pytest.fixture
 def no_idea():
-    """What a policy raises when nothing usable came out of it."""
+    """Return the error of a policy that produced no usable action."""
     return PolicyFailure("no idea")

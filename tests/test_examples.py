@@ -104,7 +104,7 @@ def test_quickstart_learns_and_its_library_can_be_inspected(tmp_path):
 
 
 def test_inspecting_a_library_that_is_not_there_says_how_to_make_one(tmp_path):
-    with pytest.raises(AssertionError, match=re.escape("examples/quickstart.py makes one")):
+    with pytest.raises(AssertionError, match=re.escape("run examples/quickstart.py to create one")):
         run("inspect_library.py", tmp_path, "nowhere.db")
     assert not (tmp_path / "nowhere.db").exists()
 
