@@ -219,9 +219,9 @@ def _reading(
             bool, Field(description="Whether this very action just failed in this task and nothing worked since.")
         ] = False,
     ) -> Checked:
-        """Whether experience forbids an action here, because it kept failing or did harm. Call it before you act.
+        """Check whether experience forbids an action here, because it kept failing or did harm. Call it before you act.
 
-        If it is not allowed, do something else. If it is, that is no promise that it will work.
+        If it is not allowed, do something else. If it is allowed, that does not guarantee success.
         """
         if mode is None:
             return Checked(allowed=True, reason="", item_id="")
@@ -239,7 +239,7 @@ def _reading(
 
     @_worded
     def stats() -> dict[str, Any]:
-        """How much experience there is: episodes, steps, lessons by kind, failures by cause."""
+        """Count the experience: episodes, steps, lessons by kind, and failures by cause."""
         told = library.stats()
         return {name: value for name, value in told.items() if name not in ("path", "namespaces")}
 
@@ -370,12 +370,12 @@ class _Server(MCPServer):
 
         @self.resource("hardwon://items", mime_type="application/json")
         def items() -> list[dict[str, Any]]:
-            """All active items, the best first: id, kind, score, and what they say."""
+            """Return all active items, best first: id, kind, score, and text."""
             return [_brief(item) for item in library.items()]
 
         @self.resource("hardwon://items/{item_id}", mime_type="application/json")
         def item(item_id: str) -> dict[str, Any]:
-            """One item: what it says, whether it is believed, and how it came about."""
+            """Return one item: its text, status, trust, evidence, and history."""
             try:
                 known = library.get(item_id)
                 told = {name: getattr(known, name) for name in ("status", "trust", "source", "confidence", "version")}

@@ -256,7 +256,7 @@ class RemoteLibrary(ExperienceLibrary):
 
     # -- inspection -------------------------------------------------------------------------------
 
-    def _listed(
+    def _query_items(
         self, kinds: Sequence[Kind] | None, limit: int | None, offset: int, by: Mapping[str, Any]
     ) -> list[Item]:
         if kinds is not None and not kinds:  # an empty list is no query parameter, and would return all kinds

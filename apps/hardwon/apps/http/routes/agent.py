@@ -26,7 +26,7 @@ from .models import (
     Recalled,
     Words,
     recalled,
-    said,
+    to_response,
 )
 from .place import At, Place, in_turn
 
@@ -41,7 +41,7 @@ def may_see(caller: Caller, namespace: str) -> bool:
 @router.get("/namespaces", response_model=Names)
 def namespaces(at: At) -> Response:
     """Return the namespaces that this token may read or record to."""
-    return said(Names, Names(namespaces=[name for name in at.shelf.names() if may_see(at.caller, name)]))
+    return to_response(Names, Names(namespaces=[name for name in at.shelf.names() if may_see(at.caller, name)]))
 
 
 @router.post("/namespaces", response_model=About)
@@ -67,7 +67,7 @@ def _about(at: Place, *, make: bool = False) -> Response:
             embedder=library.embedder.name,
             fingerprint=library.embedder.fingerprint,
         )
-    return said(About, description)
+    return to_response(About, description)
 
 
 @router.post("/recall", response_model=Recalled)
@@ -110,7 +110,7 @@ def check(body: CheckAsked, at: At) -> Response:
         verdict = decide(body.state, body.action, again=body.again)
         if body.about_to_run and not verdict.allowed:
             verdict = _limited(library, verdict, body)
-        return said(Verdict, verdict)
+        return to_response(Verdict, verdict)
 
 
 def _limited(library: ExperienceLibrary, verdict: Verdict, body: CheckAsked) -> Verdict:
@@ -124,7 +124,7 @@ def _limited(library: ExperienceLibrary, verdict: Verdict, body: CheckAsked) -> 
 def check_plan(body: PlanAsked, at: At) -> Response:
     """Return whether a guardrail on plans forbids one of these actions in a plan made in this state."""
     with at.reading() as library:
-        return said(Verdict, library.check_plan(body.state, body.actions))
+        return to_response(Verdict, library.check_plan(body.state, body.actions))
 
 
 @router.post("/offered", response_model=Offered)
@@ -132,7 +132,7 @@ def check_plan(body: PlanAsked, at: At) -> Response:
 def offered(body: OfferedAsked, at: At) -> Response:
     """Return active skills and remedies whose condition holds in this state, best first."""
     with at.reading() as library:
-        return said(
+        return to_response(
             Offered, Offered.model_construct(items=list(library.offered(body.state, body.kinds, masked=body.masked)))
         )
 
@@ -142,7 +142,7 @@ def offered(body: OfferedAsked, at: At) -> Response:
 def keys(body: KeysAsked, at: At) -> Response:
     """Return all keys under which a step with this action in this state is indexed."""
     with at.reading() as library:
-        return said(Words, Words(keys=list(library.keys(body.state, body.action, body.counts))))
+        return to_response(Words, Words(keys=list(library.keys(body.state, body.action, body.counts))))
 
 
 @router.post("/context", response_model=Around)
@@ -150,7 +150,7 @@ def keys(body: KeysAsked, at: At) -> Response:
 def context(body: ActionAsked, at: At) -> Response:
     """Describe the context of an action's arguments in this state."""
     with at.reading() as library:
-        return said(Around, Around(context=library.context(body.state, body.action)))
+        return to_response(Around, Around(context=library.context(body.state, body.action)))
 
 
 @router.post("/episodes", response_model=Ids)
@@ -164,11 +164,11 @@ def record(body: EpisodesTold, at: At) -> Response:
         ids = library.receive(body.episodes, writer=at.writer, trust=at.trust)
         if not at.caller.write:
             library.evolve()
-    return said(Ids, Ids(ids=ids))
+    return to_response(Ids, Ids(ids=ids))
 
 
 @router.post("/evolve", response_model=EvolutionReport)
 def evolve(at: At) -> Response:
     """Distill episodes recorded since the last call into items, within the rate limits."""
     with at.changing() as library:
-        return said(EvolutionReport, library.evolve())
+        return to_response(EvolutionReport, library.evolve())

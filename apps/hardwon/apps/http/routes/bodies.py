@@ -69,7 +69,9 @@ def read(body: bytes) -> Any:
         raise _wrong(422, _too_deep()) from error
     except ValueError as error:
         words = str(error)[:200]
-        raise _wrong(400, f"the body is not JSON ({words}); it starts with {_shown(body[:200])}. Send JSON.") from error
+        raise _wrong(
+            400, f"the body is not JSON ({words}); it starts with {_abbreviate(body[:200])}. Send JSON."
+        ) from error
     if body.count(b"[") + body.count(b"{") > DEPTH or _UNUSUAL.search(body):
         _check(value)
     return value
@@ -91,7 +93,7 @@ def _check(value: Any) -> None:
         elif isinstance(value, str):
             _check_text(place, value)
         elif isinstance(value, int) and not -WHOLE <= value < WHOLE:
-            raise _wrong(422, f"{place} is {_shown(value)}: integers are limited to 64 bits. Send a smaller one.")
+            raise _wrong(422, f"{place} is {_abbreviate(value)}: integers are limited to 64 bits. Send a smaller one.")
         elif isinstance(value, float) and not math.isfinite(value):
             raise _wrong(422, f"{place} is too large. Send a finite number.")
 
@@ -112,7 +114,7 @@ def _too_deep() -> str:
     return f"the body has more than {DEPTH} levels of lists and objects. Send a flatter one."
 
 
-def _shown(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     text = ascii(value) if not isinstance(value, int) else f"{value:.3e}" if abs(value) < 10**300 else "a huge number"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 

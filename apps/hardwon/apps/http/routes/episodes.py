@@ -27,7 +27,7 @@ from .models import (
     Steps,
     Summaries,
     item_of,
-    said,
+    to_response,
 )
 from .place import At, Place
 
@@ -49,14 +49,14 @@ def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
 def episode(episode_id: str, at: At) -> Response:
     """Return one episode with its steps. An unambiguous prefix of the id is enough."""
     with at.reading() as library:
-        return said(Trajectory, library.trajectory(episode_id))
+        return to_response(Trajectory, library.trajectory(episode_id))
 
 
 @router.get("/episodes/{episode_id}/segments", response_model=Segments)
 def segments(episode_id: str, at: At) -> Response:
     """Return the parts of an episode between its rewards."""
     with at.reading() as library:
-        return said(Segments, Segments.model_construct(segments=library.segments(episode_id)))
+        return to_response(Segments, Segments.model_construct(segments=library.segments(episode_id)))
 
 
 @router.post("/episodes/{episode_id}/reading", response_model=Admissions)
@@ -76,7 +76,7 @@ def apply(episode_id: str, body: Reading, at: At) -> Response:
 def steps(at: At, id: Annotated[list[Annotated[int, Query(ge=0, le=2**62)]], Query(max_length=1000)]) -> Response:
     """Return steps by id, in the order of the ids. Unknown ids are skipped."""
     with at.reading() as library:
-        return said(Steps, Steps.model_construct(steps=library.steps(id)))
+        return to_response(Steps, Steps.model_construct(steps=library.steps(id)))
 
 
 @router.get("/summaries", response_model=Summaries)
@@ -84,14 +84,14 @@ def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: 
     """Return the results of every kind of action, in one kind of situation or in all, most tried first."""
     with at.reading() as library:
         found = library.summaries(signature, limit=limit, offset=offset)
-    return said(Summaries, Summaries.model_construct(summaries=found))
+    return to_response(Summaries, Summaries.model_construct(summaries=found))
 
 
 @router.get("/summaries/{summary_id}/evidence", response_model=StepIds)
 def evidence(summary_id: Number, at: At, failure: str | None = None) -> Response:
     """Return the ids of the steps behind a summary: all, or those with this failure (`none`: without failure)."""
     with at.reading() as library:
-        return said(StepIds, StepIds(steps=library.evidence(summary_id, failure)))
+        return to_response(StepIds, StepIds(steps=library.evidence(summary_id, failure)))
 
 
 @router.get("/clusters", response_model=Rows)
@@ -105,7 +105,7 @@ def clusters(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
 def explained(ref: str, at: At) -> Response:
     """Explain an item, an episode, `step:1234` or `attempt:17` with its evidence, as `hardwon memory show` does."""
     with at.reading() as library:
-        return said(dict[str, Any], explain.explain(library, ref))
+        return to_response(dict[str, Any], explain.explain(library, ref))
 
 
 @router.get("/stats", response_model=dict[str, Any])
@@ -114,14 +114,14 @@ def stats(at: At) -> Response:
     with at.reading() as library:
         figures = library.stats()
     visible = [name for name in figures["namespaces"] if at.caller.may(name, "read")]
-    return said(dict[str, Any], {**figures, "path": Path(figures["path"]).name, "namespaces": visible})
+    return to_response(dict[str, Any], {**figures, "path": Path(figures["path"]).name, "namespaces": visible})
 
 
 @router.get("/verify", response_model=Problems)
 def verify(at: At) -> Response:
     """Check every derived structure against the episode store. The list is empty if all agree."""
     with at.reading() as library:
-        return said(Problems, Problems.model_construct(problems=library.verify()))
+        return to_response(Problems, Problems.model_construct(problems=library.verify()))
 
 
 @router.get(
@@ -163,7 +163,7 @@ async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Respo
 def _read_in(at: Place, path: Path, trust: Trust) -> Response:
     """Import the file into the namespace."""
     with at.writing() as library:
-        return said(Lines, Lines(lines=library.import_jsonl(path, trust)))
+        return to_response(Lines, Lines(lines=library.import_jsonl(path, trust)))
 
 
 def _scratch() -> Path:

@@ -19,7 +19,7 @@ from hardwon.memory.errors import UnknownName
 from hardwon.memory.storage.database import Store
 
 from .bodies import CheckedRoute
-from .models import Run, Runs, said
+from .models import Run, Runs, to_response
 from .place import At, Place
 
 POLL_S = 0.5
@@ -98,7 +98,7 @@ class Changes:
 def runs(request: Request, at: At) -> Response:
     """List training runs and experiments in the folder of runs, newest first."""
     folder = _folder(request, at)
-    return said(Runs, Runs(runs=[Run(**row) for row in run_folder.list_runs(folder)]))
+    return to_response(Runs, Runs(runs=[Run(**row) for row in run_folder.list_runs(folder)]))
 
 
 @router.get("/runs/{name:path}/events", response_class=StreamingResponse, responses=_STREAM)

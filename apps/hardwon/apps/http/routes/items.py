@@ -23,7 +23,7 @@ from .models import (
     Rows,
     Why,
     item_of,
-    said,
+    to_response,
     typed,
 )
 from .place import At
@@ -60,7 +60,7 @@ def items(
             library, kind, status=status, trust=trust, source=source, min_score=min_score, sort=sort,
             limit=limit, offset=offset, **among,
         )  # fmt: skip
-    return said(Items, Items.model_construct(items=found, total=total))
+    return to_response(Items, Items.model_construct(items=found, total=total))
 
 
 @router.post("/items", response_model=Admissions)
@@ -75,21 +75,21 @@ def add(body: ItemsTold, at: At) -> Response:
 
 def admitted(admissions: Sequence[Admission]) -> Response:
     """Return admissions as JSON."""
-    return said(Admissions, Admissions.model_construct(admissions=list(admissions)))
+    return to_response(Admissions, Admissions.model_construct(admissions=list(admissions)))
 
 
 @router.post("/items/rewrite", response_model=Admission)
 def rewrite(body: Rewriting, at: At) -> Response:
     """Rewrite several items into one. The first stays, the others retire, and their evidence is merged."""
     with at.changing() as library:
-        return said(Admission, library.rewrite(body.ids, item_of(body.item, at.caller)))
+        return to_response(Admission, library.rewrite(body.ids, item_of(body.item, at.caller)))
 
 
 @router.get("/items/{item_id}", response_model=Item)
 def get(item_id: str, at: At) -> Response:
     """Return an item by its id or an unambiguous prefix of it."""
     with at.reading() as library:
-        return said(Item, library.get(item_id))
+        return to_response(Item, library.get(item_id))
 
 
 @router.patch("/items/{item_id}", response_model=Item)
@@ -97,14 +97,14 @@ def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
     """Change fields of an item. The old values stay in the history. An invalid value rejects the whole change."""
     with at.changing() as library:
         item = library.get(item_id)
-        return said(Item, library.update(item.id, **editing.check_changes(item, changes)))
+        return to_response(Item, library.update(item.id, **editing.check_changes(item, changes)))
 
 
 @router.post("/items/{item_id}/pin", response_model=Item)
 def pin(item_id: str, body: Pinned, at: At) -> Response:
     """Protect an item from replacement and eviction, or end the protection."""
     with at.changing() as library:
-        return said(Item, library.pin(item_id, body.pinned))
+        return to_response(Item, library.pin(item_id, body.pinned))
 
 
 @router.post("/items/{item_id}/retire", response_model=Item)
@@ -112,21 +112,21 @@ def retire(item_id: str, body: Why, at: At) -> Response:
     """Take an item out of use. The item and the reason stay in the history."""
     with at.changing() as library:
         library.retire(item_id, body.why)
-        return said(Item, library.get(item_id))
+        return to_response(Item, library.get(item_id))
 
 
 @router.post("/items/{item_id}/release", response_model=Item)
 def release(item_id: str, body: Why, at: At) -> Response:
     """Release an item from quarantine. It is trusted from then on."""
     with at.changing() as library:
-        return said(Item, library.release(item_id, body.why))
+        return to_response(Item, library.release(item_id, body.why))
 
 
 @router.post("/items/{item_id}/undo", response_model=Item)
 def undo(item_id: str, at: At) -> Response:
     """Undo the last change that is not undone yet."""
     with at.changing() as library:
-        return said(Item, library.undo(item_id))
+        return to_response(Item, library.undo(item_id))
 
 
 @router.post("/items/{item_id}/feedback", response_model=Item)
@@ -139,7 +139,7 @@ def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
             library, item_id, body.helped, client=at.caller.id, episode=episode, trusted=trusted, writer=at.writer
         )
     if at.caller.may(at.namespace, "read"):
-        return said(Item, moved)
+        return to_response(Item, moved)
     return Response(status_code=204)
 
 
@@ -161,14 +161,14 @@ def usages(item_id: str, at: At) -> Response:
 def effects(item_id: str, at: At) -> Response:
     """Return the effect of showing an item in each world, and whether the item is masked there."""
     with at.reading() as library:
-        return said(Effects, Effects.model_construct(effects=library.effects(item_id)))
+        return to_response(Effects, Effects.model_construct(effects=library.effects(item_id)))
 
 
 @router.get("/items/{item_id}/usefulness", response_model=dict[str, Any])
 def usefulness(item_id: str, at: At) -> Response:
     """Estimate the benefit of an item from randomized withholding, with a 95% interval."""
     with at.reading() as library:
-        return said(dict[str, Any], library.usefulness(item_id))
+        return to_response(dict[str, Any], library.usefulness(item_id))
 
 
 @router.get("/guardrails", response_model=Rows)
@@ -192,9 +192,9 @@ def search(
     """Search items and steps by text. Each hit has the reason for the match."""
     with at.reading() as library:
         hits: list[Hit] = lists.search(library, text, k, how=how, among=among, kinds=kind)
-    return said(Hits, Hits.model_construct(hits=list(map(typed, hits))))
+    return to_response(Hits, Hits.model_construct(hits=list(map(typed, hits))))
 
 
 def rows(found: list[dict[str, Any]], total: int | None = None) -> Response:
     """Return plain rows as JSON."""
-    return said(Rows, Rows.model_construct(rows=found, total=len(found) if total is None else total))
+    return to_response(Rows, Rows.model_construct(rows=found, total=len(found) if total is None else total))

@@ -56,7 +56,7 @@ class RecallAsked(Asked):
     after: str | None = None
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "RecallAsked":
+    def _check_query(self) -> "RecallAsked":
         if (self.state is None) == (self.text is None):
             raise ValueError("give either a state or a text")
         return self
@@ -354,7 +354,7 @@ def recalled(found: Recollection) -> Response:
         estimates=found.estimates, path=found.path, tokens=found.tokens, summaries=list(found.summaries),
         filled=found.filled, masked=list(found.masked),
     )  # fmt: skip
-    return said(Recalled, told)
+    return to_response(Recalled, told)
 
 
 class Steps(BaseModel):
@@ -421,6 +421,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def said(kind: Any, value: Any) -> Response:
+def to_response(kind: Any, value: Any) -> Response:
     """Return a value as JSON. It is not validated again: that would take as long as a recall."""
     return Response(_adapter(kind).dump_json(value), media_type="application/json")

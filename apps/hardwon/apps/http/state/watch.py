@@ -107,7 +107,7 @@ class Watch:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._measures.requests.labels(method, route, str(status)).inc()
             self._measures.seconds.labels(route).observe(took)
-            logger.info("request", extra={"told": _told(scope, request_id, status, took)})
+            logger.info("request", extra={"told": _describe_request(scope, request_id, status, took)})
 
 
 def _route(scope: Scope) -> str:
@@ -116,7 +116,7 @@ def _route(scope: Scope) -> str:
     return path if (path and path in ("/healthz", "/metrics", "/login")) or path.startswith("/v1") else "other"
 
 
-def _told(scope: Scope, request_id: str, status: int, took_s: float) -> dict[str, Any]:
+def _describe_request(scope: Scope, request_id: str, status: int, took_s: float) -> dict[str, Any]:
     caller = scope["state"].get("caller")
     return {
         "request": request_id,
