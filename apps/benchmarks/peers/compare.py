@@ -126,7 +126,7 @@ def make_data(folder: Path, n: int, queries: int, embedder: str | None, tell: Te
     rooms = Rooms(0)
     texts: dict[str, None] = {}
     while len(texts) < n + queries + TENANTS * PER_TENANT:
-        texts[rooms.state().observation] = None
+        texts[rooms.draw_state().observation] = None
     tell(f"embedding {len(texts)} texts ...")
     vectors = open_embedder(embedder).embed(list(texts))
     words = [sorted(set(re.findall(r"[a-z]{3,}", text.lower()))) for text in texts]

@@ -336,7 +336,7 @@ def _row(split: Split, part: Part, method: str, chosen: Any, figures: Sequence[t
     }
 
 
-def for_people(rows: Sequence[Row]) -> list[Row]:
+def format_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the interval as words."""
     return [
         {

@@ -357,7 +357,7 @@ _NO_WORDS: Patch = (Search, "by_words", lambda *_: [])
 # -- figures --------------------------------------------------------------------------------------
 
 
-def for_people(rows: Sequence[Row]) -> list[Row]:
+def format_rows(rows: Sequence[Row]) -> list[Row]:
     """The same with fewer columns, and the interval as words."""
     return [
         {

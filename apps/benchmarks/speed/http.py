@@ -1,15 +1,16 @@
-"""A library behind HTTP: recalls a second and their latency, the dashboard's first page, and a long mixed load.
+"""Measure an HTTP server of a library: recall throughput and latency, dashboard load time, and a long mixed load.
 
-The server is a process of its own; so are the clients, who send the next request when the last one is answered.
-All of it is on this machine's loopback, for a time and at a rate that are given beforehand.
+The server and the clients are separate processes on the loopback interface. A client sends its next request when the
+previous one is answered.
 
-    known      recall of a state whose situation was met            8 clients, as fast as they can
-    new        recall of a state whose situation was not            the same; the query's vector is known
-    page       the dashboard's first page over a large library      the first visit after the start, and later ones
-    mixed      recalls, checks, records, edits, evolution           so many minutes at RATE a second
+    load      requests                                          rate
+    known     recall of a state in a known situation            `clients` at full speed for `SECONDS`
+    new       recall of a state in a new situation              the same; the query's vector is cached
+    page      the dashboard's first page, on a large library    the first visit after the start, then repeated visits
+    mixed     recalls, checks, records, edits, evolution        `RATE` per second for the given minutes
 
-Memory grows because the library does: a bare process that does the same to the same library, without HTTP, tells
-how much. What the server grew beyond that is `beyond_mib`.
+Memory grows because the library grows. To separate the two, a process without HTTP repeats the mixed load on a copy of
+the library. `grown_mib` is the growth of the server, and `beyond_mib` is its growth in excess of that process.
 """
 
 import http.client
@@ -36,50 +37,65 @@ from hardwon.memory import ExperienceLibrary, State
 from hardwon.memory.retrieval.embedders import open_embedder
 
 BODIES = 400
-"""Different recalls that are asked in turn."""
+"""Number of distinct recall requests."""
 SECONDS = 15.0
-"""How long each recall load goes on."""
+"""Duration of each recall load."""
 TIMEOUT_S = 300.0
-"""How long a client waits for an answer; a shared machine may stand still for a while."""
+"""Timeout of a request; it is long because a shared machine may stall."""
 RATE = 60.0
-"""Requests a second of the mixed load."""
+"""Requests per second of the mixed load, over all clients."""
 WARM = 0.2
-"""Share of the mixed load before memory is first weighed: caches fill up to their bounds."""
+"""Share of the mixed load that fills the bounded caches before memory is first measured."""
 STEPS = 10
-"""Steps of an episode that the mixed load records."""
+"""Steps per episode that the mixed load records."""
 VISITS = 10
+"""Visits of the first page after the first one."""
 CHROMIUM = "/usr/bin/chromium"
 _JSON = {"Content-Type": "application/json"}
 
 Row = dict[str, Any]
 Call = tuple[str, str, dict[str, Any]]
-"""Method, path and body."""
+"""Method, path and body of a request."""
 
 
 def measure(
     steps: int, large: int, clients: int, minutes: float, tell: Callable[[str], None], seconds: float = SECONDS
 ) -> list[Row]:
-    """A row for every load."""
+    """Run every load.
+
+    Args:
+        steps: size in steps of the library for recalls and the mixed load.
+        large: size in steps of the library for the dashboard's first page; 0 skips it.
+        clients: number of concurrent clients.
+        minutes: duration of the mixed load; 0 skips it.
+        tell: function that receives lines of progress.
+        seconds: duration of each recall load.
+
+    Returns:
+        One row per load. All rows have the same columns; a figure that a load does not have is None.
+    """
     rows: list[Row] = []
     with TemporaryDirectory(prefix="hardwon-bench-") as folder:
         tell(f"building a library of {steps} steps ...")
         library, rooms, _ = build(Path(folder) / "library.db", steps, tell=tell)
         with library:
-            known = [step.pre for row in library.trajectories(limit=60) for step in library.trajectory(row["id"]).steps]
-        asked = {"known": known[:BODIES], "new": [rooms.unknown() for _ in range(BODIES)]}
-        with serving(Path(folder) / "library.db") as (_, port):
-            for name, states in asked.items():
+            states = [
+                step.pre for row in library.trajectories(limit=60) for step in library.trajectory(row["id"]).steps
+            ]
+        loads = {"known": states[:BODIES], "new": [rooms.draw_new_state() for _ in range(BODIES)]}
+        with start_server(Path(folder) / "library.db") as (_, port):
+            for name, states in loads.items():
                 tell(f"{clients} clients recall {name} situations for {seconds:.0f} s ...")
-                rows.append({"load": name, "n": steps, **_recalls(port, states, clients, seconds)})
+                rows.append({"load": name, "n": steps, **_measure_recalls(port, states, clients, seconds)})
         if large:
-            rows.append(_page(Path(folder) / "large.db", large, tell))
+            rows.append(_measure_page(Path(folder) / "large.db", large, tell))
         if minutes:
-            rows.append(_mixed(Path(folder) / "library.db", clients, minutes, tell) | {"n": steps})
-    return [_in_order(row) for row in rows]
+            rows.append(_measure_mixed(Path(folder) / "library.db", clients, minutes, tell) | {"n": steps})
+    return [_fill_columns(row) for row in rows]
 
 
-def _in_order(row: Row) -> Row:
-    """Every row has the same columns, for one table."""
+def _fill_columns(row: Row) -> Row:
+    """Return a row with all columns of the table, in order."""
     names = ("load", "n", "requests", "per_s", "p50_ms", "p99_ms", "errors", "grown_mib", "beyond_mib")
     return {name: row.get(name) for name in names}
 
@@ -88,14 +104,15 @@ def _in_order(row: Row) -> Row:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[tuple[int, int]]:
-    """A server of this library in a process of its own: its process id and its port."""
+def start_server(path: Path) -> Iterator[tuple[int, int]]:
+    """Serve a library from a new process, and yield its process id and port once it is healthy."""
     command = [sys.executable, "-m", "benchmarks.speed.http", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        while _answer(port, "GET", "/healthz", b"") != 200:
+        # A bound port answers only after startup, and the first recall must not wait for it.
+        while _request_once(port, "GET", "/healthz", b"") != 200:
             time.sleep(0.05)
         yield process.pid, port
     finally:
@@ -103,13 +120,14 @@ def serving(path: Path) -> Iterator[tuple[int, int]]:
         process.wait(timeout=30)
 
 
-def _answer(port: int, method: str, path: str, body: bytes) -> int:
+def _request_once(port: int, method: str, path: str, body: bytes) -> int:
+    """Send one request over a new connection, and return the status, or 0 if the connection breaks."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
         connection.request(method, path, body, _JSON)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
+        response = connection.getresponse()
+        response.read()
+        return response.status
     except ConnectionError:
         return 0
     finally:
@@ -117,7 +135,7 @@ def _answer(port: int, method: str, path: str, body: bytes) -> int:
 
 
 def _serve(path: Path) -> None:
-    """In the server's process: the port on stdout, then until it is terminated."""
+    """Serve a library in this process until it is terminated, and print the port on stdout."""
     import uvicorn
 
     from hardwon.apps.dashboard import mount
@@ -125,16 +143,17 @@ def _serve(path: Path) -> None:
     from hardwon.apps.server import Server, log_lines
 
     log_lines()
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        print(listening.getsockname()[1], flush=True)
+    # Bind here and pass the socket on, so that no other process can take the port in between.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        print(listener.getsockname()[1], flush=True)
         app = create_app(path, embedder=CachedEmbedder(open_embedder()), rate=1e6, runs=path.parent, trust="trusted")
         mount(app)
-        Server(uvicorn.Config(app, log_config=None, access_log=False), app).run([listening])
+        Server(uvicorn.Config(app, log_config=None, access_log=False), app).run([listener])
 
 
 def resident_mib(pid: int) -> float | None:
-    """Memory of a process; None where the system does not tell."""
+    """Return the resident memory of a process in MiB, or None if the system has no /proc."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:
@@ -145,48 +164,54 @@ def resident_mib(pid: int) -> float | None:
 # -- recalls ------------------------------------------------------------------------------------------
 
 
-def _recalls(port: int, states: Sequence[State], clients: int, seconds: float) -> Row:
-    """All clients at once, in a process of their own; every body is asked once before the clock starts."""
+def _measure_recalls(port: int, states: Sequence[State], clients: int, seconds: float) -> Row:
+    """Run the recall load from a client process, after one untimed request per body."""
     bodies = [json.dumps({"state": asdict(state)}).encode() for state in states]
+    # One untimed request per body caches the vectors, which are not part of this measurement.
     for body in bodies:
-        _answer(port, "POST", "/v1/recall", body)
+        _request_once(port, "POST", "/v1/recall", body)
+    # Clients have their own process: in this one they would compete with the benchmark for the interpreter lock.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        took, errors, wall = pool.apply(_ask, (port, bodies, clients, seconds))
-    return _figures(took, errors, wall)
+        latencies, errors, wall = pool.apply(_send_recalls, (port, bodies, clients, seconds))
+    return _summarize(latencies, errors, wall)
 
 
-def _ask(port: int, bodies: list[bytes], clients: int, seconds: float) -> tuple[list[float], int, float]:
-    took: list[list[float]] = [[] for _ in range(clients)]
+def _send_recalls(port: int, bodies: list[bytes], clients: int, seconds: float) -> tuple[list[float], int, float]:
+    """Send recalls from `clients` threads, and return all latencies in seconds, the errors and the wall time."""
+    latencies: list[list[float]] = [[] for _ in range(clients)]
     errors = [0] * clients
     began = time.perf_counter()
 
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+        # Start each client at a different body, so that they do not send the same request at once.
         at = number * 17
         while (start := time.perf_counter()) - began < seconds:
-            good = _good(connection, "POST", "/v1/recall", bodies[at % len(bodies)])
-            took[number].append(time.perf_counter() - start)
-            errors[number] += not good
+            succeeded = _request(connection, "POST", "/v1/recall", bodies[at % len(bodies)])
+            latencies[number].append(time.perf_counter() - start)
+            errors[number] += not succeeded
             at += 1
         connection.close()
 
-    _together(client, clients)
-    return [one for own in took for one in own], sum(errors), time.perf_counter() - began
+    _run_threads(client, clients)
+    return [seconds for own in latencies for seconds in own], sum(errors), time.perf_counter() - began
 
 
-def _good(connection: http.client.HTTPConnection, method: str, path: str, body: bytes) -> bool:
-    """Whether a request is answered well; a connection that broke is made anew by the next one."""
+def _request(connection: http.client.HTTPConnection, method: str, path: str, body: bytes) -> bool:
+    """Send a request over an open connection, and return whether it succeeded. A broken connection is closed."""
     try:
         connection.request(method, path, body, _JSON)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status < 400
+        # Read the body even if unused: the connection accepts its next request only after that.
+        response = connection.getresponse()
+        response.read()
+        return response.status < 400
     except (OSError, http.client.HTTPException):
         connection.close()
         return False
 
 
-def _together(client: Callable[[int], None], clients: int) -> None:
+def _run_threads(client: Callable[[int], None], clients: int) -> None:
+    """Run a client function in `clients` threads, and wait for all of them."""
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
@@ -194,8 +219,9 @@ def _together(client: Callable[[int], None], clients: int) -> None:
         thread.join()
 
 
-def _figures(took: Sequence[float], errors: int, wall: float) -> Row:
-    ms = np.asarray(took) * 1000
+def _summarize(latencies: Sequence[float], errors: int, wall: float) -> Row:
+    """Return count, throughput, latency percentiles and errors of a load."""
+    ms = np.asarray(latencies) * 1000
     return {
         "requests": len(ms),
         "per_s": round(len(ms) / wall, 1),
@@ -208,34 +234,43 @@ def _figures(took: Sequence[float], errors: int, wall: float) -> Row:
 # -- the first page -----------------------------------------------------------------------------------
 
 
-def _page(path: Path, steps: int, tell: Callable[[str], None]) -> Row:
-    """Seconds to the first page: as HTML, or where Chromium is here, until its figures are seen."""
+def _measure_page(path: Path, steps: int, tell: Callable[[str], None]) -> Row:
+    """Measure the dashboard's first page.
+
+    With Chromium installed, a visit ends when the figures of the page are visible. Otherwise it only loads the HTML.
+    """
     tell(f"building a library of {steps} steps ...")
     build(path, steps, tell=tell, embedded=False)[0].close()
-    with serving(path) as (_, port):
-        visit = _browser(port)
+    with start_server(path) as (_, port):
+        visit = _start_browser(port)
         tell(f"visiting the first page {VISITS + 1} times ({'Chromium' if visit else 'HTML alone'}) ...")
-        took = [_timed(visit or (lambda: _answer(port, "GET", "/", b""))) for _ in range(VISITS + 1)]
+        latencies = [_time_call(visit or (lambda: _request_once(port, "GET", "/", b""))) for _ in range(VISITS + 1)]
         if visit:
             visit(close=True)
     return {
         "load": "page in Chromium" if visit else "page",
         "n": steps,
-        "requests": len(took),
-        "p50_ms": round(statistics.median(took[1:]) * 1000, 1),
-        "p99_ms": round(took[0] * 1000, 1),
+        "requests": len(latencies),
+        "p50_ms": round(statistics.median(latencies[1:]) * 1000, 1),
+        "p99_ms": round(latencies[0] * 1000, 1),
         "errors": 0,
     }
 
 
-def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+def _time_call(work: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def _browser(port: int) -> Any:
-    """What visits the first page in Chromium, with nothing kept from the visit before; None where there is none."""
+def _start_browser(port: int) -> Any:
+    """Start Chromium.
+
+    Returns:
+        A function that visits the first page in a new browser context, or closes the browser. None if Playwright or
+        Chromium is not installed.
+    """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -264,48 +299,57 @@ def _browser(port: int) -> Any:
 
 
 def calls(seed: int, items: Sequence[str]) -> Iterator[Call]:
-    """What one client does: 70% recalls, 14% checks, 8% edits, 6% episodes recorded, 2% evolutions."""
+    """Yield the requests of one client without end, the same for the same seed.
+
+    The mix is 70% recalls, 14% checks, 8% edits, 6% recorded episodes and 2% evolutions.
+
+    Args:
+        seed: seed of the client.
+        items: ids of the items to edit.
+    """
     rooms, rng = Rooms(seed), random.Random(seed)
     for number in range(10**9):
-        drawn, state = rng.random(), rooms.state()
-        if drawn < 0.7:
+        share, state = rng.random(), rooms.draw_state()
+        if share < 0.7:
             yield "POST", "/v1/recall", {"state": asdict(state), "k": 5}
-        elif drawn < 0.84:
-            yield "POST", "/v1/check", {"state": asdict(state), "action": rooms.action(state)}
-        elif drawn < 0.92 and items:
+        elif share < 0.84:
+            yield "POST", "/v1/check", {"state": asdict(state), "action": rooms.draw_action(state)}
+        elif share < 0.92 and items:
             changes = {"body": f"Seen again, {rng.randint(1, 50)} times."}
             yield "PATCH", f"/v1/items/{rng.choice(items)}", changes
-        elif drawn < 0.98:
-            (episode,) = rooms.episodes(STEPS, lambda state, action: (f"* {action.split()[0]}", action))
+        elif share < 0.98:
+            (episode,) = rooms.generate_episodes(STEPS, lambda state, action: (f"* {action.split()[0]}", action))
             yield "POST", "/v1/episodes", {"episodes": [{**asdict(episode), "id": f"{seed}-{number}"}]}
         else:
             yield "POST", "/v1/evolve", {}
 
 
-def _mixed(path: Path, clients: int, minutes: float, tell: Callable[[str], None]) -> Row:
-    """The load on a server, then the same calls on a copy of the library in a bare process."""
+def _measure_mixed(path: Path, clients: int, minutes: float, tell: Callable[[str], None]) -> Row:
+    """Run the mixed load on a server, and then the same requests on a copy of the library without HTTP."""
     copy = path.with_name("copy.db")
     with ExperienceLibrary.open(path) as library:
         items = [item.id for item in library.items(limit=100)]
+        # A copied file would miss the pages that are still in the write-ahead log.
         library._store.connection.execute("VACUUM INTO ?", (str(copy),))
     each = max(1, int(minutes * 60 * RATE / clients))
     tell(f"a mixed load of {each * clients} requests by {clients} clients in {minutes:g} minutes ...")
     context = multiprocessing.get_context("spawn")
-    with serving(path) as (pid, port), context.Pool(1) as pool:
-        load = pool.apply_async(_send, (port, items, clients, each))
-        weights = _weighed(load.ready, pid, minutes * 60)
-        took, errors, wall = load.get()
+    with start_server(path) as (pid, port), context.Pool(1) as pool:
+        load = pool.apply_async(_send_mixed, (port, items, clients, each))
+        memory = _watch_memory(load.ready, pid, minutes * 60)
+        latencies, errors, wall = load.get()
     tell("the same calls on the library alone ...")
     with context.Pool(1) as pool:
-        alone = pool.apply(_do, (str(copy), items, clients, each))
-    grown = weights[1] - weights[0] if weights else None
+        alone = pool.apply(_replay, (str(copy), items, clients, each))
+    grown = memory[1] - memory[0] if memory else None
     beyond = None if grown is None or alone is None else round(grown - alone, 1)
-    told = None if grown is None else round(grown, 1)
-    return {"load": f"mixed, {minutes:g} min", **_figures(took, errors, wall), "grown_mib": told, "beyond_mib": beyond}
+    figures = _summarize(latencies, errors, wall)
+    grown_mib = None if grown is None else round(grown, 1)
+    return {"load": f"mixed, {minutes:g} min", **figures, "grown_mib": grown_mib, "beyond_mib": beyond}
 
 
-def _weighed(done: Callable[[], bool], pid: int, seconds: float) -> tuple[float, float] | None:
-    """The server's memory when the load is warm, and at its end."""
+def _watch_memory(done: Callable[[], bool], pid: int, seconds: float) -> tuple[float, float] | None:
+    """Return the server's memory in MiB after the warm-up and at the end of the load."""
     began, first, last = time.monotonic(), None, None
     while not done():
         time.sleep(0.2)
@@ -315,33 +359,36 @@ def _weighed(done: Callable[[], bool], pid: int, seconds: float) -> tuple[float,
     return None if first is None or last is None else (first, last)
 
 
-def _send(port: int, items: list[str], clients: int, each: int) -> tuple[list[float], int, float]:
-    took: list[list[float]] = [[] for _ in range(clients)]
+def _send_mixed(port: int, items: list[str], clients: int, each: int) -> tuple[list[float], int, float]:
+    """Send the mixed load at `RATE`, and return all latencies in seconds, the errors and the wall time."""
+    latencies: list[list[float]] = [[] for _ in range(clients)]
     errors = [0] * clients
     began = time.perf_counter()
 
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
         for at, (method, path, body) in zip(range(each), calls(number, items), strict=False):
+            # The schedule is fixed in advance: a slow answer does not lower the rate of later requests.
             wait_s = began + at * clients / RATE - time.perf_counter()
             if wait_s > 0:
                 time.sleep(wait_s)
-            told = json.dumps(body).encode()
+            content = json.dumps(body).encode()
             start = time.perf_counter()
-            good = _good(connection, method, path, told)
-            took[number].append(time.perf_counter() - start)
-            errors[number] += not good
+            succeeded = _request(connection, method, path, content)
+            latencies[number].append(time.perf_counter() - start)
+            errors[number] += not succeeded
         connection.close()
 
-    _together(client, clients)
-    return [one for own in took for one in own], sum(errors), time.perf_counter() - began
+    _run_threads(client, clients)
+    return [seconds for own in latencies for seconds in own], sum(errors), time.perf_counter() - began
 
 
-def _do(path: str, items: list[str], clients: int, each: int) -> float | None:
-    """The same calls without HTTP; by how much this process grew from when the load was warm."""
+def _replay(path: str, items: list[str], clients: int, each: int) -> float | None:
+    """Apply the mixed load to a library without HTTP, and return this process's growth in MiB after the warm-up."""
     import os
 
-    from fastapi import FastAPI  # the server has it too: what importing takes is not growth
+    # The server imports these as well. Import them before the first measurement, so that they do not count as growth.
+    from fastapi import FastAPI
     from pydantic import TypeAdapter
 
     from hardwon.memory import Trajectory

@@ -1,8 +1,8 @@
-"""What the runtime itself costs a step: CPU time with a trivial environment and policy, recall on.
+"""Measure the runtime's CPU time per step, with recall and with a trivial environment and policy.
 
-The library holds so many steps; texts are embedded beforehand. `fused` runs the steps of an episode in
-one LangGraph node, `stages` one node each, `learning` fused and recorded. A policy reads `values`
-(an estimate for every action) or `text` (items and similar steps).
+All texts are embedded beforehand. Mode `fused` runs the stages of a step in one LangGraph node, `stages` in one node
+per stage, and `learning` is `fused` with recording. A policy that reads `values` uses an estimate for every action;
+one that reads `text` uses items and similar steps.
 """
 
 import time
@@ -20,9 +20,9 @@ from hardwon.runtime.interfaces.types import Context, Decision, Info
 Reads = Literal["values", "text"]
 
 EPISODE = 50
-"""Steps of an episode."""
+"""Steps per episode."""
 WARM = 2
-"""Episodes run before the clock starts."""
+"""Untimed episodes before the measurement."""
 MODES: tuple[tuple[str, Reads], ...] = (
     ("fused", "values"),
     ("stages", "values"),
@@ -33,7 +33,7 @@ MODES: tuple[tuple[str, Reads], ...] = (
 
 
 class Corridor:
-    """A hundred observations, one after the other, whatever is done."""
+    """An environment of a hundred observations in a fixed order, which no action changes."""
 
     name = "corridor"
 
@@ -41,32 +41,32 @@ class Corridor:
         self._states, self._actions, self._at = states, actions, 0
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin at a place that the seed says."""
+        """Start at the observation with the index `seed`."""
         self._at = seed
-        return self._here()
+        return self._state()
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """One further."""
+        """Advance to the next observation."""
         self._at += 1
-        return replace(self._here(), feedback=f"You {action}."), 0.0, False, Info()
+        return replace(self._state(), feedback=f"You {action}."), 0.0, False, Info()
 
     def admissible(self, state: State) -> list[str]:
-        """Always the same."""
+        """Return the same actions in every state."""
         return self._actions
 
     def clone(self) -> "Corridor":
-        """Another one."""
+        """Return a new environment with the same observations and actions."""
         return Corridor(self._states, self._actions)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there are no resources to release."""
 
-    def _here(self) -> State:
+    def _state(self) -> State:
         return self._states[self._at % len(self._states)]
 
 
 class Turns:
-    """Takes the actions in turn."""
+    """A policy that takes the admissible actions in turn."""
 
     name = "turns"
 
@@ -74,21 +74,30 @@ class Turns:
         self.reads: Reads = reads
 
     def decide(self, context: Context) -> Decision:
-        """The next action."""
+        """Return the next action in turn."""
         return Decision(context.actions[len(context.history) % len(context.actions)])
 
     async def adecide(self, context: Context) -> Decision:
-        """The same."""
+        """Return the same decision as `decide`."""
         return self.decide(context)
 
 
 def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row for every mode: CPU milliseconds a step."""
+    """Measure every mode on one library.
+
+    Args:
+        steps: size of the library in steps.
+        episodes: number of timed episodes per mode.
+        tell: function that receives lines of progress.
+
+    Returns:
+        One row per mode, with CPU milliseconds per step.
+    """
     with TemporaryDirectory(prefix="hardwon-bench-") as folder:
         tell(f"building a library of {steps} steps ...")
         library, rooms, _ = build(Path(folder) / "library.db", steps)
         with library:
-            corridor = _corridor(rooms)
+            corridor = _build_corridor(rooms)
             rows = []
             for mode, reads in MODES:
                 tell(f"running {mode}, {reads} ...")
@@ -97,30 +106,34 @@ def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict
                         "n": steps,
                         "mode": mode,
                         "reads": reads,
-                        "cpu_ms_per_step": _cost(library, corridor, mode, reads, episodes),
+                        "cpu_ms_per_step": _measure_mode(library, corridor, mode, reads, episodes),
                     }
                 )
             return rows
 
 
-def _corridor(rooms: Rooms) -> Corridor:
-    states = [rooms.state() for _ in range(100)]
-    return Corridor(states, sorted({rooms.action(state) for state in states[:12]}))
+def _build_corridor(rooms: Rooms) -> Corridor:
+    """Build an environment with situations of the library."""
+    states = [rooms.draw_state() for _ in range(100)]
+    return Corridor(states, sorted({rooms.draw_action(state) for state in states[:12]}))
 
 
-def _cost(library: ExperienceLibrary, corridor: Corridor, mode: str, reads: Reads, episodes: int) -> float:
+def _measure_mode(library: ExperienceLibrary, corridor: Corridor, mode: str, reads: Reads, episodes: int) -> float:
+    """Return the CPU milliseconds per step of an agent in one mode."""
     agent = Agent(Turns(reads), library, corridor.clone(), learn=mode == "learning", max_steps=EPISODE)
     for seed in range(WARM):
-        _episode(agent, mode, seed)
-    began = time.process_time()
+        _run_episode(agent, mode, seed)
+    # CPU time instead of wall time: other processes on the machine then hardly matter.
+    start = time.process_time()
     for seed in range(episodes):
-        _episode(agent, mode, seed)
-    spent = time.process_time() - began
+        _run_episode(agent, mode, seed)
+    cpu_s = time.process_time() - start
     agent.close()
-    return round(1000 * spent / (episodes * EPISODE), 3)
+    return round(1000 * cpu_s / (episodes * EPISODE), 3)
 
 
-def _episode(agent: Agent, mode: str, seed: int) -> None:
+def _run_episode(agent: Agent, mode: str, seed: int) -> None:
+    """Run one episode; mode `stages` streams the updates of every stage."""
     if mode == "stages":
         for _ in agent.stream(seed=seed):
             pass

@@ -1,11 +1,13 @@
-"""What the middleware adds to a model call of a LangChain agent: beside the bare agent, in one run.
+"""Measure the time that the middleware adds to a model call of a LangChain agent.
 
-Agents of `create_agent`, the same scripted model and the same tool, by turns, an episode each; the library
-holds so many steps in the form in which the middleware records them. Counted is the time from one model call to
-the next, which is the tool, LangGraph and the middleware: recall, guard, diagnosis; in situations that were met
-before, and in such as have to be searched for. Texts are embedded beforehand. `added` is that time less the bare
-agent's median, so that all that happens on the machine is in it, as it is in the bare agent's; `its own work` is
-what the middleware itself took of it. What comes once a run, recording and evolution, is a row of its own.
+Three agents of `create_agent` take turns, one episode each: one without the middleware, one in known situations, and
+one in new situations, which need a search. They share a scripted model, a tool, and a library of calls as the
+middleware records them. All texts are embedded beforehand.
+
+The measured time runs from the end of one model call to the start of the next. It includes the tool, LangGraph, and
+the middleware's recall, guardrails and diagnosis. `added` is that time minus the median of the bare agent, so it
+includes noise of the machine. `its own work` is the time inside the middleware. Recording and evolution happen once
+per run, and are a separate row.
 """
 
 import random
@@ -32,18 +34,21 @@ from hardwon.runtime.integrations.tool_episode import ToolEpisode
 _T = TypeVar("_T")
 
 CALLS = 20
-"""Tool calls of an episode."""
+"""Tool calls per episode."""
 WARM = 3
-"""Episodes of each agent before the clock starts."""
+"""Untimed episodes per agent before the measurement."""
 FAILING = 0.2
-"""Share of the recorded calls that failed."""
+"""Share of recorded calls that fail."""
 
 
 class Walker(BaseChatModel):
-    """Calls `look` at one thing after the other, then answers; keeps when it was asked."""
+    """A model that calls `look` on one object after the other, then answers.
+
+    It records when each model call starts and ends.
+    """
 
     things: list[str]
-    asked: list[float]
+    started: list[float]
     ended: list[float]
 
     @property
@@ -51,11 +56,11 @@ class Walker(BaseChatModel):
         return "walker"
 
     def bind_tools(self, tools: Any, **settings: Any) -> Any:
-        """It knows its tool."""
+        """Return this model, which already knows its tool."""
         return self
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
-        self.asked.append(time.perf_counter())
+        self.started.append(time.perf_counter())
         n = sum(message.type == "tool" for message in messages)
         call = [{"name": "look", "args": {"at": self.things[n]}, "id": f"call_{n}"}] if n < CALLS else []
         answer = ChatResult(generations=[ChatGeneration(message=AIMessage("" if call else "Done.", tool_calls=call))])
@@ -63,112 +68,127 @@ class Walker(BaseChatModel):
         return answer
 
 
-class Clocked(ExperienceMiddleware):
-    """Keeps when its own work began, and how long it took."""
+class TimedMiddleware(ExperienceMiddleware):
+    """A middleware that records the start and the duration of its own work."""
 
     def __init__(self, library: ExperienceLibrary, **settings: Any) -> None:
         super().__init__(library, **settings)
-        self.worked: list[tuple[float, float]] = []
+        self.intervals: list[tuple[float, float]] = []
 
     def _run_safely(self, work: Callable[[], _T]) -> _T | None:
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             return super()._run_safely(work)
         finally:
-            self.worked.append((began, time.perf_counter() - began))
+            self.intervals.append((start, time.perf_counter() - start))
 
-    def between(self, ended: float, asked: float) -> float:
-        """Seconds of its own work from the end of a model call to the next one."""
-        return sum(took for began, took in self.worked if ended <= began < asked)
+    def seconds_between(self, ended: float, started: float) -> float:
+        """Return the seconds of its own work between the end of one model call and the start of the next."""
+        return sum(seconds for start, seconds in self.intervals if ended <= start < started)
 
 
 def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Mean, p50 and p99 of a bare agent's model call, of what experience adds to it, and of the end of a run."""
+    """Measure a bare agent's model call, the time that experience adds to it, and the end of a run.
+
+    Args:
+        steps: size of the library in steps.
+        episodes: number of timed episodes per agent.
+        tell: function that receives lines of progress.
+
+    Returns:
+        One row per figure, with mean, p50 and p99 in milliseconds.
+    """
     with TemporaryDirectory(prefix="hardwon-bench-") as folder:
         tell(f"building a library of {steps} steps ...")
-        library, rooms = _build(Path(folder) / "library.db", steps)
+        library, rooms = _build_library(Path(folder) / "library.db", steps)
         with library:
             tell(f"running {episodes} episodes of each agent ...")
-            (bare, known, new), (_, known_own, new_own), ends = _run(library, rooms, episodes)
-    usual = statistics.median(bare)
+            (bare, known, new), (_, known_own, new_own), ends = _run_agents(library, rooms, episodes)
+    baseline = statistics.median(bare)
     rows = {
         "a bare agent's call": bare,
-        "added, known situations": [one - usual for one in known],
+        "added, known situations": [seconds - baseline for seconds in known],
         "its own work, known situations": known_own,
-        "added, new situations": [one - usual for one in new],
+        "added, new situations": [seconds - baseline for seconds in new],
         "its own work, new situations": new_own,
         "the end of a run": ends,
     }
     return [
-        {"n": steps, "what": what, "mean_ms": _rounded(statistics.fmean(times)), **_percentiles(times)}
+        {"n": steps, "what": what, "mean_ms": _to_ms(statistics.fmean(times)), **_compute_percentiles(times)}
         for what, times in rows.items()
     ]
 
 
 Times = tuple[list[float], list[float], list[float]]
-"""Bare, with what is known, with what is new."""
+"""Seconds of the bare agent, of the one in known situations, and of the one in new situations."""
 
 
-def _run(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tuple[Times, Times, list[float]]:
-    """Seconds between model calls, those of the middleware's own work, and of the end of runs that learn."""
-    seen = {f"thing {n}": rooms.state().observation for n in range(CALLS)}
+def _run_agents(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tuple[Times, Times, list[float]]:
+    """Run the three agents in turn.
+
+    Returns:
+        Seconds between model calls, seconds of the middleware's own work, and seconds at the end of runs that learn.
+    """
+    observations = {f"thing {n}": rooms.draw_state().observation for n in range(CALLS)}
 
     @tool
     def look(at: str) -> str:
         """Look at something."""
-        return seen[at]
+        return observations[at]
 
-    # what the third sees it does not learn, so that it stays new; it is embedded when it runs for the first time
-    arms: list[list[Clocked]] = [[], [Clocked(library)], [Clocked(library, learn=False)]]
-    models = [Walker(things=list(seen), asked=[], ended=[]) for _ in arms]
+    # The third agent does not learn, so its situations stay new. Its texts are embedded in its first, untimed episode.
+    arms: list[list[TimedMiddleware]] = [[], [TimedMiddleware(library)], [TimedMiddleware(library, learn=False)]]
+    models = [Walker(things=list(observations), started=[], ended=[]) for _ in arms]
     agents: list[Any] = [create_agent(model, [look], middleware=arm) for model, arm in zip(models, arms, strict=True)]
     times: Times = ([], [], [])
     own: Times = ([], [], [])
     ends: list[float] = []
     for episode in range(WARM + episodes):
         for arm, (agent, model) in enumerate(zip(agents, models, strict=True)):
-            model.asked.clear()
+            model.started.clear()
             model.ended.clear()
             for middleware in arms[arm]:
-                middleware.worked.clear()
+                middleware.intervals.clear()
             request = "Look for the lost umbrella." if arm == 2 else "Look around, and find your way."
             agent.invoke({"messages": [("user", request)]}, {"recursion_limit": 10 * CALLS})
-            over = time.perf_counter()
+            finish = time.perf_counter()
             if episode >= WARM:
-                spans = list(zip(model.ended, model.asked[1:], strict=False))
-                times[arm].extend(asked - ended for ended, asked in spans)
-                own[arm].extend(middleware.between(*span) for middleware in arms[arm] for span in spans)
+                spans = list(zip(model.ended, model.started[1:], strict=False))
+                times[arm].extend(started - ended for ended, started in spans)
+                own[arm].extend(middleware.seconds_between(*span) for middleware in arms[arm] for span in spans)
                 if arm == 1:
-                    ends.append(over - model.ended[-1])
+                    ends.append(finish - model.ended[-1])
     return times, own, ends
 
 
-def _build(path: Path, steps: int) -> tuple[ExperienceLibrary, Rooms]:
-    """A library of so many steps of calls and their answers, embedded, and items."""
+def _build_library(path: Path, steps: int) -> tuple[ExperienceLibrary, Rooms]:
+    """Build an embedded library with steps of tool calls and with items."""
     rooms = Rooms(0)
     library = ExperienceLibrary.open(path, embedder=CachedEmbedder(open_embedder()))
-    for group in _groups(_episodes(library, rooms, steps)):
+    for group in _batch_episodes(_generate_episodes(library, rooms, steps)):
         library.record_many(group)
-    library.add_many(rooms.items(ITEMS))
+    library.add_many(rooms.generate_items(ITEMS))
     library.evolve()
     library.index()
     return library, rooms
 
 
-def _episodes(library: ExperienceLibrary, rooms: Rooms, steps: int) -> Iterator[Trajectory]:
+def _generate_episodes(library: ExperienceLibrary, rooms: Rooms, steps: int) -> Iterator[Trajectory]:
+    """Yield episodes of tool calls in the form that the middleware records."""
     chance = random.Random(0)
     for number in range(-(-steps // CALLS)):
-        episode, calls = ToolEpisode(library, f"Look around, and find the {rooms.state().task}."), list[Call]()
+        episode, calls = ToolEpisode(library, f"Look around, and find the {rooms.draw_state().task}."), list[Call]()
         for _ in range(CALLS):
             pre = episode.state(calls)
             failed = chance.random() < FAILING
-            answer = "nothing of that name is here" if failed else rooms.state().observation
+            answer = "nothing of that name is here" if failed else rooms.draw_state().observation
             calls.append(Call("look", {"at": f"thing {chance.randrange(99)}"}, answer, answer if failed else ""))
             episode.add_answer(pre, calls, why={})
         yield episode.trajectory(bool(number % 2), arm="retrieved", seed=number)
 
 
-def _groups(episodes: Iterator[Trajectory]) -> Iterator[list[Trajectory]]:
+def _batch_episodes(episodes: Iterator[Trajectory]) -> Iterator[list[Trajectory]]:
+    """Yield the episodes in lists of `TOGETHER`."""
     group: list[Trajectory] = []
     for episode in episodes:
         group.append(episode)
@@ -179,10 +199,12 @@ def _groups(episodes: Iterator[Trajectory]) -> Iterator[list[Trajectory]]:
         yield group
 
 
-def _percentiles(times: list[float]) -> dict[str, float]:
+def _compute_percentiles(times: list[float]) -> dict[str, float]:
+    """Return p50 and p99 in milliseconds."""
     cuts = statistics.quantiles(times, n=100, method="inclusive")
-    return {f"p{percent}_ms": _rounded(cuts[percent - 1]) for percent in (50, 99)}
+    return {f"p{percent}_ms": _to_ms(cuts[percent - 1]) for percent in (50, 99)}
 
 
-def _rounded(seconds: float) -> float:
+def _to_ms(seconds: float) -> float:
+    """Return seconds as milliseconds with three decimals."""
     return round(1000 * seconds, 3)

@@ -1,16 +1,17 @@
-"""How long recall takes in the store, beside the plain parts that it is made of.
+"""Measure recall latency and compare it with the plain calls that recall consists of.
 
-Every query is timed twice: through the library, and as bare calls of SQLite, FAISS and FTS5 on the same
-data with the same terms; ten queries through the one, ten through the others, and so on in turn, for an
-exact search of a million vectors leaves the processor's caches without anything else. The query's vector
-is known in both; making it is reported apart. One thread.
+Every query runs twice on the same data with the same search terms: through the library, and as plain SQLite, FAISS
+and FTS5 calls. Blocks of ten queries alternate between the two, because an exact search of a million vectors evicts
+everything else from the CPU caches. Both sides get the query's vector ready-made; the time to embed it is reported
+separately. Everything runs in one thread.
 
-    cluster   recall of a state whose situation is known        parts: the rows of k steps
-    dense     search by meaning                                 parts: + exact FAISS over states and items
-    hybrid    recall of a state whose situation is unknown      parts: + an FTS5 query over each as well
-    random    an index alone, of vectors that are near nothing  parts: exact FAISS
+    path      measured                                          plain parts
+    cluster   recall of a state in a known situation            read the rows of k steps
+    dense     vector search                                     + exact FAISS search over states and items
+    hybrid    recall of a state in a new situation              + one FTS5 query over states and one over items
+    random    search in an index of random vectors              exact FAISS search
 
-Agreement is the share of the five nearest states found that are as near as the exact five.
+Agreement is the share of the five returned states that are as similar to the query as the exact five nearest ones.
 """
 
 import sqlite3
@@ -34,13 +35,13 @@ from hardwon.memory.storage.episodes import state_text
 
 K = 5
 BLOCK = 10
-"""Queries through the library before the parts have their turn."""
+"""Consecutive queries to the library before the plain parts run the same queries."""
 TIMED_S = 1.0
-"""Seconds that known situations are asked for at least: a core may be slow for a tenth of one."""
+"""Minimum duration of a path that can repeat its queries, in seconds; a core may run slowly for 0.1 s at a time."""
 AGREEMENT_QUERIES = 100
-"""Queries over which agreement is counted."""
+"""Number of queries used to measure agreement."""
 ALIKE = 1e-5
-"""Cosines that differ by no more are equal: which of two such states is found is chance."""
+"""Cosines within this tolerance are ties, and either state counts as correct."""
 _ROWS = """
 SELECT steps.*, pre.*, post.* FROM steps
 JOIN states AS pre ON pre.id = steps.pre JOIN states AS post ON post.id = steps.post
@@ -58,27 +59,37 @@ Row = dict[str, Any]
 
 
 def measure(sizes: Sequence[int], queries: int, tell: Callable[[str], None], keep: Path | None = None) -> list[Row]:
-    """A row for every size and path; libraries are built in the folder `keep`, or found there."""
+    """Measure every path on a library of every size.
+
+    Args:
+        sizes: library sizes in steps.
+        queries: number of queries per path.
+        tell: function that receives lines of progress.
+        keep: folder of libraries named `SIZE.db`; missing ones are built. A temporary folder if None.
+
+    Returns:
+        One row per size and path, with latencies in milliseconds.
+    """
     import faiss
 
     faiss.omp_set_num_threads(1)
     rows: list[Row] = []
     for n in sizes:
         with TemporaryDirectory(prefix="hardwon-bench-") as folder:
-            library, rooms, embedder = _library((keep or Path(folder)) / f"{n}.db", n, tell)
+            library, rooms, embedder = _open_library((keep or Path(folder)) / f"{n}.db", n, tell)
             with library:
                 parts = Parts(library)
                 for path in ("cluster", "dense", "hybrid"):
                     tell(f"measuring {path} on {n} steps ...")
-                    rows.append({"n": n, "path": path, **_path(path, library, parts, rooms, embedder, queries)})
+                    rows.append({"n": n, "path": path, **_measure_path(path, library, parts, rooms, embedder, queries)})
                 parts.close()
         tell(f"measuring {n} random vectors ...")
-        rows.append({"n": n, "path": "random", **_random(n, embedder.dim, queries)})
+        rows.append({"n": n, "path": "random", **_measure_random(n, embedder.dim, queries)})
     return rows
 
 
-def _library(path: Path, n: int, tell: Callable[[str], None]) -> tuple[ExperienceLibrary, Rooms, CachedEmbedder]:
-    """A library of so many steps, as it is at this path or built there."""
+def _open_library(path: Path, n: int, tell: Callable[[str], None]) -> tuple[ExperienceLibrary, Rooms, CachedEmbedder]:
+    """Open the library at `path`, or build one of `n` steps there."""
     if path.exists():
         tell(f"opening {path} ...")
         rooms, embedder = Rooms(), CachedEmbedder(open_embedder())
@@ -91,16 +102,16 @@ def _library(path: Path, n: int, tell: Callable[[str], None]) -> tuple[Experienc
 
 
 class Parts:
-    """The plain parts: one SQLite connection and one FAISS index of the same data, nothing around them."""
+    """The plain parts of recall: one SQLite connection and one exact FAISS index per kind, over the same data."""
 
     def __init__(self, library: ExperienceLibrary) -> None:
         self._connection = sqlite3.connect(f"{Path(library.path).absolute().as_uri()}?mode=ro", uri=True)
-        self._words = dict(self._connection.execute("SELECT word, episodes FROM words"))
+        self._word_counts = dict(self._connection.execute("SELECT word, episodes FROM words"))
         self._texts = {kind: TextIndex(self._fetch, kind, 1) for kind in ("states", "items")}
         self.signatures = {row[0] for row in self._connection.execute(_SIGNATURES)}
-        self._indices = {kind: self._index(kind, library.embedder.dim) for kind in ("states", "items")}
+        self._indices = {kind: self._build_index(kind, library.embedder.dim) for kind in ("states", "items")}
 
-    def _index(self, kind: str, dim: int) -> Any:
+    def _build_index(self, kind: str, dim: int) -> Any:
         import faiss
 
         blobs = self._connection.execute("SELECT vector FROM vectors WHERE kind = ? ORDER BY ref", (kind,)).fetchall()
@@ -108,30 +119,30 @@ class Parts:
         index.add(np.frombuffer(b"".join(row[0] for row in blobs), dtype=np.float32).reshape(-1, dim))
         return index
 
-    def cluster(self, signature: str) -> object:
-        """The rows of the best steps of a situation."""
+    def read_cluster(self, signature: str) -> object:
+        """Read the best steps of the situation with this signature."""
         return self._connection.execute(_OF_CLUSTER, (signature, K)).fetchall()
 
-    def rows(self, ids: Sequence[int]) -> object:
-        """The rows of steps by id, with their states."""
+    def read_steps(self, ids: Sequence[int]) -> object:
+        """Read steps by id, with their states before and after."""
         return self._connection.execute(_ROWS.format(",".join("?" * len(ids))), tuple(ids)).fetchall()
 
-    def dense(self, vector: Any, k: int) -> None:
-        """Exact search over states and over items."""
+    def search_vectors(self, vector: Any, k: int) -> None:
+        """Search the states and the items for the `k` nearest vectors, exactly."""
         for index in self._indices.values():
             index.search(vector, k)
 
-    def fifth(self, vector: Any) -> float:
-        """The cosine of the exact fifth of the states."""
+    def find_kth_cosine(self, vector: Any) -> float:
+        """Return the cosine of the exact K-th nearest state."""
         return float(self._indices["states"].search(vector, K)[0][0][-1])
 
-    def terms(self, text: str) -> dict[str, str]:
-        """The words that the library's own queries look up in states and in items."""
-        chosen = {kind: index.choose(text, self._words).words for kind, index in self._texts.items()}
+    def choose_terms(self, text: str) -> dict[str, str]:
+        """Return the FTS5 queries that the library would run for a text, by kind."""
+        chosen = {kind: index.choose(text, self._word_counts).words for kind, index in self._texts.items()}
         return {kind: " OR ".join(f'"{word}"' for word in words) for kind, words in chosen.items()}
 
-    def words(self, terms: Mapping[str, str]) -> None:
-        """One full-text query over states and one over items, each row with one of the words ranked."""
+    def search_terms(self, terms: Mapping[str, str]) -> None:
+        """Run one full-text query over states and one over items, and rank every row that matches."""
         for kind, query in terms.items():
             table = f"{kind}_text_1"
             if query:
@@ -145,65 +156,76 @@ class Parts:
         self._connection.close()
 
 
-def _path(
+def _measure_path(
     path: str, library: ExperienceLibrary, parts: Parts, rooms: Rooms, embedder: CachedEmbedder, queries: int
 ) -> Row:
-    """The figures of one path over so many queries, ours and the parts in turn."""
-    states = [rooms.unknown() if path == "hybrid" else _known(rooms, parts) for _ in range(queries)]
-    embedding = [_timed(embedder.embed, [state_text(state)])[0] for state in states]
+    """Measure one path, with alternating blocks of queries to the library and to the plain parts."""
+    states = [rooms.draw_new_state() if path == "hybrid" else _draw_known_state(rooms, parts) for _ in range(queries)]
+    embedding = [_time_call(embedder.embed, [state_text(state)])[0] for state in states]
     ids = _step_ids(library.search(states[0].observation, K, how="dense"))
     if path == "cluster":
-        for state in states:  # binds items to its situation, so that the timed visit is not the first
+        # The first recall of a situation binds items to it. Warm up, so that this is not timed.
+        for state in states:
             library.recall(state, k=K)
     scans = library.stats()["scans"]
     ours: list[float] = []
     plain: list[float] = []
-    for asked in _blocks(states, again=path != "hybrid"):  # an unknown one is unknown once
-        block = [(state, state_text(state)) for state in asked]
-        timed = [_timed(_ours, path, library, state, text) for state, text in block]
-        ours.extend(took for took, _ in timed)
+    # A situation is new only once, so the hybrid path cannot repeat its queries.
+    for states_of_block in _iterate_blocks(states, repeat=path != "hybrid"):
+        block = [(state, state_text(state)) for state in states_of_block]
+        timed = [_time_call(_query_library, path, library, state, text) for state, text in block]
+        ours.extend(ms for ms, _ in timed)
         for (state, text), (_, hits) in zip(block, timed, strict=True):
-            needs = _needs(path, parts, state.signature, embedder.embed([text]), parts.terms(text), ids)
-            plain.append(_timed(needs)[0])
-            ids = _step_ids(hits) or ids  # the parts fetch what the query before found: as many rows, as cold
-    assert path != "cluster" or library.stats()["scans"] == scans, "a recall on a known cluster searched an index"
+            call_parts = _prepare_parts(
+                path, parts, state.signature, embedder.embed([text]), parts.choose_terms(text), ids
+            )
+            plain.append(_time_call(call_parts)[0])
+            # Let the parts read the rows that the previous query returned: equally many, and just as cold in the cache.
+            ids = _step_ids(hits) or ids
+    # The promise of the cluster path is a direct lookup, so a scan makes the measurement invalid.
+    assert path != "cluster" or library.stats()["scans"] == scans, "recall of a known situation searched an index"
     p50, plain_p50 = statistics.median(ours), statistics.median(plain)
     return {
         "p50_ms": round(p50, 4),
         "p99_ms": round(float(np.percentile(ours, 99)), 4),
         "parts_p50_ms": round(plain_p50, 4),
         "ratio": round(p50 / plain_p50, 2),
-        "agreement": None if path == "cluster" else _agreement(library, parts, states, embedder),
+        "agreement": None if path == "cluster" else _measure_agreement(library, parts, states, embedder),
         "embedding_p50_ms": round(statistics.median(embedding), 4),
     }
 
 
-def _blocks(states: Sequence[State], *, again: bool) -> Iterator[Sequence[State]]:
-    """All of them, BLOCK at a time, once or until TIMED_S are over."""
-    until = time.perf_counter() + (TIMED_S if again else 0.0)
+def _iterate_blocks(states: Sequence[State], *, repeat: bool) -> Iterator[Sequence[State]]:
+    """Yield the states in blocks of `BLOCK`, once, or repeatedly for `TIMED_S` seconds."""
+    until = time.perf_counter() + (TIMED_S if repeat else 0.0)
     while True:
         yield from (states[start : start + BLOCK] for start in range(0, len(states), BLOCK))
         if time.perf_counter() >= until:
             return
 
 
-def _agreement(library: ExperienceLibrary, parts: Parts, states: Sequence[State], embedder: CachedEmbedder) -> float:
-    """Of the library's own index of states, read by a second reader."""
+def _measure_agreement(
+    library: ExperienceLibrary, parts: Parts, states: Sequence[State], embedder: CachedEmbedder
+) -> float:
+    """Return the agreement of the library's index of states, read through a second connection."""
     store = Store(library.path, read_only=True)
     try:
         index = Search(store, 1, embedder).index("states")
-        found = 0
+        correct = 0
         for state in states[:AGREEMENT_QUERIES]:
             (vector,) = embedder.embed([state_text(state)])
-            fifth = parts.fifth(vector.reshape(1, -1))
-            found += sum(cosine >= fifth - ALIKE for _, cosine in index.search(vector, K))
+            threshold = parts.find_kth_cosine(vector.reshape(1, -1))
+            correct += sum(cosine >= threshold - ALIKE for _, cosine in index.search(vector, K))
     finally:
         store.close()
-    return round(found / (K * len(states[:AGREEMENT_QUERIES])), 4)
+    return round(correct / (K * len(states[:AGREEMENT_QUERIES])), 4)
 
 
-def _random(n: int, dim: int, queries: int) -> Row:
-    """An index of isotropic vectors: the worst case, for no list of near ones is nearer than another."""
+def _measure_random(n: int, dim: int, queries: int) -> Row:
+    """Measure an index of isotropic random vectors.
+
+    This is the worst case for a clustered index, because no list of vectors is closer to a query than another.
+    """
     import faiss
 
     rng = np.random.default_rng(0)
@@ -218,65 +240,67 @@ def _random(n: int, dim: int, queries: int) -> Row:
     index.add(range(n), vectors)
     if isinstance(index, TrainedIndex):
         index.choose_probe(sample)
-    ours, parts, found = [], [], 0
+    ours, parts, correct = [], [], 0
     for _ in range(min(queries, AGREEMENT_QUERIES)):
         query = rng.standard_normal((1, dim), dtype=np.float32)
         query /= np.linalg.norm(query)
-        took, hits = _timed(index.search, query[0], K)
-        ours.append(took)
-        took, (cosines, _) = _timed(plain.search, query, K)
-        parts.append(took)
-        found += sum(cosine >= cosines[0][-1] - ALIKE for _, cosine in hits)
+        ms, hits = _time_call(index.search, query[0], K)
+        ours.append(ms)
+        ms, (cosines, _) = _time_call(plain.search, query, K)
+        parts.append(ms)
+        correct += sum(cosine >= cosines[0][-1] - ALIKE for _, cosine in hits)
     return {
         "p50_ms": round(statistics.median(ours), 4),
         "p99_ms": round(float(np.percentile(ours, 99)), 4),
         "parts_p50_ms": round(statistics.median(parts), 4),
         "ratio": round(statistics.median(ours) / statistics.median(parts), 2),
-        "agreement": round(found / (K * len(ours)), 4),
+        "agreement": round(correct / (K * len(ours)), 4),
         "embedding_p50_ms": None,
     }
 
 
-def _known(rooms: Rooms, parts: Parts) -> State:
-    """A state of a situation in which a step was taken."""
+def _draw_known_state(rooms: Rooms, parts: Parts) -> State:
+    """Return a state of a situation in which a step was recorded."""
     while True:
-        state = rooms.state()
+        state = rooms.draw_state()
         if state.signature in parts.signatures:
             return state
 
 
-def _ours(path: str, library: ExperienceLibrary, state: State, text: str) -> Sequence[Hit]:
+def _query_library(path: str, library: ExperienceLibrary, state: State, text: str) -> Sequence[Hit]:
+    """Return the steps that the library finds on a path."""
     if path == "dense":
         return library.search(text, K, how="dense")
     return library.recall(state, k=K).steps
 
 
-def _needs(
+def _prepare_parts(
     path: str, parts: Parts, signature: str, vector: Vectors, terms: Mapping[str, str], ids: Sequence[int]
 ) -> Callable[[], None]:
-    """The plain calls of a path, with all that they take made ready."""
+    """Return the plain calls of a path as one function, with their arguments prepared."""
 
-    def cluster() -> None:
-        parts.cluster(signature)
+    def run_cluster() -> None:
+        parts.read_cluster(signature)
 
-    def dense() -> None:
-        parts.dense(vector, K)
-        parts.rows(ids)
+    def run_dense() -> None:
+        parts.search_vectors(vector, K)
+        parts.read_steps(ids)
 
-    def hybrid() -> None:
-        parts.dense(vector, DEPTH)
-        parts.words(terms)
-        parts.rows(ids)
+    def run_hybrid() -> None:
+        parts.search_vectors(vector, DEPTH)
+        parts.search_terms(terms)
+        parts.read_steps(ids)
 
-    return {"cluster": cluster, "dense": dense, "hybrid": hybrid}[path]
+    return {"cluster": run_cluster, "dense": run_dense, "hybrid": run_hybrid}[path]
 
 
 def _step_ids(hits: Sequence[Hit]) -> list[int]:
+    """Return the ids of the hits that are steps."""
     return [hit.what.id for hit in hits if isinstance(hit.what, Step) and hit.what.id is not None]
 
 
-def _timed(call: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    """Milliseconds, and what the call gave."""
-    began = time.perf_counter_ns()
+def _time_call(call: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """Call a function, and return the elapsed milliseconds and its result."""
+    start = time.perf_counter_ns()
     result = call(*arguments)
-    return (time.perf_counter_ns() - began) / 1e6, result
+    return (time.perf_counter_ns() - start) / 1e6, result

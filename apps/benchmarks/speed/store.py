@@ -1,16 +1,16 @@
-"""Writing, memory, disk, opening and tenants of a library, through the public calls alone.
+"""Measure writing, memory, disk, opening, and the isolation of namespaces, through the public API only.
 
-    single     episodes of one step, each durable on return; beside it SQLite with the same rows
-    batched    episodes of 50 steps, two or twenty in a transaction
-    filed      the same, with the time of filing them, which the next read does otherwise
-    memory     of a fresh process that recalls by situation and by words, and embeds nothing
-    disk       of the same library, and of one that is embedded
-    open       of a large library, to the first recall: from its files, and from the library alone
-    tenants    hits of the right namespace, out of five
+    single     episodes of one step, each durable on return, next to the same rows in plain SQLite
+    batched    episodes of 50 steps, two or twenty per transaction
+    filed      the same, including the transfer from the write buffer to the store, which the next read would do
+    memory     peak memory of a new process that recalls by situation and by words, without embedding
+    disk       size of the same library, and of an embedded one
+    open       time to open a large library and recall, with its index files and without them
+    tenants    number of hits in the right namespace, out of five
 
-Single adds and the plain ones take turns, so that the ratio can be read on a busy machine. The plain
-ones write a vector as well, which the library makes at its next search: vectors are derived.
-Measured in opening is the store: the query's vector is known, and no embedder is loaded.
+Single writes to the library and to plain SQLite alternate, so that their ratio is meaningful on a busy machine. Plain
+SQLite also writes a vector, which the library computes at its next search. Opening measures the store alone: the
+query's vector is known and no embedder is loaded.
 """
 
 import json
@@ -36,49 +36,63 @@ from hardwon.memory.retrieval.embedders import Vectors, open_embedder
 from hardwon.memory.storage.episodes import dumps, state_text
 
 SINGLES = 300
+"""Number of single writes."""
 BATCHES = (2, 20)
-"""Episodes of one transaction."""
+"""Episodes per transaction."""
 ACTIONS = 20
-"""Admissible actions of the recall that asks for estimates."""
+"""Admissible actions in the recall with estimates."""
 TENANTS, EACH = 25, 20
+"""Number of namespaces, and of items in each."""
 
 Row = dict[str, Any]
 
 
 def measure(steps: int, large: int, tell: Callable[[str], None]) -> list[Row]:
-    """A row for every figure, with what is promised of it."""
+    """Measure every figure of the store.
+
+    Args:
+        steps: size in steps of the library for writing, memory, disk and namespaces.
+        large: size in steps of the library for opening.
+        tell: function that receives lines of progress.
+
+    Returns:
+        One row per figure, with its unit and the promised bound.
+    """
     rows = []
     with TemporaryDirectory(prefix="hardwon-bench-") as folder:
-        for part in (_writing, _weight, _opening, _tenants):
-            at = Path(folder) / part.__name__
+        for measure_part in (_measure_writing, _measure_memory_and_disk, _measure_opening, _measure_tenants):
+            at = Path(folder) / measure_part.__name__
             at.mkdir()
-            rows += part(at, large if part is _opening else steps, tell)
+            rows += measure_part(at, large if measure_part is _measure_opening else steps, tell)
             shutil.rmtree(at)
     return rows
 
 
 def _row(what: str, n: int, value: float, unit: str, promise: str) -> Row:
+    """Return the row of one figure."""
     return {"what": what, "n": n, "value": round(value, 3), "unit": unit, "promise": promise}
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
-def _writing(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+def _measure_writing(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+    """Measure single writes against plain SQLite, and batched writes."""
     rooms = Rooms(0)
-    batched = [_batched(folder / f"{batch}.db", rooms, steps, batch, tell) for batch in BATCHES]
+    batched = [_write_batches(folder / f"{batch}.db", rooms, steps, batch, tell) for batch in BATCHES]
     with ExperienceLibrary.open(folder / f"{BATCHES[0]}.db") as library:
         tell(f"writing {SINGLES} episodes of one step, each beside the plain rows ...")
         ref = library.trajectories(limit=1)[0]["id"]
-        plain = _Plain(folder / "plain.db", library.embedder.embed(["a"]).shape[1])
+        plain = _PlainStore(folder / "plain.db", library.embedder.embed(["a"]).shape[1])
         ours, parts = [], []
-        for episode in rooms.episodes(SINGLES, library.keys):
+        for episode in rooms.generate_episodes(SINGLES, library.keys):
             for step in episode.steps:
                 single = Trajectory(episode.task, (step,), True, 1.0)
-                ours.append(_seconds(library.record, single))
-                parts.append(_seconds(plain.add, single.steps[0]))
+                ours.append(_time_call(library.record, single))
+                parts.append(_time_call(plain.add, single.steps[0]))
         plain.close()
-        filing_s = _seconds(library.segments, ref) / len(ours)
+        # The first read empties the write buffer.
+        filing_s = _time_call(library.segments, ref) / len(ours)
     single_s, plain_s = statistics.median(ours), statistics.median(parts)
     return [
         _row("single adds", SINGLES, 1 / single_s, "1/s", ""),
@@ -93,21 +107,23 @@ def _writing(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]
     ]
 
 
-def _batched(path: Path, rooms: Rooms, steps: int, batch: int, tell: Callable[[str], None]) -> tuple[float, float]:
-    """Steps a second, so many episodes a transaction, into a new library: acknowledged, and filed as well."""
+def _write_batches(
+    path: Path, rooms: Rooms, steps: int, batch: int, tell: Callable[[str], None]
+) -> tuple[float, float]:
+    """Write a new library, and return steps per second without and with emptying the write buffer."""
     with ExperienceLibrary.open(path) as library:
-        episodes = iter(list(rooms.episodes(steps, library.keys)))
+        episodes = iter(list(rooms.generate_episodes(steps, library.keys)))
         tell(f"writing {steps} steps, {batch} episodes at a time ...")
-        began = time.perf_counter()
+        start = time.perf_counter()
         while group := list(islice(episodes, batch)):
             library.record_many(group)
-        acknowledged = time.perf_counter() - began
-        assert library.episodes
-        return steps / acknowledged, steps / (time.perf_counter() - began)
+        acknowledged = time.perf_counter() - start
+        assert library.episodes  # a read: it empties the write buffer
+        return steps / acknowledged, steps / (time.perf_counter() - start)
 
 
-class _Plain:
-    """The rows of a step in SQLite, durable on return, and nothing around them."""
+class _PlainStore:
+    """Plain SQLite tables with the rows of a step, durable on return."""
 
     def __init__(self, path: Path, dim: int) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -125,7 +141,7 @@ class _Plain:
             self._connection.execute(statement)
 
     def add(self, step: Step) -> None:
-        """Two states with their texts and vectors, and the step."""
+        """Write two states with their texts and vectors, and the step, in one transaction."""
         run = self._connection.execute
         run("BEGIN IMMEDIATE")
         ids = []
@@ -146,67 +162,72 @@ class _Plain:
 # -- memory and disk ------------------------------------------------------------------------------
 
 
-def _weight(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+def _measure_memory_and_disk(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+    """Measure the peak memory of recall, and the file size with and without vectors."""
     path = folder / "library.db"
     tell(f"building a library of {steps} steps ...")
     library, rooms, _ = build(path, steps, embedded=False)
     library.close()
-    bare = path.stat().st_size / 1e6
-    tell("weighing a fresh process ...")
-    found = _fresh("weigh", path, rooms.state().observation)
+    unembedded_mb = path.stat().st_size / 1e6
+    tell("measuring memory in a new process ...")
+    memory = _run_fresh("recall_without_embedding", path, rooms.draw_state().observation)
     with ExperienceLibrary.open(path) as library:
-        library.add_many(rooms.items())
+        library.add_many(rooms.generate_items())
         library.index()
     return [
-        _row("memory, nothing embedded", steps, found["mb"], "MB", "<= 130"),
-        _row("disk, nothing embedded", steps, bare, "MB", "<= 40"),
+        _row("memory, nothing embedded", steps, memory["mb"], "MB", "<= 130"),
+        _row("disk, nothing embedded", steps, unembedded_mb, "MB", "<= 40"),
         _row("disk, embedded", steps, path.stat().st_size / 1e6, "MB", "<= 40"),
     ]
 
 
-def weigh(path: str, text: str) -> Row:
-    """Recalls by situation and by words; the process's largest memory."""
+def recall_without_embedding(path: str, text: str) -> Row:
+    """Recall by situation and by words, and return the peak memory of this process in MB."""
     with ExperienceLibrary.open(path) as library:
         for step in library.trajectory(library.trajectories(limit=1)[0]["id"]).steps:
-            assert library.recall(step.pre, k=1).path == "cluster"  # more places than steps are filled from search
+            # With k=1 the situation's own steps suffice; a larger k could search for more, and load faiss.
+            assert library.recall(step.pre, k=1).path == "cluster"
         assert library.search(text, 5, how="text")
     assert "faiss" not in sys.modules
-    return {"mb": _largest_mb()}
+    return {"mb": _peak_memory_mb()}
 
 
-def _largest_mb() -> float:
-    """The largest memory that this process had; `getrusage` also counts what its parent had."""
+def _peak_memory_mb() -> float:
+    """Return the peak memory of this process in MB."""
+    # Prefer VmHWM: `ru_maxrss` of a forked process starts at the peak of its parent.
     status = Path("/proc/self/status")
     if status.exists():
-        told = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(told.split()[1]) / 1024
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 # -- opening --------------------------------------------------------------------------------------
 
 
-def _opening(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+def _measure_opening(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+    """Measure the time from opening a large library to the first recall, in new processes."""
     path = folder / "library.db"
     tell(f"building a library of {steps} steps ...")
     library, rooms, embedder = build(path, steps, tell=tell)
     library.close()
-    state = rooms.unknown()
+    state = rooms.draw_new_state()
     np.save(folder / "query.npy", embedder.embed([state_text(state)]))
-    tell("opening it in fresh processes ...")
-    asked = json.dumps([state.observation, state.task, sorted({rooms.action(state) for _ in range(20 * ACTIONS)})])
+    tell("opening it in new processes ...")
+    query = json.dumps([state.observation, state.task, sorted({rooms.draw_action(state) for _ in range(20 * ACTIONS)})])
     rows = []
     for what, promise in (("from its files", 0.5), ("from the library alone", 20.0)):
-        found = [_fresh("first_recalls", path, asked) for _ in range(3 if promise < 1 else 1)]
+        results = [_run_fresh("first_recalls", path, query) for _ in range(3 if promise < 1 else 1)]
         for name in ("recall", "estimates"):
-            seconds = statistics.median(one[name] for one in found)
+            seconds = statistics.median(result[name] for result in results)
             rows.append(_row(f"open to first {name}, {what}", steps, seconds, "s", f"<= {promise:g}"))
+        # Without its index files, the library has to rebuild them on opening.
         shutil.rmtree(f"{path}.index", ignore_errors=True)
     return rows
 
 
-class _Known:
-    """The library's embedder by name, which knows the vector of one query."""
+class _FixedEmbedder:
+    """The library's embedder by name, with one precomputed vector for every text."""
 
     def __init__(self, file: Path) -> None:
         inner = open_embedder()
@@ -214,71 +235,82 @@ class _Known:
         self._vector: Vectors = np.load(file)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """The one vector, for every text."""
+        """Return the precomputed vector for every text."""
         return np.repeat(self._vector, len(texts), axis=0)
 
 
-def first_recalls(path: str, asked: str) -> Row:
-    """Seconds from opening to the first recall of an unknown situation, and to that of estimates, each by itself."""
+def first_recalls(path: str, query: str) -> Row:
+    """Measure opening and the first recall of a new situation, and the same with estimates.
+
+    Args:
+        path: file of the library; `query.npy` beside it holds the query's vector.
+        query: JSON list of observation, task and actions.
+
+    Returns:
+        Seconds by kind of recall.
+    """
     from hardwon.memory import State
 
-    observation, task, actions = json.loads(asked)
-    state, known = State(observation, task=task), _Known(Path(path).with_name("query.npy"))
-    asks: dict[str, dict[str, Any]] = {
+    observation, task, actions = json.loads(query)
+    state, embedder = State(observation, task=task), _FixedEmbedder(Path(path).with_name("query.npy"))
+    calls: dict[str, dict[str, Any]] = {
         "recall": {"k": 5},
         "estimates": {"k": 0, "actions": dict.fromkeys(actions[:ACTIONS], "")},
     }
-    took = {}
-    for name, arguments in asks.items():
-        began = time.perf_counter()
-        with ExperienceLibrary.open(path, embedder=known) as library:
+    seconds = {}
+    for name, arguments in calls.items():
+        start = time.perf_counter()
+        with ExperienceLibrary.open(path, embedder=embedder) as library:
             assert library.recall(state, **arguments)
-            took[name] = time.perf_counter() - began
-    return took
+            seconds[name] = time.perf_counter() - start
+    return seconds
 
 
-def _fresh(call: str, *arguments: object) -> Row:
-    """What a function of this module gives in a process of its own."""
+def _run_fresh(call: str, *arguments: object) -> Row:
+    """Run a function of this module in a new process, and return its result."""
     code = f"import json, sys; from {__name__} import {call}; print(json.dumps({call}(*sys.argv[1:])))"
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: Row = json.loads(answer.stdout.splitlines()[-1])
-    return found
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    result: Row = json.loads(process.stdout.splitlines()[-1])
+    return result
 
 
 # -- tenants --------------------------------------------------------------------------------------
 
 
-def _tenants(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+def _measure_tenants(folder: Path, steps: int, tell: Callable[[str], None]) -> list[Row]:
+    """Measure how many hits are in the right namespace, for many small ones and for a small beside a large one."""
     tell(f"{TENANTS} namespaces of {EACH} items, and one of {steps} steps beside one of {EACH} items ...")
     path = folder / "library.db"
     for tenant in range(TENANTS):
-        _furnish(path, f"tenant {tenant}", EACH)
-    many = statistics.mean(_right(path, f"tenant {tenant}") for tenant in range(TENANTS))
+        _fill_namespace(path, f"tenant {tenant}", EACH)
+    many = statistics.mean(_count_own_hits(path, f"tenant {tenant}") for tenant in range(TENANTS))
     library, _, _ = build(folder / "large.db", steps)
     library.close()
-    _furnish(folder / "large.db", "small", EACH)
+    _fill_namespace(folder / "large.db", "small", EACH)
     return [
         _row(f"tenants, {TENANTS} of {EACH}", TENANTS * EACH, many, "of 5", "5"),
-        _row("tenants, a small beside a large", steps, _right(folder / "large.db", "small"), "of 5", "5"),
+        _row("tenants, a small beside a large", steps, _count_own_hits(folder / "large.db", "small"), "of 5", "5"),
     ]
 
 
-def _furnish(path: Path, namespace: str, count: int) -> None:
+def _fill_namespace(path: Path, namespace: str, count: int) -> None:
+    """Add items that name their namespace."""
     with ExperienceLibrary.open(path, namespace=namespace) as library:
         library.add_many(
             Item("insight", f"the wardrobe of {namespace} holds {n}", writer=namespace) for n in range(count)
         )
 
 
-def _right(path: Path, namespace: str) -> int:
-    """How many of five hits are of the namespace that was asked, at the least, by every way of searching."""
+def _count_own_hits(path: Path, namespace: str) -> int:
+    """Return how many of five hits are in the namespace, as the minimum over all search methods."""
     with ExperienceLibrary.open(path, namespace=namespace) as library:
-        found = [library.search("the wardrobe holds", 5, how=how) for how in ("hybrid", "dense", "text")]
-    return min(sum(isinstance(hit.what, Item) and hit.what.writer == namespace for hit in hits) for hits in found)
+        results = [library.search("the wardrobe holds", 5, how=how) for how in ("hybrid", "dense", "text")]
+    return min(sum(isinstance(hit.what, Item) and hit.what.writer == namespace for hit in hits) for hits in results)
 
 
-def _seconds(call: Callable[[Any], object], argument: object) -> float:
-    began = time.perf_counter()
+def _time_call(call: Callable[[Any], object], argument: object) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
     call(argument)
-    return time.perf_counter() - began
+    return time.perf_counter() - start

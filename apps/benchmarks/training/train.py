@@ -131,7 +131,7 @@ def targets(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def can_be_written(path: Path) -> None:
+def check_marks(path: Path) -> None:
     """Raise ConfigError when the file has no place for the tables."""
     if BEGIN not in path.read_text(encoding="utf-8"):
         raise ConfigError(f"{path} has no line {BEGIN!r}; add it and {END!r} where the tables belong.")

@@ -53,12 +53,12 @@ def test_sizes_that_cannot_be_measured_are_refused(hardwon, sizes):
 
 
 def test_rooms_are_the_same_for_the_same_seed():
-    assert [Rooms(3).state() for _ in range(3)] == [Rooms(3).state() for _ in range(3)]
+    assert [Rooms(3).draw_state() for _ in range(3)] == [Rooms(3).draw_state() for _ in range(3)]
 
 
 def test_situations_are_few_and_states_many():
     rooms = Rooms(0, situations=20)
-    states = [rooms.state() for _ in range(200)]
+    states = [rooms.draw_state() for _ in range(200)]
     assert len({state.signature for state in states}) <= 20
     assert len({state.observation for state in states}) > 190
 

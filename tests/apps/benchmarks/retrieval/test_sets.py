@@ -71,7 +71,7 @@ def test_ingredients_are_switched_off_one_at_a_time(folder, hashing_only):
 
 
 def test_for_people_an_interval_is_words(folder, hashing_only):
-    assert " to " in sets.for_people(sets.measure(folder, lambda _: None))[0]["figure"]
+    assert " to " in sets.format_rows(sets.measure(folder, lambda _: None))[0]["figure"]
 
 
 def test_a_folder_without_sets_is_refused(tmp_path):
