@@ -1,6 +1,6 @@
-"""The memories that `hardwon bench peers` measures: a small script for each, run by the Python of its own environment.
+"""Adapters and scripts that `hardwon bench peers` runs, one per memory system.
 
-`python .../peers SCRIPT VARIANT PHASE FOLDER DATA [...]` runs one phase of one system in a process of its
-own and tells what it finds as lines of JSON on stdout. Only `ours` imports anything of hardwon. These
-scripts judge nothing: whether an answer is right is for `benchmarks.peers.compare` to say.
+`python .../peers SCRIPT VARIANT PHASE FOLDER DATA [...]` runs one phase of one system in a separate process, with the
+Python of that system's virtual environment. It prints its measurements as JSON lines on stdout. Only `ours` imports
+hardwon. The scripts measure and `benchmarks.peers.compare` checks whether the answers are correct.
 """

@@ -1,4 +1,4 @@
-"""Runs one phase of one system; see `probe`. Libraries that print are sent to stderr."""
+"""Run one phase of one system in this process; see `probe`. Output that libraries print goes to stderr."""
 
 import importlib
 import importlib.util
@@ -13,14 +13,14 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    """Import the script, timed, then run the phase."""
+    """Import the script, report the import time, and run the phase."""
     tell = _own_stdout()
-    _know_as_package("peers")
+    _register_package("peers")
     script, variant, phase, folder, data, *rest = sys.argv[1:]
     began = time.perf_counter()
     opener = importlib.import_module(f"peers.{script}")
     tell({"import_s": time.perf_counter() - began})
-    if hasattr(opener, "run"):  # no memory
+    if hasattr(opener, "run"):  # not a memory: the script runs the phase by itself
         opener.run(Path(folder), Path(data), rest, tell)
         return
     probe = importlib.import_module("peers.probe")
@@ -28,7 +28,8 @@ def main() -> None:
 
 
 def _own_stdout() -> Any:
-    """A function that writes one line of JSON; whatever else is printed goes to stderr."""
+    """Return a function that writes one JSON line to stdout; redirect all other output to stderr."""
+    # Some libraries print to stdout, even from C; duplicating the descriptor keeps the JSON lines separate.
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -39,8 +40,9 @@ def _own_stdout() -> Any:
     return tell
 
 
-def _know_as_package(name: str) -> None:
-    """Make this folder importable by a name, without putting what lies in or beside it on the path."""
+def _register_package(name: str) -> None:
+    """Make this folder importable as package `name` without adding it to `sys.path`."""
+    # Python puts the script's folder on the path, where `chroma` and others would shadow installed packages.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != FOLDER]
     spec = importlib.util.spec_from_file_location(
         name, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]

@@ -1,4 +1,4 @@
-"""chromadb's PersistentClient: one collection, cosine, the tenant in the metadata."""
+"""Adapter for chromadb's PersistentClient: one collection, cosine distance, the tenant in the metadata."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from .probe import ONE, LookUp
 
 
 class Chroma:
-    """Vectors are given, so that it embeds nothing."""
+    """A chromadb collection that receives precomputed vectors and embeds nothing itself."""
 
     def __init__(self, folder: Path, look_up: LookUp) -> None:
         settings = chromadb.Settings(anonymized_telemetry=False)
@@ -21,28 +21,29 @@ class Chroma:
         self._look_up = look_up
 
     def add(self, tenant: str, text: str) -> None:
-        """One call with one text."""
+        """Add one text with one call."""
         self.add_batch(tenant, [text])
 
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
-        """One call."""
+        """Add all texts with one call."""
         self._collection.add(
-            ids=[str(row) for row in self._look_up.rows(texts)],
-            embeddings=self._look_up.lists(texts),
+            ids=[str(row) for row in self._look_up.find_rows(texts)],
+            embeddings=self._look_up.list_vectors(texts),
             documents=list(texts),
             metadatas=[{"tenant": tenant} for _ in texts],
         )
 
     def search(self, tenant: str, text: str, k: int) -> list[str]:
-        """Filtered by tenant where there are several."""
+        """Return the k nearest texts, filtered by tenant if there is more than one tenant."""
+        # A metadata filter slows the query, so it is used only where there is something to filter.
         where = None if tenant == ONE else {"tenant": tenant}
-        found = self._collection.query(query_embeddings=self._look_up.lists([text]), n_results=k, where=where)
-        return list(found["documents"][0])
+        result = self._collection.query(query_embeddings=self._look_up.list_vectors([text]), n_results=k, where=where)
+        return list(result["documents"][0])
 
     def close(self) -> None:
-        """It writes as it goes; there is nothing to close."""
+        """Do nothing: the client writes on every call and has no close method."""
 
 
 def open_memory(folder: Path, look_up: LookUp, variant: str) -> Chroma:
-    """Files in this folder."""
+    """Open the collection with its files in `folder`."""
     return Chroma(folder, look_up)

@@ -1,7 +1,7 @@
-"""A virtual environment for each system, made once with pinned versions and kept in a cache folder.
+"""Virtual environments with pinned versions, one per system, kept in a cache folder.
 
-An environment is used again as long as its requirements and its Python are the same; otherwise it is
-made anew. Nothing is installed into the environment that runs the benchmark.
+An environment is reused as long as its requirements and its Python version stay the same; otherwise it is rebuilt.
+Nothing is installed into the environment that runs the benchmark.
 """
 
 import shutil
@@ -25,17 +25,29 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "mem0": ("mem0ai==2.2.1", "faiss-cpu==1.15.1", "qdrant-client==1.20.0", "numpy"),
     "trl": ("torch==2.13.0", "transformers==5.23.0", "trl==1.16.0", "numpy"),
 }
-"""What is installed into each environment."""
+"""Requirements of each environment."""
 INSTALL_S = 900
 _STAMP = "requirements.txt"
 
 
 class NotInstalled(HardwonError, RuntimeError):
-    """An environment could not be made; the message has the installer's own last words."""
+    """An environment could not be created; the message quotes the installer's last error."""
 
 
 def python_of(name: str, cache: Path, tell: Callable[[str], None]) -> Path:
-    """The Python of an environment, made if need be; "" is the one that runs. Raises NotInstalled."""
+    """Return the Python of an environment, creating the environment if necessary.
+
+    Args:
+        name: Key of `REQUIREMENTS`, or "" for the Python that runs the benchmark.
+        cache: Folder that holds the environments.
+        tell: Receives a progress message before an installation.
+
+    Returns:
+        Path of the Python executable.
+
+    Raises:
+        NotInstalled: If the installation fails or takes longer than `INSTALL_S`.
+    """
     if not name:
         return Path(sys.executable)
     folder = cache.expanduser() / name
@@ -45,13 +57,14 @@ def python_of(name: str, cache: Path, tell: Callable[[str], None]) -> Path:
     if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return python
     tell(f"{name}: installing {', '.join(REQUIREMENTS[name])} into {folder} ...")
-    for command in _commands(folder, python, REQUIREMENTS[name]):
+    # The stamp is written last, so an interrupted installation is not mistaken for a complete one.
+    for command in _list_commands(folder, python, REQUIREMENTS[name]):
         _run(command)
     stamp.write_text(wanted, encoding="utf-8")
     return python
 
 
-def _commands(folder: Path, python: Path, requirements: Sequence[str]) -> list[list[str]]:
+def _list_commands(folder: Path, python: Path, requirements: Sequence[str]) -> list[list[str]]:
     uv = shutil.which("uv")
     if uv:
         return [
@@ -66,10 +79,11 @@ def _commands(folder: Path, python: Path, requirements: Sequence[str]) -> list[l
 
 def _run(command: Sequence[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalled(f"not installed: {error}") from error
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    if process.returncode:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+        # pip appends notices after its error, so the last line is not always the reason.
         errors = [line for line in lines if line.lower().startswith("error")] or lines
-        raise NotInstalled(f"not installed: {errors[-1] if errors else f'exit code {done.returncode}'}")
+        raise NotInstalled(f"not installed: {errors[-1] if errors else f'exit code {process.returncode}'}")

@@ -1,6 +1,7 @@
-"""LangGraph's SqliteStore. Many Pythons' sqlite3 cannot load its vector extension, so pysqlite3 takes its place.
+"""Adapter for LangGraph's SqliteStore.
 
-`text_fields` is what the store reads; `fields`, which its documentation names, it does not.
+The sqlite3 of many Python builds cannot load the store's vector extension, so pysqlite3 replaces it. The index option
+is called `text_fields` because the store ignores `fields`, the name in its documentation.
 """
 
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pysqlite3
 
+# Must precede the import of langgraph, which imports sqlite3.
 sys.modules["sqlite3"] = pysqlite3
 
 from langgraph.store.base import PutOp  # noqa: E402
@@ -19,35 +21,35 @@ from .probe import LookUp  # noqa: E402
 
 
 class LangGraph:
-    """A namespace is a tenant."""
+    """A SqliteStore in which each tenant is a namespace."""
 
     def __init__(self, path: Path, look_up: LookUp) -> None:
-        index: Any = {"dims": look_up.dim, "embed": look_up.lists, "text_fields": ["text"]}
+        index: Any = {"dims": look_up.dim, "embed": look_up.list_vectors, "text_fields": ["text"]}
         self._opened = SqliteStore.from_conn_string(str(path), index=index)
         self._store = self._opened.__enter__()
         self._store.setup()
         self._look_up = look_up
 
     def _key(self, text: str) -> str:
-        return str(self._look_up.rows([text])[0])
+        return str(self._look_up.find_rows([text])[0])
 
     def add(self, tenant: str, text: str) -> None:
-        """One put."""
+        """Store one text with one put."""
         self._store.put((tenant,), self._key(text), {"text": text})
 
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
-        """One batch of puts."""
+        """Store all texts with one batch of puts."""
         self._store.batch([PutOp((tenant,), self._key(text), {"text": text}) for text in texts])
 
     def search(self, tenant: str, text: str, k: int) -> list[str]:
-        """Its vector search."""
+        """Return the k nearest texts by the store's vector search."""
         return [item.value["text"] for item in self._store.search((tenant,), query=text, limit=k)]
 
     def close(self) -> None:
-        """Leave the store's context."""
+        """Exit the store's context."""
         self._opened.__exit__(None, None, None)
 
 
 def open_memory(folder: Path, look_up: LookUp, variant: str) -> LangGraph:
-    """One file in this folder."""
+    """Open the store with one database file in `folder`."""
     return LangGraph(folder / "store.db", look_up)

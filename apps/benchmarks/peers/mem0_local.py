@@ -1,7 +1,7 @@
-"""mem0 without a language model (infer=False), with its FAISS or its local Qdrant store; a user is a tenant.
+"""Adapter for mem0 without a language model (infer=False), on its FAISS or its local Qdrant store.
 
-Its constructor builds an OpenAI client, so it is given a key that opens nothing. `add` takes a list of
-messages, which it goes through one by one: that is its batch.
+Each tenant is a mem0 user. The constructor of mem0 builds an OpenAI client, so it gets an invalid API key. `add`
+accepts a list of messages and stores them one by one, the closest that mem0 has to a batch call.
 """
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+# mem0 reads these variables when it is imported.
 os.environ["MEM0_TELEMETRY"] = "False"
 os.environ["MEM0_DIR"] = str(Path.cwd() / "mem0")
 os.environ["OPENAI_API_KEY"] = "none"
@@ -18,23 +19,23 @@ from mem0 import Memory
 from .probe import LookUp
 
 
-class Embedder:
-    """The vectors made beforehand, in the form that mem0 asks for."""
+class Mem0Embedder:
+    """The precomputed vectors behind mem0's embedder interface."""
 
     def __init__(self, look_up: LookUp) -> None:
         self._look_up = look_up
 
     def embed(self, text: str, memory_action: str | None = None) -> list[float]:
-        """One vector."""
-        return self._look_up.lists([text])[0]
+        """Return the vector of one text."""
+        return self._look_up.list_vectors([text])[0]
 
     def embed_batch(self, texts: Sequence[str], memory_action: str = "add") -> list[list[float]]:
-        """Several."""
-        return self._look_up.lists(texts)
+        """Return the vectors of several texts."""
+        return self._look_up.list_vectors(texts)
 
 
 class Mem0:
-    """Its defaults, but for where its files are and how wide a vector is."""
+    """A mem0 memory with default settings, except for file locations and vector size."""
 
     def __init__(self, folder: Path, look_up: LookUp, store: str) -> None:
         config: dict[str, Any] = {"path": str(folder / store), "embedding_model_dims": look_up.dim}
@@ -46,23 +47,23 @@ class Mem0:
                 "history_db_path": str(folder / "history.db"),
             }
         )
-        self._memory.embedding_model = Embedder(look_up)
+        self._memory.embedding_model = Mem0Embedder(look_up)
 
     def add(self, tenant: str, text: str) -> None:
-        """One message."""
+        """Store one text as one message."""
         self._memory.add(text, user_id=tenant, infer=False)
 
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
-        """A list of messages."""
+        """Store all texts as one list of messages."""
         self._memory.add([{"role": "user", "content": text} for text in texts], user_id=tenant, infer=False)
 
     def search(self, tenant: str, text: str, k: int) -> list[str]:
-        """Its search with its own threshold."""
-        found = self._memory.search(text, filters={"user_id": tenant}, top_k=k)
-        return [each["memory"] for each in found["results"]]
+        """Return the k nearest texts above mem0's default threshold."""
+        result = self._memory.search(text, filters={"user_id": tenant}, top_k=k)
+        return [hit["memory"] for hit in result["results"]]
 
     def close(self) -> None:
-        """Close its history; its Qdrant client keeps a lock until it is closed as well."""
+        """Close the history database and, if there is one, the Qdrant client, which holds a file lock."""
         client = getattr(self._memory.vector_store, "client", None)
         if client is not None:
             client.close()
@@ -70,5 +71,5 @@ class Mem0:
 
 
 def open_memory(folder: Path, look_up: LookUp, variant: str) -> Mem0:
-    """Files in this folder."""
+    """Open mem0 with its files in `folder`; `variant` names the vector store."""
     return Mem0(folder, look_up, variant)

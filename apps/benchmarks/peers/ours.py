@@ -1,4 +1,4 @@
-"""Ours: a text is the state of an episode of one step; vectors are made when they are first searched."""
+"""Adapter for hardwon: each text is the state of a one-step episode, and vectors are computed at the first search."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +9,8 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from .probe import LookUp
 
 
-class Embedder:
-    """The vectors made beforehand, as an embedder of the library's."""
+class LookUpEmbedder:
+    """The precomputed vectors behind the library's embedder interface."""
 
     name = fingerprint = "look-up"
 
@@ -19,40 +19,40 @@ class Embedder:
         self._look_up = look_up
 
     def embed(self, texts: Sequence[str]) -> Any:
-        """(n, dim) float32 unit rows."""
+        """Return unit vectors as a float32 array of shape (n, dim)."""
         import numpy as np
 
-        return np.stack([self._look_up.one(text) for text in texts])
+        return np.stack([self._look_up.get_vector(text) for text in texts])
 
 
-class Ours:
-    """A namespace is a tenant."""
+class HardwonMemory:
+    """A library in which each tenant is a namespace."""
 
     def __init__(self, path: Path, look_up: LookUp) -> None:
         self._path = path
-        self._embedder = Embedder(look_up)
+        self._embedder = LookUpEmbedder(look_up)
         self._libraries: dict[str, ExperienceLibrary] = {}
 
-    def _of(self, tenant: str) -> ExperienceLibrary:
+    def _open_library(self, tenant: str) -> ExperienceLibrary:
         if tenant not in self._libraries:
             self._libraries[tenant] = ExperienceLibrary.open(self._path, embedder=self._embedder, namespace=tenant)
         return self._libraries[tenant]
 
     def add(self, tenant: str, text: str) -> None:
-        """Record an episode of one step."""
-        self._of(tenant).record(_episode(text))
+        """Record one episode of one step."""
+        self._open_library(tenant).record(_build_episode(text))
 
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
-        """Record as many episodes of one step by one call."""
-        self._of(tenant).record_many([_episode(text) for text in texts])
+        """Record one single-step episode per text with one call."""
+        self._open_library(tenant).record_many([_build_episode(text) for text in texts])
 
     def search(self, tenant: str, text: str, k: int) -> list[str]:
-        """By meaning alone."""
-        return [hit.what.pre.observation for hit in self._of(tenant).search(text, k, how="dense")]  # type: ignore[union-attr]
+        """Return the k nearest texts by vector search alone."""
+        return [hit.what.pre.observation for hit in self._open_library(tenant).search(text, k, how="dense")]  # type: ignore[union-attr]
 
     def hybrid(self, tenant: str, text: str, terms: str, k: int) -> list[str]:
-        """What an agent's step would recall; the library chooses its own words."""
-        return [hit.what.pre.observation for hit in self._of(tenant).recall(text, k=k).steps]  # type: ignore[union-attr]
+        """Return the texts that `recall` finds for an agent's step; the library picks its own query terms."""
+        return [hit.what.pre.observation for hit in self._open_library(tenant).recall(text, k=k).steps]  # type: ignore[union-attr]
 
     def close(self) -> None:
         """Close every namespace."""
@@ -60,12 +60,12 @@ class Ours:
             library.close()
 
 
-def _episode(text: str) -> Trajectory:
-    """A step that changes nothing: the text is its one state."""
+def _build_episode(text: str) -> Trajectory:
+    """Return an episode of one step that changes nothing, so the text is its only state."""
     state = State(text)
     return Trajectory("", (Step(state, "look", state, Diagnosis(True)),), True, ending="success")
 
 
-def open_memory(folder: Path, look_up: LookUp, variant: str) -> Ours:
-    """A library in this folder."""
-    return Ours(folder / "library.db", look_up)
+def open_memory(folder: Path, look_up: LookUp, variant: str) -> HardwonMemory:
+    """Open the library with its file in `folder`."""
+    return HardwonMemory(folder / "library.db", look_up)

@@ -1,7 +1,7 @@
-"""The plain parts, not a product: SQLite (WAL, synchronous=FULL, one commit a call), exact FAISS in memory, FTS5.
+"""The baseline: SQLite (WAL, synchronous=FULL, one commit per call), exact in-memory FAISS, and FTS5.
 
-What any memory built on them costs at least. With the variant `fts5` texts are written to a
-full-text index as well and can be searched both ways; without it they cannot.
+It measures the minimum cost of any memory built on these parts. The `fts5` variant also writes each text to a full-text
+index and supports hybrid search; the default variant supports vector search only.
 """
 
 import sqlite3
@@ -15,11 +15,11 @@ import numpy as np
 from .probe import LookUp
 
 _DEPTH = 24
-"""Hits of each index that are fused."""
+"""Number of hits of each index that are fused."""
 
 
-class Parts:
-    """One file; an index in memory for every tenant, filled from the file when it is opened."""
+class SqliteFaiss:
+    """One database file, and one in-memory index per tenant that is loaded from the file on opening."""
 
     def __init__(self, path: Path, look_up: LookUp) -> None:
         faiss.omp_set_num_threads(1)
@@ -32,24 +32,24 @@ class Parts:
         )
         self._indices: dict[str, Any] = {}
         for id_, tenant, vector in self._connection.execute("SELECT id, tenant, vector FROM memories"):
-            self._take_in(tenant, [id_], np.frombuffer(vector, dtype=np.float32)[None])
+            self._index(tenant, [id_], np.frombuffer(vector, dtype=np.float32)[None])
 
-    def _take_in(self, tenant: str, ids: Sequence[int], vectors: Any) -> None:
+    def _index(self, tenant: str, ids: Sequence[int], vectors: Any) -> None:
         if tenant not in self._indices:
             self._indices[tenant] = faiss.IndexIDMap(faiss.IndexFlatIP(self._look_up.dim))
         self._indices[tenant].add_with_ids(vectors, np.asarray(ids, dtype=np.int64))
 
     def add(self, tenant: str, text: str) -> None:
-        """One commit."""
+        """Store one text in one commit."""
         self.add_batch(tenant, [text])
 
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
-        """One commit for all."""
-        vectors = np.stack([self._look_up.one(text) for text in texts])
+        """Store all texts in one commit."""
+        vectors = np.stack([self._look_up.get_vector(text) for text in texts])
         self._connection.execute("BEGIN IMMEDIATE")
         ids = [self._insert(tenant, text, vector) for text, vector in zip(texts, vectors, strict=True)]
         self._connection.execute("COMMIT")
-        self._take_in(tenant, ids, vectors)
+        self._index(tenant, ids, vectors)
 
     def _insert(self, tenant: str, text: str, vector: Any) -> int:
         row = (tenant, text, vector.tobytes())
@@ -58,25 +58,27 @@ class Parts:
         return cursor.lastrowid
 
     def search(self, tenant: str, text: str, k: int) -> list[str]:
-        """The nearest ids, then their rows."""
-        return self._texts(self._nearest(tenant, text, k))
+        """Search the index for the k nearest ids, then read their texts."""
+        return self._load_texts(self._search_index(tenant, text, k))
 
-    def _nearest(self, tenant: str, text: str, k: int) -> list[int]:
-        _, ids = self._indices[tenant].search(self._look_up.one(text)[None], k)
+    def _search_index(self, tenant: str, text: str, k: int) -> list[int]:
+        _, ids = self._indices[tenant].search(self._look_up.get_vector(text)[None], k)
+        # FAISS pads a short result with -1.
         return [int(id_) for id_ in ids[0] if id_ >= 0]
 
-    def _texts(self, ids: Sequence[int]) -> list[str]:
+    def _load_texts(self, ids: Sequence[int]) -> list[str]:
+        # SQL returns rows in any order; the dictionary restores the order of the ranking.
         marks = ",".join("?" * len(ids))
         rows = dict(self._connection.execute(f"SELECT id, text FROM memories WHERE id IN ({marks})", tuple(ids)))
         return [rows[id_] for id_ in ids]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database."""
         self._connection.close()
 
 
-class PartsWithWords(Parts):
-    """The same with a full-text index."""
+class SqliteFaissFts(SqliteFaiss):
+    """The same baseline with a full-text index."""
 
     def __init__(self, path: Path, look_up: LookUp) -> None:
         super().__init__(path, look_up)
@@ -90,16 +92,16 @@ class PartsWithWords(Parts):
         return id_
 
     def hybrid(self, tenant: str, text: str, terms: str, k: int) -> list[str]:
-        """Both indices asked, their ranks fused."""
+        """Search both indexes and fuse the results by reciprocal rank."""
         query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
-        worded = [row[0] for row in self._connection.execute(query, (terms, _DEPTH))]
+        text_ids = [row[0] for row in self._connection.execute(query, (terms, _DEPTH))]
         scores: dict[int, float] = {}
-        for ranking in (self._nearest(tenant, text, _DEPTH), worded):
+        for ranking in (self._search_index(tenant, text, _DEPTH), text_ids):
             for rank, id_ in enumerate(ranking, 1):
                 scores[id_] = scores.get(id_, 0.0) + 1 / (60 + rank)
-        return self._texts(sorted(scores, key=lambda id_: -scores[id_])[:k])
+        return self._load_texts(sorted(scores, key=lambda id_: -scores[id_])[:k])
 
 
-def open_memory(folder: Path, look_up: LookUp, variant: str) -> Parts:
-    """One file in this folder."""
-    return (PartsWithWords if variant == "fts5" else Parts)(folder / "parts.db", look_up)
+def open_memory(folder: Path, look_up: LookUp, variant: str) -> SqliteFaiss:
+    """Open the baseline with one database file in `folder`."""
+    return (SqliteFaissFts if variant == "fts5" else SqliteFaiss)(folder / "parts.db", look_up)

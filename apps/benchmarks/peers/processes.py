@@ -1,4 +1,4 @@
-"""One phase of one system as a process: started, read line by line, killed on request, never waited for in vain."""
+"""Run one phase of one system in a child process, read its events, and stop it after a time limit."""
 
 import json
 import os
@@ -19,11 +19,21 @@ ONE_THREAD = dict.fromkeys(_POOLS, "1") | {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class ScriptDied(HardwonError, RuntimeError):
-    """A process ended before it had told everything; the message has its last words."""
+    """A process ended before it reported everything; the message quotes its last line on stderr."""
 
 
 class Phase:
-    """A running phase. Leaving the context ends it, whatever it is doing."""
+    """A running phase; leaving the context kills the process.
+
+    Args:
+        python: Python executable that runs the script.
+        script: Name of the script in this folder, and its variant.
+        phase: Name of the phase.
+        folder: Working directory and storage of the system. Created if missing.
+        data: Folder of the texts and vectors.
+        arguments: Arguments of the phase, passed as JSON.
+        limit_s: Seconds after which the process is killed.
+    """
 
     def __init__(
         self,
@@ -37,7 +47,8 @@ class Phase:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._phase, self._folder = phase, folder
-        self._told: dict[str, Any] = {}
+        self._merged: dict[str, Any] = {}
+        # A file instead of a pipe: a pipe that nobody reads would block the process once it is full.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
         self._process = subprocess.Popen(
             [str(python), str(SCRIPTS), *script, phase, str(folder), str(data), *map(json.dumps, arguments)],
@@ -46,11 +57,13 @@ class Phase:
             stderr=self._errors,
             text=True,
             encoding="utf-8",
+            # PYTHONPATH would expose packages of the benchmark's environment to the peer's Python.
             env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | ONE_THREAD,
             cwd=folder,
         )
         self._limit_s = limit_s
-        self._late = False
+        self._is_late = False
+        # The reader blocks on stdout, so the time limit needs a thread of its own.
         self._timer = threading.Timer(limit_s, self._stop)
         self._timer.start()
 
@@ -65,57 +78,69 @@ class Phase:
                 stream.close()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What it tells, one event after another. Raises ScriptDied if it does not end well."""
+        """Yield the events of the process until it ends.
+
+        Raises:
+            ScriptDied: If the process exits with an error or was killed.
+        """
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event = json.loads(line)
-            self._told.update(event)
+            self._merged.update(event)
             yield event
         if self._process.wait():
-            raise ScriptDied(self._last_words())
+            raise ScriptDied(self._describe_end())
 
     def until(self, name: str) -> Any:
-        """Read on to the event that has this name, and return its value. Raises ScriptDied."""
+        """Read events until one has the given name, and return its value.
+
+        Raises:
+            ScriptDied: If the process ends first.
+        """
         for event in self.events():
             if name in event:
                 return event[name]
-        raise ScriptDied(f"{self._phase}: it ended before it was {name}")
+        raise ScriptDied(f"{self._phase}: the process ended before it reported {name!r}")
 
-    def last(self, name: str) -> Any:
-        """What it told last under a name that it has told."""
-        return self._told[name]
+    def get_last(self, name: str) -> Any:
+        """Return the latest value that was reported under a name."""
+        return self._merged[name]
 
-    def told(self) -> dict[str, Any]:
-        """All events from the beginning to the end, as one. Raises ScriptDied."""
+    def read_all(self) -> dict[str, Any]:
+        """Read all events to the end of the process and return them merged, the latest value per name.
+
+        Raises:
+            ScriptDied: If the process exits with an error or was killed.
+        """
         for _ in self.events():
             pass
-        return self._told
+        return self._merged
 
     def go(self, line: object = "go") -> None:
-        """Give it the line that it waits for."""
+        """Write the line that the process waits for to its stdin."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended; what it told says why
+        with suppress(BrokenPipeError):  # the process has ended; the next read raises its error
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
 
     def stay_on_one_core(self) -> None:
-        """Keep to the first core there is, where the system can: what takes turns there is equally fast."""
+        """Pin the process to the first available core, so that processes taking turns run at equal speed."""
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self._process.pid, {min(os.sched_getaffinity(0))})
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill the process with SIGKILL and wait until it is gone."""
         self._process.kill()
         self._process.wait()
 
     def _stop(self) -> None:
-        self._late = True
+        self._is_late = True
         self._process.kill()
 
-    def _last_words(self) -> str:
+    def _describe_end(self) -> str:
         self._errors.seek(0)
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        if self._late:
+        if self._is_late:
             return f"{self._phase}: stopped after {self._limit_s:.0f} s"
         code = self._process.returncode
         ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

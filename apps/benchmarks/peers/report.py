@@ -1,6 +1,6 @@
-"""What people read of `hardwon bench peers`: tables, the ratios to the plain parts, and what ours is to reach.
+"""The report of `hardwon bench peers`: tables, ratios to the baseline, and targets.
 
-Only shown here, nothing is measured; a row is a dictionary of figures of one system.
+A row is a dictionary of one system's figures. Nothing is measured here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from hardwon.memory.errors import ConfigError
 
 BEGIN, END = "<!-- bench peers: begin -->", "<!-- bench peers: end -->"
 AGAIN = ", again"
-"""Ends the names of the plain parts when they run for the second time."""
+"""Suffix of the baseline's names in its second run."""
 Row = dict[str, Any]
 
 RATED = (
@@ -20,7 +20,7 @@ RATED = (
     *("dense_p50_ms", "dense_p99_ms", "dense_cpu_ms", "hybrid_p50_ms", "hybrid_p99_ms", "hybrid_cpu_ms"),
     *("rss_mb", "disk_mb", "import_s"),
 )
-"""Figures that are also given as a ratio to the plain parts: to those with FTS5 where the others have none."""
+"""Figures that are also given as a ratio to the baseline; hybrid figures are compared with the FTS5 variant."""
 _WRITING = {
     "added": "one by one",
     "add_per_s": "a second",
@@ -48,37 +48,46 @@ TARGETS = (
     ("searches of a tenant short of 5", "tenant_short", "", "at most", 0),
     ("acknowledged writes lost by kill -9", "kill_lost", "", "at most", 0),
 )
-"""What ours is to reach: figure, the system it is divided by, bound, value."""
+"""Targets of hardwon: label, figure, system that it is divided by ("" for none), bound, value."""
 
 
 def tables(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Headed tables: writing, searching, costs, faults, and what ours is to reach. In brackets, times the parts."""
-    worded = [row for row in rows if "hybrid_p50_ms" in row]
-    made = [
-        ("Writing: adds a second, one by one and by 100 in a call", [_line(row, _WRITING) for row in rows]),
-        ("Searching by vector", [_line(row, _DENSE) for row in rows]),
-        ("Searching by vector and words", [_line(row, _HYBRID) for row in worded]),
-        ("Costs", [_line(row, _COSTS) for row in rows]),
-        ("Tenants and faults", [_faults(row) for row in rows if _has_faults(row)]),
+    """Return titled tables: writing, searching, costs, faults and targets.
+
+    Figures in parentheses are ratios to the baseline. Empty tables are left out.
+
+    Args:
+        rows: One row per system, as `compare.measure` returns them.
+
+    Returns:
+        Pairs of a title and the lines of the table.
+    """
+    hybrid_rows = [row for row in rows if "hybrid_p50_ms" in row]
+    sections = [
+        ("Writing: adds a second, one by one and by 100 in a call", [_format_line(row, _WRITING) for row in rows]),
+        ("Searching by vector", [_format_line(row, _DENSE) for row in rows]),
+        ("Searching by vector and words", [_format_line(row, _HYBRID) for row in hybrid_rows]),
+        ("Costs", [_format_line(row, _COSTS) for row in rows]),
+        ("Tenants and faults", [_format_faults(row) for row in rows if _has_faults(row)]),
         ("To reach", targets(rows)),
     ]
-    return [(head, lines) for head, lines in made if lines]
+    return [(head, lines) for head, lines in sections if lines]
 
 
-def _line(row: Row, columns: Mapping[str, str]) -> Row:
-    return {"system": row["system"]} | {head: _cell(row, name) for name, head in columns.items()}
+def _format_line(row: Row, columns: Mapping[str, str]) -> Row:
+    return {"system": row["system"]} | {head: _format_cell(row, name) for name, head in columns.items()}
 
 
-def _cell(row: Row, name: str) -> str:
+def _format_cell(row: Row, name: str) -> str:
     if name not in row:
         return "-"
     value = row[name]
-    words = _words(value)
+    number = _format_number(value)
     ratio = row.get("ratios", {}).get(name)
-    return words if ratio is None else f"{words} ({ratio:.2g}x)" if ratio < 100 else f"{words} ({ratio:.0f}x)"
+    return number if ratio is None else f"{number} ({ratio:.2g}x)" if ratio < 100 else f"{number} ({ratio:.0f}x)"
 
 
-def _words(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
@@ -86,27 +95,27 @@ def _has_faults(row: Row) -> bool:
     return any(name in row for name in ("tenant_short", "kill_lost", "writers_kept", "error"))
 
 
-def _faults(row: Row) -> Row:
-    """Tenants, kill and two writers in few words; what went wrong at the end of the row."""
+def _format_faults(row: Row) -> Row:
+    """Return tenant, kill and concurrent-writer figures, with the errors in the last column."""
     errors = dict.fromkeys(row[name] for name in ("error", "kill_error", "writers_error") if name in row)
     return {
         "system": row["system"],
-        "short, foreign": _of(row, "tenant_short", "tenant_foreign", "tenant_queries"),
-        "kill -9: lost": _of(row, "kill_lost", "kill_added"),
-        "by": _of(row, "kills_with_loss", "kills"),
-        "two kept": _of(row, "writers_kept", "writers_added"),
+        "short, foreign": _format_share(row, "tenant_short", "tenant_foreign", "tenant_queries"),
+        "kill -9: lost": _format_share(row, "kill_lost", "kill_added"),
+        "by": _format_share(row, "kills_with_loss", "kills"),
+        "two kept": _format_share(row, "writers_kept", "writers_added"),
         "noted": excerpt("; ".join(errors)),
     }
 
 
-def _of(row: Row, *names: str) -> str:
-    """`0, 1 of 200`: the last of these figures is the whole."""
+def _format_share(row: Row, *names: str) -> str:
+    """Return `0, 1 of 200`, where the last of the named figures is the total."""
     figures = [str(row.get(name, "")) for name in names]
     return f"{', '.join(figures[:-1])} of {figures[-1]}" if all(figures) else "-"
 
 
 def targets(rows: Sequence[Row]) -> list[Row]:
-    """Each target beside what was measured; those that this run cannot tell are left out."""
+    """Return each target with the measured value; skip targets that this run has not measured."""
     ours = next((row for row in rows if row["system"] == "ours"), {})
     lines = []
     for what, name, over, bound, value in TARGETS:
@@ -123,7 +132,7 @@ def targets(rows: Sequence[Row]) -> list[Row]:
             {
                 "what": what,
                 "to reach": f"{bound} {value:,}",
-                "measured": _words(figure(measured)),
+                "measured": _format_number(figure(measured)),
                 "reached": "yes" if reached else "no",
             }
         )
@@ -131,47 +140,56 @@ def targets(rows: Sequence[Row]) -> list[Row]:
 
 
 def can_be_written(path: Path) -> None:
-    """Raise ConfigError when the file has no place for the tables."""
+    """Check that a file has the marker for the tables.
+
+    Raises:
+        ConfigError: If the marker is missing.
+    """
     if BEGIN not in path.read_text(encoding="utf-8"):
         raise ConfigError(f"{path} has no line {BEGIN!r}; add it and {END!r} where the tables belong.")
 
 
 def write(path: Path, rows: Sequence[Row], command: str) -> None:
-    """Replace the marked part of a Markdown file by the tables."""
+    """Replace the marked part of a Markdown file with the tables."""
     parts = [f"`{command}`:"]
     for head, lines in tables(rows):
         parts.append(f"**{head}**\n")
-        parts[-1] += "\n".join(["", *_markdown(lines)])
+        parts[-1] += "\n".join(["", *_format_markdown(lines)])
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     path.write_text(f"{before}{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}{after}", encoding="utf-8")
 
 
-def _markdown(lines: Sequence[Row]) -> list[str]:
+def _format_markdown(lines: Sequence[Row]) -> list[str]:
     heads = [head for head in lines[0] if any(line[head] not in ("", "-") for line in lines)]
-    told = [" | ".join(str(line[head]).replace("|", "/") for head in heads) for line in lines]
-    return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {line} |" for line in told)]
+    cells = [" | ".join(str(line[head]).replace("|", "/") for head in heads) for line in lines]
+    return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {line} |" for line in cells)]
 
 
 def figure(value: Any) -> float:
-    """Three digits that mean something, all of those before the point."""
+    """Round to three significant digits, or to a whole number from 100 on."""
     return round(float(value)) if value >= 100 else float(f"{value:.3g}")
 
 
 def ratios_of(row: Row, rows: Iterable[Row]) -> Row:
-    """Each figure over the plain parts': adds and searches by vector over those in turn, all else over their mean."""
+    """Return the ratio of each figure to the baseline.
+
+    Adds and vector searches are divided by the baseline measured in turn with them. All other figures are divided by
+    the mean of the two baseline runs.
+    """
     ratios = {}
     for name in RATED:
-        if name in row and (plain := _plain(name, row, rows)):
-            ratios[name] = round(row[name] / plain, 3)
+        if name in row and (baseline := _find_baseline(name, row, rows)):
+            ratios[name] = round(row[name] / baseline, 3)
     return ratios
 
 
-def _plain(name: str, row: Row, rows: Iterable[Row]) -> float:
+def _find_baseline(name: str, row: Row, rows: Iterable[Row]) -> float:
+    # Measured in alternation with this system, so a change of machine speed affects both alike.
     beside = row.get(f"beside_{name}")
     if beside is not None:
         return float(beside)
     base = "parts + fts5" if name.startswith("hybrid") else "parts"
-    plain = [other[name] for other in rows if other["system"].removesuffix(AGAIN) == base and name in other]
-    return sum(plain) / len(plain) if plain else 0.0
+    baseline = [other[name] for other in rows if other["system"].removesuffix(AGAIN) == base and name in other]
+    return sum(baseline) / len(baseline) if baseline else 0.0

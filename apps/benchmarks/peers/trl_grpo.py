@@ -1,9 +1,9 @@
-"""TRL's GRPOTrainer with a `rollout_func` of several turns: CPU seconds of generation and of training, by step.
+"""CPU seconds of generation and training per step of TRL's GRPOTrainer with a multi-turn `rollout_func`.
 
-The folder of data has the model, its tokenizer, and `batch.json`: prompts, and what is observed after
-each turn, as ids. Every turn goes through the trainer's own generation. A step waits for a line on
-stdin. Generation is the `rollout_func` alone, and training what a step takes beside making and scoring
-completions: both are TRL's best.
+The data folder holds the model, its tokenizer, and `batch.json` with prompts and the observation after each turn, as
+token ids. Every turn uses the trainer's own generation, and a step starts when a line arrives on stdin. Generation time
+covers only the `rollout_func`; training time is the step without creating and scoring completions. Both choices
+favor TRL.
 """
 
 import json
@@ -16,7 +16,7 @@ from .probe import Tell
 
 
 def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
-    """Train for as many steps as are asked for and tell what each of them took."""
+    """Train for the number of steps in `rest` and report the generation and training seconds of each."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
@@ -25,13 +25,13 @@ def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
     steps = json.loads(rest[0])
     torch.set_num_threads(1)
     batch = json.loads((data / "batch.json").read_text(encoding="utf-8"))
-    prompts, observed, said = batch["prompts"], batch["observed"], batch["said"]
+    prompts, observed, reply_length = batch["prompts"], batch["observed"], batch["said"]
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(data / "model"))
     spent = {"generation": 0.0, "making": 0.0}
 
     def rollout(texts: list[str], trainer: Any) -> dict[str, Any]:
         began = time.process_time()
-        trainer.generation_config.max_new_tokens = said
+        trainer.generation_config.max_new_tokens = reply_length
         contexts = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
         starts = [len(ids) for ids in contexts]
         masks: list[list[int]] = [[] for _ in texts]
@@ -52,9 +52,9 @@ def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
     class Timed(GRPOTrainer):  # type: ignore[misc, unused-ignore]
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             began = time.process_time()
-            made = super()._generate_and_score_completions(inputs)
+            outputs = super()._generate_and_score_completions(inputs)
             spent["making"] += time.process_time() - began
-            return made
+            return outputs
 
     class Turns(TrainerCallback):  # type: ignore[misc, unused-ignore]
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -75,7 +75,7 @@ def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
         max_completion_length=batch["length"] - len(prompts[0]),
         temperature=1.0,
         top_k=0,
-        generation_kwargs={"min_new_tokens": said},
+        generation_kwargs={"min_new_tokens": reply_length},
         learning_rate=1e-5,
         beta=0.0,
         gradient_checkpointing=False,

@@ -121,7 +121,7 @@ def test_phase_that_takes_too_long_is_stopped(data, tmp_path):
         Phase(python_of("", tmp_path, print), ("parts", ""), "single", tmp_path / "x", data.folder, (), 0.01) as phase,
         pytest.raises(ScriptDied, match=r"single: stopped after 0 s"),
     ):
-        phase.told()
+        phase.read_all()
 
 
 def test_data_are_the_same_every_time(data, tmp_path):
