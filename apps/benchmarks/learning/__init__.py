@@ -1,1 +1,1 @@
-"""Measure what agents and teams learn, and what crafted episodes do."""
+"""Benchmarks of what agents and teams learn, and of attacks by crafted episodes."""

@@ -1,9 +1,9 @@
-"""`hardwon bench bfcl`: do guardrails learnt in some tasks cut the failing calls in others?
+"""`hardwon bench bfcl`: measure whether guardrails learned on some tasks reduce failing calls on other tasks.
 
-The assistant is scripted, so that nothing but the library differs between the arms: it knows which
-calls solve a request, but neither their order nor what they need first, and it repeats a call that
-failed. It cannot read hints; what helps it is being kept from calls that are known to fail. Learns on
-the train fold of BFCL's multi-turn `base`; is tested on the test fold of all four categories.
+The assistant is scripted, so that the arms differ only in the library. It knows which calls solve a request, but not
+their order or prerequisites, and it repeats a failed call. It cannot read hints; it benefits only when a guardrail
+blocks a call that is known to fail. Learning uses the train fold of the multi-turn category `base` of BFCL; tests use
+the test fold of all four categories.
 """
 
 import random
@@ -19,18 +19,18 @@ from hardwon.runtime.environments.bfcl import ANSWER, CATEGORIES, FOLDS, Bfcl, t
 from hardwon.runtime.interfaces.types import Context
 
 MAX_STEPS = 60
-"""Steps of an episode, ends of turns included."""
+"""Maximum steps of an episode, including the ends of turns."""
 PATIENCE = 3
-"""How often a call is tried for one request."""
+"""Maximum attempts of one call per request."""
 TRAIN, TEST = 100, 50
-"""Tasks in the folds of a category."""
+"""Number of tasks in the train and test folds of a category."""
 _ARMS: dict[str, bool | Literal["warn"]] = {"empty": True, "guarded": True, "warned": "warn", "unguarded": False}
-"""Each arm with its mode of guardrails: refuse, warn as the middleware does by default, or off."""
+"""The guardrail mode of each arm: refuse, warn (the default of the middleware), or off."""
 _FAILED = (Failure.TOOL_ERROR, Failure.BLOCKED)
 
 
 class Hasty:
-    """Makes the calls of a request in an order of its own; what fails is repeated once, then put off."""
+    """Policy that makes the calls of a request in random order; it retries a failed call once, then defers it."""
 
     name = "hasty"
     reads: Literal["values", "text"] = "text"
@@ -46,17 +46,18 @@ class Hasty:
         }
 
     def decide(self, context: Context) -> Decision:
-        """The next call that has not worked yet, or the end of the turn."""
+        """Return the next call that has not succeeded yet, or the end of the turn."""
         request = context.state.task
         calls = self._solutions[request]
-        left = random.Random(f"{self._seed}/{request}").sample(calls, len(calls))
-        turn = _this_turn(context.history, request)
+        remaining = random.Random(f"{self._seed}/{request}").sample(calls, len(calls))
+        turn = _select_current_turn(context.history, request)
         failures = Counter(step.action for step in turn if step.diagnosis.failure in _FAILED)
         for step in turn:
-            if step.diagnosis.failure not in _FAILED and step.action in left:
-                left.remove(step.action)
-        wanted = [call for call in left if failures[call] < PATIENCE]
+            if step.diagnosis.failure not in _FAILED and step.action in remaining:
+                remaining.remove(step.action)
+        wanted = [call for call in remaining if failures[call] < PATIENCE]
         last = turn[-1].action if turn and turn[-1].diagnosis.failure in _FAILED else None
+        # Repeat a failed call once at once; after that, try it last.
         if last in wanted:
             wanted.remove(last)
             wanted.insert(0 if failures[last] == 1 else len(wanted), last)
@@ -64,11 +65,12 @@ class Hasty:
         return Decision((allowed or wanted or [f"{ANSWER}()"])[0])
 
     async def adecide(self, context: Context) -> Decision:
-        """The same."""
+        """Return the same decision as `decide`."""
         return self.decide(context)
 
 
-def _this_turn(history: Sequence[Step], request: str) -> list[Step]:
+def _select_current_turn(history: Sequence[Step], request: str) -> list[Step]:
+    """Return the trailing steps that belong to the current request."""
     turn: list[Step] = []
     for step in reversed(history):
         if step.pre.task != request or step.action == f"{ANSWER}()":
@@ -78,18 +80,26 @@ def _this_turn(history: Sequence[Step], request: str) -> list[Step]:
 
 
 def measure(seeds: int, passes: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row for every arm: means over the agent seeds, and the spread between them."""
-    found: dict[str, list[dict[str, float]]] = {}
+    """Return a row for every arm, with means and standard deviations over the agent seeds.
+
+    Args:
+        seeds: Number of agent seeds.
+        passes: Passes over the training tasks.
+        tell: Receives progress messages.
+    """
+    rows_by_arm: dict[str, list[dict[str, float]]] = {}
     for seed in range(seeds):
         with ExperienceLibrary.open(":memory:") as library:
             for arm, guardrails in _ARMS.items():
+                # Arms run in this order: `empty` must be tested before the library learns.
                 if arm == "guarded":
                     tell(f"seed {seed}: learning from {passes * TRAIN} episodes ...")
                     _learn(library, passes, seed)
                 tell(f"seed {seed}: testing {arm} ...")
-                found.setdefault(arm, []).append(_tested(library, seed, guardrails))
+                rows_by_arm.setdefault(arm, []).append(_run_tests(library, seed, guardrails))
     return [
-        {"arm": arm, "tasks": TEST * len(CATEGORIES), "seeds": seeds, **_means(rows)} for arm, rows in found.items()
+        {"arm": arm, "tasks": TEST * len(CATEGORIES), "seeds": seeds, **_summarize_seeds(rows)}
+        for arm, rows in rows_by_arm.items()
     ]
 
 
@@ -101,7 +111,8 @@ def _learn(library: ExperienceLibrary, passes: int, seed: int) -> None:
     agent.close()
 
 
-def _tested(library: ExperienceLibrary, seed: int, guardrails: bool | Literal["warn"]) -> dict[str, float]:
+def _run_tests(library: ExperienceLibrary, seed: int, guardrails: bool | Literal["warn"]) -> dict[str, float]:
+    """Play all test tasks with one guardrail mode and return the means per episode."""
     results: list[Result] = []
     for category in CATEGORIES:
         agent = Agent(
@@ -109,7 +120,7 @@ def _tested(library: ExperienceLibrary, seed: int, guardrails: bool | Literal["w
         )
         results += [agent.run("test", task) for task in range(TEST)]
         agent.close()
-    failing = [_failing(result) for result in results]
+    failing = [_list_failing_calls(result) for result in results]
     return {
         "failing_calls": fmean(map(len, failing)),
         "repeated": fmean(len(calls) - len(set(calls)) for calls in failing),
@@ -119,11 +130,11 @@ def _tested(library: ExperienceLibrary, seed: int, guardrails: bool | Literal["w
     }
 
 
-def _failing(result: Result) -> list[str]:
+def _list_failing_calls(result: Result) -> list[str]:
     return [step.action for step in result.trajectory.steps if step.diagnosis.failure is Failure.TOOL_ERROR]
 
 
-def _means(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
+def _summarize_seeds(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
     means: dict[str, Any] = {name: round(fmean(row[name] for row in rows), 3) for name in rows[0]}
     for name in ("failing_calls", "repeated", "success"):
         means[f"{name}_sd"] = round(stdev(row[name] for row in rows), 3) if len(rows) > 1 else None

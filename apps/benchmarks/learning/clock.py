@@ -1,10 +1,10 @@
-"""A clock for what mostly waits: an event loop whose time is the waits that were asked for and our own processor time.
+"""Virtual clock for workloads that mostly wait: an event loop that advances time instead of sleeping.
 
-    run_counted(team.arun(task))            # a minute of waiting takes no time at all, and counts as a minute
+    run_counted(team.arun(task))            # a one-minute wait returns at once and counts as one minute
 
-When nothing is left to do until a timer is due, time is put forward instead of waiting. So seconds do not
-depend on what else the machine is doing, and are those of a quiet one. What would be done in a thread is
-done at once; the disk's time does not count.
+The loop's time is the skipped waits plus the CPU time of this process, so measured seconds do not depend on the load
+of the machine. If no callback is ready, time jumps to the next timer. Executor work runs inline; disk waits do not
+count.
 """
 
 import asyncio
@@ -18,14 +18,15 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Puts the loop's time forward where others would sleep."""
+    """Selector that advances the loop's time instead of sleeping."""
 
     loop: "CountingLoop | None" = None
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """What is ready; until a timer is due nothing else will be."""
+        """Return the ready events; if there are none, advance the time by `timeout`."""
         if self.loop is None or timeout is None or timeout <= 0:
             return super().select(timeout)
+        # Nothing can become ready before the timer is due, because executor work runs inline.
         ready = super().select(0)
         if not ready:
             self.loop.skipped += timeout
@@ -33,21 +34,21 @@ class _Selector(selectors.DefaultSelector):
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """See the module's docstring."""
+    """Event loop with the virtual clock of this module."""
 
     def __init__(self) -> None:
         self.skipped = 0.0
-        """Seconds that were not waited for."""
+        """Seconds of waiting that were skipped."""
         selector = _Selector()
         super().__init__(selector)
         selector.loop = self
 
     def time(self) -> float:
-        """Seconds: of waiting and of this process at work."""
+        """Return the skipped waits plus the CPU time of this process, in seconds."""
         return time.process_time() + self.skipped
 
     def run_in_executor(self, executor: Executor | None, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        """At once, in this thread: nothing goes on beside the clock."""
+        """Run the function inline, so that no work proceeds outside the virtual clock."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -57,6 +58,6 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 def run_counted(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns, in a loop of its own that counts instead of waiting."""
+    """Run a coroutine in a new event loop with a virtual clock and return its result."""
     with asyncio.Runner(loop_factory=CountingLoop) as runner:
         return runner.run(work)

@@ -1,8 +1,7 @@
-"""Houses, what is remembered of them, and a tiny policy that goes where it is told: the ground of
-`benchmarks.learning.guide`.
+"""Houses, remembered walks, and a tiny policy that follows a given route: the testbed of `benchmarks.learning.guide`.
 
-Six rooms of TextWorldExpress' coin game. Worlds are named by fold and seed; the same world and seed are
-remembered the same way. It measures nothing.
+The houses are six-room games of TextWorldExpress coin. A world is identified by its fold and seed; the same world and
+seed always get the same memory. Nothing is measured here.
 """
 
 import asyncio
@@ -30,26 +29,26 @@ from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, 
 from hardwon.trainers.rollouts.transcript import Transcript
 
 World = tuple[str, int]
-"""Fold and seed."""
+"""Split (fold) and seed."""
 GAME = ("coin", "numLocations=6, includeDoors=0, numDistractorItems=0")
 LIMIT = 10
-"""Moves of an episode."""
+"""Maximum moves of an episode."""
 DEMOS = [("train", seed) for seed in range(250)]
-"""Worlds whose walks teach the policy, and the guide what to say."""
+"""Worlds whose walks train the policy, and the guide in stage 1."""
 KINDS = {"lately": 0.55, "rebuilt": 0.3, "another": 0.15}
-"""What is recalled, and how often."""
+"""Kinds of recalled walks, with their probabilities."""
 EASY = "in sight"
-"""A kind of its own, whatever is recalled: the coin is seen from the start."""
+"""Kind of a world in which the coin is visible from the start, whatever is recalled."""
 WALK = 14
-"""Moves of a walk that is remembered."""
+"""Maximum moves of a remembered walk."""
 WARM_UPDATES = 200
 LARGER = 3.0
-"""By what the first weights are multiplied: heads that copy from the memory then form sooner."""
+"""Factor on the initial weights. Attention heads that copy from the memory form sooner with larger weights."""
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 
 
 def tell(message: str) -> None:
-    """Progress, to stderr."""
+    """Print a progress message with the CPU time to stderr."""
     print(f"[{time.process_time():7.1f} CPU-s] {message}", file=sys.stderr, flush=True)
 
 
@@ -57,7 +56,7 @@ def tell(message: str) -> None:
 
 
 def walk(environment: TextWorldExpress, world: World, chance: random.Random, most: int) -> Trajectory:
-    """A random walk that does not turn back where it need not, and takes the coin where it sees it."""
+    """Walk at random, avoid turning back, and take the coin on sight."""
     steps: list[Step] = []
     state, over = environment.reset(*world), False
     while not over and len(steps) < most:
@@ -71,75 +70,86 @@ def walk(environment: TextWorldExpress, world: World, chance: random.Random, mos
     return Trajectory(steps[0].pre.task, tuple(steps), over, id=f"{world}")
 
 
-def walks(worlds: Iterable[World], most: int, tries: int) -> dict[World, Trajectory]:
-    """The first walk of each world that found the coin; else the last one that did not."""
-    environment, found = TextWorldExpress(*GAME), {}
+def collect_walks(worlds: Iterable[World], most: int, tries: int) -> dict[World, Trajectory]:
+    """Return the first walk of each world that found the coin, or the last failed one."""
+    environment, walks = TextWorldExpress(*GAME), {}
     for world in worlds:
         for number in range(tries):
-            found[world] = walk(environment, world, random.Random(f"{world} {number} {most}"), most)
-            if found[world].success:
+            walks[world] = walk(environment, world, random.Random(f"{world} {number} {most}"), most)
+            if walks[world].success:
                 break
     environment.close()
-    return found
+    return walks
 
 
-def rebuilt(one: Trajectory, chance: random.Random) -> Trajectory:
-    """The walk as it would have been told of the house before: in each room another door than the one taken."""
+def rebuild(trajectory: Trajectory, chance: random.Random) -> Trajectory:
+    """Return the walk as it would read before the house was rebuilt: each room has another door than the one taken."""
     doors: dict[tuple[str, str], str] = {}
 
-    def elsewhere(step: Step) -> Step:
+    def redirect(step: Step) -> Step:
         exits = [f"move {way.lower()}" for way in re.findall(r"To the (\w+) you see", step.pre.observation)]
-        others = [move for move in exits if move != step.action]
-        if not step.action.startswith("move") or not others:
+        alternatives = [move for move in exits if move != step.action]
+        if not step.action.startswith("move") or not alternatives:
             return step
-        return replace(step, action=doors.setdefault((step.pre.location, step.action), chance.choice(others)))
+        return replace(step, action=doors.setdefault((step.pre.location, step.action), chance.choice(alternatives)))
 
-    return replace(one, steps=tuple(map(elsewhere, one.steps)))
+    return replace(trajectory, steps=tuple(map(redirect, trajectory.steps)))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What is recalled in a world."""
+    """The memory that is recalled in a world."""
 
     kind: str
     asked: GuideQuery
 
     @property
     def short(self) -> str:
-        """The way without its circles."""
+        """Return the walk with its loops removed."""
         return self.asked.offers[0]
 
     @property
     def whole(self) -> str:
-        """The walk as it was."""
+        """Return the complete walk."""
         return self.asked.offers[-1]
 
 
-def memories(
-    found: Mapping[World, Trajectory], worlds: Iterable[World], others: Iterable[World], seed: int
+def build_memories(
+    walks: Mapping[World, Trajectory], worlds: Iterable[World], others: Iterable[World], seed: int
 ) -> dict[World, Memory]:
-    """What is recalled in each of these worlds, by chance of the seed; what is of another is of one of `others`."""
-    known = [world for world in others if found[world].success]
-    made = {}
+    """Choose at random what is recalled in each world.
+
+    Args:
+        walks: Walks by world.
+        worlds: Worlds that need a memory.
+        others: Worlds that can supply a walk of another house.
+        seed: Seed of the choice.
+
+    Returns:
+        The memory of each world.
+    """
+    solved = [world for world in others if walks[world].success]
+    memories = {}
     for world in worlds:
-        chance, first = random.Random(f"{seed} {world} recalled"), found[world].steps[0].pre
+        chance, first = random.Random(f"{seed} {world} recalled"), walks[world].steps[0].pre
         (kind,) = chance.choices([*KINDS], [*KINDS.values()])
-        other = found[chance.choice([one for one in known if one != world])]
-        kind, one = (kind, found[world]) if found[world].success and kind != "another" else ("another", other)
-        asked = record(first, rebuilt(one, chance) if kind == "rebuilt" else one, kind == "rebuilt")
-        made[world] = Memory(EASY if "coin" in first.observation else kind, asked)
-    return made
+        other = walks[chance.choice([candidate for candidate in solved if candidate != world])]
+        # A walk that failed is not worth recalling; another house's walk takes its place.
+        kind, trajectory = (kind, walks[world]) if walks[world].success and kind != "another" else ("another", other)
+        query = build_query(first, rebuild(trajectory, chance) if kind == "rebuilt" else trajectory, kind == "rebuilt")
+        memories[world] = Memory(EASY if "coin" in first.observation else kind, query)
+    return memories
 
 
-def record(first: State, one: Trajectory, before: bool) -> GuideQuery:
-    """A walk as it is recalled in a situation: `kitchen : move east . hall : take coin . lately`"""
-    whole = format_path(one.steps)
-    offers = dict.fromkeys((format_path(without_circles(one.steps)), whole))
+def build_query(first: State, trajectory: Trajectory, before: bool) -> GuideQuery:
+    """Return the guide's query for a recalled walk: `kitchen : move east . hall : take coin . lately`."""
+    whole = format_path(trajectory.steps)
+    offers = dict.fromkeys((format_path(without_circles(trajectory.steps)), whole))
     return GuideQuery(first, (f"{whole} {'before' if before else 'lately'}",), tuple(offers))
 
 
-def turned(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
-    """The same in a house that is turned or mirrored: maps cannot be learnt by heart, only reading helps."""
+def rotate_house(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
+    """Return the sequence for a turned or mirrored house, so that maps cannot be memorized."""
     first, second = chance.sample([("north", "south"), ("east", "west")], 2)
     onto = [*chance.sample(first, 2), *chance.sample(second, 2)]
     ids = [transcript.tokenizer.convert_tokens_to_ids(names) for names in ([*BACK], onto)]
@@ -152,58 +162,62 @@ def turned(stream: PackedSequence, transcript: Transcript, chance: random.Random
 
 @dataclass
 class Ground:
-    """What every seed stands on: walks, and a tokenizer that knows their words."""
+    """The data that every seed uses: walks, and a tokenizer with their vocabulary."""
 
     demos: dict[World, Trajectory]
     looks: dict[World, Trajectory]
     transcript: Transcript
 
 
-def ground(worlds: Iterable[World]) -> Ground:
-    """Walks of the demonstrations and of these worlds."""
-    demos, looks = walks(DEMOS, 40, 3), walks(worlds, WALK, 4)
+def build_ground(worlds: Iterable[World]) -> Ground:
+    """Collect the demonstration walks and the walks of the given worlds, and build the tokenizer."""
+    demos, looks = collect_walks(DEMOS, 40, 3), collect_walks(worlds, WALK, 4)
     texts = [*BACK, "lately before :"]
-    for one in (*demos.values(), *looks.values()):
-        texts += [text for s in one.steps for text in (s.pre.task, s.pre.observation, s.pre.feedback, s.action)]
-        texts.append(format_path(one.steps))
-    tell(f"{len(looks)} worlds, {sum(bool(one.success) for one in looks.values())} walks of them found the coin")
+    for trajectory in (*demos.values(), *looks.values()):
+        texts += [text for s in trajectory.steps for text in (s.pre.task, s.pre.observation, s.pre.feedback, s.action)]
+        texts.append(format_path(trajectory.steps))
+    tell(f"{len(looks)} worlds, {sum(bool(walk.success) for walk in looks.values())} with a walk that found the coin")
     return Ground(demos, looks, Transcript(build_tokenizer(texts)))
 
 
-def taught(ground: Ground, seed: int) -> Any:
-    """The policy: it imitates walks, most of them with their way shown, and goes straight there."""
+def train_policy(ground: Ground, seed: int) -> Any:
+    """Train the policy by imitation of walks, most of them with their route in the prompt."""
     model = build_model(len(ground.transcript.tokenizer), TinyConfig(seed=seed))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(LARGER)
-    shown = Examples(circles="explore", max_turns=12, copies=7, memory_share=0.85, seed=seed)
-    given = build_examples(
-        ground.demos.values(), ground.transcript.rows, shown, memory=lambda one: format_path(without_circles(one.steps))
+    settings = Examples(circles="explore", max_turns=12, copies=7, memory_share=0.85, seed=seed)
+    examples = build_examples(
+        ground.demos.values(),
+        ground.transcript.rows,
+        settings,
+        memory=lambda trajectory: format_path(without_circles(trajectory.steps)),
     )
     chance = random.Random(seed)
-    given = [turned(stream, ground.transcript, chance) for stream in given]
-    report = warm_start(model, given, WarmStart(updates=WARM_UPDATES, lr=2e-3, seed=seed))
-    tell(f"seed {seed}: policy of {report.examples} examples, {report.cpu_s:.0f} CPU-s")
+    # Turned houses rule out memorized maps; only reading the hint helps.
+    examples = [rotate_house(stream, ground.transcript, chance) for stream in examples]
+    report = warm_start(model, examples, WarmStart(updates=WARM_UPDATES, lr=2e-3, seed=seed))
+    tell(f"seed {seed}: policy trained on {report.examples} examples, {report.cpu_s:.0f} CPU-s")
     return model.eval()
 
 
 @dataclass(frozen=True)
 class Ended:
-    """One episode: whether it succeeded, and the tokens that the policy read and said."""
+    """The outcome of one episode: whether it succeeded, and the tokens that the policy read and wrote."""
 
     success: float
     tokens: int
 
 
 Table = dict[tuple[World, str | None], list[Ended]]
-"""Episodes by world and text shown."""
+"""Episodes by world and hint."""
 
 
-def played(
+def play_episodes(
     model: Any, transcript: Transcript, texts: Mapping[World, Iterable[str | None]], copies: int, salt: str
 ) -> Table:
-    """So many episodes of every text in its world; the same world, text and copy are the same episode."""
+    """Play `copies` episodes of every text in its world; the same world, text and copy is the same episode."""
     engine = LocalEngine(model, transcript.tokenizer)
     library = ExperienceLibrary.open(":memory:")
     agent = Agent(
@@ -218,13 +232,13 @@ def played(
     )
     specs = [
         Spec(*world, arm=f"{n}", copy=copy, memory=text, salt=salt)
-        for world, shown in texts.items()
-        for n, text in enumerate(dict.fromkeys(shown))
+        for world, hints in texts.items()
+        for n, text in enumerate(dict.fromkeys(hints))
         for copy in range(copies)
     ]
     table: Table = {}
-    for at in range(0, len(specs), 256):
-        part = specs[at : at + 256]
+    for start in range(0, len(specs), 256):  # bounds the memory of one batch
+        part = specs[start : start + 256]
         agents = {spec.arm: agent for spec in part}
         for spec, rollout in zip(part, asyncio.run(collect(agents, engine, part)), strict=True):
             meta = rollout.trajectory.meta

@@ -1,7 +1,7 @@
-"""`hardwon bench learn`: the table of what episodic control learns, game by game, arm by arm.
+"""`hardwon bench learn`: measure what episodic control learns, per game and arm.
 
-Every case learns on the train fold from its own random start and is tested, frozen and greedy, on
-seeds it never saw. Nothing was tuned on these seeds: tuning used dev seeds 0 to 49.
+Every case learns on the train fold from its own random start. It is tested frozen and greedy on unseen seeds. These
+seeds were not used for tuning, which used dev seeds 0 to 49.
 """
 
 import json
@@ -22,7 +22,7 @@ BEGIN, END = "<!-- bench learn: begin -->", "<!-- bench learn: end -->"
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table."""
+    """One game with its learning settings and tests."""
 
     environment: str
     game: str
@@ -32,7 +32,7 @@ class Case:
     max_steps: int = 50
     arms: tuple[str, ...] = ("random", "empty", "task", "step")
     tests: tuple[tuple[str, str], ...] = (("dev", "100-149"),)
-    """(fold, seeds) to test on; the first has the curve."""
+    """Pairs of a fold and test seeds; only the first gets a learning curve."""
 
 
 CASES: dict[str, Case] = {
@@ -76,17 +76,15 @@ CASES: dict[str, Case] = {
 
 
 def learn(
-    cases: Annotated[str, typer.Option(help=f"Which of {', '.join(CASES)}; all when left out.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Agent seeds: 0, 1, ... of them.")] = 3,
-    out: Annotated[Path, typer.Option(help="Folder for the runs; a run that is there already goes on.")] = Path(
-        "runs/learn"
-    ),
+    cases: Annotated[str, typer.Option(help=f"Cases to run, of {', '.join(CASES)}; all by default.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of agent seeds: 0, 1, ...")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder for the runs; an unfinished run continues.")] = Path("runs/learn"),
     write: Annotated[
-        Path | None, typer.Option(help="A Markdown file whose marked part gets the table, with pictures beside it.")
+        Path | None, typer.Option(help="Markdown file whose marked section receives the table; pictures go beside it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """What an agent learns from its own experience, beside the same agent without it."""
+    """Measure what an agent learns from its own experience, compared with the same agent without memory."""
     names = [name.strip() for name in cases.split(",") if name.strip()] or list(CASES)
     for name in names:
         if name not in CASES:
@@ -96,20 +94,20 @@ def learn(
     rows: list[dict[str, Any]] = []
     for name in names:
         rows += run_case(name, CASES[name], seeds, out)
-        if write is not None:
+        if write is not None:  # after every case, so that an interrupted run leaves a valid table
             write_table(write, rows, out)
     if as_json:
         print(json.dumps({"rows": rows}))
     else:
-        print("\n".join(table(rows)))
+        print("\n".join(format_table(rows)))
 
 
 def run_case(name: str, case: Case, seeds: int, out: Path) -> list[dict[str, Any]]:
-    """One row an arm and test; the second test of a case reads the library that the first made."""
+    """Return one row per arm and test; further tests of a case reuse the library that the first test built."""
     from hardwon.apps.cli.run import execute
 
     rows = []
-    for plan, folder in plans(name, case, seeds, out):
+    for plan, folder in build_plans(name, case, seeds, out):
         result = execute(plan, folder)
         for arm, figures in result["arms"].items():
             rows.append(
@@ -126,12 +124,12 @@ def run_case(name: str, case: Case, seeds: int, out: Path) -> list[dict[str, Any
     return rows
 
 
-def plans(name: str, case: Case, seeds: int, out: Path) -> Iterator[tuple["Plan", Path]]:
-    """The plan of each test of a case."""
+def build_plans(name: str, case: Case, seeds: int, out: Path) -> Iterator[tuple["Plan", Path]]:
+    """Yield the experiment plan and the output folder of each test of a case."""
     from hardwon.apps.cli.run import TRAIN_SEEDS, parse_seeds
     from hardwon.apps.experiment import Plan
 
-    for number, (fold, tested) in enumerate(case.tests):
+    for number, (fold, test_seeds) in enumerate(case.tests):
         plan = Plan(
             environment=case.environment,
             game=case.game,
@@ -140,35 +138,39 @@ def plans(name: str, case: Case, seeds: int, out: Path) -> Iterator[tuple["Plan"
             checkpoints=case.checkpoints,
             train_seeds=parse_seeds(TRAIN_SEEDS),
             eval_fold=fold,
-            eval_seeds=parse_seeds(tested),
+            eval_seeds=parse_seeds(test_seeds),
             arms=case.arms,
             policy="episodic",
             library=str(out / name / "library.db"),
             seeds=tuple(range(seeds)),
             max_steps=case.max_steps,
         )
+        # Later tests read the library of the first one and need only the final checkpoint.
         yield (
             replace(plan, checkpoints=(case.episodes,)) if number else plan,
             out / name if not number else out / f"{name}-{fold}",
         )
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Markdown: a line a case and test, a column an arm; mean successes, 95% interval, each seed."""
+def format_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a Markdown table with a line per case and test, and a column per arm.
+
+    A cell has the mean number of successes, its 95% interval, and the successes of each seed.
+    """
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     lines = [
         f"| case (episodes), test | {' | '.join(arms)} |",
         f"|---|{'---|' * len(arms)}",
     ]
     for case, test in dict.fromkeys((row["case"], row["test"]) for row in rows):
-        found = {row["arm"]: row for row in rows if (row["case"], row["test"]) == (case, test)}
-        episodes = next(iter(found.values()))["episodes"]
-        cells = " | ".join(_cell(found[arm]) if arm in found else "" for arm in arms)
+        by_arm = {row["arm"]: row for row in rows if (row["case"], row["test"]) == (case, test)}
+        episodes = next(iter(by_arm.values()))["episodes"]
+        cells = " | ".join(_format_cell(by_arm[arm]) if arm in by_arm else "" for arm in arms)
         lines.append(f"| {case} ({episodes}), {test} | {cells} |")
     return lines
 
 
-def _cell(row: dict[str, Any]) -> str:
+def _format_cell(row: dict[str, Any]) -> str:
     of = row["of"]
     low, high = (of * bound for bound in row["ci95"])
     seeds = ", ".join(f"{of * rate:.0f}" for rate in row["per_seed"])
@@ -180,7 +182,7 @@ def write_table(path: Path, rows: list[dict[str, Any]], out: Path) -> None:
     """Replace the marked part of a Markdown file; pictures go into `images` beside it."""
     images = path.parent / "images"
     images.mkdir(exist_ok=True)
-    lines = [*table(rows), ""]
+    lines = [*format_table(rows), ""]
     for name in dict.fromkeys(row["case"] for row in rows if row["picture"]):
         picture = images / f"learn-{name}.png"
         picture.write_bytes((out / name / "curve.png").read_bytes())

@@ -1,9 +1,9 @@
-"""`hardwon bench team`: wall time, success and tokens of teams that share nothing, everything, or what they learnt to.
+"""`hardwon bench team`: compare teams that share nothing, everything, or what a learned policy admits.
 
-The admission is trained on train tasks and measured on test tasks, which are others; every arm meets the
-same test tasks with the same members. Seconds are those of `benchmarks.learning.clock`: the waits for slow calls,
-which are most of it, and our own processor time; with `--real` they are waited for and read off the wall. Members
-act by rule: what differs between arms is what they are told, and when.
+The admission policy is trained on training tasks and measured on separate test tasks. All arms run the same test tasks
+with the same members. Seconds come from the virtual clock of `benchmarks.learning.clock`: mostly waits for slow calls,
+plus CPU time. With `--real` the waits are real and wall-clock time is measured. Members follow rules, so the arms
+differ only in the information that members receive and when they receive it.
 """
 
 import asyncio
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from hardwon.runtime.teams.team import TeamResult
 
 TRAINED_WITH = 3
-"""Members of the teams that an admission learns from."""
+"""Team size during training of an admission policy."""
 RUNS = 5
-"""Runs of one task that are compared with each other in training: G."""
+"""Runs of one task that training compares with each other (group size G)."""
 TEST = 5000
-"""Test tasks have this number and those after it; training tasks are below."""
+"""First task number of the tests; training tasks have lower numbers."""
 RESAMPLES = 2000
-"""Of the bootstrap behind an interval."""
+"""Resamples of the bootstrap for an interval."""
 ARMS = ("none", "all", "learned")
-SHOWN = ("k", "sharing", "success", "wall_s", "saved_%", "calls", "tokens", "admitted_%", "cpu_s")
-"""What people are shown of a row; JSON has all of it."""
+COLUMNS = ("k", "sharing", "success", "wall_s", "saved_%", "calls", "tokens", "admitted_%", "cpu_s")
+"""Columns of the printed table; JSON has all figures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One test run."""
+class TeamRun:
+    """The figures of one test run."""
 
     errand: str
     seed: int
@@ -58,7 +58,7 @@ class Run:
     pulls: int
     admitted: float
     admission_share: float
-    """Of the time that the members' steps took, what deciding about sharing took."""
+    """Share of the members' step time that sharing decisions took."""
 
 
 def bench_team(
@@ -66,15 +66,17 @@ def bench_team(
         "archive"
     ),
     tasks: Annotated[int, typer.Option(min=1, help="Test tasks.")] = 10,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds: of the members' ways and of the training.")] = 3,
-    ks: Annotated[str, typer.Option("--teams", help="Members of a team, separated by commas.")] = "1,3,5",
-    rounds: Annotated[int, typer.Option(min=1, help="Updates of the admission, each on four train tasks.")] = 24,
-    call_s: Annotated[float, typer.Option(min=0.001, help="Seconds of a slow call in the tests.")] = 0.5,
-    real: Annotated[bool, typer.Option("--real", help="Wait for real in the tests, and measure the wall.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds for members and training.")] = 3,
+    ks: Annotated[str, typer.Option("--teams", help="Team sizes, separated by commas.")] = "1,3,5",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Updates of the admission policy, each on four training tasks.")
+    ] = 24,
+    call_s: Annotated[float, typer.Option(min=0.001, help="Duration of a slow call in the tests, in seconds.")] = 0.5,
+    real: Annotated[bool, typer.Option("--real", help="Really wait in the tests and measure wall-clock time.")] = False,
     save: Annotated[Path | None, typer.Option("--out", help="Folder for admission-SEED.json and runs.jsonl.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Teams of K on tasks whose work repeats: sharing nothing, everything, and what an admission learnt to."""
+    """Compare teams of K on repetitive tasks: share nothing, share everything, or use a learned admission policy."""
     sizes = [int(part) for part in ks.split(",") if part.strip().isdigit()]
     if not sizes or min(sizes) < 1:
         raise typer.BadParameter(f"--teams is {ks!r}; write whole numbers: 1,3,5.")
@@ -82,11 +84,11 @@ def bench_team(
     if as_json:
         say_json({"rows": rows})
         return
-    cells = [[_cell(row, name) for name in SHOWN] for row in rows]
-    out().print(table(*SHOWN, rows=cells, numbers=SHOWN[2:]))
+    cells = [[_format_cell(row, name) for name in COLUMNS] for row in rows]
+    out().print(table(*COLUMNS, rows=cells, numbers=COLUMNS[2:]))
 
 
-def _cell(row: dict[str, Any], name: str) -> Any:
+def _format_cell(row: dict[str, Any], name: str) -> Any:
     if name == "saved_%" and row["saved_%_ci"] is not None:
         low, high = row["saved_%_ci"]
         return f"{row[name]:.0f} ({low:.0f} to {high:.0f})"
@@ -104,13 +106,25 @@ def measure(
     tell: Callable[[str], None],
     save: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """A row for every K and arm, over all seeds and test tasks."""
+    """Return a row for every team size and arm, over all seeds and test tasks.
+
+    Args:
+        errand: Kind of task, "archive" or "rooms".
+        tasks: Number of test tasks.
+        seeds: Seeds of members and training.
+        ks: Team sizes.
+        rounds: Updates of the admission policy.
+        call_s: Seconds of a slow call.
+        real: Whether to wait in real time.
+        tell: Receives progress messages.
+        save: Folder for the trained policies and all runs.
+    """
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.teams.sharing_policy import AdmitAll, AdmitNone
 
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
-    runs: list[Run] = []
+    runs: list[TeamRun] = []
     cpu: dict[tuple[int, str], float] = {}
     arms_of = {k: ARMS if k > 1 else ARMS[:1] for k in ks}
     with (
@@ -119,30 +133,30 @@ def measure(
     ):
         for seed in seeds:
             tell(f"seed {seed}: training on {4 * rounds} tasks ...")
-            learned = trained(errand, seed, rounds, call_s, tell, library)
+            learned = train_admission(errand, seed, rounds, call_s, tell, library)
             if save is not None:
                 learned.save(save / f"admission-{seed}.json")
             arms: dict[str, Admission] = {"none": AdmitNone(), "all": AdmitAll(), "learned": learned}
-            for k, arm in ((k, arm) for k, mine in arms_of.items() for arm in mine):
+            for k, arm in ((k, arm) for k, arms_of_k in arms_of.items() for arm in arms_of_k):
                 began = time.process_time()
                 worlds = range(TEST, TEST + tasks)
-                found = [_test(errand, seed, task, k, arm, arms[arm], call_s, real, library) for task in worlds]
+                arm_runs = [_test(errand, seed, task, k, arm, arms[arm], call_s, real, library) for task in worlds]
                 cpu[k, arm] = cpu.get((k, arm), 0.0) + time.process_time() - began
-                runs += found
-                tell(f"seed {seed}: K={k} {arm}: {fmean(run.seconds for run in found):.2f} s")
+                runs += arm_runs
+                tell(f"seed {seed}: K={k} {arm}: {fmean(run.seconds for run in arm_runs):.2f} s")
     if save is not None:
         lines = [json.dumps(asdict(run)) for run in runs]
         (save / "runs.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return [row_of(runs, k, arm, cpu[k, arm]) for k, mine in arms_of.items() for arm in mine]
+    return [summarize_arm(runs, k, arm, cpu[k, arm]) for k, arms_of_k in arms_of.items() for arm in arms_of_k]
 
 
 # -- training -------------------------------------------------------------------------------------
 
 
-def trained(
+def train_admission(
     errand: str, seed: int, rounds: int, call_s: float, tell: Callable[[str], None], library: "ExperienceLibrary"
 ) -> "LogisticAdmission":
-    """An admission that learnt on train tasks, greedy from now on."""
+    """Train an admission policy on training tasks and return it in greedy mode."""
     from hardwon.runtime.teams.sharing_policy import LogisticAdmission
     from hardwon.trainers.roles.admission_learning import AdmissionTrainer
 
@@ -151,28 +165,30 @@ def trained(
     drawn = random.Random(f"train tasks {seed}").sample(range(TEST if errand == "archive" else 900), 4 * rounds)
     for number in range(rounds):
         chosen = drawn[4 * number : 4 * number + 4]
-        groups = [_group(errand, seed, task, admission, call_s, library) for task in chosen]
-        told = trainer.update(groups)
+        groups = [_run_group(errand, seed, task, admission, call_s, library) for task in chosen]
+        metrics = trainer.update(groups)
         if (number + 1) % 4 == 0:
-            words = ", ".join(f"{name} {told[name]:.2f}" for name in ("reward", "admitted", "used", "price"))
+            words = ", ".join(f"{name} {metrics[name]:.2f}" for name in ("reward", "admitted", "used", "price"))
             tell(f"  round {number + 1}: {words}")
+    # Without a random source the copy decides greedily.
     return LogisticAdmission(admission.weights)
 
 
-def _group(
+def _run_group(
     errand: str, seed: int, task: int, admission: "LogisticAdmission", call_s: float, library: "ExperienceLibrary"
 ) -> list[Any]:
-    """The runs of one train task, as they are learnt from; what is early is told by the slowest."""
+    """Run one training task several times and return the episodes, with rewards scaled by the slowest run."""
     from hardwon.trainers.roles.admission_learning import episode_of
 
-    numbers = [_members(seed + 100 * run, TRAINED_WITH) for run in range(RUNS)]
-    results = [run_counted(_run(errand, task, mine, admission, call_s, "train", library)) for mine in numbers]
+    numbers = [_number_members(seed + 100 * run, TRAINED_WITH) for run in range(RUNS)]
+    results = [run_counted(_run(errand, task, members, admission, call_s, "train", library)) for members in numbers]
+    # The slowest run sets the time scale of the reward for the whole group.
     limit_s = 1.5 * max(result.seconds for result in results)
     return [episode_of(result, admission, limit_s=limit_s) for result in results]
 
 
-def _members(seed: int, k: int) -> list[int]:
-    """The numbers of a team's members: other ways for every seed."""
+def _number_members(seed: int, k: int) -> list[int]:
+    """Return the member numbers of a team; they differ for every seed."""
     return [1000 * seed + n for n in range(k)]
 
 
@@ -185,14 +201,17 @@ async def _run(
     fold: str,
     library: "ExperienceLibrary",
 ) -> "TeamResult":
-    """One run of a team, whose bank is in the library's file."""
+    """Run a team whose bank is in the library's file."""
     from hardwon.apps.cli import team_errands
     from hardwon.apps.cli.team_errands import Latency
 
     latency = Latency().scale(call_s / Latency().call_s)
+    # The rooms game numbers its test seeds from 0.
     seed = task - TEST if errand != "archive" and task >= TEST else task
-    with team_errands.open_errand(errand, seed, latency, fold=fold) as asked:
-        return await team_errands.create_team(asked, numbers, library, admission).arun(asked.task, asked.seed)
+    with team_errands.open_errand(errand, seed, latency, fold=fold) as task_errand:
+        return await team_errands.create_team(task_errand, numbers, library, admission).arun(
+            task_errand.task, task_errand.seed
+        )
 
 
 # -- tests ----------------------------------------------------------------------------------------
@@ -208,12 +227,12 @@ def _test(
     call_s: float,
     real: bool,
     library: "ExperienceLibrary",
-) -> Run:
-    """A test run of one arm."""
+) -> TeamRun:
+    """Run one test task in one arm."""
     result = (asyncio.run if real else run_counted)(
-        _run(errand, task, _members(seed, k), admission, call_s, "dev", library)
+        _run(errand, task, _number_members(seed, k), admission, call_s, "dev", library)
     )
-    return Run(
+    return TeamRun(
         errand,
         seed,
         task,
@@ -230,40 +249,43 @@ def _test(
     )
 
 
-def row_of(runs: Sequence[Run], k: int, arm: str, cpu_s: float) -> dict[str, Any]:
-    """Means over seeds and tasks with 95 % intervals; `saved` is of the wall time of the same runs without sharing."""
-    mine = {(run.seed, run.task): run for run in runs if (run.k, run.arm) == (k, arm)}
+def summarize_arm(runs: Sequence[TeamRun], k: int, arm: str, cpu_s: float) -> dict[str, Any]:
+    """Return the means over seeds and tasks, with 95% intervals.
+
+    `saved_%` is the reduction in wall time compared with the same runs without sharing.
+    """
+    own = {(run.seed, run.task): run for run in runs if (run.k, run.arm) == (k, arm)}
     alone = {(run.seed, run.task): run for run in runs if (run.k, run.arm) == (k, "none")}
-    keys = sorted(mine)
-    seconds = [mine[key].seconds for key in keys]
-    pairs = [(mine[key].seconds, alone[key].seconds) for key in keys]
+    keys = sorted(own)
+    seconds = [own[key].seconds for key in keys]
+    pairs = [(own[key].seconds, alone[key].seconds) for key in keys]
     return {
         "k": k,
         "sharing": arm,
         "runs": len(keys),
-        "success": round(fmean(mine[key].success for key in keys), 3),
+        "success": round(fmean(own[key].success for key in keys), 3),
         "wall_s": round(fmean(seconds), 2),
-        "wall_s_ci": interval(seconds, fmean),
-        "saved_%": round(saved(pairs), 1),
-        "saved_%_ci": None if arm == "none" else interval(pairs, saved),
-        "calls": round(fmean(mine[key].calls for key in keys), 1),
-        "key_tokens": round(fmean(mine[key].key_tokens for key in keys)),
-        "value_tokens": round(fmean(mine[key].value_tokens for key in keys)),
-        "tokens": round(fmean(mine[key].key_tokens + mine[key].value_tokens for key in keys)),
-        "pulls": round(fmean(mine[key].pulls for key in keys), 1),
-        "admitted_%": round(100 * fmean(mine[key].admitted for key in keys), 1),
-        "deciding_%": round(100 * fmean(mine[key].admission_share for key in keys), 4),
+        "wall_s_ci": bootstrap_interval(seconds, fmean),
+        "saved_%": round(compute_saved(pairs), 1),
+        "saved_%_ci": None if arm == "none" else bootstrap_interval(pairs, compute_saved),
+        "calls": round(fmean(own[key].calls for key in keys), 1),
+        "key_tokens": round(fmean(own[key].key_tokens for key in keys)),
+        "value_tokens": round(fmean(own[key].value_tokens for key in keys)),
+        "tokens": round(fmean(own[key].key_tokens + own[key].value_tokens for key in keys)),
+        "pulls": round(fmean(own[key].pulls for key in keys), 1),
+        "admitted_%": round(100 * fmean(own[key].admitted for key in keys), 1),
+        "deciding_%": round(100 * fmean(own[key].admission_share for key in keys), 4),
         "cpu_s": round(cpu_s / len(keys), 2),
     }
 
 
-def saved(pairs: Sequence[tuple[float, float]]) -> float:
-    """Per cent of the time without sharing that sharing saved."""
+def compute_saved(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the percentage of the time without sharing that sharing saved."""
     return 100 * (1 - sum(shared for shared, _ in pairs) / sum(alone for _, alone in pairs))
 
 
-def interval(values: Sequence[Any], of: Callable[[Sequence[Any]], float]) -> tuple[float, float]:
-    """95 % of what `of` gives when the values are drawn anew, with replacement."""
+def bootstrap_interval(values: Sequence[Any], of: Callable[[Sequence[Any]], float]) -> tuple[float, float]:
+    """Return the 95% bootstrap interval of the statistic `of`."""
     chance = random.Random(0)
     drawn = sorted(of(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return round(drawn[int(0.025 * RESAMPLES)], 2), round(drawn[int(0.975 * RESAMPLES) - 1], 2)

@@ -1,8 +1,8 @@
-"""`hardwon bench transfer`: whether the library of one game helps or harms in another.
+"""`hardwon bench transfer`: measure whether the library of one game helps or harms in another.
 
-For every ordered pair of games an agent learns in the first and is tested, frozen and greedy, in the second.
-The same agent with an empty library plays the same episodes with the same chance, so that each pair of
-episodes differs in the library alone. A run that was stopped goes on: libraries and finished cells are kept.
+For every ordered pair of games, an agent learns the first and is tested on the second, frozen and greedy. The same
+agent with an empty library plays the same episodes with the same random numbers, so paired episodes differ only in the
+library. An interrupted run continues: libraries and finished cells are kept.
 """
 
 import json
@@ -22,7 +22,7 @@ from .learn import CASES, Case
 BEGIN, END = "<!-- bench transfer: begin -->", "<!-- bench transfer: end -->"
 EMPTY = "empty"
 SUCCESSES = " successes"
-"""Ends the name of a library that has the successful episodes of a game and no others."""
+"""Suffix of the name of a library that holds only the successful episodes of a game."""
 GAMES: Mapping[str, Case] = {
     **{name: CASES[name] for name in ("mapreader", "coin", "cookingworld", "twc", "gotolocal")},
     "simonsays": Case("textworld", "simonsays", "", 100, ()),
@@ -30,19 +30,19 @@ GAMES: Mapping[str, Case] = {
     "sorting": Case("textworld", "sorting", "", 100, ()),
     "arithmetic": Case("textworld", "arithmetic", "", 100, ()),
 }
-"""What may be paired, with the parameters of `bench learn`."""
+"""Games that can be paired, with the parameters of `bench learn`."""
 DEFAULT = "mapreader,coin,cookingworld,twc,simonsays"
 TRAIN_SEEDS = range(450)
-"""Of the train fold; the tests are of another fold."""
+"""Seeds of the train fold; tests use another fold."""
 
 Row = dict[str, Any]
 Cell = tuple[str, str, int]
-"""Game that was learnt, game that is tested, agent seed."""
+"""Name of the library, game under test, agent seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """What is measured. Written beside the results, so that they are never mixed with another one's."""
+    """The settings of a run, stored beside the results so that results of different settings are never mixed."""
 
     games: tuple[str, ...]
     episodes: int
@@ -50,7 +50,7 @@ class Transfer:
     tests: tuple[int, ...]
     seeds: tuple[int, ...]
     successes: bool = False
-    """Whether a library of each game's successes alone is tested in that game as well."""
+    """Whether to also test a library of each game's successful episodes in the same game."""
 
     def __post_init__(self) -> None:
         for game in self.games:
@@ -60,30 +60,30 @@ class Transfer:
             raise ConfigError(f"games are {list(self.games)}; give at least two, each once.")
 
     def cells(self) -> list[Cell]:
-        """Every pair of libraries and games, for every agent seed."""
+        """Return every pair of a library and a game, for every agent seed."""
         return [(source, game, seed) for seed in self.seeds for game in self.games for source in self.sources(game)]
 
     def sources(self, game: str) -> tuple[str, ...]:
-        """Return the libraries that are tested in a game."""
+        """Return the libraries that are tested on a game."""
         return (EMPTY, *self.games, *([f"{game}{SUCCESSES}"] if self.successes else []))
 
 
 def transfer(
     games: Annotated[str, typer.Option(help=f"Games to pair, of {', '.join(GAMES)}.")] = DEFAULT,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes that each library is learnt from.")] = 100,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes that each library learns from.")] = 100,
     tests: Annotated[str, typer.Option(help="Seeds of the dev fold to test on, as A-B.")] = "200-229",
     seeds: Annotated[str, typer.Option(help="Agent seeds, as A-B.")] = "0-2",
     successes: Annotated[
-        bool, typer.Option("--successes", help="Test a library of each game's successes alone as well.")
+        bool, typer.Option("--successes", help="Also test a library of each game's successful episodes only.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
-    out: Annotated[Path, typer.Option(help="Folder for libraries and results; what is there is not run again.")] = Path(
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for libraries and results; finished parts are reused.")] = Path(
         "runs/transfer"
     ),
-    write: Annotated[Path | None, typer.Option(help="A Markdown file whose marked part gets the table.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Markdown file whose marked section receives the table.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Test a library of each game in each other game, beside an empty library on the same episodes."""
+    """Test the library of each game on every other game, compared with an empty library on the same episodes."""
     from hardwon.apps.cli.run import parse_seeds
 
     names = tuple(name.strip() for name in games.split(",") if name.strip())
@@ -98,7 +98,7 @@ def transfer(
     if write is not None and BEGIN not in write.read_text(encoding="utf-8"):
         raise ConfigError(f"{write} has no line {BEGIN!r}; add it and {END!r} where the table belongs.")
     figures = compare(wanted, run(wanted, out, jobs=jobs))
-    lines = table(wanted, figures)
+    lines = format_table(wanted, figures)
     if write is not None:
         head, _, rest = write.read_text(encoding="utf-8").partition(BEGIN)
         _, _, tail = rest.partition(END)
@@ -107,23 +107,27 @@ def transfer(
 
 
 def run(wanted: Transfer, out: Path, *, jobs: int = 1) -> list[Row]:
-    """Learn and test what is not done yet; return one row per test episode."""
+    """Run the missing learning and test cells and return one row per test episode.
+
+    Raises:
+        ConfigError: If `out` holds results of other settings.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    rows = _earlier_rows(wanted, out)
+    rows = _load_earlier_rows(wanted, out)
     done = {(row["library"], row["game"], row["agent_seed"]) for row in rows}
     cells = [cell for cell in wanted.cells() if cell not in done]
     learnt = dict.fromkeys((source.removesuffix(SUCCESSES), seed) for source, _, seed in cells if source != EMPTY)
-    for _ in _each(jobs, _learn, [(out, wanted, source, seed) for source, seed in learnt]):
+    for _ in _run_each(jobs, _learn, [(out, wanted, source, seed) for source, seed in learnt]):
         pass
     with (out / "episodes.jsonl").open("a", encoding="utf-8") as file:
-        for new in _each(jobs, _test, [(out, wanted, cell) for cell in cells]):
+        for new in _run_each(jobs, _test, [(out, wanted, cell) for cell in cells]):
             file.write("".join(json.dumps(row) + "\n" for row in new))
             file.flush()
             rows += new
     return rows
 
 
-def _each(jobs: int, work: Callable[..., list[Row]], tasks: Sequence[tuple[Any, ...]]) -> Iterable[list[Row]]:
+def _run_each(jobs: int, work: Callable[..., list[Row]], tasks: Sequence[tuple[Any, ...]]) -> Iterable[list[Row]]:
     if jobs == 1 or len(tasks) < 2:
         yield from (work(*task) for task in tasks)
         return
@@ -132,8 +136,12 @@ def _each(jobs: int, work: Callable[..., list[Row]], tasks: Sequence[tuple[Any, 
             yield future.result()
 
 
-def _earlier_rows(wanted: Transfer, out: Path) -> list[Row]:
-    """Return the rows of cells that were finished; raise ConfigError for another run's."""
+def _load_earlier_rows(wanted: Transfer, out: Path) -> list[Row]:
+    """Return the rows of finished cells.
+
+    Raises:
+        ConfigError: If the rows come from a run with other settings.
+    """
     settings = {"episodes": wanted.episodes, "fold": wanted.fold, "tests": list(wanted.tests)}
     config, episodes = out / "transfer.json", out / "episodes.jsonl"
     if config.exists() and json.loads(config.read_text(encoding="utf-8")) != settings:
@@ -142,13 +150,15 @@ def _earlier_rows(wanted: Transfer, out: Path) -> list[Row]:
     if not episodes.exists():
         return []
     lines = episodes.read_text(encoding="utf-8").splitlines(keepends=True)
+    # A line without its newline was cut off when the run stopped.
     rows = [json.loads(line) for line in lines if line.endswith("\n")]
     cells: dict[Cell, list[Row]] = {}
     for row in rows:
         cells.setdefault((row["library"], row["game"], row["agent_seed"]), []).append(row)
-    whole = [row for cell in cells.values() if len(cell) == len(wanted.tests) for row in cell]
-    episodes.write_text("".join(json.dumps(row) + "\n" for row in whole), encoding="utf-8")
-    return [row for row in whole if row["game"] in wanted.games and row["agent_seed"] in wanted.seeds]
+    # A cell with missing episodes is dropped, because cells are run as a unit.
+    complete = [row for cell in cells.values() if len(cell) == len(wanted.tests) for row in cell]
+    episodes.write_text("".join(json.dumps(row) + "\n" for row in complete), encoding="utf-8")
+    return [row for row in complete if row["game"] in wanted.games and row["agent_seed"] in wanted.seeds]
 
 
 def _library_path(out: Path, source: str, seed: int) -> str:
@@ -156,7 +166,7 @@ def _library_path(out: Path, source: str, seed: int) -> str:
 
 
 def _learn(out: Path, wanted: Transfer, source: str, seed: int) -> list[Row]:
-    """Learn a game up to the wanted number of episodes."""
+    """Continue learning a game until its library has the required number of episodes."""
     import random
 
     from hardwon.memory import ExperienceLibrary
@@ -179,7 +189,7 @@ def _learn(out: Path, wanted: Transfer, source: str, seed: int) -> list[Row]:
 
 
 def _keep_successes(out: Path, source: str, seed: int) -> None:
-    """Copy the successful episodes of a game's library into one of their own."""
+    """Copy the successful episodes of a game's library into a separate library."""
     from hardwon.memory import ExperienceLibrary
 
     game = source.removesuffix(SUCCESSES)
@@ -187,6 +197,7 @@ def _keep_successes(out: Path, source: str, seed: int) -> None:
         ExperienceLibrary.open(_library_path(out, game, seed), read_only=True) as full,
         ExperienceLibrary.open(_library_path(out, source, seed)) as successes,
     ):
+        # `trajectories` lists the newest first; evolution depends on the order of recording.
         for row in reversed(full.trajectories()):
             if row["success"]:
                 successes.record(full.trajectory(row["id"]))
@@ -211,14 +222,14 @@ def _test(out: Path, wanted: Transfer, cell: Cell) -> list[Row]:
             EpisodicPolicy(), library, environment, arm="step", max_steps=case.max_steps, seed=seed, learn=False
         )
         try:
-            for one in wanted.tests:
-                episode = agent.run(wanted.fold, one).trajectory
+            for test_seed in wanted.tests:
+                episode = agent.run(wanted.fold, test_seed).trajectory
                 rows.append(
                     {
                         "library": source,
                         "game": game,
                         "agent_seed": seed,
-                        "seed": one,
+                        "seed": test_seed,
                         "success": bool(episode.success),
                         "score": round(episode.score, 4),
                         "steps": len(episode.steps),
@@ -232,18 +243,18 @@ def _test(out: Path, wanted: Transfer, cell: Cell) -> list[Row]:
 
 
 def compare(wanted: Transfer, rows: Sequence[Row]) -> list[Row]:
-    """Return the figures of every pair: successes, and the paired difference to an empty library."""
+    """Return the figures of every pair: successes and the paired difference to an empty library."""
     won = {(row["library"], row["game"], row["agent_seed"], row["seed"]): row for row in rows}
     figures = []
     for game in wanted.games:
         for source in wanted.sources(game):
             cells = [
-                [(won[source, game, seed, one], won[EMPTY, game, seed, one]) for one in wanted.tests]
+                [(won[source, game, seed, test_seed], won[EMPTY, game, seed, test_seed]) for test_seed in wanted.tests]
                 for seed in wanted.seeds
             ]
             pairs = [pair for cell in cells for pair in cell]
             means = [sum(a["success"] - b["success"] for a, b in cell) / len(cell) for cell in cells]
-            low, high = paired_interval([[a["success"] - b["success"] for a, b in cell] for cell in cells])
+            low, high = compute_paired_interval([[a["success"] - b["success"] for a, b in cell] for cell in cells])
             figures.append(
                 {
                     "library": source,
@@ -262,10 +273,11 @@ def compare(wanted: Transfer, rows: Sequence[Row]) -> list[Row]:
     return figures
 
 
-def paired_interval(seeds: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the 95% interval of a mean of paired differences, over all episodes of all agent seeds.
+def compute_paired_interval(seeds: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the 95% interval of the mean paired difference, over all episodes of all agent seeds.
 
-    Pairs share game, episode and chance; what differs between agent seeds is part of their variance.
+    Paired episodes share the game, the episode and the random numbers. Differences between agent seeds are part of the
+    variance.
     """
     values = [value for seed in seeds for value in seed]
     n, mean = len(values), sum(values) / len(values)
@@ -273,20 +285,23 @@ def paired_interval(seeds: Sequence[Sequence[float]]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def table(wanted: Transfer, figures: Sequence[Row]) -> list[str]:
-    """Return Markdown: a line per library, a column per game; `**` marks a cell that is worse than an empty library."""
+def format_table(wanted: Transfer, figures: Sequence[Row]) -> list[str]:
+    """Return a Markdown table with a line per library and a column per game.
+
+    `**` marks a cell that is significantly worse than an empty library.
+    """
     by_cell = {(row["library"], row["game"]): row for row in figures}
     lines = [f"| library of | {' | '.join(wanted.games)} |", f"|---|{'---|' * len(wanted.games)}"]
     for source in (EMPTY, *wanted.games):
-        cells = " | ".join(_cell_text(by_cell[source, game]) for game in wanted.games)
+        cells = " | ".join(_format_cell(by_cell[source, game]) for game in wanted.games)
         lines.append(f"| {source} | {cells} |")
     if wanted.successes:
-        cells = " | ".join(_cell_text(by_cell[f"{game}{SUCCESSES}", game]) for game in wanted.games)
+        cells = " | ".join(_format_cell(by_cell[f"{game}{SUCCESSES}", game]) for game in wanted.games)
         lines.append(f"| the same game, successes alone | {cells} |")
     return lines
 
 
-def _cell_text(row: Row) -> str:
+def _format_cell(row: Row) -> str:
     mean = sum(row["successes"]) / len(row["successes"])
     if row["library"] == EMPTY:
         return f"{mean:.1f} {row['successes']}"

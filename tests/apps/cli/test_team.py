@@ -206,6 +206,6 @@ def test_bench_team_rows(hardwon_json, tmp_path, monkeypatch):
 
 
 def test_saved_is_paired_with_the_same_runs_without_sharing():
-    assert team.saved([(6.0, 10.0), (6.0, 10.0)]) == pytest.approx(40.0)
-    low, high = team.interval([(5.0, 10.0), (7.0, 10.0)] * 20, team.saved)
+    assert team.compute_saved([(6.0, 10.0), (6.0, 10.0)]) == pytest.approx(40.0)
+    low, high = team.bootstrap_interval([(5.0, 10.0), (7.0, 10.0)] * 20, team.compute_saved)
     assert low < 40.0 < high

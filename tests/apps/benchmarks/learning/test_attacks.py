@@ -382,7 +382,7 @@ def test_values_that_the_request_shows_are_said(library):
 @pytest.mark.parametrize("kind", attack.KINDS)
 @pytest.mark.parametrize("door", attack.DOORS)
 def test_attacks_of_the_bench_show_no_word_and_are_seldom_first(kind, door):
-    row = attack._attack(kind, door, 50)
+    row = attack._measure_attack(kind, door, 50)
     assert row["recalls with his words"] == 0
     assert row["attacker first"] <= 0.05
     assert row["right first"] >= 0.9

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks.learning.transfer import EMPTY, Transfer, compare, paired_interval, run, table
+from benchmarks.learning.transfer import EMPTY, Transfer, compare, compute_paired_interval, format_table, run
 from hardwon.memory.errors import ConfigError, UnknownName
 
 PLAN = Transfer(games=("mapreader", "coin"), episodes=2, fold="dev", tests=(0, 1), seeds=(0,))
@@ -33,14 +33,14 @@ def test_a_cell_that_is_worse_than_empty_is_marked():
     assert figures["coin", "mapreader"]["difference"] == -1.0
     assert [key for key, one in figures.items() if one["worse"]] == [("coin", "mapreader")]
     assert figures["coin", "coin"]["difference"] == 0.5
-    lines = table(plan, list(figures.values()))
+    lines = format_table(plan, list(figures.values()))
     assert lines[0] == "| library of | mapreader | coin |"
     assert lines[-1] == "| coin | **0.0 (-20.0 to -20.0)** | 20.0 (+6.9 to +13.1) |"
 
 
 def test_the_interval_is_of_paired_differences():
     """By hand: differences 1, 0, 0, -1 have mean 0 and variance 2/3."""
-    low, high = paired_interval([[1, 0], [0, -1]])
+    low, high = compute_paired_interval([[1, 0], [0, -1]])
     assert -low == high == pytest.approx(1.96 * (2 / 3 / 4) ** 0.5)
 
 
