@@ -70,10 +70,12 @@ class Rooms:
         self.faults = {} if faults is None else faults
 
     def reset(self, task="", seed=0):
+        """Return to the first room."""
         self.at = 0
         return self.state()
 
     def step(self, action):
+        """Record the action, inject its fault if there is one, and move."""
         self.ran.append(action)
         fault = self.faults.pop(len(self.ran), None)
         if isinstance(fault, BaseException):
@@ -85,15 +87,19 @@ class Rooms:
         return self.state(), float(is_solved), is_solved, {"success": is_solved, "score": self.at / 4}
 
     def admissible(self, state):
+        """Return the admissible actions, which are the same in every room."""
         return self.actions
 
     def clone(self):
+        """Return an environment in the first room that shares the recorded actions and the faults."""
         return Rooms(self.ran, self.faults, self.actions)
 
     def close(self):
+        """Do nothing."""
         pass
 
     def state(self):
+        """Return the description of the current room."""
         color = ("red", "blue", "green", "white", "golden")[self.at]
         return State(f"You are in the {color} room.", task="go to the golden room")
 
@@ -111,6 +117,7 @@ class Script:
         self.seen = []
 
     def decide(self, context):
+        """Record the context and return the next action."""
         self.seen.append(context)
         action = self.actions[len(context.history) % len(self.actions)]
         if isinstance(action, BaseException):
@@ -120,6 +127,7 @@ class Script:
         return Decision(action)
 
     async def adecide(self, context):
+        """Return `decide(context)`."""
         return self.decide(context)
 
 

@@ -1,1 +1,1 @@
-"""Run the experiments behind docs/results.md."""
+"""Experiments behind docs/results.md."""

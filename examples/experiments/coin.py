@@ -1,18 +1,18 @@
-"""The proof on coin: what memory is worth to a tiny policy, and what an extractor learns from that alone.
+"""Measure the effect of memory on a tiny policy, and train an extractor from that effect alone.
 
     python -m examples.experiments.coin runs/coin --seeds 0,1,2 --stages AB
 
-In TextWorldExpress coin (six rooms, no doors, ten moves) models of half a million weights learn from nothing
+In TextWorldExpress coin (six rooms, no doors, ten moves), models with half a million weights are trained from scratch:
 
-    A  to act, by imitation of random walks, and to follow a way that they are shown;
-    B  which of the ways that an exploring walk saw is worth keeping, from the paired difference alone;
-    C  both at once, policy and extractor, each changing what the other learns from;
-    D  to act better by outcomes, with the credit of episodes and with that of steps;
-    E  to write the way down, instead of choosing one.
+    A  a policy imitates random walks and learns to follow a route that it is shown;
+    B  an extractor learns which routes of an exploring walk to keep, from paired outcome differences only;
+    C  policy and extractor are trained together;
+    D  the policy is trained by reinforcement learning, with episode-level and with step-level credit;
+    E  an extractor writes the route instead of choosing one.
 
-Everything is sampled, in worlds that nothing was trained or tuned in; differences are paired by world. Times
-are CPU seconds of this process. What a stage found is kept in the folder and not asked for again, so that
-stages can be run one at a time. It is a program on its own and no command of `hardwon`.
+All episodes are sampled in worlds that were used neither for training nor for tuning. Differences are paired by
+world. Times are CPU seconds of this process. Results are saved in the output folder and reused, so stages can be run
+one at a time. This program is not a command of `hardwon`.
 """
 
 import json
@@ -25,161 +25,174 @@ import typer
 from hardwon.memory.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
-    from .coin_policy import Ground
+    from .coin_policy import CoinData
 
 Figures = dict[str, Any]
 
 
 def main(
-    out: Annotated[
-        Path, typer.Argument(help="Folder of the figures and the policies; what is there is not run again.")
-    ],
-    seeds: Annotated[str, typer.Option(help="Seeds, with commas.")] = "0,1,2",
-    stages: Annotated[str, typer.Option(help="Which of A, B, C, D, E; A's policy is made in any case.")] = "ABCDE",
-    draw: Annotated[Path | None, typer.Option(help="Folder for pictures of the curves.")] = None,
+    out: Annotated[Path, typer.Argument(help="Output folder for results and weights; existing results are reused.")],
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0,1,2",
+    stages: Annotated[
+        str, typer.Option(help="Stages to run: any of A, B, C, D, E. The policy of stage A is always trained.")
+    ] = "ABCDE",
+    draw: Annotated[Path | None, typer.Option(help="Folder for plots of the learning curves.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Train tiny models in coin, stage by stage, and print what they reached in held-out worlds.
+    """Train tiny models in coin, stage by stage, and print their success in held-out worlds.
 
-    A: a policy by imitation, that uses the way it is shown. B: extractors that learn what is worth keeping.
-    C: both at once. D: the policy alone, by two kinds of credit. E: an extractor that writes, taught by B's.
+    A: a policy by imitation that uses the route it is shown. B: extractors that learn which routes to keep.
+    C: both together. D: the policy alone, with two kinds of credit. E: an extractor that writes, taught by B's.
     """
     wanted = [int(seed) for seed in seeds.split(",")]
     for stage in stages:
         if stage not in STAGES:
             raise UnknownName.of("stage", stage, STAGES)
     out.mkdir(parents=True, exist_ok=True)
-    results = run(out, wanted, stages)
+    results = run_stages(out, wanted, stages)
     if draw is not None:
         from .coin_figures import draw_curves
 
         draw_curves(results, draw)
-    from .coin_figures import tables
+    from .coin_figures import format_tables
 
-    print(json.dumps(results) if as_json else tables(results))
+    print(json.dumps(results) if as_json else format_tables(results))
 
 
-def run(out: Path, seeds: Iterable[int], stages: str) -> dict[str, dict[str, Figures]]:
-    """By stage and seed, what was found; what is not in the folder yet is run."""
+def run_stages(out: Path, seeds: Iterable[int], stages: str) -> dict[str, dict[str, Figures]]:
+    """Run the stages that have no saved results, and return the results by stage and seed.
+
+    Args:
+        out: Output folder.
+        seeds: Seeds of the runs.
+        stages: Stages, for example "ABC".
+    """
     import torch
 
-    from .coin_policy import Ground, ground
+    from .coin_policy import CoinData, build_data
 
-    torch.set_num_threads(1)
-    path, found = out / "results.json", dict[str, dict[str, Figures]]()
+    torch.set_num_threads(1)  # the models are too small to profit from more, and CPU times stay comparable
+    path, results = out / "results.json", dict[str, dict[str, Figures]]()
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
-    stands: Ground | None = None
+        results = json.loads(path.read_text(encoding="utf-8"))
+    data: CoinData | None = None  # the walks take minutes, so they are made only if a stage has to run
     for stage in stages:
         for seed in seeds:
-            if str(seed) not in found.setdefault(stage, {}):
-                stands = stands or ground()
-                found[stage][str(seed)] = STAGES[stage](stands, seed, out)
-                path.write_text(json.dumps(found) + "\n", encoding="utf-8")
-    return {stage: {str(seed): found[stage][str(seed)] for seed in seeds} for stage in stages}
+            if str(seed) not in results.setdefault(stage, {}):
+                data = data or build_data()
+                results[stage][str(seed)] = STAGES[stage](data, seed, out)
+                # Written after every seed, so that an interrupted experiment loses at most one.
+                path.write_text(json.dumps(results) + "\n", encoding="utf-8")
+    return {stage: {str(seed): results[stage][str(seed)] for seed in seeds} for stage in stages}
 
 
-def policy_of(ground: "Ground", seed: int, out: Path) -> tuple[Any, float]:
-    """The policy after its warm start, and what it cost: made once and kept."""
+def load_policy(data: "CoinData", seed: int, out: Path) -> tuple[Any, float]:
+    """Return the policy after its warm start and the CPU seconds it took; train it if it is not saved."""
     import time
 
     import torch
 
-    from .coin_policy import fresh, warm
+    from .coin_policy import create_model, train_warm_start
 
     path = out / f"policy-{seed}.pt"
     if not path.exists():
         began = time.process_time()
-        torch.save({"weights": warm(ground, seed).state_dict(), "cpu_s": time.process_time() - began}, path)
+        torch.save({"weights": train_warm_start(data, seed).state_dict(), "cpu_s": time.process_time() - began}, path)
     saved = torch.load(path, weights_only=True)
-    model = fresh(ground, seed)
+    model = create_model(data, seed)
     model.load_state_dict(saved["weights"])
     return model.eval(), saved["cpu_s"]
 
 
-def acts(ground: "Ground", seed: int, out: Path) -> Figures:
-    """A: the warm start in four conditions."""
-    from .coin_policy import compared, evaluate
-    from .coin_worlds import ACTED_IN, four
+def run_stage_a(data: "CoinData", seed: int, out: Path) -> Figures:
+    """Run stage A: evaluate the policy after its warm start in four conditions."""
+    from .coin_policy import compare_with_base, evaluate
+    from .coin_worlds import ACTED_IN, build_conditions
 
-    policy, spent = policy_of(ground, seed, out)
-    return {**compared(evaluate(policy, ground.transcript, four(ground.looks, ACTED_IN), seed)), "cpu_s": spent}
+    policy, spent = load_policy(data, seed, out)
+    return {
+        **compare_with_base(evaluate(policy, data.transcript, build_conditions(data.looks, ACTED_IN), seed)),
+        "cpu_s": spent,
+    }
 
 
-def keeps(ground: "Ground", seed: int, out: Path) -> Figures:
-    """B: extractors beside a frozen policy; the one that the difference pays is kept."""
+def run_stage_b(data: "CoinData", seed: int, out: Path) -> Figures:
+    """Run stage B: train extractors with a frozen policy and save the one rewarded by the paired difference."""
     import torch
 
-    from .coin_extractor import alone
+    from .coin_extractor import compare_extractors
 
-    model, report = alone(policy_of(ground, seed, out)[0], ground, seed)
+    model, report = compare_extractors(load_policy(data, seed, out)[0], data, seed)
     torch.save(model.state_dict(), out / f"extractor-{seed}.pt")
     return report
 
 
-def both(ground: "Ground", seed: int, out: Path) -> Figures:
-    """C: policy and extractor together, beside the same with a frozen extractor, and the start."""
-    from .coin_extractor import by_oracle, choices, judged, surest, together
-    from .coin_policy import compared, evaluate, paired
-    from .coin_worlds import KEPT_IN, usable
+def run_stage_c(data: "CoinData", seed: int, out: Path) -> Figures:
+    """Run stage C: train policy and extractor together; the baselines are a frozen extractor and the start."""
+    from .coin_extractor import read_choices, score_choices, select_oracle, select_surest, train_together
+    from .coin_policy import compare_paired, compare_with_base, evaluate
+    from .coin_worlds import KEPT_IN, select_usable
 
-    start, _ = policy_of(ground, seed, out)
-    held_out = usable(ground.looks, KEPT_IN)
-    first = evaluate(start, ground.transcript, {"oracle": by_oracle(ground, held_out)}, seed)
-    report: Figures = {"start": compared(first)}
+    start, _ = load_policy(data, seed, out)
+    held_out = select_usable(data.looks, KEPT_IN)
+    first = evaluate(start, data.transcript, {"oracle": select_oracle(data, held_out)}, seed)
+    report: Figures = {"start": compare_with_base(first)}
     ended = {}
     for name, learns in (("frozen extractor", False), ("together", True)):
-        policy, reader, told = together(start, ground, seed, learns=learns)
-        chosen = choices(reader, ground, held_out)
-        ended[name] = evaluate(policy, ground.transcript, {"memory": surest(chosen)}, seed)
-        report[name] = {**compared(ended[name]), "choice": judged(chosen, ground.looks), **told}
-    report["together beside frozen, memory on"] = paired(
+        policy, reader, training = train_together(start, data, seed, learns=learns)
+        chosen = read_choices(reader, data, held_out)
+        ended[name] = evaluate(policy, data.transcript, {"memory": select_surest(chosen)}, seed)
+        report[name] = {**compare_with_base(ended[name]), "choice": score_choices(chosen, data.looks), **training}
+    report["together beside frozen, memory on"] = compare_paired(
         ended["together"]["memory"], ended["frozen extractor"]["memory"]
     )
-    report["together beside the start, memory off"] = paired(ended["together"]["none"], first["none"])
+    report["together beside the start, memory off"] = compare_paired(ended["together"]["none"], first["none"])
     return report
 
 
-def acts_better(ground: "Ground", seed: int, out: Path) -> Figures:
-    """D: the policy alone, shown nothing, by two kinds of credit."""
-    from .coin_policy import compared, paired, reinforce, success_of
+def run_stage_d(data: "CoinData", seed: int, out: Path) -> Figures:
+    """Run stage D: train the policy without memory, with two kinds of credit."""
+    from .coin_policy import compare_paired, compare_with_base, measure_success, reinforce
     from .coin_worlds import HELD_OUT
 
-    start, _ = policy_of(ground, seed, out)
-    worlds = [world for world in HELD_OUT if world in ground.looks]
-    ended, report = {"start": success_of(start, ground, worlds, seed)}, Figures()
+    start, _ = load_policy(data, seed, out)
+    worlds = [world for world in HELD_OUT if world in data.looks]
+    ended, report = {"start": measure_success(start, data, worlds, seed)}, Figures()
     for credit in ("grpo", "slea"):
-        model, report[credit] = reinforce(start, ground, seed, credit)
-        ended[credit] = success_of(model, ground, worlds, seed)
-    for name, figures in {**compared(ended, "start"), "slea beside grpo": paired(ended["slea"], ended["grpo"])}.items():
+        model, report[credit] = reinforce(start, data, seed, credit)
+        ended[credit] = measure_success(model, data, worlds, seed)
+    for name, figures in {
+        **compare_with_base(ended, "start"),
+        "slea beside grpo": compare_paired(ended["slea"], ended["grpo"]),
+    }.items():
         report.setdefault(name, {}).update(figures)
     return report
 
 
-def writes(ground: "Ground", seed: int, out: Path) -> Figures:
-    """E: a writer, taught by B's extractor."""
+def run_stage_e(data: "CoinData", seed: int, out: Path) -> Figures:
+    """Run stage E: train a writer, taught by the extractor of stage B."""
     import torch
 
-    from .coin_policy import fresh
-    from .coin_writer import written
+    from .coin_policy import create_model
+    from .coin_writer import compare_writers
 
-    path, teacher = out / f"extractor-{seed}.pt", fresh(ground, seed)
+    path, teacher = out / f"extractor-{seed}.pt", create_model(data, seed)
     if not path.exists():
         raise ConfigError(
-            f"stage E is taught by stage B's extractor and {path} is not there; run stage B of seed {seed}."
+            f"Stage E needs the extractor of stage B, but {path} does not exist. Run stage B with seed {seed} first."
         )
     teacher.load_state_dict(torch.load(path, weights_only=True))
-    return written(policy_of(ground, seed, out)[0], teacher.eval(), ground, seed)
+    return compare_writers(load_policy(data, seed, out)[0], teacher.eval(), data, seed)
 
 
-STAGES: dict[str, Callable[["Ground", int, Path], Figures]] = {
-    "A": acts,
-    "B": keeps,
-    "C": both,
-    "D": acts_better,
-    "E": writes,
+STAGES: dict[str, Callable[["CoinData", int, Path], Figures]] = {
+    "A": run_stage_a,
+    "B": run_stage_b,
+    "C": run_stage_c,
+    "D": run_stage_d,
+    "E": run_stage_e,
 }
-"""What each stage runs."""
+"""The function of each stage."""
 
 if __name__ == "__main__":
     typer.run(main)

@@ -1,4 +1,4 @@
-"""Tables and pictures of the proof on coin: a row a condition, a column a seed; success over updates."""
+"""Format tables and plot learning curves of the coin experiment."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -6,81 +6,93 @@ from statistics import fmean, stdev
 from typing import Any
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""By stage and seed, figures by name, nested."""
+"""Metrics by stage and seed; may be nested."""
 CURVES = {"C": ("together", "frozen extractor"), "D": ("grpo", "slea")}
-"""Runs whose curves are drawn, by stage."""
+"""Names of the runs to plot, by stage."""
 COLOURS = ("#0b6e6e", "#c98a2b", "#7a5ea8", "#9aa0a6")
 SMOOTH = 5
-"""Updates whose mean is a point of a curve."""
+"""Window of the moving average, in updates."""
 
 
-def tables(results: Results) -> str:
-    """A markdown table a stage. A success is beside its paired difference ± standard error, where there is one;
-    the mean's standard error is that of the seeds' mean, as if the seeds shared all their chance."""
+def format_tables(results: Results) -> str:
+    """Return a markdown table per stage, with a row per condition and a column per seed.
+
+    A success rate is followed by its paired difference ± standard error, if it has one. The standard error in the last
+    column is the mean over seeds, an upper bound that treats the seeds as fully correlated.
+    """
     lines: list[str] = []
     for stage, by_seed in results.items():
         lines += [f"## {stage}", "", f"| | {' | '.join(f'seed {seed}' for seed in by_seed)} | mean |"]
         lines.append("|---" * (len(by_seed) + 2) + "|")
-        for name, cells in rows(by_seed.values()).items():
-            lines.append(f"| {name} | {' | '.join(map(shown, cells))} | {shown(mean(cells))} |")
+        for name, cells in collect_rows(by_seed.values()).items():
+            lines.append(f"| {name} | {' | '.join(map(format_cell, cells))} | {format_cell(compute_mean(cells))} |")
         lines.append("")
     return "\n".join(lines)
 
 
 Cell = tuple[float, float | None, float | None]
-"""A figure, and for a success its difference to what it is compared with and that one's standard error."""
+"""A value; for success rates also the paired difference to the base and its standard error, else None."""
 
 
-def rows(by_seed: Any) -> dict[str, list[Cell]]:
-    """Every figure by name, one for each seed."""
-    found: dict[str, list[Cell]] = {}
+def collect_rows(by_seed: Any) -> dict[str, list[Cell]]:
+    """Return the values of all seeds by row name."""
+    rows: dict[str, list[Cell]] = {}
     for figures in by_seed:
-        for name, cell in flat(figures):
-            found.setdefault(name, []).append(cell)
-    return found
+        for name, cell in flatten(figures):
+            rows.setdefault(name, []).append(cell)
+    return rows
 
 
-def flat(figures: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Cell]]:
-    """Every figure with its name in words; curves are left to the pictures."""
+def flatten(figures: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Cell]]:
+    """Yield each value with its path as a readable name; learning curves are skipped."""
     if "success" in figures:
         compared = figures["se"] > 0
         yield path, (figures["success"], figures["to_base"] if compared else None, figures["se"] if compared else None)
     for name, value in figures.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{path} {name}".strip())
+            yield from flatten(value, f"{path} {name}".strip())
         elif name not in ("success", "to_base", "se", "curve"):
-            said = name.replace("_", " ")
-            yield f"{path}: {said}" if path else said, (float(value), None, None)
+            label = name.replace("_", " ")
+            yield f"{path}: {label}" if path else label, (float(value), None, None)
 
 
-def shown(cell: Cell) -> str:
-    """`0.960 (+0.250 ± 0.043)`"""
+def format_cell(cell: Cell) -> str:
+    """Format a cell, for example `0.960 (+0.250 ± 0.043)`."""
     value, difference, error = cell
     return f"{value:.3f}" if difference is None else f"{value:.3f} ({difference:+.3f} ± {error:.3f})"
 
 
-def mean(cells: Sequence[Cell]) -> Cell:
-    """Of each of the three."""
-    found = [
-        fmean(known) if (known := [x for x in each if x is not None]) else None for each in zip(*cells, strict=True)
+def compute_mean(cells: Sequence[Cell]) -> Cell:
+    """Return the mean of each component over the seeds; missing components are ignored."""
+    means = [
+        fmean(present) if (present := [x for x in values if x is not None]) else None
+        for values in zip(*cells, strict=True)
     ]
-    return found[0] or 0.0, found[1], found[2]
+    return means[0] or 0.0, means[1], means[2]
 
 
 def draw_curves(results: Results, folder: Path) -> list[Path]:
-    """`proof-C.png` and so on: success in training, mean of the seeds ± their deviation."""
+    """Plot success in training, the mean over seeds ± standard deviation, as `proof-c.png` and so on.
+
+    Args:
+        results: Metrics by stage and seed.
+        folder: Output folder; created if missing.
+
+    Returns:
+        The paths of the plots.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    made = []
+    paths = []
     folder.mkdir(parents=True, exist_ok=True)
     for stage, names in CURVES.items():
         if stage not in results:
             continue
         figure, axes = pyplot.subplots(figsize=(7.2, 4.0), dpi=150)
-        lines = dict(lines_of(results[stage], names))
+        lines = dict(build_lines(results[stage], names))
         for colour, (name, seeds) in zip(COLOURS, lines.items(), strict=False):
             points = [smooth(seed) for seed in seeds]
             middle = [fmean(column) for column in zip(*points, strict=True)]
@@ -104,23 +116,25 @@ def draw_curves(results: Results, folder: Path) -> list[Path]:
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9, loc="lower right")
         figure.tight_layout()
-        made.append(folder / f"proof-{stage.lower()}.png")
-        figure.savefig(made[-1])
+        paths.append(folder / f"proof-{stage.lower()}.png")
+        figure.savefig(paths[-1])
         pyplot.close(figure)
-    return made
+    return paths
 
 
-def lines_of(by_seed: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> Iterator[tuple[str, list[list[float]]]]:
-    """A line for every run, and for each of its arms where it has several: a curve for each seed."""
+def build_lines(
+    by_seed: Mapping[str, Mapping[str, Any]], names: Sequence[str]
+) -> Iterator[tuple[str, list[list[float]]]]:
+    """Yield the label and the curves by seed of each run, with one line per arm if a run has several."""
     for name in names:
         curves = [figures[name]["curve"] for figures in by_seed.values()]
         if isinstance(curves[0][0], Mapping):
-            for arm, said in (("memory", "shown memory"), ("control", "shown nothing")):
-                yield f"{name}, {said}", [[point[arm] for point in curve] for curve in curves]
+            for arm, label in (("memory", "shown memory"), ("control", "shown nothing")):
+                yield f"{name}, {label}", [[point[arm] for point in curve] for curve in curves]
         else:
             yield name, [list(curve) for curve in curves]
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Means of SMOOTH in a row."""
+    """Return the moving average over SMOOTH values."""
     return [fmean(values[at - SMOOTH : at]) for at in range(SMOOTH, len(values) + 1)]

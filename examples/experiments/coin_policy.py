@@ -1,7 +1,7 @@
-"""The policy of the proof on coin: how it plays, how it is compared, how it is warmed up and trained.
+"""Play, compare and train the policy of the coin experiment.
 
-Everything is played through the runtime's own agent and sampled at temperature 1; greedy policies go in
-circles where they have to look for something. Comparisons are paired by world. It knows no extractor.
+Episodes run through the runtime's agent and are sampled at temperature 1, because greedy policies walk in circles when
+they have to search. Comparisons are paired by world. This module does not depend on the extractor.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from hardwon.trainers.config.schema import CreditConfig, RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.roles.base import Parts, PolicyRole
-from hardwon.trainers.roles.note_generators import WORDS as SAID
+from hardwon.trainers.roles.note_generators import WORDS as NOTE_WORDS
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.rollouts.transcript import Transcript
 
@@ -39,34 +39,34 @@ from .coin_worlds import (
     WORLDS,
     Texts,
     World,
-    either_way,
-    misled,
+    collect_misled_walks,
+    collect_walks,
+    format_either_way,
+    format_way,
     open_game,
-    walks,
-    way,
 )
 
 COPIES = 4
-"""Times that every held-out episode is sampled."""
+"""Sampled episodes per held-out world and condition."""
 TOGETHER = 256
-"""Episodes that are played at once."""
+"""Episodes that run concurrently."""
 WARM_UPDATES = 450
-"""Of the warm start."""
+"""Updates of the warm start."""
 POLICY_UPDATES, GROUPS, POLICY_LR = 30, 6, 3e-4
-"""Updates of the policy alone, worlds in each, eight episodes a world; learning rate."""
+"""Reinforcement learning: updates, worlds per update (with eight episodes each), learning rate."""
 MISLED = 1
-"""Walks a world that trusted another world's."""
+"""Misled walks per world: walks that first follow the route of another world."""
 TURNS = 2
-"""Times that each example is turned another way."""
+"""Random rotations of each example."""
 LARGER = 3.0
-"""By what the first weights are multiplied: 0.06 for transformers' 0.02. Heads that copy then form sooner."""
+"""Factor on the initial weights: a standard deviation of 0.06 instead of 0.02, so that copying heads form sooner."""
 
 Figures = dict[str, Any]
-"""Named figures, nested as deep as a stage wants."""
+"""Metrics by name; may be nested."""
 
 
-def tell(message: str) -> None:
-    """Progress, to stderr."""
+def log(message: str) -> None:
+    """Print progress with the CPU time to stderr."""
     print(f"[{time.process_time():7.1f} CPU-s] {message}", file=sys.stderr, flush=True)
 
 
@@ -75,24 +75,31 @@ def tell(message: str) -> None:
 
 @dataclass
 class Player:
-    """A policy in its worlds: episodes through the runtime's own loop, TOGETHER of them at once."""
+    """A policy with one agent per arm; plays up to TOGETHER episodes concurrently."""
 
     engine: LocalEngine
     agents: Mapping[str, Agent]
 
     def play(self, specs: Sequence[Spec]) -> list[Rollout]:
-        """The episodes, in the order of the specs."""
+        """Play the episodes and return them in the order of the specs."""
         parts = [specs[at : at + TOGETHER] for at in range(0, len(specs), TOGETHER)]
-        return [one for part in parts for one in asyncio.run(collect(self.agents, self.engine, part))]
+        return [rollout for part in parts for rollout in asyncio.run(collect(self.agents, self.engine, part))]
 
     def close(self) -> None:
-        """Free the games."""
+        """Close the games."""
         for agent in self.agents.values():
             agent.close()
 
 
-def player(model: Any, transcript: Transcript, arms: Sequence[str], seed: int) -> Player:
-    """A policy of this model, with an agent for every arm."""
+def create_player(model: Any, transcript: Transcript, arms: Sequence[str], seed: int) -> Player:
+    """Create a player.
+
+    Args:
+        model: Weights of the policy.
+        transcript: Renders states as tokens.
+        arms: Names of the arms.
+        seed: Seed of the agents.
+    """
     engine = LocalEngine(model, transcript.tokenizer)
     policy, library = TokenPolicy(engine, transcript), ExperienceLibrary.open(":memory:")
     plain: dict[str, Any] = {"learn": False, "guardrails": False, "recall_k": 0, "max_steps": LIMIT, "seed": seed}
@@ -103,21 +110,21 @@ def player(model: Any, transcript: Transcript, arms: Sequence[str], seed: int) -
 
 
 Ended = dict[str, dict[World, list[float]]]
-"""By arm and world, how the episodes ended: 1 for success."""
+"""Outcomes by arm and world: 1.0 for success, 0.0 for failure."""
 
 
-def outcomes(rollouts: Sequence[Rollout], specs: Sequence[Spec]) -> Ended:
-    """How the episodes ended; failed ones are left out."""
-    found: Ended = {}
+def collect_outcomes(rollouts: Sequence[Rollout], specs: Sequence[Spec]) -> Ended:
+    """Return the outcomes by arm and world; episodes that broke are left out."""
+    outcomes: Ended = {}
     for spec, rollout in zip(specs, rollouts, strict=True):
         if not rollout.failed:
             ended = float(bool(rollout.trajectory.success))
-            found.setdefault(spec.arm, {}).setdefault((spec.task, spec.seed), []).append(ended)
-    return found
+            outcomes.setdefault(spec.arm, {}).setdefault((spec.task, spec.seed), []).append(ended)
+    return outcomes
 
 
-def paired(values: Mapping[World, Sequence[float]], base: Mapping[World, Sequence[float]]) -> Figures:
-    """Mean, difference to the base by world, and the standard error of that difference."""
+def compare_paired(values: Mapping[World, Sequence[float]], base: Mapping[World, Sequence[float]]) -> Figures:
+    """Return the mean, the mean difference to the base paired by world, and its standard error."""
     differences = [fmean(values[world]) - fmean(base[world]) for world in values]
     return {
         "success": fmean(fmean(each) for each in values.values()),
@@ -127,96 +134,107 @@ def paired(values: Mapping[World, Sequence[float]], base: Mapping[World, Sequenc
 
 
 def evaluate(model: Any, transcript: Transcript, shown: Mapping[str, Texts], seed: int) -> Ended:
-    """How episodes end by condition, each with what it shows in every world; `none` is shown nothing."""
+    """Return the outcomes by condition, including `none`, in which no memory is shown.
+
+    Args:
+        model: Weights of the policy.
+        transcript: Renders states as tokens.
+        shown: The text of each world, by condition.
+        seed: Seed of the sampling.
+    """
     worlds = sorted(next(iter(shown.values())))
-    return conditions(model, transcript, {"none": dict.fromkeys(worlds), **shown}, seed)
+    return play_conditions(model, transcript, {"none": dict.fromkeys(worlds), **shown}, seed)
 
 
-def success_of(model: Any, ground: "Ground", worlds: Sequence[World], seed: int) -> dict[World, list[float]]:
-    """How the episodes of a policy end that is shown nothing."""
-    return conditions(model, ground.transcript, {"none": dict.fromkeys(worlds)}, seed)["none"]
+def measure_success(model: Any, data: "CoinData", worlds: Sequence[World], seed: int) -> dict[World, list[float]]:
+    """Return the outcomes of a policy without memory, by world."""
+    return play_conditions(model, data.transcript, {"none": dict.fromkeys(worlds)}, seed)["none"]
 
 
-def conditions(model: Any, transcript: Transcript, given: Mapping[str, Texts], seed: int) -> Ended:
-    """COPIES episodes of every condition in every world, all sampled."""
+def play_conditions(model: Any, transcript: Transcript, texts_by_arm: Mapping[str, Texts], seed: int) -> Ended:
+    """Sample COPIES episodes of every condition in every world."""
     specs = [
         Spec(*world, arm=arm, copy=copy, memory=texts[world], salt=f"eval{seed}")
-        for arm, texts in given.items()
+        for arm, texts in texts_by_arm.items()
         for world in texts
         for copy in range(COPIES)
     ]
-    playing = player(model, transcript, [*given], seed)
-    ended = outcomes(playing.play(specs), specs)
+    playing = create_player(model, transcript, [*texts_by_arm], seed)
+    ended = collect_outcomes(playing.play(specs), specs)
     playing.close()
     return ended
 
 
-def compared(ended: Ended, base: str = "none") -> Figures:
-    """Every condition beside the base."""
-    return {arm: paired(values, ended[base]) for arm, values in ended.items()}
+def compare_with_base(ended: Ended, base: str = "none") -> Figures:
+    """Compare every condition with the base, paired by world."""
+    return {arm: compare_paired(values, ended[base]) for arm, values in ended.items()}
 
 
 # -- the warm start -------------------------------------------------------------------------------
 
 
 @dataclass
-class Ground:
-    """What every stage stands on: walks, words."""
+class CoinData:
+    """The data that all stages share: walks to imitate (`demos`), exploring walks (`looks`), and the tokenizer."""
 
     demos: dict[World, Trajectory]
     looks: dict[World, Trajectory]
     transcript: Transcript
 
 
-def ground(worlds: Sequence[World] = (*WORLDS, *ACTED_IN, *KEPT_IN)) -> Ground:
-    """Walks to imitate, exploring walks of the other worlds, and a tokenizer that knows their words."""
-    demos, looks = walks(DEMOS), walks(worlds, patience=PATIENCE)
-    texts = [*BACK, SAID]
+def build_data(worlds: Sequence[World] = (*WORLDS, *ACTED_IN, *KEPT_IN)) -> CoinData:
+    """Collect walks to imitate and exploring walks, and build a tokenizer of their words."""
+    demos, looks = collect_walks(DEMOS), collect_walks(worlds, patience=PATIENCE)
+    texts = [*BACK, NOTE_WORDS]
     for trajectory in (*demos.values(), *looks.values()):
         for step in trajectory.steps:
             texts += [step.pre.task, step.pre.observation, step.pre.feedback, step.action]
-    texts += [way(trajectory) for trajectory in demos.values()]
-    tell(f"{len(demos)} walks to imitate, {len(looks)} of {len(worlds)} exploring walks found the coin")
-    return Ground(demos, looks, Transcript(build_tokenizer(texts)))
+    texts += [format_way(trajectory) for trajectory in demos.values()]
+    log(f"{len(demos)} walks to imitate, {len(looks)} of {len(worlds)} exploring walks found the coin")
+    return CoinData(demos, looks, Transcript(build_tokenizer(texts)))
 
 
-def fresh(ground: Ground, seed: int) -> Any:
-    """A model with random weights, LARGER than usual."""
-    model = build_model(len(ground.transcript.tokenizer), TinyConfig(seed=seed))
+def create_model(data: CoinData, seed: int) -> Any:
+    """Create a model with random weights, LARGER times the usual scale."""
+    model = build_model(len(data.transcript.tokenizer), TinyConfig(seed=seed))
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() > 1:
+            if parameter.dim() > 1:  # matrices and embeddings; the scales of the norms stay at 1
                 parameter.mul_(LARGER)
     return model
 
 
-def warm(ground: Ground, seed: int) -> Any:
-    """A policy by imitation of walks that found the coin.
+def train_warm_start(data: CoinData, seed: int) -> Any:
+    """Train a policy by imitation of walks that found the coin.
 
-    Three copies in five are shown the way and go straight there; one is shown nothing and wanders; one is shown
-    another world's way, trusts it in every room that it comes to for the first time, and wanders from there.
+    Of five copies, three are shown the route and take it without detours. One is shown nothing and explores. One is
+    shown the route of another world, follows it in every room that it enters for the first time, and then explores.
     """
-    model, render = fresh(ground, seed), ground.transcript.rows
-    given = build_examples(
-        ground.demos.values(),
+    model, render = create_model(data, seed), data.transcript.rows
+    examples = build_examples(
+        data.demos.values(),
         render,
         Examples(circles="explore", max_turns=12, copies=4, memory_share=0.75, seed=seed),
-        memory=either_way,
+        memory=format_either_way,
     )
     keep = Examples(circles="keep", max_turns=12, memory_share=1.0, seed=seed)
-    lost = {one.id: (one, either_way(other)) for one, other in misled(ground.demos, MISLED, seed)}
-    given += build_examples((one for one, _ in lost.values()), render, keep, memory=lambda one: lost[one.id][1])
+    misled = {
+        walk.id: (walk, format_either_way(other)) for walk, other in collect_misled_walks(data.demos, MISLED, seed)
+    }
+    examples += build_examples(
+        (walk for walk, _ in misled.values()), render, keep, memory=lambda walk: misled[walk.id][1]
+    )
     chance = random.Random(seed)
-    given = [turned(stream, ground.transcript, chance) for stream in given for _ in range(TURNS)]
-    report = warm_start(model, given, WarmStart(updates=WARM_UPDATES, lr=2e-3, seed=seed))
-    tell(f"seed {seed}: {report.examples} examples, {report.epochs:.1f} epochs, {report.cpu_s:.1f} CPU-s")
+    examples = [rotate_directions(stream, data.transcript, chance) for stream in examples for _ in range(TURNS)]
+    report = warm_start(model, examples, WarmStart(updates=WARM_UPDATES, lr=2e-3, seed=seed))
+    log(f"seed {seed}: {report.examples} examples, {report.epochs:.1f} epochs, {report.cpu_s:.1f} CPU-s")
     return model.eval()
 
 
-def turned(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
-    """The same episode in a world that is turned or mirrored: the four directions have other names throughout.
+def rotate_directions(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
+    """Rotate or mirror the world of an episode by renaming the four directions consistently.
 
-    Worlds are few and their maps can be learnt by heart; where they are new every time, only reading helps.
+    There are few worlds, so a model could memorize their maps. With a new orientation each time, only reading helps.
     """
     first, second = chance.sample([("north", "south"), ("east", "west")], 2)
     onto = [*chance.sample(first, 2), *chance.sample(second, 2)]
@@ -228,15 +246,15 @@ def turned(stream: PackedSequence, transcript: Transcript, chance: random.Random
 # -- reinforcement --------------------------------------------------------------------------------
 
 
-def acting(model: Any, ground: Ground, playing: Player, credit: str, lr: float = POLICY_LR) -> PolicyRole:
-    """The role that moves the policy by outcomes."""
+def create_policy_role(model: Any, data: CoinData, playing: Player, credit: str, lr: float = POLICY_LR) -> PolicyRole:
+    """Create the role that trains the policy by reinforcement learning."""
     config = RoleConfig(learner=LearnerSettings(lr=lr, budget=8192), credit=CreditConfig(name=credit))
     library = ExperienceLibrary.open(":memory:")
-    return PolicyRole(Parts(config, model, ground.transcript, playing.engine, library))
+    return PolicyRole(Parts(config, model, data.transcript, playing.engine, library))
 
 
-def groups(worlds: Sequence[World], salt: str, arms: Mapping[str, int]) -> list[Spec]:
-    """So many episodes of each arm in each world."""
+def build_groups(worlds: Sequence[World], salt: str, arms: Mapping[str, int]) -> list[Spec]:
+    """Return the specs of the given number of episodes per arm in each world."""
     return [
         Spec(*world, arm=arm, copy=copy, salt=salt)
         for world in worlds
@@ -245,20 +263,25 @@ def groups(worlds: Sequence[World], salt: str, arms: Mapping[str, int]) -> list[
     ]
 
 
-def reinforce(start: Any, ground: Ground, seed: int, credit: str) -> tuple[Any, Figures]:
-    """The policy alone, shown nothing, from the warm start; and how its episodes ended, update by update."""
+def reinforce(start: Any, data: CoinData, seed: int, credit: str) -> tuple[Any, Figures]:
+    """Train the policy without memory from the warm start.
+
+    Returns:
+        The model, and its learning curve with the CPU seconds.
+    """
     model, began = copy.deepcopy(start), time.process_time()
-    playing = player(model, ground.transcript, ["control"], seed)
-    role, chance, curve = acting(model, ground, playing, credit), random.Random(seed), []
-    pool = [world for world in WORLDS if world in ground.looks]
+    playing = create_player(model, data.transcript, ["control"], seed)
+    role, chance, curve = create_policy_role(model, data, playing, credit), random.Random(seed), []
+    pool = [world for world in WORLDS if world in data.looks]
     for update in range(1, POLICY_UPDATES + 1):
-        specs = groups(chance.sample(pool, GROUPS), f"alone{seed}/{update}", {"control": 8})
+        specs = build_groups(chance.sample(pool, GROUPS), f"alone{seed}/{update}", {"control": 8})
         rollouts = playing.play(specs)
         role.collect(rollouts)
         role.update()
+        # The next episodes must be sampled from the new weights, else training is off-policy.
         playing.engine.load_adapter("policy", update, role.weights())
-        curve.append(fmean(fmean(ended) for ended in outcomes(rollouts, specs)["control"].values()))
+        curve.append(fmean(fmean(ended) for ended in collect_outcomes(rollouts, specs)["control"].values()))
     playing.close()
     spent = time.process_time() - began
-    tell(f"seed {seed} {credit}: success {fmean(curve[:10]):.2f} in ten updates, {fmean(curve[-10:]):.2f} then")
+    log(f"seed {seed} {credit}: success {fmean(curve[:10]):.2f} (first 10 updates), {fmean(curve[-10:]):.2f} (last 10)")
     return model, {"curve": curve, "cpu_s": spent}

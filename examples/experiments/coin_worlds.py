@@ -1,7 +1,7 @@
-"""The worlds of the proof on coin: random walks that find the coin, and what can be said of a walk.
+"""Provide the worlds of the coin experiment: random walks that find the coin, and routes as text.
 
-TextWorldExpress' coin: a coin lies in one of six rooms, and ten moves are given to take it. Nothing
-here learns, and nothing knows the map: what is said of a world is what a walk saw of it.
+In TextWorldExpress coin, a coin lies in one of six rooms, and an episode has ten moves to take it. Nothing in this
+module learns or reads the map: a route contains only what a walk saw.
 """
 
 import random
@@ -18,43 +18,43 @@ from hardwon.trainers.roles.note_generators import Candidate, format_path, ways
 
 GAME = ("coin", "numLocations=6, includeDoors=0, numDistractorItems=0")
 LIMIT = 10
-"""Moves of an episode."""
+"""Maximum moves of an episode."""
 DEMOS = [("train", seed) for seed in range(250)]
-"""Worlds whose walks are imitated."""
+"""Worlds of the walks to imitate."""
 WORLDS = [("train", seed) for seed in range(300, 700)]
-"""Worlds in which the extractor learns, and the policy beside it."""
+"""Training worlds of the extractor and of the policy."""
 TUNING = [("train", seed) for seed in range(900, 950)]
-"""Worlds on which settings were chosen; none of them is reported."""
+"""Worlds for tuning; never reported."""
 HELD_OUT = [("dev", seed) for seed in range(300, 360)]
-"""Worlds that are reported."""
+"""Held-out worlds, used for the reported results."""
 KEPT_IN = [("dev", seed) for seed in range(400, 460)]
-"""Those of stages B and C, whose settings were chosen anew after a look at the others."""
+"""Held-out worlds of stages B and C, whose settings were changed after seeing results on HELD_OUT."""
 ACTED_IN = [*(("dev", seed) for seed in range(200, 260)), *HELD_OUT]
-"""Those of stage A. In the first sixty an extractor was looked at that was changed after that: they are A's alone."""
+"""Held-out worlds of stage A. An earlier extractor was evaluated on the first sixty, so only stage A uses these."""
 WALK = 200
-"""Moves after which a random walk gives up."""
+"""Maximum moves of a random walk."""
 PATIENCE = 20
-"""Moves for which an exploring walk leaves the coin where it is, so that it sees more than the way there."""
+"""Moves before an exploring walk may take the coin, so that it sees more than the route to it."""
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 _EMPTY = re.compile(r"[^.\n]*(?:is closed|nothing (?:on|in) it)\.[ ]*|\s*Inventory \(.*\Z", re.DOTALL)
 
 World = tuple[str, int]
-"""Fold and seed."""
+"""Split and seed."""
 Texts = Mapping[World, str | None]
-"""What is shown in each world; None for nothing."""
+"""The text that is shown in each world, or None."""
 
 
 Move = tuple[State, float, bool, Info]
-"""What came of an action."""
-_KNOWN: dict[tuple[World, str, str], tuple[Move, list[str]]] = {}
-"""By world, what was seen and the action: what came of it, and what could be done then."""
+"""State, reward, whether the episode is over, and information from the environment."""
+_MOVES: dict[tuple[World, str, str], tuple[Move, list[str]]] = {}
+"""Cache: (world, observation, action) to the move and the admissible actions after it."""
 
 
 class Coin:
-    """The game, in which every action is taken once in every room of a world and known from then on.
+    """The coin game with a cache: each action runs in the real game only once per room and world.
 
-    Without doors a world is nothing but where one stands in it, so this changes no episode; the Java process
-    is spared. Observations are without furniture that holds nothing and without the inventory: a quarter of them.
+    Without doors, the state of a world is only the position of the player, so the cache changes no episode. It saves
+    calls to the Java process. Observations omit empty furniture and the inventory, which leaves a quarter of the text.
     """
 
     name = "textworld/coin"
@@ -67,65 +67,71 @@ class Coin:
         self._seen, self._possible = "", list[str]()
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin a world."""
+        """Start an episode."""
         self._world, self._actions, self._seen = (task, seed), [], ""
-        return self._come_to("")[0]
+        return self._advance("")[0]
 
     def step(self, action: str) -> Move:
-        """Act, in the game where nobody did so here before."""
-        return self._come_to(action)
+        """Run an action; only a move that is not cached reaches the real game."""
+        return self._advance(action)
 
     def admissible(self, state: State) -> list[str]:
-        """What can be done now."""
+        """Return the admissible actions."""
         return self._possible
 
     def clone(self) -> "Coin":
-        """Another one, that knows as much."""
+        """Return a new game; all games share one cache."""
         return Coin()
 
     def close(self) -> None:
-        """Free the game."""
+        """Close the game."""
         self._game.close()
 
-    def _come_to(self, action: str) -> Move:
-        here = (self._world, self._seen, action)
-        if here not in _KNOWN:
-            _KNOWN[here] = self._played(action)
-        move, self._possible = _KNOWN[here]
+    def _advance(self, action: str) -> Move:
+        key = (self._world, self._seen, action)
+        if key not in _MOVES:
+            _MOVES[key] = self._replay(action)
+        move, self._possible = _MOVES[key]
         self._seen = move[0].observation
         self._actions.append(action)
         return move
 
-    def _played(self, action: str) -> tuple[Move, list[str]]:
-        """The episode so far, and this action, in the game."""
+    def _replay(self, action: str) -> tuple[Move, list[str]]:
+        """Replay the episode in the real game, run the action, and return the move and the admissible actions."""
         move: Move = (self._game.reset(*self._world), 0.0, False, Info())
-        for one in [*self._actions, action][1:]:
-            move = self._game.step(one)
+        for earlier in [*self._actions, action][1:]:
+            move = self._game.step(earlier)
         state, *rest = move
         brief = replace(state, observation=_EMPTY.sub(" ", state.observation).strip(), feedback="")
         return (brief, *rest), self._game.admissible(state)  # type: ignore[return-value]
 
 
 def open_game() -> Coin:
-    """The game that everything is played in."""
+    """Create the game of all experiments."""
     return Coin()
 
 
 def walk(
     game: Coin, world: World, chance: random.Random, *, patience: int = 0, trusts: Trajectory | None = None
 ) -> Trajectory:
-    """A random walk that takes the coin once its patience is over.
+    """Return a random walk that takes the coin when it can, but not before `patience` moves.
 
-    `trusts`: in a room that it comes to for the first time it goes where that walk went, if it can.
+    Args:
+        game: The game.
+        world: Split and seed.
+        chance: Source of randomness.
+        patience: Minimum number of moves before the coin is taken.
+        trusts: A walk of another world. Its moves are repeated, if possible, in rooms that are entered for the first
+            time.
     """
     directions = {step.pre.location: step.action for step in without_circles(trusts.steps)} if trusts else {}
     steps: list[Step] = []
     state, over, success = game.reset(*world), False, False
     while not over and len(steps) < WALK:
         possible = game.admissible(state)
-        action = directions.pop(state.location, "")
+        action = directions.pop(state.location, "")  # each room at most once, else the walk could go in circles
         if action not in possible:
-            action = chance.choice([one for one in possible if one.startswith("move")])
+            action = chance.choice([option for option in possible if option.startswith("move")])
         if "take coin" in possible and len(steps) >= patience:
             action = "take coin"
         after, reward, over, info = game.step(action)
@@ -134,82 +140,99 @@ def walk(
     return Trajectory(steps[0].pre.task, tuple(steps), success, id=f"{world}/{patience}")
 
 
-def walks(worlds: Iterable[World], *, patience: int = 0, seed: int = 0) -> dict[World, Trajectory]:
-    """The walks that found the coin, one a world."""
+def collect_walks(worlds: Iterable[World], *, patience: int = 0, seed: int = 0) -> dict[World, Trajectory]:
+    """Return the walks that found the coin, at most one per world.
+
+    Args:
+        worlds: Splits and seeds.
+        patience: Minimum number of moves before the coin is taken.
+        seed: Seed of the walks.
+    """
     game = open_game()
-    made = {
+    trajectories = {
         world: walk(game, world, random.Random(f"{seed} {world} {patience}"), patience=patience) for world in worlds
     }
     game.close()
-    return {world: trajectory for world, trajectory in made.items() if trajectory.success}
+    return {world: trajectory for world, trajectory in trajectories.items() if trajectory.success}
 
 
-def misled(found: Mapping[World, Trajectory], times: int, seed: int = 0) -> list[tuple[Trajectory, Trajectory]]:
-    """For each walk others of its world that trusted another world's, and found the coin; each with that one."""
-    game, chance, made = open_game(), random.Random(f"{seed} misled"), []
+def collect_misled_walks(
+    walks: Mapping[World, Trajectory], times: int, seed: int = 0
+) -> list[tuple[Trajectory, Trajectory]]:
+    """Return pairs of a successful walk and the walk of another world that it followed at first.
+
+    Args:
+        walks: Successful walks by world.
+        times: Attempts per world.
+        seed: Seed of the walks.
+    """
+    game, chance, pairs = open_game(), random.Random(f"{seed} misled"), []
     for number in range(times):
-        for world in found:
-            other = found[chance.choice([one for one in found if one != world])]
+        for world in walks:
+            other = walks[chance.choice([candidate for candidate in walks if candidate != world])]
             trajectory = walk(game, world, chance, trusts=other)
             if trajectory.success:
-                made.append((replace(trajectory, id=f"{trajectory.id} misled {number}"), other))
+                pairs.append((replace(trajectory, id=f"{trajectory.id} misled {number}"), other))
     game.close()
-    return made
+    return pairs
 
 
-# -- what is said of a walk -----------------------------------------------------------------------
+# -- routes as text -------------------------------------------------------------------------------
 
 
-def way(trajectory: Trajectory) -> str:
-    """The way to the coin: `kitchen : move east . living room : take coin .`"""
+def format_way(trajectory: Trajectory) -> str:
+    """Return the route to the coin.
+
+    Example: `kitchen : move east . living room : take coin .`
+    """
     return format_path(without_circles(trajectory.steps))
 
 
-def way_there(trajectory: Trajectory) -> str:
-    """The way to where the coin is, without taking it."""
+def format_way_without_take(trajectory: Trajectory) -> str:
+    """Return the route to the coin's room, without the action that takes the coin."""
     return format_path(without_circles(trajectory.steps)[:-1])
 
 
-def either_way(trajectory: Trajectory) -> str:
-    """One of the two, by the walk's name: a policy learns to read both."""
-    return (way, way_there)[zlib.crc32(trajectory.id.encode()) % 2](trajectory)
+def format_either_way(trajectory: Trajectory) -> str:
+    """Return one of both forms, chosen by the walk's id, so that a policy learns to read both."""
+    return (format_way, format_way_without_take)[zlib.crc32(trajectory.id.encode()) % 2](trajectory)
 
 
-def astray(trajectory: Trajectory, chance: random.Random) -> str:
-    """The way with every move in another direction."""
+def format_wrong_way(trajectory: Trajectory, chance: random.Random) -> str:
+    """Return the route with each move in a wrong direction."""
 
-    def turned(step: Step) -> Step:
+    def change_direction(step: Step) -> Step:
         right = step.action.split()[-1]
-        return replace(step, action=f"move {chance.choice([one for one in BACK if one != right])}")
+        return replace(step, action=f"move {chance.choice([direction for direction in BACK if direction != right])}")
 
     path = without_circles(trajectory.steps)
-    return format_path([turned(step) if step.action.startswith("move") else step for step in path])
+    return format_path([change_direction(step) if step.action.startswith("move") else step for step in path])
 
 
-def four(looks: Mapping[World, Trajectory], worlds: Sequence[World]) -> dict[str, Texts]:
-    """What stage A shows beside nothing: the right way, another world's, a wrong one."""
-    known = [world for world in worlds if world in looks]
+def build_conditions(looks: Mapping[World, Trajectory], worlds: Sequence[World]) -> dict[str, Texts]:
+    """Return the texts of stage A by condition: the right route, that of another world, and a wrong one."""
+    available = [world for world in worlds if world in looks]
     return {
-        "right": {world: way(looks[world]) for world in known},
-        "another": {world: way(looks[known[(n + 7) % len(known)]]) for n, world in enumerate(known)},
-        "wrong": {world: astray(looks[world], random.Random(f"{world}")) for world in known},
+        "right": {world: format_way(looks[world]) for world in available},
+        "another": {world: format_way(looks[available[(n + 7) % len(available)]]) for n, world in enumerate(available)},
+        "wrong": {world: format_wrong_way(looks[world], random.Random(f"{world}")) for world in available},
     }
 
 
-# -- what an extractor is offered -----------------------------------------------------------------
+# -- candidates of an extractor -------------------------------------------------------------------
 
 
-def usable(looks: Mapping[World, Trajectory], worlds: Sequence[World]) -> list[World]:
-    """Worlds whose coin is not where the walk began: there, there is a way to keep."""
+def select_usable(looks: Mapping[World, Trajectory], worlds: Sequence[World]) -> list[World]:
+    """Return the worlds whose coin is not in the first room, so that there is a route to keep."""
     return [w for w in worlds if w in looks and looks[w].steps[-1].pre.location != looks[w].steps[0].pre.location]
 
 
-def offered(trajectory: Trajectory) -> list[str]:
-    """The way to each room that a walk came to."""
-    return [one.text for one in ways(trajectory)]
+def list_offers(trajectory: Trajectory) -> list[str]:
+    """Return the route to each room that a walk visited."""
+    return [candidate.text for candidate in ways(trajectory)]
 
 
-def best(trajectory: Trajectory) -> Candidate:
-    """The way to the room of the coin, with that room."""
+def find_best(trajectory: Trajectory) -> Candidate:
+    """Return the candidate that leads to the coin's room."""
     room = trajectory.steps[-1].pre.location
-    return next(one for one in ways(trajectory) if one.seen.location == room)
+    return next(candidate for candidate in ways(trajectory) if candidate.seen.location == room)

@@ -1,8 +1,7 @@
-"""The writer of the proof on coin: an extractor that says the way itself, word by word, instead of choosing one.
+"""Train the writer of the coin experiment: an extractor that writes the route word by word instead of choosing one.
 
-It is warmed up on what the extractor that the paired difference had paid would choose of each walk: nobody
-tells it where the coin is. Then it is paid itself, for what it writes. What it says is free: no grammar
-holds it to the ways there are.
+The writer first imitates the choices of the extractor that was trained on the paired difference, so it never gets the
+position of the coin. Then it is trained on the reward of its own texts. No grammar restricts them to existing routes.
 """
 
 import asyncio
@@ -24,86 +23,106 @@ from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.note_generators import Candidate, Writes, text_of, ways
 from hardwon.trainers.rollouts.transcript import compact
 
-from .coin_extractor import LENGTH, at_random, by_oracle, choices, dealt, judged, surest
-from .coin_policy import Figures, Ground, compared, evaluate, groups, player, tell, turned
-from .coin_worlds import HELD_OUT, WORLDS, Texts, World, best, offered, usable
+from .coin_extractor import LENGTH, fill_specs, read_choices, score_choices, select_oracle, select_random, select_surest
+from .coin_policy import (
+    CoinData,
+    Figures,
+    build_groups,
+    compare_with_base,
+    create_player,
+    evaluate,
+    log,
+    rotate_directions,
+)
+from .coin_worlds import HELD_OUT, WORLDS, Texts, World, find_best, list_offers, select_usable
 
 LESSONS, LESSON_UPDATES, LESSON_LR = 4, 400, 2e-3
-"""Times that each lesson is turned another way, updates that teach, and their learning rate."""
+"""Supervised training: random rotations of each lesson, updates, learning rate."""
 PAID_UPDATES, PAID_WORLDS, PAID_LR, PAID_COST = 15, 12, 1e-4, 0.1
-"""Updates that pay for what is written, worlds in each, their learning rate, what LENGTH tokens cost."""
+"""Reinforcement learning: updates, worlds per update, learning rate, cost of LENGTH tokens."""
 
 
-def read_out(trajectory: Trajectory) -> str:
-    """What a writer reads: each room that was come to, what was seen there, and the way there."""
-    return " ".join(f"<see> {compact(one.seen.observation)} {answer(one)}" for one in ways(trajectory))
+def format_walk(trajectory: Trajectory) -> str:
+    """Return the writer's input: for each visited room, the observation and the answer for this room."""
+    return " ".join(f"<see> {compact(room.seen.observation)} {format_answer(room)}" for room in ways(trajectory))
 
 
-def answer(one: Candidate) -> str:
-    """What a writer says: where, then how to get there. Each is found by one look at what it read."""
-    return f"<at> {one.seen.location.lower()} <item> add : {one.text}"
+def format_answer(room: Candidate) -> str:
+    """Return the writer's output: the room, then the route to it. Both can be copied from the input."""
+    return f"<at> {room.seen.location.lower()} <item> add : {room.text}"
 
 
-def lessons(writer: Writes, ground: Ground, chosen: Texts) -> list[PackedSequence]:
-    """Each walk with what should be said of it, turned LESSONS ways."""
-    chance, made = random.Random(0), []
+def build_lessons(writer: Writes, data: CoinData, chosen: Texts) -> list[PackedSequence]:
+    """Return supervised examples: each walk with the chosen text, in LESSONS random rotations."""
+    chance, examples = random.Random(0), []
     for world, text in chosen.items():
-        (one,) = (one for one in ways(ground.looks[world]) if one.text == text)
-        row = writer.lesson(ground.looks[world], answer(one), f"{world}")
+        (candidate,) = (option for option in ways(data.looks[world]) if option.text == text)
+        row = writer.lesson(data.looks[world], format_answer(candidate), f"{world}")
         (stream,) = pack_samples([row], {row.trace: [1.0]})
-        made += [turned(stream, ground.transcript, chance) for _ in range(LESSONS)]
-    return made
+        examples += [rotate_directions(stream, data.transcript, chance) for _ in range(LESSONS)]
+    return examples
 
 
-def paid(
-    writer: Writes, engine: LocalEngine, policy: Any, ground: Ground, worlds: Sequence[World], seed: int
+def train_with_reward(
+    writer: Writes, engine: LocalEngine, policy: Any, data: CoinData, worlds: Sequence[World], seed: int
 ) -> list[Figures]:
-    """REINFORCE: what it writes is shown to episodes, and their difference to those shown nothing is its reward."""
+    """Train the writer with REINFORCE on the success of episodes with its texts compared with episodes without.
+
+    Returns:
+        Reward and share of kept texts, by update.
+    """
     config = RoleConfig(
         learner=LearnerSettings(lr=PAID_LR, budget=8192),
         loss=LossSettings(kind="cispo", low=0.1, high=0.1),
         settings={"ready": 1, "cooldown": 0, "cost": PAID_COST, "length": LENGTH},
     )
-    parts = Parts(config, engine.model, ground.transcript, engine, ExperienceLibrary.open(":memory:"), seed)
-    role = ExtractorRole(parts, lambda task, number: ground.looks.get((task, number)), writer)
-    playing, chance, curve = player(policy, ground.transcript, ["control", "memory"], seed), random.Random(seed), []
+    parts = Parts(config, engine.model, data.transcript, engine, ExperienceLibrary.open(":memory:"), seed)
+    role = ExtractorRole(parts, lambda task, number: data.looks.get((task, number)), writer)
+    playing, chance, curve = (
+        create_player(policy, data.transcript, ["control", "memory"], seed),
+        random.Random(seed),
+        [],
+    )
     for update in range(1, PAID_UPDATES + 1):
-        specs = groups(chance.sample(worlds, PAID_WORLDS), f"paid{seed}/{update}", {"memory": 4, "control": 4})
-        role.collect(playing.play(dealt(role, specs)))
-        told = role.update()
-        curve.append({"reward": told["reward"], "kept": told["kept"]})
+        specs = build_groups(chance.sample(worlds, PAID_WORLDS), f"paid{seed}/{update}", {"memory": 4, "control": 4})
+        role.collect(playing.play(fill_specs(role, specs)))
+        metrics = role.update()
+        curve.append({"reward": metrics["reward"], "kept": metrics["kept"]})
     playing.close()
     return curve
 
 
-def said(writer: Writes, ground: Ground, worlds: Sequence[World]) -> Texts:
-    """What is written of each world's walk, greedy; None where it is nothing."""
+def write_texts(writer: Writes, data: CoinData, worlds: Sequence[World]) -> Texts:
+    """Return the greedy text for each world's walk, or None if the writer keeps nothing."""
 
-    async def everything() -> list[list[Any]]:
-        return list(await asyncio.gather(*(writer.read(ground.looks[world], greedy=True) for world in worlds)))
+    async def read_all() -> list[list[Any]]:
+        return list(await asyncio.gather(*(writer.read(data.looks[world], greedy=True) for world in worlds)))
 
-    items = [one[0].items for one in asyncio.run(everything())]
+    items = [notes[0].items for notes in asyncio.run(read_all())]
     return {world: text_of(item[0]) if item else None for world, item in zip(worlds, items, strict=True)}
 
 
-def written(policy: Any, teacher: Any, ground: Ground, seed: int) -> Figures:
-    """A writer after its lessons, and after it was paid, beside a way at random and the oracle's."""
-    worlds, held_out = usable(ground.looks, WORLDS), usable(ground.looks, HELD_OUT)
+def compare_writers(policy: Any, teacher: Any, data: CoinData, seed: int) -> Figures:
+    """Evaluate the writer after its lessons and after training on rewards; baselines are random and oracle."""
+    worlds, held_out = select_usable(data.looks, WORLDS), select_usable(data.looks, HELD_OUT)
     model, began = copy.deepcopy(policy), time.process_time()
-    engine = LocalEngine(model, ground.transcript.tokenizer, roles=("extractor",))
-    writer = Writes(engine, ground.transcript, reads=read_out)
-    chosen = choices(teacher, ground, worlds)
-    given = lessons(writer, ground, surest(chosen))
-    warm_start(model, given, WarmStart(updates=LESSON_UPDATES, lr=LESSON_LR, seed=seed), tell)
-    report: Figures = {"teacher": judged(chosen, ground.looks), "taught": {"cpu_s": time.process_time() - began}}
-    shown: dict[str, Texts] = {"taught": said(writer, ground, held_out)}
+    engine = LocalEngine(model, data.transcript.tokenizer, roles=("extractor",))
+    writer = Writes(engine, data.transcript, reads=format_walk)
+    chosen = read_choices(teacher, data, worlds)
+    examples = build_lessons(writer, data, select_surest(chosen))
+    warm_start(model, examples, WarmStart(updates=LESSON_UPDATES, lr=LESSON_LR, seed=seed), log)
+    report: Figures = {"teacher": score_choices(chosen, data.looks), "taught": {"cpu_s": time.process_time() - began}}
+    conditions: dict[str, Texts] = {"taught": write_texts(writer, data, held_out)}
     began = time.process_time()
-    report["paid"] = {"curve": paid(writer, engine, policy, ground, worlds, seed), "cpu_s": time.process_time() - began}
-    shown["paid"] = said(writer, ground, held_out)
-    for name, texts in shown.items():
-        report[name]["oracle"] = fmean(texts[w] == best(ground.looks[w]).text for w in held_out)
-        report[name]["a_way"] = fmean(texts[w] in offered(ground.looks[w]) for w in held_out)
-    shown |= {"at random": at_random(ground, held_out, seed), "oracle": by_oracle(ground, held_out)}
-    for name, figures in compared(evaluate(policy, ground.transcript, shown, seed)).items():
+    report["paid"] = {
+        "curve": train_with_reward(writer, engine, policy, data, worlds, seed),
+        "cpu_s": time.process_time() - began,
+    }
+    conditions["paid"] = write_texts(writer, data, held_out)
+    for name, texts in conditions.items():
+        report[name]["oracle"] = fmean(texts[w] == find_best(data.looks[w]).text for w in held_out)
+        report[name]["a_way"] = fmean(texts[w] in list_offers(data.looks[w]) for w in held_out)
+    conditions |= {"at random": select_random(data, held_out, seed), "oracle": select_oracle(data, held_out)}
+    for name, figures in compare_with_base(evaluate(policy, data.transcript, conditions, seed)).items():
         report.setdefault(name, {}).update(figures)
     return report

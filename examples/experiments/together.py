@@ -1,12 +1,12 @@
-"""The ablation of co-evolution: all four roles learn, each is frozen in turn, and none learns, from one start.
+"""Run the ablation of joint training: all four roles learn, each role is frozen in turn, and none learns.
 
     python -m examples.experiments.together runs/together --seeds 0,1
 
-A run of `examples/train_together.yaml` is begun once a seed: warm start, and stage 1 of the guide. Every arm goes on
-from that checkpoint with the same worlds, chance and turns; a frozen role takes its turns with a learning rate of 0.
-Then the held-out worlds are played: shown nothing, what the library recalls, what the guide says, and by teams whose
-steps the admission shares. Differences are paired by seed and world. What an arm found is kept in the folder and not
-asked for again. It is a program on its own and no command of `hardwon`.
+Each seed starts one run of `examples/train_together.yaml` with the warm start and stage 1 of the guide. All arms
+continue from this checkpoint with the same worlds, random numbers and turns; a frozen role has a learning rate of 0.
+The evaluation plays held-out worlds without memory, with recall from the library, with the guide, and with teams
+whose steps are shared by the admission role. Differences are paired by seed and world. Results are saved in the
+output folder and reused. This program is not a command of `hardwon`.
 """
 
 import asyncio
@@ -32,53 +32,63 @@ if TYPE_CHECKING:
 ROLES = ("policy", "extractor", "guide", "admission")
 ARMS = ("all learn", *(f"{role} frozen" for role in ROLES), "none learns")
 MEMORY = ("control", "retrieved", "guided")
-"""Arms of an evaluation."""
+"""Arms of the evaluation."""
 TEAM_WORLDS = 20
-"""Held-out worlds into which teams are sent."""
+"""Number of held-out worlds that teams play."""
 RESAMPLES = 2000
-"""Of the bootstrap behind an interval."""
+"""Bootstrap resamples of a confidence interval."""
 Figures = dict[str, dict[str, float]]
-"""By world, what was found there."""
+"""Metrics by world."""
 
 
 def main(
-    out: Annotated[Path, typer.Argument(help="Folder of runs and figures; what is there is not run again.")],
+    out: Annotated[Path, typer.Argument(help="Output folder for runs and results; existing results are reused.")],
     config: Annotated[Path, typer.Option(help="The training configuration.")] = Path("examples/train_together.yaml"),
-    seeds: Annotated[str, typer.Option(help="Seeds, with commas.")] = "0,1",
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0,1",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations of each run.")] = 24,
-    held_out: Annotated[str, typer.Option(help="Seeds of the dev fold that are reported, as A-B.")] = "300-339",
-    copies: Annotated[int, typer.Option(min=1, help="Episodes a world and arm.")] = 3,
+    held_out: Annotated[str, typer.Option(help="Held-out seeds of the dev split, as A-B.")] = "300-339",
+    copies: Annotated[int, typer.Option(min=1, help="Episodes per world and arm.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Train with all roles, with each one frozen and with none, and print what they reach in held-out worlds."""
+    """Train with all roles, with each one frozen and with none, and print their results in held-out worlds."""
     import torch
 
     from hardwon.trainers.config.schema import Worlds, load
 
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
-    path, found = out / "results.json", dict[str, dict[str, Figures]]()
+    path, results = out / "results.json", dict[str, dict[str, Figures]]()
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        results = json.loads(path.read_text(encoding="utf-8"))
     worlds, wanted = Worlds(fold="dev", seeds=held_out), seeds.split(",")
     for seed in wanted:
         shared = [f"run.seed={seed}", "eval.every=0", f"tasks.eval={{fold: dev, seeds: {held_out}}}", "run.keep=1"]
         settings = load(config, [*shared, f"run.iterations={iterations}", f"run.out={out / seed / 'start'}"])
         for arm in ARMS:
-            if arm not in found.setdefault(seed, {}):
+            if arm not in results.setdefault(seed, {}):
                 began = time.process_time()
-                found[seed][arm] = measured(trained(settings, arm, out / seed), worlds, copies)
-                path.write_text(json.dumps(found) + "\n", encoding="utf-8")
+                results[seed][arm] = measure(train_arm(settings, arm, out / seed), worlds, copies)
+                # Written after every arm, so that an interrupted experiment loses at most one.
+                path.write_text(json.dumps(results) + "\n", encoding="utf-8")
                 tell(f"seed {seed}, {arm}: {time.process_time() - began:.0f} CPU-s")
-    report = {seed: found[seed] for seed in wanted}
-    print(json.dumps(report) if as_json else tables(report))
+    report = {seed: results[seed] for seed in wanted}
+    print(json.dumps(report) if as_json else format_tables(report))
 
 
 # -- training -------------------------------------------------------------------------------------
 
 
-def trained(settings: "TrainConfig", arm: str, folder: Path) -> Path:
-    """The last checkpoint of an arm, which begins where all of a seed begin."""
+def train_arm(settings: "TrainConfig", arm: str, folder: Path) -> Path:
+    """Train an arm from the common start of its seed and return its last checkpoint.
+
+    Args:
+        settings: Settings of the start.
+        arm: One of ARMS.
+        folder: Folder of the seed's runs.
+
+    Raises:
+        typer.Exit: The run was stopped before its end.
+    """
     from hardwon.trainers import train
     from hardwon.trainers.checkpoint import find
 
@@ -87,90 +97,97 @@ def trained(settings: "TrainConfig", arm: str, folder: Path) -> Path:
         train(replace(settings, run=replace(settings.run, iterations=0)))
     if arm == ARMS[-1]:
         return find(start)
-    mine = frozen(settings, arm, folder / arm.replace(" ", "-"))
-    if not Path(mine.run.out).exists():
-        branched(find(start), mine)
-    report = train(mine, resume=True)
+    arm_settings = freeze_role(settings, arm, folder / arm.replace(" ", "-"))
+    if not Path(arm_settings.run.out).exists():
+        branch_checkpoint(find(start), arm_settings)
+    report = train(arm_settings, resume=True)
     if report.stopped:
         raise typer.Exit(1)
     return Path(report.checkpoint)
 
 
-def frozen(settings: "TrainConfig", arm: str, out: Path) -> "TrainConfig":
-    """The settings with the role that an arm names at a learning rate of 0."""
+def freeze_role(settings: "TrainConfig", arm: str, out: Path) -> "TrainConfig":
+    """Return the settings with a learning rate of 0 for the role that the arm freezes."""
     role = arm.removesuffix(" frozen")
     roles = dict(settings.roles)
     if role in roles:
+        # A learning rate of 0 instead of no role: the arms keep the same turns and random numbers.
         roles[role] = replace(roles[role], learner=replace(roles[role].learner, lr=0.0))
     return replace(settings, roles=roles, run=replace(settings.run, out=str(out)))
 
 
-def branched(start: Path, settings: "TrainConfig") -> None:
-    """Another run's first checkpoint: as that of the start, with other settings."""
+def branch_checkpoint(start: Path, settings: "TrainConfig") -> None:
+    """Create the first checkpoint of a run: a copy of the start with other settings."""
     from hardwon.trainers.checkpoint import MANIFEST, Checkpoints
     from hardwon.trainers.config.schema import as_dict
 
     def write(folder: Path) -> None:
         shutil.copytree(start, folder, dirs_exist_ok=True)
-        (folder / MANIFEST).unlink()
+        (folder / MANIFEST).unlink()  # it has the checksums of the old settings; save() writes a new one
         (folder / "config.json").write_text(json.dumps(as_dict(settings), indent=2) + "\n", encoding="utf-8")
 
     Checkpoints(Path(settings.run.out) / "checkpoints").save(0, write)
 
 
-# -- measuring ------------------------------------------------------------------------------------
+# -- evaluation -----------------------------------------------------------------------------------
 
 
-def measured(checkpoint: Path, worlds: "Worlds", copies: int) -> Figures:
-    """By seed and world of a checkpoint: success, harm and tokens by arm, and how its teams did."""
+def measure(checkpoint: Path, worlds: "Worlds", copies: int) -> Figures:
+    """Return success, harm and tokens by arm, and the team metrics, for each held-out world.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        worlds: Held-out worlds.
+        copies: Episodes per world and arm.
+    """
     from hardwon.trainers.session import Stage
 
     with TemporaryDirectory() as folder:
         stage = Stage.restore(checkpoint, Path(folder))
         try:
-            return asyncio.run(_measured(stage, worlds, copies))
+            return asyncio.run(_measure_async(stage, worlds, copies))
         finally:
             stage.close()
 
 
-async def _measured(stage: "Stage", worlds: "Worlds", copies: int) -> Figures:
+async def _measure_async(stage: "Stage", worlds: "Worlds", copies: int) -> Figures:
     from hardwon.trainers.evaluate import Played, collect_episodes
 
     rollouts = await stage.play(worlds.all, dict.fromkeys(MEMORY, copies), salt="held out")
     parts: dict[tuple[str, str], list[Played]] = {}
     for played in collect_episodes(rollouts):
         parts.setdefault((played.world, played.arm), []).append(played)
-    found: Figures = {}
+    figures: Figures = {}
     for (world, arm), ended in parts.items():
         pairs = list(zip(ended, parts[world, "control"], strict=True))
-        found.setdefault(world, {}).update(
+        figures.setdefault(world, {}).update(
             {
-                f"success {arm}": fmean(bool(one.success) for one in ended),
-                f"harm {arm}": fmean(bool(other.success and not one.success) for one, other in pairs),
-                f"tokens {arm}": fmean(one.tokens for one in ended),
+                f"success {arm}": fmean(bool(episode.success) for episode in ended),
+                f"harm {arm}": fmean(bool(other.success and not episode.success) for episode, other in pairs),
+                f"tokens {arm}": fmean(episode.tokens for episode in ended),
             }
         )
     for fold, seed in worlds.all[:TEAM_WORLDS]:
-        found[f"{fold}#{seed}"].update(await _teams(stage, fold, seed))
-    return found
+        figures[f"{fold}#{seed}"].update(await _play_team(stage, fold, seed))
+    return figures
 
 
-async def _teams(stage: "Stage", fold: str, seed: int) -> dict[str, float]:
-    """One team in a world: its reward, and shares of its steps that were shared, and shared and pulled."""
+async def _play_team(stage: "Stage", fold: str, seed: int) -> dict[str, float]:
+    """Return a team's reward in one world, and the shares of its steps that were shared and that were pulled."""
     role: Any = stage.roles["admission"]
     episode, _ = await role.send(fold, seed, "held out")
     decided = episode.decisions
-    if not decided:  # the coin was beside everybody from the start
+    if not decided:  # the coin was in the first room, so no step could be shared
         return {"team reward": episode.reward}
-    shared, pulled = fmean(one.admit for one in decided), fmean(one.used for one in decided)
+    shared, pulled = fmean(step.admit for step in decided), fmean(step.used for step in decided)
     return {"team reward": episode.reward, "shared": shared, "pulled": pulled}
 
 
-# -- what is told ---------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------
 
 
 Report = Mapping[str, Mapping[str, Figures]]
-"""By seed and arm."""
+"""Metrics by seed and arm."""
 COLUMNS = {
     "success": [f"success {arm}" for arm in MEMORY],
     "harm": [f"harm {arm}" for arm in MEMORY[1:]],
@@ -178,64 +195,68 @@ COLUMNS = {
     "team": ["team reward", "shared", "pulled"],
 }
 COMPARED = (*COLUMNS["success"], *COLUMNS["harm"], *COLUMNS["tokens"][1:], *COLUMNS["team"])
-"""Of which the difference is taken."""
+"""Metrics in the table of differences."""
 
 
-def values(report: Report, arm: str, name: str) -> dict[tuple[str, str], float]:
-    """One figure of an arm, by seed and world, of the seeds in which it was run."""
+def collect_values(report: Report, arm: str, name: str) -> dict[tuple[str, str], float]:
+    """Return one metric of an arm by seed and world; seeds without this arm are left out."""
     return {
-        (seed, world): found[name]
+        (seed, world): figures[name]
         for seed, arms in report.items()
-        for world, found in arms.get(arm, {}).items()
-        if name in found
+        for world, figures in arms.get(arm, {}).items()
+        if name in figures
     }
 
 
-def differences(report: Report, arm: str, name: str) -> list[float]:
-    """All learn, less the arm, in each world of each seed that both have."""
-    ours, theirs = values(report, ARMS[0], name), values(report, arm, name)
-    return [ours[at] - theirs[at] for at in ours if at in theirs]
+def compute_differences(report: Report, arm: str, name: str) -> list[float]:
+    """Return `all learn` minus the arm, for each seed and world that both have."""
+    baseline, ablated = collect_values(report, ARMS[0], name), collect_values(report, arm, name)
+    return [baseline[at] - ablated[at] for at in baseline if at in ablated]
 
 
-def bootstrap(of: Sequence[float]) -> tuple[float, float]:
-    """95% range of the mean."""
+def bootstrap(sample: Sequence[float]) -> tuple[float, float]:
+    """Return the 95% bootstrap interval of the mean."""
     chance = random.Random(0)
-    means = sorted(fmean(chance.choices(of, k=len(of))) for _ in range(RESAMPLES))
+    means = sorted(fmean(chance.choices(sample, k=len(sample))) for _ in range(RESAMPLES))
     return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
 
 
-def tables(report: Report) -> str:
-    """Two markdown tables: every arm, and what all learning is ahead of it, each with its 95% range."""
+def format_tables(report: Report) -> str:
+    """Return two markdown tables: all arms, and the differences to `all learn`, with 95% intervals."""
     names = [name for part in COLUMNS.values() for name in part]
     return "\n".join(
         [
-            *_table(names, ARMS, lambda arm, name: _cell(list(values(report, arm, name).values()), name)),
+            *_format_table(
+                names, ARMS, lambda arm, name: _format_cell(list(collect_values(report, arm, name).values()), name)
+            ),
             "",
-            "All learn, less the arm; `*`: the 95% range leaves 0 out.",
+            "Difference of `all learn` to the arm; `*`: the 95% interval excludes 0.",
             "",
-            *_table(COMPARED, ARMS[1:], lambda arm, name: _ahead(differences(report, arm, name), name)),
+            *_format_table(
+                COMPARED, ARMS[1:], lambda arm, name: _format_difference(compute_differences(report, arm, name), name)
+            ),
         ]
     )
 
 
-def _table(names: Iterable[str], arms: Iterable[str], cell: Callable[[str, str], str]) -> list[str]:
+def _format_table(names: Iterable[str], arms: Iterable[str], cell: Callable[[str, str], str]) -> list[str]:
     names = list(names)
     head = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     return [*head, *(f"| {arm} | {' | '.join(cell(arm, name) for name in names)} |" for arm in arms)]
 
 
-def _cell(found: Sequence[float], name: str) -> str:
+def _format_cell(values: Sequence[float], name: str) -> str:
     if name.startswith("tokens"):
-        return f"{fmean(found):.0f}"
-    low, high = bootstrap(found)
-    return f"{fmean(found):.2f} ({low:.2f} to {high:.2f})"
+        return f"{fmean(values):.0f}"
+    low, high = bootstrap(values)
+    return f"{fmean(values):.2f} ({low:.2f} to {high:.2f})"
 
 
-def _ahead(found: Sequence[float], name: str) -> str:
-    low, high = bootstrap(found)
+def _format_difference(differences: Sequence[float], name: str) -> str:
+    low, high = bootstrap(differences)
     sign = " *" if low > 0 or high < 0 else ""
     digits = 0 if name.startswith("tokens") else 2
-    return f"{fmean(found):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}){sign}"
+    return f"{fmean(differences):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}){sign}"
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Provide sample tasks for `hardwon team`."""
+"""Sample tasks for `hardwon team`."""

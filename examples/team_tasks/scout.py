@@ -1,8 +1,7 @@
-"""Shared exploration in TextWorldExpress: teams look for the coin in a house of many rooms.
+"""Define a policy for shared exploration in TextWorldExpress: teams look for the coin in a house of many rooms.
 
-Each team is in a house of its own, all alike, so that what one has seen in a room holds for the others.
-A `Scout` keeps a map by rule, asks for the rooms that others found and it does not know, and
-goes to the nearest one that nobody has seen.
+Every team has its own copy of the same house, so an observation of one team is valid for all. A `Scout` keeps a map,
+pulls the rooms that others saw and it did not, and then walks to the nearest unseen room.
 """
 
 import random
@@ -20,17 +19,17 @@ _PULLED = re.compile(r"^\[\d+\] ([^:\n]+): move (\w+) -> (.*?)(?=^\[\d+\] |\Z)",
 
 
 class Map:
-    """Rooms, what is behind their exits, and where the coin is."""
+    """The rooms, their exits, and the room of the coin."""
 
     def __init__(self) -> None:
         self.exits: dict[str, dict[str, str | None]] = {}
-        """By room, direction and room; None for what is behind a closed door."""
+        """Per room: direction to adjacent room, or None for an unknown room behind a closed door."""
         self.seen: set[str] = set()
-        """Rooms whose description is known."""
+        """Rooms whose description was read."""
         self.coin: str | None = None
 
-    def saw(self, observation: str) -> str | None:
-        """Take what stands in the description of a room; the room's name."""
+    def add_room(self, observation: str) -> str | None:
+        """Add a room from its description and return its name, or None if the text describes no room."""
         here = _HERE.search(observation)
         if here is None:
             return None
@@ -38,23 +37,33 @@ class Map:
         self.seen.add(here[1])
         for direction, room in _EXIT.findall(observation):
             exits[direction.lower()] = room or exits.get(direction.lower())
+        # A coin in the inventory says nothing about the room.
         if re.search(r"\bcoin\b", observation.partition("Inventory")[0]):
             self.coin = here[1]
         return here[1]
 
-    def lacks(self, room: str, direction: str) -> bool:
-        """Whether there is news in what another team saw when it went from a room in a direction."""
+    def is_unseen(self, room: str, direction: str) -> bool:
+        """Return whether the room behind this exit has not been seen."""
         return self.exits.get(room, {}).get(direction) not in self.seen
 
-    def leads(self, room: str, direction: str, value: str) -> None:
-        """What another team saw when it went there."""
-        self.exits.setdefault(room, {})[direction] = self.saw(value)
+    def add_exit(self, room: str, direction: str, value: str) -> None:
+        """Add the observation of another team.
 
-    def first_step(self, here: str, chance: random.Random) -> str | None:
-        """The direction to the coin, else to the nearest room or door that nobody has looked at."""
+        Args:
+            room: The room that the other team left.
+            direction: The direction it went.
+            value: The observation after the move.
+        """
+        self.exits.setdefault(room, {})[direction] = self.add_room(value)
+
+    def find_direction(self, here: str, chance: random.Random) -> str | None:
+        """Return the first direction of a shortest path to the coin, or None if there is no such path.
+
+        While the coin's room is unknown, the goal is the nearest unseen room or closed door. Breadth-first search.
+        """
         reached, ways = {here}, [(here, "")]
         while ways:
-            chance.shuffle(ways)
+            chance.shuffle(ways)  # break ties at random, so that teams spread out
             following: list[tuple[str, str]] = []
             for room, first in ways:
                 if first and (room == self.coin or (self.coin is None and room not in self.seen)):
@@ -71,7 +80,7 @@ class Map:
 
 
 class Scout:
-    """Looks for the coin; `seed` breaks its ties."""
+    """A rule-based policy that looks for the coin; `seed` breaks ties."""
 
     name = "scout"
     reads: Literal["values", "text"] = "text"
@@ -80,38 +89,39 @@ class Scout:
         self._seed = seed
 
     def decide(self, context: Context) -> Decision:
-        """A pull where others know more, else the way to go."""
+        """Pull an observation that is new for this team, or else move toward the coin or an unseen room."""
         own = [action for action in context.actions if not action.startswith("pull ")]
-        found = self.map_of(context.state, context.history, context.guidance or "")
+        known_map = self.build_map(context.state, context.history, context.guidance or "")
         if "take coin" in own:
             return Decision("take coin")
         for action in context.actions:
             offer = _OFFER.match(action)
-            if offer and found.lacks(offer[2], offer[3]):
+            if offer and known_map.is_unseen(offer[2], offer[3]):
                 return Decision(action)
+        # Seeded by place and step: a replayed episode takes the same decisions.
         chance = random.Random(f"{self._seed} {context.state.location} {len(context.history)}")
-        direction = found.first_step(context.state.location, chance)
+        direction = known_map.find_direction(context.state.location, chance)
         ways = [way for way in (f"move {direction}", f"open door to {direction}") if way in own]
         if not ways:
             return Decision(chance.choice(own))
-        shut = re.search(rf"to the {direction} you see a closed", context.state.observation, re.I)
-        return Decision(ways[-1] if shut else ways[0])
+        is_shut = re.search(rf"to the {direction} you see a closed", context.state.observation, re.I)
+        return Decision(ways[-1] if is_shut else ways[0])
 
     async def adecide(self, context: Context) -> Decision:
-        """The same; nothing is awaited."""
+        """Return `decide(context)`; nothing is awaited."""
         return self.decide(context)
 
     @staticmethod
-    def map_of(state: State, history: Sequence[Step], pulled: str) -> Map:
-        """What this team has seen, and what it was told of by others."""
-        found = Map()
-        for observation in _seen(state, history):
-            found.saw(observation)
+    def build_map(state: State, history: Sequence[Step], pulled: str) -> Map:
+        """Build the map from the team's own observations and the pulled ones."""
+        known_map = Map()
+        for observation in _list_observations(state, history):
+            known_map.add_room(observation)
         for room, direction, value in _PULLED.findall(pulled):
-            found.leads(room, direction, value)
-        return found
+            known_map.add_exit(room, direction, value)
+        return known_map
 
 
-def _seen(state: State, history: Sequence[Step]) -> Iterable[str]:
+def _list_observations(state: State, history: Sequence[Step]) -> Iterable[str]:
     yield from (step.pre.observation for step in history)
     yield state.observation

@@ -1,4 +1,4 @@
-"""An environment whose actions take their time: each waits before it acts, as one over a network does."""
+"""Wrap an environment so that each action waits first, like a call over a network."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,39 +9,45 @@ from hardwon.runtime.interfaces.types import Environment, Info
 
 
 class Slow:
-    """Any environment, awaited for `seconds(action)` before every action."""
+    """An environment that waits `seconds(action)` before each action."""
 
     def __init__(self, inner: Environment, seconds: Callable[[str], float], *, without: str = "") -> None:
-        """without: actions that begin so are not listed, where actions are listed."""
+        """Wrap an environment.
+
+        Args:
+            inner: The environment.
+            seconds: Returns the delay of an action in seconds.
+            without: Actions with this prefix are removed from the admissible actions; empty to keep all.
+        """
         self._inner, self._seconds, self._without = inner, seconds, without
         self.name = inner.name
 
     async def astep(self, action: str) -> tuple[State, float, bool, Info]:
-        """Wait, then act."""
+        """Wait, then run the action."""
         await asyncio.sleep(self._seconds(action))
         return self._inner.step(action)
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """The same."""
+        """Run `astep` synchronously."""
         return asyncio.run(self.astep(action))
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin an episode."""
+        """Start an episode."""
         return self._inner.reset(task, seed)
 
     def admissible(self, state: State) -> list[str]:
-        """What can be done."""
+        """Return the admissible actions, without those that start with `without`."""
         listed = self._inner.admissible(state)
         return [action for action in listed if not (self._without and action.startswith(self._without))]
 
     def clone(self) -> "Slow":
-        """Another one."""
+        """Return a clone with the same delays."""
         return Slow(self._inner.clone(), self._seconds, without=self._without)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the inner environment."""
         self._inner.close()
 
     def __getattr__(self, name: str) -> Any:
-        """What else it can do: describe itself, take results that others had."""
+        """Forward all other attributes, such as the tool descriptions, to the inner environment."""
         return getattr(self._inner, name)

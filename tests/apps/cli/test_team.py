@@ -119,15 +119,15 @@ def test_sharing_saves_calls_and_time_at_the_same_success():
 
 def test_a_map_goes_to_the_nearest_thing_that_nobody_has_seen():
     found, chance = Map(), random.Random(0)
-    found.saw(HALL)
-    assert found.first_step("hall", chance) in ("north", "east")
-    found.leads("hall", "north", "You are in the kitchen. To the South you see the hall.")
-    assert not found.lacks("hall", "north")
-    assert found.first_step("hall", chance) == "east"
-    found.saw("You are in the pantry. There is also a coin. To the West you see the hall.")
+    found.add_room(HALL)
+    assert found.find_direction("hall", chance) in ("north", "east")
+    found.add_exit("hall", "north", "You are in the kitchen. To the South you see the hall.")
+    assert not found.is_unseen("hall", "north")
+    assert found.find_direction("hall", chance) == "east"
+    found.add_room("You are in the pantry. There is also a coin. To the West you see the hall.")
     found.exits["hall"]["east"] = "pantry"
-    assert found.first_step("kitchen", chance) == "south"
-    assert found.first_step("hall", chance) == "east"
+    assert found.find_direction("kitchen", chance) == "south"
+    assert found.find_direction("hall", chance) == "east"
 
 
 def test_scouts_find_the_coin_together():

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from examples.experiments.doors import Reached, costs, table
+from examples.experiments.doors import Reached, format_costs, format_table
 
 from hardwon.trainers.config.schema import load
 
@@ -12,12 +12,12 @@ def reached(worlds: dict[str, float]) -> Reached:
 
 
 def test_a_run_tells_what_it_took():
-    assert costs({0: {"slea": reached({})}}) == "slea, seed 0: 1,500 CPU-s, 2.31 M weights"
+    assert format_costs({0: {"slea": reached({})}}) == "slea, seed 0: 1,500 CPU-s, 2.31 M weights"
 
 
 def test_a_difference_is_paired_by_world_and_the_mean_is_of_the_seeds_in_each_world():
     start, better = reached({"a": 0.0, "b": 0.5}), reached({"a": 0.5, "b": 0.5})
-    shown = table(
+    shown = format_table(
         {0: {"start": start, "grpo": better, "slea": start}, 1: {"start": start, "grpo": start, "slea": start}}
     )
     assert shown.splitlines()[2:] == [

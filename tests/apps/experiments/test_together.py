@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples.experiments.together import ARMS, bootstrap, differences, measured, tables, trained
+from examples.experiments.together import ARMS, bootstrap, compute_differences, format_tables, measure, train_arm
 from tests.trainers.test_together import TOGETHER
 
 from hardwon.trainers.config.schema import Worlds, of
@@ -34,11 +34,11 @@ def test_a_frozen_role_ends_as_it_began_and_the_others_do_not(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "trainers"))
     torch.set_num_threads(1)
     settings = of({**SETTINGS, "run": {"iterations": 5, "groups": 2, "out": str(tmp_path / "start")}})
-    start = trained(settings, "none learns", tmp_path)
-    ended = trained(settings, "guide frozen", tmp_path)
+    start = train_arm(settings, "none learns", tmp_path)
+    ended = train_arm(settings, "guide frozen", tmp_path)
     assert same(start, ended, "guide")
     assert not same(start, ended, "policy")
-    found = measured(ended, Worlds(seeds="100-100"), 1)
+    found = measure(ended, Worlds(seeds="100-100"), 1)
     assert {"success control", "harm guided", "tokens retrieved", "team reward"} <= set(found["#100"])
 
 
@@ -59,17 +59,17 @@ def report(**success):
 
 def test_differences_are_paired_by_seed_and_world():
     given = report(all=[1.0, 0.5, 0.0], policy=[0.0, 0.5, 0.5])
-    assert differences(given, "policy frozen", "success control") == [1.0, 0.0, -0.5]
+    assert compute_differences(given, "policy frozen", "success control") == [1.0, 0.0, -0.5]
 
 
 def test_a_world_that_one_of_the_two_has_not_is_left_out():
     given = report(all=[1.0, 1.0, 1.0])
     del given["0"]["policy frozen"]["w1"]
-    assert differences(given, "policy frozen", "success control") == [1.0, 1.0]
+    assert compute_differences(given, "policy frozen", "success control") == [1.0, 1.0]
 
 
 def test_a_range_that_leaves_0_out_is_marked():
-    told = tables(report(all=[1.0, 1.0, 1.0], policy=[1.0, 1.0, 1.0])).splitlines()
+    told = format_tables(report(all=[1.0, 1.0, 1.0], policy=[1.0, 1.0, 1.0])).splitlines()
     ahead = {
         line.split(" | ")[0].strip("| "): line.split(" | ")[1] for line in told[len(ARMS) + 2 :] if "frozen" in line
     }
