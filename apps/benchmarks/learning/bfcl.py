@@ -72,6 +72,7 @@ class Hasty:
 def _select_current_turn(history: Sequence[Step], request: str) -> list[Step]:
     """Return the trailing steps that belong to the current request."""
     turn: list[Step] = []
+    # The answer call ends a turn; an earlier turn can repeat the same request.
     for step in reversed(history):
         if step.pre.task != request or step.action == f"{ANSWER}()":
             break

@@ -115,20 +115,20 @@ class Memory:
 
 
 def build_memories(
-    walks: Mapping[World, Trajectory], worlds: Iterable[World], others: Iterable[World], seed: int
+    walks: Mapping[World, Trajectory], worlds: Iterable[World], sources: Iterable[World], seed: int
 ) -> dict[World, Memory]:
     """Choose at random what is recalled in each world.
 
     Args:
         walks: Walks by world.
         worlds: Worlds that need a memory.
-        others: Worlds that can supply a walk of another house.
+        sources: Worlds that can supply a walk of another house.
         seed: Seed of the choice.
 
     Returns:
         The memory of each world.
     """
-    solved = [world for world in others if walks[world].success]
+    solved = [world for world in sources if walks[world].success]
     memories = {}
     for world in worlds:
         chance, first = random.Random(f"{seed} {world} recalled"), walks[world].steps[0].pre

@@ -104,6 +104,7 @@ def learn(
 
 def run_case(name: str, case: Case, seeds: int, out: Path) -> list[dict[str, Any]]:
     """Return one row per arm and test; further tests of a case reuse the library that the first test built."""
+    # Imported late, because `hardwon bench --help` must stay fast.
     from hardwon.apps.cli.run import execute
 
     rows = []

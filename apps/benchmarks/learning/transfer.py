@@ -128,6 +128,7 @@ def run(wanted: Transfer, out: Path, *, jobs: int = 1) -> list[Row]:
 
 
 def _run_each(jobs: int, work: Callable[..., list[Row]], tasks: Sequence[tuple[Any, ...]]) -> Iterable[list[Row]]:
+    # In this process, errors are easier to trace and tests can replace functions.
     if jobs == 1 or len(tasks) < 2:
         yield from (work(*task) for task in tasks)
         return

@@ -85,12 +85,12 @@ class Data:
         """Return the first row for tenants and fault tests."""
         return self.n + self.queries
 
-    def agreement(self, query: int, found: Sequence[int], among: Sequence[int] | range) -> float:
+    def agreement(self, query: int, answers: Sequence[int], among: Sequence[int] | range) -> float:
         """Return the share of the exact top K by cosine that was found; ties count as equal.
 
         Args:
             query: Row of the query.
-            found: Rows that the system returned.
+            answers: Rows that the system returned.
             among: Rows that were searched.
 
         Returns:
@@ -98,9 +98,10 @@ class Data:
         """
         cosines = self.vectors[list(among) if not isinstance(among, range) else slice(among.start, among.stop)]
         cosines = cosines @ self.vectors[query]
+        # Every row at least as close as the K-th best is correct, so ties cannot count against a system.
         count = min(K, len(cosines))
         least = np.partition(cosines, -count)[-count] - TIE
-        right = {row for row in found if row in among and self.vectors[row] @ self.vectors[query] >= least}
+        right = {row for row in answers if row in among and self.vectors[row] @ self.vectors[query] >= least}
         return len(right) / count
 
 
@@ -224,10 +225,10 @@ class Measured:
         data = self._data
         with self._open_in_turn("load", data.n, data.queries) as phases:
             held, figures = self._add(phases, BATCH, "batch")
-            timed, found = self._search(phases)
-            phases[0].go(0)
+            timed, answers = self._search(phases)
+            phases[0].go(0)  # ends the searches
             events = phases[0].read_all()
-        agreed = [data.agreement(data.n + nth, rows, range(held)) for nth, rows in enumerate(found)]
+        agreed = [data.agreement(data.n + nth, rows, range(held)) for nth, rows in enumerate(answers)]
         for prefix, times in zip(("dense", "beside_dense"), timed, strict=False):
             figures |= _summarize_times(prefix, times)
         return {
@@ -249,34 +250,34 @@ class Measured:
             Wall-clock and CPU milliseconds of each search per phase, and the rows that the first phase found per query.
         """
         timed: list[list[Any]] = [[] for _ in phases]
-        found: list[Any] = []
+        answers: list[Any] = []
         for phase in phases:
             phase.go(0)
             phase.until("first_search_ms")
-            phase.stay_on_one_core()
-        while len(found) < self._data.queries or sum(wall_ms for wall_ms, _ in timed[0]) < 1000 * SEARCH_S:
+            phase.stay_on_one_core()  # cores differ in speed, so both phases must use the same one
+        while len(answers) < self._data.queries or sum(wall_ms for wall_ms, _ in timed[0]) < 1000 * SEARCH_S:
             for phase, times in zip(phases, timed, strict=True):
                 phase.go(SLICE)
                 times += phase.until("dense")
-            found += phases[0].get_last("found")
-        return timed, found[: self._data.queries]
+            answers += phases[0].get_last("found")
+        return timed, answers[: self._data.queries]
 
     def measure_tenants(self) -> Row:
         """Count searches within a tenant that return fewer than K results or another tenant's texts."""
         data, count = self._data, TENANTS * PER_TENANT
         queries = [data.n + nth % data.queries for nth in range(8 * TENANTS)]
         with self._start("tenants", "tenants", TENANTS, data.spare, count, queries) as phase:
-            found = phase.read_all()["found"]
+            answers = phase.read_all()["found"]
         owned_rows = [range(data.spare + nth % TENANTS, data.spare + count, TENANTS) for nth in range(len(queries))]
         agreed = [
             data.agreement(query, rows, list(owned))
-            for query, rows, owned in zip(queries, found, owned_rows, strict=True)
+            for query, rows, owned in zip(queries, answers, owned_rows, strict=True)
         ]
         return {
             "tenant_queries": len(queries),
-            "tenant_short": sum(len(rows) < K for rows in found),
+            "tenant_short": sum(len(rows) < K for rows in answers),
             "tenant_foreign": sum(
-                any(row not in owned for row in rows) for rows, owned in zip(found, owned_rows, strict=True)
+                any(row not in owned for row in rows) for rows, owned in zip(answers, owned_rows, strict=True)
             ),
             "tenant_agreement": round(float(np.mean(agreed)), 4),
         }

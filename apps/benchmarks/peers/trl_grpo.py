@@ -20,7 +20,7 @@ def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     steps = json.loads(rest[0])
     torch.set_num_threads(1)
@@ -40,6 +40,7 @@ def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
             for row, ids in enumerate(completions):
                 seen = observed[row][turn] if turn < len(observed[row]) else []
                 contexts[row] = [*contexts[row], *ids, *seen]
+                # The mask excludes observations from the loss.
                 masks[row] += [1] * len(ids) + [0] * len(seen)
         spent["generation"] += time.process_time() - began
         return {
@@ -67,14 +68,33 @@ def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
             tell({"step": [spent["generation"], whole - spent["making"]]})
 
     rows = len(prompts)
-    config = GRPOConfig(
+    config = _build_config(folder, rows, steps, batch["length"] - len(prompts[0]), reply_length)
+    text = tokenizer.decode(prompts[0])
+    Timed(
+        model=AutoModelForCausalLM.from_pretrained(str(data / "model"), dtype=torch.float32),
+        # Alternating rewards keep the advantages nonzero, so every step trains.
+        reward_funcs=lambda completions, **_: [float(row % 2) for row in range(len(completions))],
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": [text] * rows}),
+        processing_class=tokenizer,
+        rollout_func=rollout,
+        callbacks=[Turns()],
+    ).train()
+
+
+def _build_config(folder: Path, rows: int, steps: int, completion_length: int, reply_length: int) -> Any:
+    """Return the trainer's settings: one group of all rows per step, plain GRPO on the CPU, no logging or saving."""
+    from trl import GRPOConfig
+
+    return GRPOConfig(
         output_dir=str(folder),
         per_device_train_batch_size=rows,
         num_generations=rows,
         max_steps=steps,
-        max_completion_length=batch["length"] - len(prompts[0]),
+        max_completion_length=completion_length,
         temperature=1.0,
         top_k=0,
+        # A fixed reply length, so that every system generates the same number of tokens.
         generation_kwargs={"min_new_tokens": reply_length},
         learning_rate=1e-5,
         beta=0.0,
@@ -86,13 +106,3 @@ def run(folder: Path, data: Path, rest: list[str], tell: Tell) -> None:
         logging_strategy="no",
         disable_tqdm=True,
     )
-    text = tokenizer.decode(prompts[0])
-    Timed(
-        model=AutoModelForCausalLM.from_pretrained(str(data / "model"), dtype=torch.float32),
-        reward_funcs=lambda completions, **_: [float(row % 2) for row in range(len(completions))],
-        args=config,
-        train_dataset=Dataset.from_dict({"prompt": [text] * rows}),
-        processing_class=tokenizer,
-        rollout_func=rollout,
-        callbacks=[Turns()],
-    ).train()
