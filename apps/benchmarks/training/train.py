@@ -1,10 +1,10 @@
-"""Generating and training beside TRL and plain transformers: one model, one batch, one thread, one run.
+"""Compare generation and training with TRL and plain transformers: one model, one batch, one thread.
 
-A Qwen2 of 1.7M parameters with random weights; 16 episodes of four turns, each an observation of 24
-tokens and 16 tokens that are said. Systems take turns in every round, and are compared by the CPU time
-of their process in that round, so other work on the machine weighs on all of them alike. TRL runs in a
-virtual environment of its own; where it does not install, its rows are left out and said so. What each
-system does is in `bench_train_work` and `peers.trl_grpo`.
+The model is a Qwen2 of 1.7M parameters with random weights. The batch is 16 episodes of four turns, each with an
+observation of 24 tokens and a completion of 16 tokens. Systems take turns in every round and are compared by the CPU
+time of their process in that round, so that other load on the machine affects all of them alike. TRL runs in its own
+virtual environment; if it cannot be installed, its rows are left out and the reason is reported. See
+`benchmarks.training.work` and `benchmarks.peers.trl_grpo` for the work of each system.
 """
 
 import time
@@ -19,71 +19,85 @@ from hardwon.memory.errors import ConfigError, MissingExtra
 
 BEGIN, END = "<!-- bench train: begin -->", "<!-- bench train: end -->"
 WARM = 2
-"""Rounds before the clock counts."""
+"""Untimed rounds before the measurement."""
 TRL_LIMIT_S = 60.0
-"""What TRL may take for a round; and ten times that to begin."""
+"""Time limit in seconds for a round of TRL; its start may take ten times as long."""
 TARGETS = (
     ("generated, over TRL's `rollout_func`", "generation", "ours", "trl", 1.5),
     ("generated, over a single turn of transformers", "generation", "ours", "raw", 0.9),
     ("trained, over TRL's", "training", "ours, ppo, what was said", "trl", 1.0),
     ("trained, over a raw forward and backward pass", "training", "ours, ppo, all tokens", "raw", 0.95),
 )
-"""What ours is to reach: phase, our row, the row it is divided by, at least."""
+"""Targets: name, phase, our row, baseline row, and the least ratio of our throughput to the baseline's."""
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
 Seconds = dict[tuple[str, str], list[float]]
-"""By phase and system, CPU seconds of every round."""
+"""CPU seconds of every round, by phase and system."""
 
 
 def measure(rounds: int, cache: Path | None, tell: Tell) -> Row:
-    """Rows, the floor, and what is to be reached. TRL's environment is in `cache`; None leaves TRL out."""
+    """Run all systems, and compare their throughput.
+
+    Args:
+        rounds: number of timed rounds.
+        cache: folder of TRL's virtual environment; None leaves TRL out.
+        tell: function that receives lines of progress.
+
+    Returns:
+        `rows` (one per system), `targets`, `floor` (limits of this machine) and, without TRL, the reason as `trl`.
+
+    Raises:
+        MissingExtra: torch or transformers is not installed.
+    """
     try:
         from . import work as work
     except ImportError as missing:
         raise MissingExtra.of(missing.name or "torch", "train") from missing
 
-    with work.one_thread(), TemporaryDirectory(prefix="hardwon-train-") as folder:
-        batch = work.Batch.drawn()
-        systems = work.systems(batch)
-        with _trl(batch, Path(folder), rounds, cache, tell) as trl:
-            seconds, why = _rounds(systems, trl, rounds, tell)
-        floor = work.floor(batch)
-    rows = _rows(seconds, batch.tokens)
+    with work.use_one_thread(), TemporaryDirectory(prefix="hardwon-train-") as folder:
+        batch = work.Batch.draw()
+        systems = work.build_systems(batch)
+        with _open_trl(batch, Path(folder), rounds, cache, tell) as trl:
+            seconds, why = _run_rounds(systems, trl, rounds, tell)
+        floor = work.measure_floor(batch)
+    rows = _build_rows(seconds, batch.tokens)
     return {"rows": rows, "targets": targets(rows), "floor": floor, **({"trl": why} if why else {})}
 
 
-def _rounds(
+def _run_rounds(
     systems: Mapping[tuple[str, str], Callable[[], object]], trl: Any, rounds: int, tell: Tell
 ) -> tuple[Seconds, str]:
-    """What every system took, and why TRL is not among them."""
+    """Return the CPU seconds of every system by round, and the reason if TRL is missing."""
     from benchmarks.peers.processes import ScriptDied
 
     seconds: Seconds = {name: [] for name in systems}
     process, why = (None, trl) if isinstance(trl, str) else (trl, "")
+    # Negative numbers are warm-up rounds, which are run but not kept.
     for number in range(-WARM, rounds):
         tell(f"round {max(0, number + 1)} of {rounds} ...")
         spent = {}
         for name, work in systems.items():
-            began = time.process_time()
+            start = time.process_time()
             work()
-            spent[name] = time.process_time() - began
+            spent[name] = time.process_time() - start
         if process is not None:
             try:
                 process.until("ready")
                 process.go()
                 spent["generation", "trl"], spent["training", "trl"] = process.until("step")
-            except ScriptDied as error:
+            except ScriptDied as error:  # go on without TRL: our own rows are still valid
                 process, why = None, str(error)
         if number >= 0:
             for name, value in spent.items():
                 seconds.setdefault(name, []).append(value)
+    # Ratios need a value from every round, so a TRL that died midway has no row.
     return {name: values for name, values in seconds.items() if len(values) == rounds}, why
 
 
 @contextmanager
-def _trl(batch: Any, folder: Path, rounds: int, cache: Path | None, tell: Tell) -> Iterator[Any]:
-    """TRL's process, ready for its first round, or why there is none."""
+def _open_trl(batch: Any, folder: Path, rounds: int, cache: Path | None, tell: Tell) -> Iterator[Any]:
+    """Start TRL's process and yield it, or yield the reason why it is missing."""
     from benchmarks.peers.environments import NotInstalled, python_of
     from benchmarks.peers.processes import Phase
 
@@ -101,8 +115,8 @@ def _trl(batch: Any, folder: Path, rounds: int, cache: Path | None, tell: Tell) 
         yield process
 
 
-def _rows(seconds: Seconds, tokens: Mapping[str, int]) -> list[Row]:
-    """A row for every system; ratios are medians of those of the rounds."""
+def _build_rows(seconds: Seconds, tokens: Mapping[str, int]) -> list[Row]:
+    """Return a row per system; a ratio is the median of the ratios within each round."""
     rows = []
     for (phase, system), spent in seconds.items():
         row: Row = {
@@ -111,43 +125,44 @@ def _rows(seconds: Seconds, tokens: Mapping[str, int]) -> list[Row]:
             "tokens_per_cpu_s": round(tokens[phase] / median(spent)),
         }
         for base in ("raw", "trl"):
-            others = seconds.get((phase, base))
-            row[f"to_{base}"] = _ratio(others, spent) if others else None
+            baseline = seconds.get((phase, base))
+            row[f"to_{base}"] = _median_ratio(baseline, spent) if baseline else None
         rows.append(row)
     return sorted(rows, key=lambda row: str(row["phase"]))
 
 
-def _ratio(others: Sequence[float], spent: Sequence[float]) -> float:
-    return round(median(other / own for other, own in zip(others, spent, strict=True)), 3)
+def _median_ratio(baseline: Sequence[float], spent: Sequence[float]) -> float:
+    """Return the median of `baseline / own` over the rounds."""
+    return round(median(base / own for base, own in zip(baseline, spent, strict=True)), 3)
 
 
 def targets(rows: Sequence[Row]) -> list[Row]:
-    """Each target beside what was measured; those that this run cannot tell are left out."""
-    found = {(row["phase"], row["system"]): row for row in rows}
+    """Return every target with its measured value; targets without a measurement are left out."""
+    by_system = {(row["phase"], row["system"]): row for row in rows}
     return [
         {"what": what, "to reach": least, "measured": measured, "reached": "yes" if measured >= least else "no"}
         for what, phase, ours, base, least in TARGETS
-        if (measured := found[phase, ours][f"to_{base}"]) is not None
+        if (measured := by_system[phase, ours][f"to_{base}"]) is not None
     ]
 
 
 def check_marks(path: Path) -> None:
-    """Raise ConfigError when the file has no place for the tables."""
+    """Raise `ConfigError` if the file has no place for the tables."""
     if BEGIN not in path.read_text(encoding="utf-8"):
         raise ConfigError(f"{path} has no line {BEGIN!r}; add it and {END!r} where the tables belong.")
 
 
-def write(path: Path, found: Row, command: str) -> None:
-    """Replace the marked part of a Markdown file by the tables."""
-    parts = [f"`{command}`:", markdown(found["rows"]), markdown(found["targets"])]
-    parts.append(markdown([{"the floor": name, "": value} for name, value in found["floor"].items()]))
-    if "trl" in found:
-        parts.append(f"TRL: {found['trl']}.")
+def write(path: Path, results: Row, command: str) -> None:
+    """Replace the marked part of a Markdown file with the tables."""
+    parts = [f"`{command}`:", markdown(results["rows"]), markdown(results["targets"])]
+    parts.append(markdown([{"the floor": name, "": value} for name, value in results["floor"].items()]))
+    if "trl" in results:
+        parts.append(f"TRL: {results['trl']}.")
     fill(path, BEGIN, END, parts)
 
 
 def fill(path: Path, begin: str, end: str, parts: Sequence[str]) -> None:
-    """Put paragraphs between two marks of a Markdown file."""
+    """Replace the text between two marks of a Markdown file with paragraphs."""
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
@@ -155,12 +170,12 @@ def fill(path: Path, begin: str, end: str, parts: Sequence[str]) -> None:
 
 
 def markdown(lines: Sequence[Row]) -> str:
-    """Rows of the same columns as a table."""
+    """Return rows of equal columns as a Markdown table."""
     heads = list(lines[0])
-    told = [" | ".join(_words(line[head]) for head in heads) for line in lines]
-    named = " | ".join(head.replace("_", " ") for head in heads)
-    return "\n".join([f"| {named} |", "|" + "---|" * len(heads), *(f"| {line} |" for line in told)])
+    cells = [" | ".join(_format_cell(line[head]) for head in heads) for line in lines]
+    header = " | ".join(head.replace("_", " ") for head in heads)
+    return "\n".join([f"| {header} |", "|" + "---|" * len(heads), *(f"| {line} |" for line in cells)])
 
 
-def _words(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

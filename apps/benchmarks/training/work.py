@@ -1,9 +1,11 @@
-"""What `hardwon bench train` measures: one round of each system in this process, and the floor under all of them.
+"""Run one round of each system of `hardwon bench train` in this process, and measure the limits of this machine.
 
-Generation: `raw` is transformers' own `generate` in a single turn that reads as many tokens as an
-episode's observations have and says as many as are said in its turns; `raw, first prompt only` reads a
-single observation. Ours are four turns through the engine, with log-probabilities. Training: `raw` is
-transformers' own loss over all tokens, forward and backward; ours include clipping, AdamW and metrics.
+Generation: `raw` is a single turn of transformers' `generate`, with as many prompt and completion tokens as an episode
+has in all its turns. `raw, first prompt only` reads a single observation. `ours` plays four turns through the engine,
+with log-probabilities.
+
+Training: `raw` is transformers' own loss over all tokens, forward and backward. Ours includes clipping, AdamW and
+metrics.
 """
 
 import asyncio
@@ -25,32 +27,32 @@ from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
 
 EPISODES = 16
-"""Rows of a batch."""
+"""Episodes of a batch."""
 TURNS = 4
 SEEN, SAID = 24, 16
-"""Tokens of an observation, and of what is said after it."""
+"""Tokens of an observation, and of the completion after it."""
 SHAPE = TinyConfig(hidden=256, layers=2, heads=4, kv_heads=2, intermediate=768)
 VOCABULARY = 437
-"""Words of the model."""
+"""Vocabulary size of the model."""
 NARROW = TinyConfig(hidden=8, layers=2, heads=4, kv_heads=2, intermediate=8)
-"""The same layers with next to nothing to compute: what is left is overhead."""
+"""The same layers with almost no computation, to measure the overhead."""
 
 Systems = dict[tuple[str, str], Callable[[], object]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The model, its tokenizer, and what is observed: ids by episode and turn."""
+    """The model, its tokenizer, and the observed token ids by episode and turn."""
 
     model: Any
     tokenizer: Any
     observed: list[list[list[int]]]
     tokens: dict[str, int] = field(default_factory=dict)
-    """By phase, the tokens of a round that count."""
+    """Number of tokens that a round is credited with, by phase."""
 
     @classmethod
-    def drawn(cls) -> "Batch":
-        """Random weights and words, always the same."""
+    def draw(cls) -> "Batch":
+        """Draw random weights and observations, the same in every run."""
         tokenizer = build_tokenizer([" ".join(f"w{number}" for number in range(VOCABULARY - len(SPECIAL)))])
         chance = random.Random(0)
         words = range(len(SPECIAL), VOCABULARY)
@@ -60,21 +62,21 @@ class Batch:
         return cls(build_model(VOCABULARY, SHAPE), tokenizer, observed, tokens)
 
     def save(self, folder: Path) -> None:
-        """As files, for another process."""
+        """Write the model, the tokenizer and the prompts to a folder, for another process."""
         self.model.save_pretrained(str(folder / "model"))
         self.tokenizer.save_pretrained(str(folder / "model"))
-        told = {
+        content = {
             "prompts": [turns[0] for turns in self.observed],
             "observed": [turns[1:] for turns in self.observed],
             "said": SAID,
             "length": TURNS * (SEEN + SAID),
         }
-        (folder / "batch.json").write_text(json.dumps(told), encoding="utf-8")
+        (folder / "batch.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch uses one thread here."""
+def use_one_thread() -> Iterator[None]:
+    """Limit torch to one thread inside the context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -83,21 +85,22 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def systems(batch: Batch) -> Systems:
-    """By phase and name, one round over the batch."""
+def build_systems(batch: Batch) -> Systems:
+    """Return one round over the batch as a function, by phase and system."""
     model = batch.model
     everything = [[token for turn in turns for token in turn] for turns in batch.observed]
     first = [turns[0] for turns in batch.observed]
-    free, said = _streams(lambda _: True), _streams(lambda at: at % (SEEN + SAID) >= SEEN)
+    all_tokens = _make_sequences(lambda _: True)
+    completions = _make_sequences(lambda at: at % (SEEN + SAID) >= SEEN)
     return {
         ("generation", "raw"): lambda: generate(model, everything),
         ("generation", "raw, first prompt only"): lambda: generate(model, first),
         ("generation", "ours"): lambda: play(model, batch.observed),
-        ("training", "raw"): _raw(stepping=False),
-        ("training", "raw with AdamW's step"): _raw(stepping=True),
-        ("training", "ours, imitation, all tokens"): _ours(free, LossSettings(kind="imitation")),
-        ("training", "ours, ppo, all tokens"): _ours(free, LossSettings()),
-        ("training", "ours, ppo, what was said"): _ours(said, LossSettings()),
+        ("training", "raw"): _build_raw_step(update=False),
+        ("training", "raw with AdamW's step"): _build_raw_step(update=True),
+        ("training", "ours, imitation, all tokens"): _build_learner_step(all_tokens, LossSettings(kind="imitation")),
+        ("training", "ours, ppo, all tokens"): _build_learner_step(all_tokens, LossSettings()),
+        ("training", "ours, ppo, what was said"): _build_learner_step(completions, LossSettings()),
     }
 
 
@@ -105,7 +108,7 @@ def systems(batch: Batch) -> Systems:
 
 
 def generate(model: Any, prompts: list[list[int]]) -> None:
-    """As many tokens as an episode says, in a single turn."""
+    """Generate an episode's number of tokens for each prompt, in a single turn."""
     ids = torch.tensor(prompts)
     with torch.inference_mode():
         model.generate(
@@ -121,76 +124,85 @@ def generate(model: Any, prompts: list[list[int]]) -> None:
 
 
 def play(model: Any, observed: list[list[list[int]]]) -> None:
-    """All episodes at once through the engine."""
+    """Play all episodes at once through the engine."""
     engine = LocalEngine(model, None)
 
-    async def episode(number: int) -> None:
+    async def play_episode(number: int) -> None:
         name, chance = f"{number:03}", random.Random(number)
         prompt: Ids = ()
-        for seen in observed[number]:
-            prompt = (*prompt, *seen)
+        for observation in observed[number]:
+            prompt = (*prompt, *observation)
             request = Request(prompt, max_tokens=SAID, session=name, chance=chance)
             prompt = (*prompt, *(await engine.generate(request)).tokens)
         await engine.end(name)
 
-    async def all_of_them() -> None:
+    async def play_all() -> None:
+        # Begin all episodes before the first one generates, so that the engine decodes them as one batch.
         for number in range(len(observed)):
             await engine.begin(f"{number:03}")
-        await asyncio.gather(*(episode(number) for number in range(len(observed))))
+        await asyncio.gather(*(play_episode(number) for number in range(len(observed))))
 
-    asyncio.run(all_of_them())
+    asyncio.run(play_all())
 
 
 # -- training ---------------------------------------------------------------------------------------
 
 
-def _streams(spoken: Callable[[int], bool]) -> list[PackedSequence]:
+def _make_sequences(is_trained: Callable[[int], bool]) -> list[PackedSequence]:
+    """Return a random packed sequence per episode; `is_trained` tells by position which tokens count."""
     chance, length = random.Random(0), TURNS * (SEEN + SAID)
-    mask = tuple(at > 0 and spoken(at) for at in range(length))
-    even, free = (-6.0,) * length, (None,) * length
+    mask = tuple(at > 0 and is_trained(at) for at in range(length))
+    logprobs, allowed = (-6.0,) * length, (None,) * length
     return [
         PackedSequence(
             tuple(chance.randrange(len(SPECIAL), VOCABULARY) for _ in range(length)),
-            *(mask, even, (chance.choice((-1.0, 1.0)),) * length, free),
+            *(mask, logprobs, (chance.choice((-1.0, 1.0)),) * length, allowed),
             *("policy", str(number), 0),
         )
         for number in range(EPISODES)
     ]
 
 
-def _raw(*, stepping: bool) -> Callable[[], object]:
+def _build_raw_step(*, update: bool) -> Callable[[], object]:
+    """Return a forward and backward pass of transformers as a function, with AdamW's step on request."""
     model = build_model(VOCABULARY, SHAPE)
-    ids = torch.tensor([stream.tokens for stream in _streams(lambda _: True)])
+    ids = torch.tensor([sequence.tokens for sequence in _make_sequences(lambda _: True)])
     adam = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
     def work() -> None:
         model(input_ids=ids, labels=ids).loss.backward()
-        if stepping:
+        if update:
             adam.step()
         adam.zero_grad()
 
     return work
 
 
-def _ours(given: list[PackedSequence], loss: LossSettings) -> Callable[[], object]:
+def _build_learner_step(sequences: list[PackedSequence], loss: LossSettings) -> Callable[[], object]:
+    """Return a step of the learner as a function."""
     model = build_model(VOCABULARY, SHAPE)
-    budget = sum(map(len, given))
+    budget = sum(map(len, sequences))
     learner = Learner(model, model.parameters(), LearnerSettings(lr=1e-5, budget=budget))
-    return lambda: learner.step(given, loss)
+    return lambda: learner.step(sequences, loss)
 
 
 # -- the floor --------------------------------------------------------------------------------------
 
 
-def floor(batch: Batch) -> dict[str, Any]:
-    """What the multiplications alone would take at the speed that the matrices have here, and what Python takes."""
+def measure_floor(batch: Batch) -> dict[str, Any]:
+    """Measure the limits of this machine.
+
+    Returns:
+        Throughput if only the matrix multiplications took time, at the speed that this machine reaches for them, and
+        the overhead of Python in the engine.
+    """
     weights = sum(parameter.numel() for parameter in batch.model.parameters() if parameter.dim() == 2)
     width, layers, length = SHAPE.hidden, SHAPE.layers, TURNS * (SEEN + SAID)
-    token = 2 * weights + 4 * layers * width * length // 2  # a token sees half of the others
+    token = 2 * weights + 4 * layers * width * length // 2  # a token attends to half of the sequence on average
     read = TURNS * (SEEN + SAID) / (TURNS * SAID)
-    decoding, learning = _gflops(EPISODES), _gflops(EPISODES * length)
+    decoding, learning = _measure_gflops(EPISODES), _measure_gflops(EPISODES * length)
     narrow = build_model(VOCABULARY, NARROW)
-    overhead = min(_seconds(lambda: play(narrow, batch.observed)) for _ in range(5)) / (TURNS * SAID)
+    overhead = min(_time_cpu(lambda: play(narrow, batch.observed)) for _ in range(5)) / (TURNS * SAID)
     spare = 1 / (token * read / (decoding * 1e9) + overhead / EPISODES)
     return {
         "floating-point operations to read a token, M": round(token / 1e6, 2),
@@ -204,21 +216,23 @@ def floor(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _gflops(rows: int) -> float:
-    """Of a layer of the model's own shape."""
-    entering, weight = torch.randn(rows, SHAPE.hidden), torch.randn(SHAPE.intermediate, SHAPE.hidden)
+def _measure_gflops(rows: int) -> float:
+    """Return GFLOP/s of a multiplication of `rows` rows with a matrix of the model's own shape."""
+    inputs, weight = torch.randn(rows, SHAPE.hidden), torch.randn(SHAPE.intermediate, SHAPE.hidden)
+    # Repeat small multiplications: one alone is shorter than the resolution of the CPU clock.
     times = max(1, 200_000 // rows // 20)
 
     def work() -> None:
         for _ in range(times):
-            torch.nn.functional.linear(entering, weight)
+            torch.nn.functional.linear(inputs, weight)
 
     with torch.inference_mode():
-        best = min(_seconds(work) for _ in range(7)) / times
+        best = min(_time_cpu(work) for _ in range(7)) / times
     return 2 * rows * weight.numel() / best / 1e9
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.process_time()
+def _time_cpu(work: Callable[[], object]) -> float:
+    """Return the CPU seconds that a call takes."""
+    start = time.process_time()
     work()
-    return time.process_time() - began
+    return time.process_time() - start

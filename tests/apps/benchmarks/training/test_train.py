@@ -20,7 +20,7 @@ def small(monkeypatch):
     for name, value in {"EPISODES": 2, "TURNS": 2, "SEEN": 3, "SAID": 2}.items():
         monkeypatch.setattr(work, name, value)
     monkeypatch.setattr(work, "SHAPE", TinyConfig(16, 1, 2, 1, 16))
-    monkeypatch.setattr(work, "_gflops", lambda rows: 1.0)
+    monkeypatch.setattr(work, "_measure_gflops", lambda rows: 1.0)
     monkeypatch.setattr(train, "WARM", 0)
 
 
@@ -51,7 +51,7 @@ def test_train_rows(hardwon_json):
 
 def test_beside_trl(monkeypatch, tmp_path):
     """Its seconds are compared with ours of the same rounds."""
-    monkeypatch.setattr(train, "_trl", lambda *_: nullcontext(Scripted(2)))
+    monkeypatch.setattr(train, "_open_trl", lambda *_: nullcontext(Scripted(2)))
     found = train.measure(2, tmp_path, print)
     rows = {(row["phase"], row["system"]): row for row in found["rows"]}
     assert rows["generation", "trl"]["tokens_per_cpu_s"] == 2 * 2 * 2
@@ -61,7 +61,7 @@ def test_beside_trl(monkeypatch, tmp_path):
 
 
 def test_a_trl_that_dies_is_left_out_with_its_last_words(monkeypatch, tmp_path):
-    monkeypatch.setattr(train, "_trl", lambda *_: nullcontext(Scripted(1)))
+    monkeypatch.setattr(train, "_open_trl", lambda *_: nullcontext(Scripted(1)))
     found = train.measure(2, tmp_path, print)
     assert found["trl"] == "grpo: out of memory"
     assert all(row["system"] != "trl" for row in found["rows"])
@@ -123,7 +123,7 @@ def test_a_batch_that_memory_does_not_hold_is_cut_in_halves(monkeypatch):
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
     tiny = gpu.TINY
     bench = gpu._Bench(tiny, "cpu", gpu.build(tiny, "cpu"), 1, print)
-    assert bench.training(None)["tokens of a micro-batch"] == 24
+    assert bench.measure_training(None)["tokens of a micro-batch"] == 24
 
 
 def test_without_a_gpu_that_is_said(monkeypatch):
