@@ -39,7 +39,7 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "No tests ar
 
 help: ## List the targets
 	@echo "hardwon: an agent runtime that consults a durable library of its own experience at every step"; echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
 	@echo "Each target installs its dependencies into $(VENV). Choose the interpreter with PYTHON=python3.12."
 
 demo: venv ## Watch an agent learn a text game from its own experience (1 minute after installation)

@@ -29,7 +29,7 @@ async def stock(shop: str) -> str:
     return f"{shop} has {STOCK[shop]} lamps"
 
 
-class Clerk:
+class ShopClerk:
     """Query every shop in random order and add up the answers."""
 
     name = "clerk"
@@ -54,7 +54,7 @@ class Clerk:
 def main() -> None:
     """Run three agents independently, then as a team that shares results."""
     model = os.environ.get("HARDWON_MODEL")
-    policies: list[Policy] = [ChatPolicy(model) if model else Clerk(n) for n in range(3)]
+    policies: list[Policy] = [ChatPolicy(model) if model else ShopClerk(n) for n in range(3)]
     # Only calls that are declared read-only may be answered from the bank.
     tools = [StructuredTool.from_function(coroutine=stock, metadata={"readOnlyHint": True})]
     shops = ToolEnvironment(tools, lambda task, answer, calls: float(answer == str(sum(STOCK.values()))))

@@ -75,7 +75,7 @@ def run_stages(out: Path, seeds: Iterable[int], stages: str) -> dict[str, dict[s
     path, results = out / "results.json", dict[str, dict[str, Figures]]()
     if path.exists():
         results = json.loads(path.read_text(encoding="utf-8"))
-    data: CoinData | None = None  # the walks take minutes, so they are made only if a stage has to run
+    data: CoinData | None = None  # collecting the walks is slow; do it only if a stage has to run
     for stage in stages:
         for seed in seeds:
             if str(seed) not in results.setdefault(stage, {}):

@@ -133,17 +133,17 @@ def compare_paired(values: Mapping[World, Sequence[float]], base: Mapping[World,
     }
 
 
-def evaluate(model: Any, transcript: Transcript, shown: Mapping[str, Texts], seed: int) -> Ended:
+def evaluate(model: Any, transcript: Transcript, texts: Mapping[str, Texts], seed: int) -> Ended:
     """Return the outcomes by condition, including `none`, in which no memory is shown.
 
     Args:
         model: Weights of the policy.
         transcript: Renders states as tokens.
-        shown: The text of each world, by condition.
+        texts: The text of each world, by condition.
         seed: Seed of the sampling.
     """
-    worlds = sorted(next(iter(shown.values())))
-    return play_conditions(model, transcript, {"none": dict.fromkeys(worlds), **shown}, seed)
+    worlds = sorted(next(iter(texts.values())))
+    return play_conditions(model, transcript, {"none": dict.fromkeys(worlds), **texts}, seed)
 
 
 def measure_success(model: Any, data: "CoinData", worlds: Sequence[World], seed: int) -> dict[World, list[float]]:

@@ -30,17 +30,17 @@ class Map:
 
     def add_room(self, observation: str) -> str | None:
         """Add a room from its description and return its name, or None if the text describes no room."""
-        here = _HERE.search(observation)
-        if here is None:
+        match = _HERE.search(observation)
+        if match is None:
             return None
-        exits = self.exits.setdefault(here[1], {})
-        self.seen.add(here[1])
+        exits = self.exits.setdefault(match[1], {})
+        self.seen.add(match[1])
         for direction, room in _EXIT.findall(observation):
             exits[direction.lower()] = room or exits.get(direction.lower())
         # A coin in the inventory says nothing about the room.
         if re.search(r"\bcoin\b", observation.partition("Inventory")[0]):
-            self.coin = here[1]
-        return here[1]
+            self.coin = match[1]
+        return match[1]
 
     def is_unseen(self, room: str, direction: str) -> bool:
         """Return whether the room behind this exit has not been seen."""
@@ -56,12 +56,12 @@ class Map:
         """
         self.exits.setdefault(room, {})[direction] = self.add_room(value)
 
-    def find_direction(self, here: str, chance: random.Random) -> str | None:
+    def find_direction(self, start: str, chance: random.Random) -> str | None:
         """Return the first direction of a shortest path to the coin, or None if there is no such path.
 
         While the coin's room is unknown, the goal is the nearest unseen room or closed door. Breadth-first search.
         """
-        reached, ways = {here}, [(here, "")]
+        reached, ways = {start}, [(start, "")]
         while ways:
             chance.shuffle(ways)  # break ties at random, so that teams spread out
             following: list[tuple[str, str]] = []
