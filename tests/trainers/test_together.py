@@ -86,7 +86,7 @@ def test_the_example_has_all_four_roles_in_their_order():
     """systems.md §7.6: actor, then extractor, generator, admission; groups with fixed arms."""
     config = load(EXAMPLE)
     assert tuple(config.roles) == ROLES
-    assert {config.shown(arm) for arm in config.arms} == {"none", "library", "role"}
+    assert {config.get_guidance(arm) for arm in config.arms} == {"none", "library", "role"}
 
 
 def test_one_of_the_four_is_trained_at_a_time(straight):

@@ -412,7 +412,7 @@ class ExperienceLibrary(TendedLibrary):
             UnknownName: The episode or the namespace does not exist.
             ConfigError: There is no selector, more than one, or an empty one.
         """
-        what, value = forgetting.one_selector(episode=episode, writer=writer, text=text, namespace=namespace)
+        what, value = forgetting.parse_selector(episode=episode, writer=writer, text=text, namespace=namespace)
         with self._lock:
             self._filed()
             number = self._number

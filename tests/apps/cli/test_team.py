@@ -20,7 +20,7 @@ from hardwon.apps.cli.team_errands import Latency
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime import AdmitAll, AdmitNone, Agent
-from hardwon.runtime.teams.sharing import Event
+from hardwon.runtime.teams.sharing import TeamEvent
 from hardwon.runtime.teams.sharing_policy import LogisticAdmission
 
 HALL = "You are in the hall. To the North you see the kitchen. To the East you see a closed wood door."
@@ -182,9 +182,9 @@ def test_a_call_that_is_wrong_says_so(hardwon, wrong):
 
 def test_the_live_view_shows_who_does_what():
     view = View(2)
-    view.handle_event(Event("team 1", "step", "read(file=1)"))
-    view.handle_event(Event("team 1", "shared", "read(file=1) -> a page", 1))
-    view.handle_event(Event("team 2", "pulled", "read(file=1) -> a page", 1))
+    view.handle_event(TeamEvent("team 1", "step", "read(file=1)"))
+    view.handle_event(TeamEvent("team 1", "shared", "read(file=1) -> a page", 1))
+    view.handle_event(TeamEvent("team 2", "pulled", "read(file=1) -> a page", 1))
     shown = io.StringIO()
     Console(file=shown, width=100).print(view.table())
     assert "team 2  reads read(file=1) -> a page" in shown.getvalue()

@@ -262,7 +262,7 @@ def test_a_large_index_is_rebuilt_when_its_file_is_lost_or_damaged(path, many, h
     harm(file)
     assert found(path, many[7]) == many[7]
     with opened(path) as library:
-        assert library._search._sidecar.load("items", library._search._made()) is not None
+        assert library._search._sidecar.load("items", library._search._index_identity()) is not None
 
 
 def test_what_was_written_after_the_file_is_found(path, many):

@@ -256,7 +256,7 @@ def test_verify_reads_the_file_of_values_per_world(path, episode):
         def save():
             """Write the values per world to their file."""
             arrays = StoredCells.arrays(cells)
-            assert table._sidecar.save(table._name, table._made, table._last_step, table._filed, arrays)
+            assert table._sidecar.save(table._name, table._file_identity, table._last_step, table._filed, arrays)
 
         save()
         assert library.verify() == []

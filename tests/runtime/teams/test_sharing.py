@@ -198,7 +198,7 @@ def test_keys_that_say_the_same_are_shown_once(bank):
     bank.put("green", KEY, "x")
     desk = desk_of(bank, "blue")
     asyncio.run(desk.look())
-    assert [entry.team for entry in desk.others] == ["red"]
+    assert [entry.team for entry in desk.foreign_entries] == ["red"]
 
 
 @pytest.mark.parametrize(

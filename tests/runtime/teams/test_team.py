@@ -14,7 +14,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, Agent, LogisticAdmission, RuleAdmission, Team, ToolEnvironment
 from hardwon.runtime.agent import Result
 from hardwon.runtime.interfaces.types import Decision, Usage
-from hardwon.runtime.teams.sharing import Event
+from hardwon.runtime.teams.sharing import TeamEvent
 from hardwon.runtime.teams.sharing_policy import Candidate
 from hardwon.runtime.teams.team import Finish, choose_answer
 
@@ -304,7 +304,7 @@ def test_time_counts_from_the_beginning_of_the_run(team):
 
 
 def test_whoever_watches_hears_what_is_done(team):
-    heard: list[Event] = []
+    heard: list[TeamEvent] = []
     team(reads(1, 2), reads(2, 1), watch=heard.append, first=False).run("a task")
     assert {event.what for event in heard} >= {"step", "shared", "pulled", "finished"}
 

@@ -133,7 +133,7 @@ def test_what_two_runs_differ_in():
 
 def test_an_arm_is_shown_what_its_name_says():
     config = of({**LEAST, "arms": {"control": 1, "library": 1, "shown": 1}, "guidance": {"shown": "experience"}})
-    assert [config.shown(arm) for arm in config.arms] == ["none", "library", "experience"]
+    assert [config.get_guidance(arm) for arm in config.arms] == ["none", "library", "experience"]
     assert config.uses_library
     assert not TrainConfig(environment=config.environment).uses_library
 

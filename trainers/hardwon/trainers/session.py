@@ -232,7 +232,7 @@ class Stage:
 
     def _memory(self, world: Task, arm: str, worlds: Sequence[Task]) -> str | None:
         """Return the text shown at the start of an episode: from this task instance or from another."""
-        kind = self.config.shown(arm.removesuffix(FROZEN))
+        kind = self.config.get_guidance(arm.removesuffix(FROZEN))
         if kind == "experience":
             return self.explorer.experience(world)
         if kind == "another":
@@ -247,7 +247,8 @@ class Stage:
             chosen = [
                 at
                 for at, spec in prepared.items()
-                if self.config.shown(spec.arm.removesuffix(FROZEN)) == "role" and spec.arm.endswith(FROZEN) is frozen
+                if self.config.get_guidance(spec.arm.removesuffix(FROZEN)) == "role"
+                and spec.arm.endswith(FROZEN) is frozen
             ]
             for role in self.roles.values() if chosen else ():
                 given = [prepared[at] for at in chosen]
@@ -263,7 +264,7 @@ class Stage:
         )
         if (cached := self._agents.get((arm, temperature, learning))) is not None:
             return cached
-        recalls = self.config.shown(arm.removesuffix(FROZEN)) == "library"
+        recalls = self.config.get_guidance(arm.removesuffix(FROZEN)) == "library"
         library: Any = self._start if arm.endswith(FROZEN) and self._start is not None else self.library
         if learning and recalls and self.config.library.diverse:
             library = DiverseLibrary(library, self.diversity)
@@ -341,7 +342,7 @@ class Stage:
     def arms_to_evaluate(self, copies: int) -> dict[str, int]:
         """Return the episodes per task instance of every arm, with a frozen copy of each arm that learns."""
         arms = dict.fromkeys(self.config.arms, copies)
-        learning = [arm for arm in arms if self.config.shown(arm) in LEARNS]
+        learning = [arm for arm in arms if self.config.get_guidance(arm) in LEARNS]
         return {**arms, **{f"{arm}{FROZEN}": copies for arm in learning}}
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import typer
 from hardwon.apps.shared.common import AsJson, excerpt, say_json
 
 if TYPE_CHECKING:
-    from hardwon.runtime.teams.sharing import Event
+    from hardwon.runtime.teams.sharing import TeamEvent
     from hardwon.runtime.teams.team import TeamResult
 
 LINES = 8
@@ -131,7 +131,7 @@ class View:
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=8, transient=True)
         self._is_terminal = console.is_terminal
 
-    def handle_event(self, event: "Event") -> None:
+    def handle_event(self, event: "TeamEvent") -> None:
         """Update the view with an event of the run."""
         self._counts[event.team, event.what] += 1
         words = {"pulled": "reads", "own": "reads its own", "finished": "answers", "stopped": "stops:"}

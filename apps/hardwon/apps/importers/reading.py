@@ -11,7 +11,7 @@ from .claude_code import Transcripts, is_line
 from .conversations import Conversations
 from .messages import CONVERSATIONS, form_of, is_messages
 from .otel import Spans, is_span
-from .runs import Runs, describe_error
+from .runs import RunReader, describe_error
 from .source import Progress, read_values
 from .spool import LoggedEpisode, Spool
 
@@ -23,7 +23,7 @@ _READERS: dict[str, type["Reader"]] = {
     "anthropic": Conversations,
     "responses": Conversations,
     "claude-code": Transcripts,
-    "langsmith": Runs,
+    "langsmith": RunReader,
     "otel": Spans,
 }
 _LOOKS: tuple[tuple[frozenset[str], str], ...] = (

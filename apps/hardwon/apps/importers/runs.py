@@ -19,7 +19,7 @@ from .spool import LoggedEpisode, Spool
 Run = Mapping[str, Any]
 
 
-class Runs:
+class RunReader:
     """Reader of exported runs, in any order, nested or flat."""
 
     unanswered = 0

@@ -191,14 +191,14 @@ class Search:
                 covered = self._saved.get(kind, 0)
                 if not covered or (not trained_only and due(len(index) - covered, covered)):
                     arrays: dict[str, Any] = {**index.arrays(), "trained": np.array([index.trained])}
-                    self._sidecar.save(kind, self._made(), self._last[kind], len(index), arrays)
+                    self._sidecar.save(kind, self._index_identity(), self._last[kind], len(index), arrays)
                     self._saved[kind] = len(index)
 
     # -- building indices from the library ------------------------------------------------------------
 
     def _open_index(self, kind: Kind, newest: int) -> VectorIndex | TrainedIndex:
         """Return an index loaded from its file, or one built from the library."""
-        saved = self._sidecar.load(kind, self._made())
+        saved = self._sidecar.load(kind, self._index_identity())
         index = self._restore(kind, saved) if saved is not None else None
         if saved is not None and index is not None:
             self._last[kind], self._saved[kind] = saved.last, saved.count
@@ -337,9 +337,9 @@ class Search:
         if meta:
             refuse_other(self._embedder, meta["embedder"], meta["fingerprint"], self._store.path)
 
-    def _made(self) -> str:
+    def _index_identity(self) -> str:
         """Return the string that identifies how an index file was made."""
-        return _made(self._embedder.fingerprint)
+        return _index_identity(self._embedder.fingerprint)
 
 
 def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
@@ -349,7 +349,7 @@ def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
         The problem in words, or an empty string if there is none or no file.
     """
     meta = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
-    sidecar, made = Sidecar(store, namespace), _made(meta.get("fingerprint", ""))
+    sidecar, made = Sidecar(store, namespace), _index_identity(meta.get("fingerprint", ""))
     problem = sidecar.problem(kind, made)
     saved = None if problem else sidecar.load(kind, made)
     if saved is None:
@@ -375,7 +375,7 @@ def _read_nothing(refs: Sequence[int]) -> tuple[list[int], Vectors]:
     return [], np.empty((0, 0), dtype=np.float32)
 
 
-def _made(fingerprint: str) -> str:
+def _index_identity(fingerprint: str) -> str:
     """Return the string that identifies how an index file was made; files with another string are stale."""
     return f"sq8 1 {fingerprint}"
 

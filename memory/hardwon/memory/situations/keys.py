@@ -136,7 +136,7 @@ class Situation:
         return situation
 
     @cached_property
-    def _shown(self) -> _Text:
+    def _observation(self) -> _Text:
         """Return the index of the observation."""
         return _text(self.state.observation)
 
@@ -199,7 +199,7 @@ class Situation:
     def says(self, action: str) -> bool:
         """Return whether the text or the notes contain all words of the action in a row, such as `touch your nose`."""
         phrase = words(action)
-        return len(phrase) > 1 and any(text.has(phrase) for text in (self._shown, self._notes))
+        return len(phrase) > 1 and any(text.has(phrase) for text in (self._observation, self._notes))
 
     def _mark(self, verb: str, slot: str) -> str:
         """Return the flag of an argument for the notes."""
@@ -231,7 +231,9 @@ class Situation:
         if action not in self._contexts:
             parsed = parse_action(action)
             slots = parsed.slots
-            shown = [f"{number}: {self._around(slot, slots, self._shown)}" for number, slot in enumerate(slots, 1)]
+            shown = [
+                f"{number}: {self._around(slot, slots, self._observation)}" for number, slot in enumerate(slots, 1)
+            ]
             notes = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
             around = "; ".join([*shown, self._scalars] if self._scalars else shown)
             self._contexts[action] = (around, "; ".join(notes) if self._notes.sentences else "nothing told")

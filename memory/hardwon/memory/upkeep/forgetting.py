@@ -82,7 +82,7 @@ class _Selection:
     """Rows of the LangGraph store, which shares the file."""
 
 
-def one_selector(**given: str | None) -> tuple[What, str]:
+def parse_selector(**given: str | None) -> tuple[What, str]:
     """Return the name and value of the only selector that is set.
 
     Raises:

@@ -91,7 +91,7 @@ class FiledValues:
             self._heard, self._table = heard, None  # a second writer appeared: the untrusted steps no longer count
             self._last_step = self._filed = self._saved = 0
         if self._table is None:  # first use, or the set of counted writers changed
-            saved = self._sidecar.load(self._name, self._made) if self._witness is None else None
+            saved = self._sidecar.load(self._name, self._file_identity) if self._witness is None else None
             self._table = ValueTable(StoredCells(saved.arrays) if saved else None)
             if saved is not None:
                 self._last_step, self._filed, self._saved = saved.last, saved.count, saved.count
@@ -111,7 +111,7 @@ class FiledValues:
         return _FILTERS[self._heard] if self._witness is None else f"AND witness = {self._witness:d} "
 
     @property
-    def _made(self) -> str:
+    def _file_identity(self) -> str:
         """Return the string that identifies how the cache file was made; a file with another string is stale."""
         return f"{MADE}{self._of_worlds}{self._heard}"
 
@@ -124,7 +124,7 @@ class FiledValues:
             and due(self._filed - self._saved, self._saved)
         ):
             arrays = StoredCells.arrays(self._table.cells)
-            self._sidecar.save(self._name, self._made, self._last_step, self._filed, arrays)
+            self._sidecar.save(self._name, self._file_identity, self._last_step, self._filed, arrays)
             self._saved = self._filed
 
     def read_steps(self, values: ValueTable, newest: int = MAX_ID) -> None:
@@ -240,10 +240,10 @@ def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> s
         worlds.read()
     truth, values = FiledValues(store, namespace, sidecar, worlds), ValueTable()
     truth._heard = find_counted_writers(store, namespace)
-    wrong = sidecar.problem(truth._name, truth._made)
+    wrong = sidecar.problem(truth._name, truth._file_identity)
     if per_world and wrong and wrong.startswith(OTHER_MAKE):
         return ""
-    saved = None if wrong else sidecar.load(truth._name, truth._made)
+    saved = None if wrong else sidecar.load(truth._name, truth._file_identity)
     if saved is None:
         return wrong or ""
     truth.read_steps(values, saved.last)

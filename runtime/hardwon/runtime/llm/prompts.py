@@ -124,7 +124,7 @@ def format_plan(context: Context) -> str:
     if plan is None or plan.next is None:
         return ""
     marked = ((step, "done" if step.done else "next" if step is plan.next else "then") for step in plan.steps)
-    return "\n".join(f"{mark}: {_one_line(step.action)}" for step, mark in marked)
+    return "\n".join(f"{mark}: {_join_lines(step.action)}" for step, mark in marked)
 
 
 def _find_new_feedback(state: State) -> str:
@@ -153,7 +153,7 @@ def choice_prompt(actions: Sequence[str], *, strict: bool = False) -> str:
     """Return the numbered list of actions and the expected form of the answer."""
     if not actions:
         return "Answer with one action, on one line, and nothing else."
-    listed = "\n".join(f"{n}. {_one_line(action)}" for n, action in enumerate(actions, 1))
+    listed = "\n".join(f"{n}. {_join_lines(action)}" for n, action in enumerate(actions, 1))
     instruction = (
         f"Answer with one number from 1 to {len(actions)} and nothing else." if strict else "Answer with one action."
     )
@@ -174,7 +174,7 @@ def step_line(step: Step) -> str:
         happened = "nothing new is seen"
     marks = [f"reward {step.reward:+g}"] if step.reward else []
     marks += ["a situation seen before"] if diagnosis.loop else []
-    return f"{_one_line(step.action) or '(none)'} -> {_one_line(happened)}" + (
+    return f"{_join_lines(step.action) or '(none)'} -> {_join_lines(happened)}" + (
         f" ({', '.join(marks)})" if marks else ""
     )
 
@@ -204,7 +204,7 @@ def _format_refusals(context: Context) -> str:
         if everything
         else "Refused in this step; do not choose these again:"
     )
-    causes = (f"{_one_line(action)}: {_one_line(cause)}" for action, cause in context.forbidden.items())
+    causes = (f"{_join_lines(action)}: {_join_lines(cause)}" for action, cause in context.forbidden.items())
     return _section(heading, "refused", "\n".join(causes))
 
 
@@ -212,7 +212,7 @@ def _section(heading: str, tag: str, text: str, limit: int = 4 * OBSERVATION) ->
     return f"{heading}\n{block(tag, text, limit)}" if text.strip() else ""
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(clean(text, LINE).split())
 
 
@@ -326,7 +326,7 @@ def _match_action(candidate: str, keyed: Sequence[tuple[str, str]]) -> str | Non
 
 
 def _normalize(text: str) -> str:
-    return _one_line(_unwrap(text)).casefold().rstrip(".!,; ")
+    return _join_lines(_unwrap(text)).casefold().rstrip(".!,; ")
 
 
 def _unwrap(text: str) -> str:

@@ -42,11 +42,11 @@ T = TypeVar("T")
 Outcome = tuple[State, float, bool, Info]
 Summarise = Callable[[Step], str | Awaitable[str]]
 """Maps a step to its key."""
-Watch = Callable[["Event"], None]
+Watch = Callable[["TeamEvent"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TeamEvent:
     """An event of a team, for observers."""
 
     team: str
@@ -160,7 +160,7 @@ class Desk:
         return await asyncio.to_thread(question, bank) if self._threads else question(bank)
 
     @property
-    def others(self) -> list[Entry]:
+    def foreign_entries(self) -> list[Entry]:
         """Return the newest entries of other teams, oldest first; of several with one key, the first."""
         distinct = {entry.key: entry for entry in reversed(self._entries) if entry.team != self.team}
         return sorted(distinct.values(), key=lambda entry: entry.id)[-MAX_KEYS:]
@@ -172,7 +172,7 @@ class Desk:
     async def share(self, steps: Sequence[Step]) -> None:
         """Summarize the last step of an episode, decide about it, and put it into the bank if it is admitted."""
         step = steps[-1]
-        self._watch(Event(self.team, "step", step.action))
+        self._watch(TeamEvent(self.team, "step", step.action))
         if self._bank is None:
             return
         summary = self._summarise(step)
@@ -197,7 +197,7 @@ class Desk:
         put = self._query(lambda bank: bank.put(self.team, key, candidate.value), self._bank) if choice.admit else None
         entry = None if put is None else await put
         self.shared.append(Shared(self.team, step.t, candidate, choice, entry, step))
-        self._watch(Event(self.team, "shared" if choice.admit else "kept", key, entry))
+        self._watch(TeamEvent(self.team, "shared" if choice.admit else "kept", key, entry))
 
     async def pull(self, entry: int) -> str | None:
         """Return the value of an entry and log the pull; None if the entry does not exist any more."""
@@ -210,7 +210,7 @@ class Desk:
             return None
         self.value_tokens += count_tokens(value)
         is_own = source is not None and source.team == self.team
-        self._watch(Event(self.team, "own" if is_own else "pulled", source.key if source else str(entry), entry))
+        self._watch(TeamEvent(self.team, "own" if is_own else "pulled", source.key if source else str(entry), entry))
         return value
 
     async def find_answer(self, action: str) -> Entry | None:
@@ -269,13 +269,13 @@ class SharedPolicy:
 
     def _format_value(self, entry: int, value: str) -> str:
         """Return the value together with the action that led to it."""
-        key = next((candidate.key for candidate in self._desk.others if candidate.id == entry), "")
+        key = next((candidate.key for candidate in self._desk.foreign_entries if candidate.id == entry), "")
         return f"{key.partition(' -> ')[0]} -> {value}" if " -> " in key else value
 
     def _list_offers(self, pulled: Sequence[int]) -> list[Entry]:
         if self.reads == "values" or len(pulled) >= MAX_PULLS:
             return []
-        return [entry for entry in self._desk.others if entry.id not in self._values]
+        return [entry for entry in self._desk.foreign_entries if entry.id not in self._values]
 
     def _add_entries(self, context: Context, offered: Sequence[Entry]) -> Context:
         """Return the context with keys and pulled values.

@@ -25,7 +25,7 @@ from hardwon.memory.bank import Bank
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.agent import Agent, Result
 
-from .sharing import Desk, Event, Shared, SharedEnvironment, SharedPolicy, Summarise, Watch, build_key
+from .sharing import Desk, Shared, SharedEnvironment, SharedPolicy, Summarise, TeamEvent, Watch, build_key
 from .sharing_policy import Admission, RuleAdmission
 
 Judge = Callable[[str, Sequence[str]], int | Awaitable[int | None] | None]
@@ -276,7 +276,7 @@ class Team:
         return member
 
     def _stop_member(self, name: str, run: _Run) -> Finish:
-        self._watch(Event(name, "stopped", "another team was first"))
+        self._watch(TeamEvent(name, "stopped", "another team was first"))
         return Finish(name, None, _get_time() - run.began)
 
     async def _finish_member(self, number: int, ended: "Result | TeamResult", run: _Run) -> Finish:
@@ -287,7 +287,7 @@ class Team:
             for index, task in run.tasks.items():
                 if index != number:
                     task.cancel()
-        self._watch(Event(name, "finished", finish.answer))
+        self._watch(TeamEvent(name, "finished", finish.answer))
         policy = getattr(run.seats[number].member, "policy", None)
         if isinstance(policy, SharedPolicy) and result is not None and not run.over:
             await policy.tell(result.trajectory.steps)  # the last step may still help members that are running

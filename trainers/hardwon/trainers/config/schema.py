@@ -342,7 +342,7 @@ class TrainConfig:
             return
         reads = extractor.settings.get("reads", "explored")
         needed = "library" if reads == "rollouts" else "role"
-        if needed not in {self.shown(arm) for arm in self.arms}:
+        if needed not in {self.get_guidance(arm) for arm in self.arms}:
             raise ConfigError(
                 f"roles.extractor reads {reads}, and no arm shows its items; "
                 f"add an arm whose guidance is {needed}, such as arms.advice=4 guidance.advice={needed}."
@@ -359,14 +359,14 @@ class TrainConfig:
         for arm, copies in self.arms.items():
             if copies < 1:
                 raise ConfigError(f"arms.{arm} is {copies}; use 1 or more, or leave the arm out.")
-            if self.shown(arm) not in GUIDANCE:
-                hint = nearest(self.shown(arm), [*GUIDANCE])
-                raise ConfigError(f"guidance.{arm} is {self.shown(arm)!r}: {hint}")
+            if self.get_guidance(arm) not in GUIDANCE:
+                hint = nearest(self.get_guidance(arm), [*GUIDANCE])
+                raise ConfigError(f"guidance.{arm} is {self.get_guidance(arm)!r}: {hint}")
         for arm in self.guidance:
             if arm not in self.arms:
                 raise ConfigError(f"guidance.{arm}: {nearest(arm, [*self.arms])} It must be one of the arms.")
-        if self.shown(CONTROL) != "none":
-            raise ConfigError(f"guidance.{CONTROL} is {self.shown(CONTROL)!r}; {CONTROL} is shown nothing.")
+        if self.get_guidance(CONTROL) != "none":
+            raise ConfigError(f"guidance.{CONTROL} is {self.get_guidance(CONTROL)!r}; {CONTROL} is shown nothing.")
 
     def _check_worlds(self) -> None:
         """Check that training and exploration share no task instance with evaluation."""
@@ -378,14 +378,14 @@ class TrainConfig:
                     "evaluation must use worlds that training never sees. Change the seeds or the fold."
                 )
 
-    def shown(self, arm: str) -> str:
+    def get_guidance(self, arm: str) -> str:
         """Return the kind of guidance of an arm."""
         return "none" if arm == CONTROL and arm not in self.guidance else self.guidance.get(arm, arm)
 
     @property
     def uses_library(self) -> bool:
         """Return whether an arm shows recalled items or the texts of a role."""
-        return bool(LEARNS & {self.shown(arm) for arm in self.arms})
+        return bool(LEARNS & {self.get_guidance(arm) for arm in self.arms})
 
 
 def _at_least(section: Any, **bounds: float) -> None:

@@ -143,7 +143,9 @@ class _Reads:
         await self._shared.tell(context.history)
         await self._desk.look()
         wanted = extract_words(context.state.task)
-        fitting = [one for one in self._desk.others if one.id not in self._pulled and extract_words(one.key) & wanted]
+        fitting = [
+            one for one in self._desk.foreign_entries if one.id not in self._pulled and extract_words(one.key) & wanted
+        ]
         if fitting:
             self._pulled.add(fitting[-1].id)
             self._memory = await self._desk.pull(fitting[-1].id) or self._memory

@@ -248,7 +248,7 @@ class ExtractorRole:
             )
             kept = {group: _select_surest(reading.written) for group, reading in zip(first, read, strict=True)}
         else:
-            readings = dict(zip(first, await asyncio.gather(*map(self._known_of, first.values())), strict=True))
+            readings = dict(zip(first, await asyncio.gather(*map(self._take_reading, first.values())), strict=True))
             kept = {group: self._remember(group, written) for group, written in readings.items()}
             seen = sum(map(len, readings.values()))
             self.stats = {
@@ -257,7 +257,7 @@ class ExtractorRole:
             }
         return await self._dealt(specs, kept, remembered=not greedy)
 
-    async def _known_of(self, spec: Spec) -> list[tuple[Sample, dict[str, str]]]:
+    async def _take_reading(self, spec: Spec) -> list[tuple[Sample, dict[str, str]]]:
         """Return the oldest background reading of a task instance; read now if there is no background."""
         if readings := self._known.get(spec.group):
             first, *rest = readings

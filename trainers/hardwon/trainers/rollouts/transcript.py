@@ -45,7 +45,7 @@ class Transcript:
         """Return the token ids of a text, without special tokens."""
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def shown(self, state: State, memory: str | None, *, first: bool) -> Ids:
+    def encode_state(self, state: State, memory: str | None, *, first: bool) -> Ids:
         """Return the tokens before an action: the task at the start, new memory, feedback, observation and place."""
         ids: Ids = ()
         if first:
@@ -73,16 +73,16 @@ class Transcript:
         """Return the tokens of an episode up to its next action; `memory` is the text shown at this step."""
         ids: Ids = ()
         for t, step in enumerate(history):
-            ids += self.shown(step.pre, step.why.get("memory"), first=t == 0)
+            ids += self.encode_state(step.pre, step.why.get("memory"), first=t == 0)
             ids += tuple(step.why.get("said") or self.action(step.action))
-        return (*ids, *self.shown(state, memory, first=not history))
+        return (*ids, *self.encode_state(state, memory, first=not history))
 
     def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:
         """Return the actions of a recorded episode as samples to imitate, with all tokens trained on."""
         rows: list[Sample] = []
         prompt: Ids = ()
         for t, step in enumerate(trajectory.steps):
-            prompt += self.shown(step.pre, memory if t == 0 else None, first=t == 0)
+            prompt += self.encode_state(step.pre, memory if t == 0 else None, first=t == 0)
             completion = self.action(step.action)
             n = len(completion)
             fields = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)
