@@ -37,6 +37,7 @@ def shared_process() -> "JavaProcess":
     """
     global _shared
     with _lock:
+        # Locked while Java starts, so that concurrent first resets share one process.
         if _shared is None or not _shared.alive:
             _shared = JavaProcess()
         return _shared
@@ -48,8 +49,10 @@ class JavaProcess:
     def __init__(self) -> None:
         jars, executable = _find_jars(), find_java()
         command = [executable, *OPTIONS, "-cp", os.pathsep.join(jars), "py4j.GatewayServer"]
+        # A file and not a pipe: nobody reads Java's errors later, and a full pipe would block it.
         with tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
+                # Java exits when its stdin closes, which happens even if Python is killed. Port 0 is any free port.
                 [*command, "--die-on-broken-pipe", "--enable-auth", "0"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -57,6 +60,7 @@ class JavaProcess:
                 cwd=Path(jars[-1]).parent,  # the games read their word lists from there
                 process_group=0,  # keeps Ctrl-C from killing Java before Python handles it
             )
+            # Before the handshake, which can fail; `finalize` also runs when Python exits.
             self._kill = weakref.finalize(self, _kill_process, self._process, os.getpid())
             assert self._process.stdout is not None
             with self._process.stdout as out:
@@ -86,6 +90,7 @@ class JavaProcess:
     def release(self) -> None:
         """Release the process in a forked child: it belongs to the parent, and an open pipe would keep it alive."""
         self._kill.detach()
+        # Without a return code, Popen's destructor would warn about and poll a process that is not our child.
         self._process.returncode = 0
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -144,6 +149,7 @@ class JavaObject:
             EnvironmentFailure: See `call`.
         """
         reference = self.call(method).decode()
+        # Java joins the list, which saves a round trip per element.
         joined = self._exchange(f"c\nz:java.lang.String\njoin\n{_encode_argument(chr(10))}r{reference}\ne\n")[1:]
         return [line for line in unescape(joined).split("\n") if line]
 
@@ -152,7 +158,9 @@ class JavaObject:
         if self._process is None:
             return
         with contextlib.suppress(OSError):
+            # A fork shares the parent's socket, and a command on it would free the parent's object.
             if self._process.owner == os.getpid():
+                # Never wait for a Java that hangs: a lost command costs only some of its memory.
                 self._socket.setblocking(False)
                 self._socket.send(f"m\nd\n{self._id}\ne\n".encode())
         self._disconnect()
@@ -163,6 +171,7 @@ class JavaObject:
         if process is not None:
             process.retire()
             with contextlib.suppress(OSError):
+                # `shutdown` wakes the thread that waits in `readline`; `close` would not.
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def __del__(self) -> None:
@@ -184,6 +193,7 @@ class JavaObject:
             answer = self._lines.readline()
             if not answer.endswith(b"\n"):
                 raise ConnectionError("the connection was closed")
+        # Before OSError, of which it is a subclass.
         except TimeoutError as error:
             self._disconnect()
             process.retire()
@@ -212,6 +222,7 @@ def unescape(text: bytes) -> str:
 
 
 def _encode_argument(value: str | int | bool) -> str:
+    # First, because a bool is also an int, which would reach Java as another type.
     if isinstance(value, bool):
         return f"b{value}\n"
     if isinstance(value, int):

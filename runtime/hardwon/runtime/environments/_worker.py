@@ -54,7 +54,9 @@ class Worker:
         if self._calls is None or self._owner != os.getpid():  # threads do not survive a fork
             self._calls, self._owner = SimpleQueue(), os.getpid()
             threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
+            # Refers to the queue and not to self, which would then never be collected, nor its thread ended.
             self._stop = weakref.finalize(self, self._calls.put, None)
+        # One queue per call, so that a late result is not taken for that of the next call.
         outcome: SimpleQueue[_Outcome] = SimpleQueue()
         context = contextvars.copy_context()
         self._calls.put((lambda: context.run(call), outcome))

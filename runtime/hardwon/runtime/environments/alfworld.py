@@ -147,10 +147,12 @@ class AlfWorld:
         """Update the agent's location, view and load from an answer of the game."""
         if arrived := _ARRIVED.match(answer):
             self._at = arrived[1]
+        # Other answers, such as that to `take`, would replace the view of the place.
         if _SEEN.match(answer):
             self._view = answer
         if taken := _TAKEN.match(answer):
             self._carried = taken[1]
+            # The game does not list the place again, so the object is removed from the remembered view.
             self._view = self._view.replace(f" a {taken[1]}", "", 1)
         elif _PUT.match(answer):
             self._carried = ""
@@ -165,6 +167,7 @@ class AlfWorld:
 def games(data: str, kind: str, fold: str) -> tuple[str, ...]:
     """Return the files of the games of a kind in a fold, sorted."""
     folder = Path(data) / FOLDERS[fold]
+    # Without valid_seen, all games are one pool, split by `_fourth`; else dev and test would be empty.
     has_folds = folder.is_dir() and (Path(data) / FOLDERS["dev"]).is_dir()
     files = sorted((folder if has_folds else Path(data)).rglob("game.tw-pddl"))
     return tuple(
@@ -188,6 +191,7 @@ def _start(file: str) -> tuple[Any, Any]:
         pddl_cache.install()
     except ImportError as error:
         raise MissingExtra.of("alfworld", "alfworld") from error
+    # Nothing asked for below needs a plan, so the second translation of each problem is saved.
     with pddl_cache.skip_planning():
         env = textworld.start(file, textworld.EnvInfos(won=True, admissible_commands=True), [AlfredDemangler()])
         return env, env.reset()

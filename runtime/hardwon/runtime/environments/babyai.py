@@ -110,6 +110,7 @@ class BabyAI:
         if number is None:
             words = f"{action!r} is not an action. The actions are: {', '.join(ACTIONS)}."
             return self._state(words), 0.0, False, Info(success=False, lost=False, score=0.0, invalid=words)
+        # Both texts describe the world before the step, which moves or opens the object.
         refusal = _find_obstacle(number, self._world)
         feedback = refusal or _describe_effect(number, self._world)
         self._world.step_count = 0  # disables MiniGrid's step limit, after which a success earns no reward
@@ -184,6 +185,7 @@ def iter_visible(world: Any) -> Iterator[_VisibleObject]:
 def _propagate_sight(row: list[bool], clear: list[bool]) -> tuple[list[bool], list[bool]]:
     """Propagate visibility along a row and to the next one, first to the right, then to the left."""
     row, beyond = row.copy(), [False] * _VIEW
+    # MiniGrid's `process_vis` scans in this order; another one would show other cells.
     for sides, step in ((range(_VIEW - 1), 1), (range(_VIEW - 1, 0, -1), -1)):
         for side in sides:
             if row[side] and clear[side]:
@@ -193,6 +195,7 @@ def _propagate_sight(row: list[bool], clear: list[bool]) -> tuple[list[bool], li
 
 def _get_distance_key(thing: _VisibleObject) -> tuple[int, int, int]:
     ahead, right, _ = thing
+    # No two cells tie, so the same view always gives the same text, and objects are never compared.
     return ahead + abs(right), -ahead, right
 
 

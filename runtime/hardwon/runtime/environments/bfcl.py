@@ -193,6 +193,7 @@ class Bfcl:
         self._over = True
         wrong, score = _check_turns(self._task, self._turns), 1.0
         if wrong:
+            # Longest first and lazy, because every check runs all the calls again.
             right = (count for count in range(self._turn, 0, -1) if not _check_turns(self._task, self._turns[:count]))
             score = next(right, 0) / len(self._turns)
         words = wrong or "All requests are fulfilled."
@@ -259,6 +260,7 @@ def _check_turns(task: Task, turns: list[list[str]]) -> str:
     """Return the official checkers' objection to the turns so far; "" if they are right."""
     multi_turn = f"{_PACKAGE}.eval_checker.multi_turn_eval"
     checker = import_module(f"{multi_turn}.multi_turn_checker")
+    # The checker names its services after this, so a fresh name keeps concurrent checks apart.
     run = f"hardwon{uuid.uuid4().hex}"
     solution = [list(calls) for calls in task.solution[: len(turns)]]
     steps = [[[call] for call in turn] for turn in turns]

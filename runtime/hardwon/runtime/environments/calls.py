@@ -68,6 +68,7 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]] | None:
     if len(text) > MAX_CHARS:
         return None
     try:
+        # A model can nest so deeply that parsing raises RecursionError or MemoryError.
         return _parse_object(text) if text.lstrip().startswith("{") else _parse_call(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
@@ -92,8 +93,10 @@ def _parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]] | None:
         return name, [], named
     # The parser alone does not run code, and `literal_eval` accepts nothing but literals.
     call = ast.parse(f"f({inside})", mode="eval").body
+    # The text may close the parenthesis itself, as in `a) + g(b`; that is no longer one call.
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         return None
+    # `**{...}` is a keyword without a name.
     if any(keyword.arg is None for keyword in call.keywords):
         return None
     return (

@@ -100,6 +100,7 @@ class MiniWob:
             words = f"{action!r} cannot be done here. Actions: {'; '.join(self.admissible(self._state('')))}."
             return self._state(words), 0.0, False, Info(success=False, lost=False, score=0.0, invalid=words)
         self._page_state, _, self._over, _, status = self._page.step(command)
+        # The discounted reward would depend on the speed of the machine.
         score = min(max(float(status["raw_reward"]), 0.0), 1.0) if self._over else 0.0
         info = Info(success=score >= 1.0, lost=self._over and score < 1.0, score=score)
         return self._state(""), score, self._over, info

@@ -19,6 +19,7 @@ PARSED = 4096
 TRANSLATED = 8
 """Maximum number of cached translations, a few megabytes each. Few suffice: a reset follows soon after a load."""
 
+# A context variable, so that a game that is started in one thread does not affect planning in another.
 _plans: ContextVar[bool] = ContextVar("plans", default=True)
 _lock = threading.RLock()
 
@@ -33,6 +34,7 @@ def install() -> None:
 
     with _lock:
         for module in (logic, textgen):
+            # Each module has its own reference to the function, so replacing one of them is not enough.
             if not hasattr(module._parse_and_convert, "cache_info"):
                 module._parse_and_convert = _cache_parser(module._parse_and_convert)
         if not hasattr(fast_downward.pddl2sas, "cache_info"):
@@ -75,6 +77,7 @@ def _cache_translator(translate: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(translate)
     def translate_cached(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
         with _lock:  # the translator keeps its options in module globals
+            # All positional: `lru_cache` would store a call with keywords under another key.
             return translate_once(domain, problem, verbose, optimize and _plans.get())
 
     translate_cached.cache_info = translate_once.cache_info  # type: ignore[attr-defined]

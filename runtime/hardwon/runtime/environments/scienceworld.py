@@ -53,6 +53,7 @@ class ScienceWorld:
         return len(self._list_variations(fold))
 
     def _list_variations(self, fold: str) -> list[int]:
+        # The lists are those of the loaded task. Loading ends a running episode, so counting seeds does too.
         self._engine.load(self.game, 0, SIMPLIFICATIONS)
         loaders = {
             "train": self._engine.get_variations_train,

@@ -21,6 +21,7 @@ from hardwon.runtime.interfaces.types import Info
 from ._java import JavaObject, JavaProcess, shared_process, unescape
 
 try:
+    # Every step parses a reply of Java, so the faster parser is used if there is one.
     import orjson as json
 except ImportError:
     import json  # type: ignore[no-redef]
@@ -182,6 +183,7 @@ class TextWorldExpress:
             raise ConfigError("there is no episode to solve yet; call reset first.")
         engine = self._new_engine()
         try:
+            # On an engine of its own, because a new game would reset the running episode.
             engine.call("generateNewGameJSON", *self._episode, True)
             return engine.call_list("getGoldActionSequence")
         finally:

@@ -82,6 +82,7 @@ class Watched:
                 async with limit:
                     outcome: tuple[State, float, bool, Info] = await inner.astep(action)
             except TimeoutError:
+                # The environment's own TimeoutError is a crash and not a hang.
                 if limit.expired():
                     raise NotInTime from None
                 raise
@@ -127,10 +128,12 @@ class Watched:
             message = f"{self.name} gave no answer to {what} within {self._timeout_s:g} s."
             raise self._abandon(EnvironmentHung(message)) from None
         except EnvironmentFailure as error:
+            # Raised again with its own cause; `from error` would chain the error to itself.
             raise self._abandon(error) from error.__cause__
         except HardwonError:
             raise
         except (Exception, SystemExit) as error:
+            # SystemExit too: an environment that exits must not end the whole run.
             message = f"{self.name} broke in {what}: {type(error).__name__}: {error}"
             raise self._abandon(EnvironmentCrashed(message)) from error
         except BaseException as interrupt:  # Ctrl-C: the pending answer must not be read as that of the next call

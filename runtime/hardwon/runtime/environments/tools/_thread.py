@@ -31,8 +31,10 @@ class ToolThread:
             NotInTime: The tool takes longer than `timeout_s`.
             Exception: Any error of the tool.
         """
+        # A tool made from a coroutine has `func` None; a BaseTool without `func` counts as synchronous.
         only_async = getattr(tool, "func", tool) is None
         grace = GRACE_S if only_async else 0.0
+        # Bound now: after a timeout, `close` makes a new list, which the abandoned call must not touch.
         runners = self._runners
 
         def call() -> Any:

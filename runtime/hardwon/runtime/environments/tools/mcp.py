@@ -164,6 +164,7 @@ class McpTools:
                 while page.next_cursor:
                     page = await client.list_tools(cursor=page.next_cursor)
                     tools += page.tools
+                # Before `ready`, because `open` returns at once and the first call needs the client.
                 self._client = client
                 ready.set_result(tools)
                 await asyncio.Event().wait()
