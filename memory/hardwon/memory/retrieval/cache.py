@@ -168,6 +168,7 @@ class NamespaceCache:
     def _count_episodes(self) -> None:
         """Count the new episodes."""
         ((new, last),) = self._store.rows(
+            # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
             "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
             "WHERE rowid > ? AND +namespace = ?",
             (self._last_episode, self._namespace),
@@ -304,6 +305,7 @@ class NamespaceCache:
         if not weight:
             return estimates
         successes, choices = self._choices.get(number, (0, None))
+        # Rereading decodes up to EPISODES episodes, so it waits until the successes have grown by a quarter.
         if choices is None or world.won >= REREAD * successes:
             choices = read_choices(self._store, self._namespace, self.worlds.names_of(number), self.structural)
             self._choices[number] = (world.won, choices)

@@ -213,6 +213,7 @@ def _find_items_by_place(
 ) -> tuple[list[int], list[int]]:
     """Return the items filed under a place, and those filed under places reached from it."""
     any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
+    # One index lookup saves a library without placed items the query for reachable places.
     if not location or not store.rows(any_place, (namespace,)):
         return [], []
     at_place = _find_filed_items(store, derived, namespace, "location", [location])
@@ -315,6 +316,7 @@ def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
     if not rows:
         return None
     mean: Vectors = np.mean([np.frombuffer(row[0], dtype=np.float32) for row in rows], axis=0)
+    # The mean is zero if the texts have no words or their vectors cancel out.
     return mean / max(float(np.linalg.norm(mean)), 1e-12)
 
 

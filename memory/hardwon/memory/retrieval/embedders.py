@@ -49,6 +49,7 @@ class HashingEmbedder:
             raise ConfigError(f"hashing dimension is {dim}; use 16 to 65536, for example hashing:256.")
         self.dim = dim
         self.name = "hashing" if dim == 256 else f"hashing:{dim}"
+        # 1-2 is the range of the n-grams. Change the fingerprint with any option of the vectorizer.
         self.fingerprint = f"hashing-1-2-{dim}"
         self._vectorizer: Any = None
 

@@ -81,6 +81,7 @@ def placed_in(worlds: frozenset[int], namespace: str, episode: str) -> str:
         namespace: SQL expression of the episode's namespace.
         episode: SQL expression of the episode's id.
     """
+    # World ids are integers that the library assigned, so no foreign text enters the SQL.
     among = ",".join(str(number) for number in sorted(worlds))
     return (
         f"EXISTS (SELECT 1 FROM episode_worlds AS placed WHERE placed.namespace = {namespace} "
@@ -158,6 +159,7 @@ def weigh(done: Sequence[TakenStep], similarities: Sequence[float], after: str |
     previous_kind = None if after is None else kind_of(after)
     similarity_of_task = _compare_tasks(task, [step.task for step in done])
     return [
+        # No overflow: cosines and task similarities are at most 1, so each factor is at most exp(10).
         math.exp(similarity / BANDWIDTH)
         * (SAME_BEFORE if step.before == previous_kind else 1.0)
         * (1.0 if step.value > 0 and not step.failed else FRUITLESS)

@@ -228,6 +228,7 @@ class _Query:
         if missing:
             if len(read) > VOTED:
                 read.clear()
+                # Clearing also dropped requested steps that were cached.
                 missing = list(ids)
             read.update(read_brief_steps(self._store, missing))
         return read

@@ -168,6 +168,7 @@ class Search:
 
     def version(self) -> Version:
         """Return a value that changes with the library, whichever process writes it."""
+        # `data_version` ignores writes of this connection, and `total_changes` counts only those.
         return self._store.version(), self._store.connection.total_changes
 
     def forget(self, kind: Kind) -> None:
@@ -244,6 +245,7 @@ class Search:
     def _vectors(self, kind: Kind, after: int, newest: int) -> Iterator[tuple[list[int], Vectors]]:
         """Yield (ids, vectors) batches after an id in ascending order; damaged vectors are computed again."""
         unsaved, length, first = self._unsaved[kind], 4 * self._embedder.dim, after
+        # Each vector is recomputed at most once: if it cannot be replaced, the loop must still end.
         recomputed: set[int] = set()
         while rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, _READ)):
             torn = [
@@ -329,6 +331,7 @@ class Search:
                     ],
                 )
         except (LibraryReadOnly, LibraryUnwritable):
+            # A reader of a read-only library searches these too; they are computed again in the next process.
             self._unsaved[kind].update(zip(texts, vectors, strict=True))
 
     def _refuse_other_vectors(self) -> None:

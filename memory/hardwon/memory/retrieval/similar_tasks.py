@@ -76,6 +76,7 @@ class Tasks:
         terms = " OR ".join(f'"{word}"' for word in sorted(content_words(task) or set(words(task))))
         if not terms:
             return {}
+        # The rank of FTS5 is a negative BM25, the best match the smallest.
         query = "SELECT text, -rank FROM tasks WHERE tasks MATCH ? ORDER BY rank, rowid LIMIT ?"
         rows = self._words.execute(query, (terms, CANDIDATES)).fetchall()
         best = max((score for _, score in rows), default=0.0)

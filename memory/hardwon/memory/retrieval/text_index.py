@@ -139,6 +139,7 @@ class TextIndex:
             terms: Largest number of words. Beyond QUERY_TERMS, words are added only while all of them together have few
                 rows.
         """
+        # FTS5 keeps a row per document in this table, keyed by id: the maximum costs one lookup.
         ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
         if newest != self._newest:  # rows were added, so cached counts are stale
             self._newest = newest
@@ -166,6 +167,7 @@ class TextIndex:
         row_lists = [self._rows_with(word, query.since) for word in query.words]
         refs, at = np.unique(np.concatenate(row_lists), return_inverse=True)
         sums = np.bincount(at, np.repeat(query.weights, [len(rows) for rows in row_lists]))
+        # Slices, not indices: with fewer than k rows, the smallest sum becomes the bound.
         top = np.flatnonzero(sums >= np.sort(sums)[-k:][:1])
         # A stable sort, reversed: of rows with equal weight, the larger id comes first.
         best = top[np.argsort(sums[top], kind="stable")[::-1][:k]]
@@ -174,6 +176,7 @@ class TextIndex:
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
         """Return the ids of the newest RANKED rows from `since` on that contain a word, ascending."""
         start, rows = self._listed.get(word, (math.inf, None))
+        # A list that was read from a later row on lacks the older rows; a longer one is only cut.
         if rows is None or since < start:
             rows = self._list(word, since)
             if len(self._listed) >= LISTED:

@@ -69,6 +69,7 @@ class VectorIndex:
         kinds, by = faiss.ScalarQuantizer, faiss.METRIC_INNER_PRODUCT
         self._halves = faiss.IndexScalarQuantizer(dim, kinds.QT_fp16, by)
         self._codes = faiss.IndexScalarQuantizer(dim, kinds.QT_8bit_direct_signed, by)
+        # The least step that a unit vector can need; `_add_codes` widens it on demand.
         self._step = dim**-0.5 / WHOLE
         self._ids: list[int] = []
         self._at: dict[int, int] = {}
@@ -142,6 +143,7 @@ class VectorIndex:
         """Return all vectors, (count, dim) float32, as a view of FAISS's memory."""
         import faiss
 
+        # Valid until the next `add`, which may move FAISS's memory, so callers hold the lock.
         whole: Vectors = faiss.rev_swig_ptr(self._faiss.get_xb(), len(self._ids) * self.dim).reshape(-1, self.dim)
         return whole
 
@@ -149,6 +151,7 @@ class VectorIndex:
         """Return the cosine to each of these ids; 0 for an unknown id."""
         with self._lock:
             places = [self._at.get(ref, -1) for ref in refs]
+            # -1 reads the last vector; its cosine is replaced by 0 below.
             cosines = (self._vectors()[places] @ vector).tolist() if self._ids and places else [0.0] * len(places)
             return [cosine if place >= 0 else 0.0 for place, cosine in zip(places, cosines, strict=True)]
 
@@ -191,6 +194,7 @@ class TrainedIndex:
             faiss.IndexFlatIP(dim), dim, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
         )
         self._faiss.cp.niter = _ROUNDS
+        # FAISS warns on stderr below 39 points per centroid, which small samples have.
         self._faiss.cp.min_points_per_centroid = 1
         self._faiss.cp.max_points_per_centroid = 2 * _PER_LIST
         self._faiss.train(np.ascontiguousarray(sample, dtype=np.float32))
@@ -262,6 +266,7 @@ class TrainedIndex:
     def search(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
         """Return at most k pairs (id, cosine), the best first; ties are ordered by id."""
         with self._lock:
+            # Removed ids still have codes and may take that many places.
             wanted = min(k + SPARE + len(self._gone), int(self._faiss.ntotal))
             if not wanted:
                 return []
@@ -309,6 +314,7 @@ class TrainedIndex:
         """
         import faiss
 
+        # Not __init__, which would train.
         index = cls.__new__(cls)
         index._faiss = faiss.deserialize_index(arrays["faiss"])
         index.dim, index._exact, index.trained = int(index._faiss.d), exact, trained

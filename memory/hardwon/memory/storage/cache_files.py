@@ -60,6 +60,7 @@ class Sidecar:
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
         self._namespace = namespace
+        # Read before any data: arrays that still hold what is forgotten later must never be saved.
         self._generation = store.generation()
         self.folder = None if store.path == ":memory:" else Path(f"{store.path}.index")
 
@@ -160,6 +161,7 @@ class Sidecar:
         body = memoryview(content)[_HEAD - 8 :]
         if len(content) < _HEAD or content[: len(_MAGIC)] != _MAGIC:
             return "it is not an index file"
+        # Before anything is parsed: flipped bits could pass as numbers or make FAISS fail in native code.
         if hashlib.blake2b(body, digest_size=32).digest() != content[len(_MAGIC) : _HEAD - 8]:
             return "its checksum is wrong"
         at = _HEAD + int.from_bytes(content[_HEAD - 8 : _HEAD], "little")
@@ -237,6 +239,7 @@ def _pad_size(size: int) -> int:
 def _write(path: Path, header: bytes, arrays: Arrays) -> None:
     """Write a temporary file, sync it and rename it, so that readers see either the old file or the new one."""
     path.parent.mkdir(FOLDER_MODE, exist_ok=True)
+    # JSON ignores trailing spaces. The fixed part before the header has 48 bytes, so the arrays stay aligned.
     header += b" " * (_pad_size(len(header)) - len(header))
     parts = [len(header).to_bytes(8, "little"), header]
     for array in arrays.values():

@@ -82,6 +82,7 @@ def compute_checksum(values: Iterable[Any]) -> int:
 
     Numbers must have the types that SQLite returns: no bool, and no int in a REAL column.
     """
+    # repr tells None, 1 and 1.0 apart, so a value whose type changed on disk changes the checksum too.
     return crc32(repr([_reduce_text(value) for value in values]).encode())
 
 
@@ -173,6 +174,7 @@ def _to_text(value: Any) -> str:
 @contextmanager
 def raw_text(connection: Connection) -> Iterator[None]:
     """Return text columns as bytearrays inside this context, because a corrupt text may not be valid UTF-8."""
+    # Not bytes: BLOB columns arrive as bytes, and `_reduce_text` must tell the two apart.
     before, connection.text_factory = connection.text_factory, bytearray
     try:
         yield

@@ -103,6 +103,7 @@ class Store:
         self._generation = self.generation()
         if self.path != ":memory:":
             stat = self._at.stat()
+            # Read after connecting, because SQLite creates a new file only then.
             self._inode = stat.st_dev, stat.st_ino
         self.db = sqlite_utils.Database(self.connection)
 
@@ -216,6 +217,7 @@ class Store:
                 run("BEGIN IMMEDIATE")
                 self._depth += 1
                 try:
+                    # Under the write lock, so that no cache brings back what another process just forgot.
                     self.heed()
                     yield self.connection
                     run("COMMIT")
@@ -243,10 +245,12 @@ class Store:
                 return
             if self.waiting is not None:
                 self.waiting()
+            # Only after `waiting`, which writes: that needs a transaction of its own, and SQLite does not nest them.
             self.connection.execute("BEGIN")
             try:
                 yield
             finally:
+                # After an error too: nothing was written, and an open read would keep the log from being truncated.
                 self.connection.execute("COMMIT")
 
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -281,6 +285,7 @@ class Store:
             self.to_file()
             copy, read_only = _connect(":memory:"), self.read_only
             self.connection.backup(copy)
+            # `change` calls `transaction`, which refuses a read-only store and one whose `_file` is set.
             file, self.connection, self.read_only = self.connection, copy, False
             try:
                 change()
@@ -316,6 +321,7 @@ class Store:
         with self._lock:
             self._check_same_file()
             try:
+                # Asks the file even while a copy is read: only the file shows what other processes write.
                 return int((self._file or self.connection).execute("PRAGMA data_version").fetchone()[0])
             except sqlite3.Error as error:
                 raise self._translate(error) from error
@@ -362,6 +368,7 @@ class Store:
             if rewrite:
                 self.connection.execute("VACUUM")
             until = time.monotonic() + SHRINK_S
+            # A blocked checkpoint raises no error: the first column is 1 while another connection needs the log.
             while self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
                 if time.monotonic() > until:
                     raise LibraryUnwritable(
@@ -418,6 +425,7 @@ class Store:
 
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    # No implicit BEGIN (isolation_level), as `transaction` issues its own. Threads are serialized by its lock.
     return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=uri)
 
 

@@ -86,6 +86,7 @@ def namespace_id(connection: Connection, name: str) -> int:
     """Return the id of a namespace, creating it and its text indexes if needed."""
     connection.execute(_NEW_NAMESPACE, (name,))
     (number,) = connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()
+    # Without content, FTS5 keeps no copy of the text but cannot delete single rows: see `rebuild_states_text`.
     for kind, storage in (("states", ", content=''"), ("items", "")):
         connection.execute(
             f"CREATE VIRTUAL TABLE IF NOT EXISTS {kind}_text_{number} "
@@ -97,6 +98,7 @@ def namespace_id(connection: Connection, name: str) -> int:
 def log_change(connection: Connection, namespace: int, what: str, ref: str, op: str, detail: Any = None) -> None:
     """Append an entry to the change log, whose sequence numbers only increase."""
     row = (now(), namespace, what, ref, op, dumps(detail or {}))
+    # Two statements, because the checksum covers `seq`, which SQLite assigns on insertion.
     seq = connection.execute(
         "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, ?, ?, ?, ?)", row
     ).lastrowid
@@ -288,6 +290,7 @@ def _is_evidence(episode: Trajectory) -> bool:
 def _encode_diagnosis(diagnosis: Diagnosis) -> str:
     """Return the same JSON as `dumps` for a diagnosis, with a fast path for the common case."""
     # Building the text by hand is three times as fast as `json` and is done for every recorded step.
+    # Not isinstance: a subclass such as np.float64 has a repr that is not JSON.
     if diagnosis.diff or type(diagnosis.progress) is not float or not isfinite(diagnosis.progress):
         return dumps({name: getattr(diagnosis, name) for name in _DIAGNOSIS_FIELDS})
     evidence, failure = encode_basestring(diagnosis.evidence), diagnosis.failure.value
@@ -308,6 +311,7 @@ def _write_states(connection: Connection, namespace: int, states: Sequence[State
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM states").fetchone()
     rows, texts = [], []
     for state, content, digest in zip(states, contents, digests, strict=True):
+        # An equal state earlier in this batch is found too, because its digest was just added.
         if digest not in ids:
             ids[digest] = newest = newest + 1
             row = (newest, namespace, digest, *content)
@@ -370,6 +374,7 @@ class KeyIds:
         """Return a mapping from key texts to ids (as digits) that includes `texts`; new keys get an id."""
         new = [text for text in dict.fromkeys(texts) if text not in self._ids]
         if new:
+            # Look up by the stored form: different texts may be equal once their lone surrogates are escaped.
             stored = {text: plain(text) for text in new}
             connection.executemany("INSERT OR IGNORE INTO keys(text) VALUES (?)", [(text,) for text in stored.values()])
             ids = dict(_select_in(connection, "SELECT text, id FROM keys WHERE text IN ({})", list(stored.values())))
@@ -441,7 +446,6 @@ def read_brief_steps(store: Store, ids: Sequence[int]) -> dict[int, Step]:
 def read_best_steps(store: Store, states: Sequence[int], where: str) -> dict[int, Step]:
     """Return, for each state, the step with the highest return among those that match `where`."""
     chosen, values = _format_in(states)
-    # With max(), SQLite takes the bare columns from the row of the maximum.
     # With max(), SQLite takes the bare columns from the row of the maximum.
     rows = store.rows(
         f"SELECT {_BRIEF} FROM steps WHERE pre IN ({chosen}) AND {where} "

@@ -274,6 +274,7 @@ def migrate(connection: Connection) -> int:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     for number, step in enumerate(MIGRATIONS[version:], version + 1):
         step(connection)
+        # A PRAGMA takes no parameters. The number is in the file header, so a rollback undoes it as well.
         connection.execute(f"PRAGMA user_version = {number}")
     # Only after all migrations: a later one may add columns to the tables with checksums.
     if version < SCHEMA_VERSION:

@@ -39,6 +39,7 @@ _SUMMARY = "id, signature, pattern, n, failures, returns, best, first, last, liv
 
 def count_unfolded(n: int) -> int:
     """Return how many of the `n` steps of an attempt are not folded."""
+    # Folding in blocks: the result cycles from WINDOW - FOLD + 1 to WINDOW, so most steps fold nothing.
     return n if n <= WINDOW else WINDOW - FOLD + 1 + (n - WINDOW - 1) % FOLD
 
 
@@ -116,6 +117,7 @@ class Attempts:
         return self._ids[key]
 
     def _new_id(self) -> int:
+        # Assigned here, as steps name their attempt before it is inserted. The write lock keeps the ids free.
         if not self._next:
             row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'attempts'").fetchone()
             self._next = row[0] if row else 0
@@ -138,6 +140,7 @@ class Attempts:
         counts = [(self._ids[key], self._before[key], tally.n) for key, tally in self._tallies.items()]
         self._connection.executemany(
             "UPDATE steps SET folded = 1 WHERE id IN "
+            # SQLite allows OFFSET only after LIMIT; -1 means no limit.
             "(SELECT id FROM steps WHERE attempt = ? AND folded = 0 ORDER BY id DESC LIMIT -1 OFFSET ?)",
             [
                 (ref, count_unfolded(n))
@@ -274,6 +277,7 @@ def read_segments(store: Store, namespace: int, trajectory_id: str) -> list[Segm
 
 # -- checks against the steps ---------------------------------------------------------------------
 
+# Ordered by id, the order of recording: `first`, `last` and ties for `best` depend on it.
 _TRUTH = """
 SELECT steps.id, signature, action, return_to_go, failure, attempt, folded FROM steps
 JOIN states ON states.id = pre

@@ -30,6 +30,7 @@ def compute_overall(scores: Mapping[int, tuple[float, int]]) -> float:
 
 def _rank_score(scored: tuple[float, int]) -> tuple[float, float]:
     score, uses = scored
+    # Shrink the distance from the neutral 0.5: one lucky use must not outrank many good ones.
     return (score - 0.5) * uses / (uses + PRIOR), score
 
 
@@ -93,6 +94,7 @@ class WorldScores:
             shift = item.score - compute_overall(scores)
             if abs(shift) > 1e-9:  # a person changed the overall score, see `score_in`
                 scores = {world: (min(1.0, max(0.0, score + shift)), n) for world, (score, n) in scores.items()}
+        # The score was earned in other worlds, so it must not count as a result of this one.
         elif (uses or item.provenance) and not self._is_home(item):
             scores = {BEFORE: (item.score, uses + 1)}
         return scores

@@ -103,6 +103,7 @@ class World:
         self._frame = None
         for counts in (self.words, self.forms):
             if len(counts) > KEPT:
+                # To half, so that the sort is rare. Ties are broken by name: all processes must keep the same words.
                 kept = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[: KEPT // 2]
                 counts.clear()
                 counts.update(dict(kept))
@@ -148,6 +149,7 @@ class Worlds:
 
     def standing_for(self, number: int) -> int:
         """Return the id of the world that a world was merged into, or its own id."""
+        # Merges form chains: a world that absorbed others may later be merged itself.
         while number in self._worlds and self._worlds[number].into:
             number = self._worlds[number].into
         return number
@@ -222,6 +224,7 @@ class Worlds:
             if familiarity < UNFRAMED_FORMS if not likeness else forms and not familiarity:
                 continue
             rank = (likeness, familiarity, world.episodes)
+            # Strictly greater: of equal worlds the oldest wins, in every process.
             if best is None or rank > best:
                 best, chosen = rank, world
         return chosen
@@ -246,6 +249,7 @@ class Worlds:
             if united:
                 world = united[0]
         if world is None:
+            # Merged worlds stay in the map, so their ids are never used again.
             number = max(self._worlds, default=0) + 1
             world = self._worlds[number] = World(number, environment)
         world.add(words, forms, won=won)
