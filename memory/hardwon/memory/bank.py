@@ -125,6 +125,7 @@ class Bank:
         outcomes = self._store.rows(
             "SELECT success FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, episode)
         )
+        # NULL, the outcome of an episode whose environment failed, is not a success either
         if outcomes != [(1,)]:
             reason = "is not recorded" if not outcomes else "did not succeed"
             return Admission("rejected", f"no verified outcome: episode {episode!r} {reason}")
@@ -139,6 +140,7 @@ class Bank:
         """Delete all entries of the task, with their pulls."""
         with self._store.transaction() as connection:
             entries = "SELECT id FROM bank_entries WHERE namespace = ? AND task = ?"
+            # pulls first: they belong to a task only through their entries
             connection.execute(f"DELETE FROM bank_pulls WHERE entry IN ({entries})", (self._namespace, self.task))
             connection.execute(
                 "DELETE FROM bank_entries WHERE namespace = ? AND task = ?", (self._namespace, self.task)

@@ -35,6 +35,7 @@ logger = logging.getLogger("hardwon.memory")
 
 def identify(item: Item) -> str:
     """Return the id of an item: a hash of its kind, the words of its title, its condition and its forbidden action."""
+    # any change here gives every item a new id, so that older libraries learn all of them again
     title = _WORDS.findall(item.title.lower()) or item.title
     content = dumps([item.kind, title, item.condition, item.forbids])
     return f"{item.kind[:2]}-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
@@ -84,6 +85,7 @@ def change(connection: Connection, namespace: int, item: Item, changes: Mapping[
         updated = replace(item, **changes, writer=writer, version=item.version + 1)
     except (TypeError, AttributeError) as error:  # such as a number for a title
         raise ConfigError(f"{item.id} cannot be changed to {dict(changes)}: {error}.") from error
+    # first, because it bounds the nesting of the conditions, which `check_conditions` recurses into
     check_item(updated)
     check_conditions(updated)
     write(connection, namespace, updated, op)
@@ -152,6 +154,7 @@ def undo(connection: Connection, namespace: int, item: Item) -> Item:
             versions.append(json.loads(text))
     if len(versions) < 2:
         raise ConfigError(f"{item.id} has no earlier version. Retire it to remove it from use.")
+    # through `item_of`, which validates: the history entry may be damaged
     earlier: Item = replace(item_of(dumps(versions[-2])), score=item.score, version=item.version + 1)
     write(connection, namespace, earlier, "undone")
     return earlier
@@ -164,6 +167,7 @@ def set_score(connection: Connection, namespace: int, item: Item, score: float) 
 
 def write(connection: Connection, namespace: int, item: Item, op: str, detail: Any = None) -> None:
     """Write an item's row, its index entries and a line of its history."""
+    # row, index entries and history must agree: callers hold a transaction
     record, at, previous = record_of(item), now(), None
     row = connection.execute(
         "SELECT number, record FROM items WHERE namespace = ? AND id = ?", (namespace, item.id)
@@ -176,6 +180,7 @@ def write(connection: Connection, namespace: int, item: Item, op: str, detail: A
             (item.id, namespace, number, item.kind, item.status, item.score, int(item.pinned), at, at, record),
         )
     else:
+        # the row's own version, not the caller's: the index entries to remove are those of the row
         number, previous = row[0], item_of(row[1])
         connection.execute(
             "UPDATE items SET kind = ?, status = ?, score = ?, pinned = ?, updated_at = ?, record = ? WHERE number = ?",
@@ -222,6 +227,7 @@ def _write_text(connection: Connection, namespace: int, number: int, previous: I
     if previous is not None and (previous.text, previous.status) == (item.text, item.status):
         return
     if previous is not None:
+        # a table name cannot be a parameter; `namespace` is an integer that this package assigned
         connection.execute(f"DELETE FROM items_text_{namespace} WHERE rowid = ?", (number,))
         connection.execute("DELETE FROM vectors WHERE kind = 'items' AND ref = ?", (number,))
     if item.status == "active":

@@ -136,9 +136,11 @@ class ExperienceLibrary(TendedLibrary):
             EmbedderMismatch: The library's vectors come from another embedder.
             ConfigError: The namespace is not a valid id.
         """
+        # before the file is created: a bad name must not leave an empty library behind
         check_id("namespace", namespace)
         store = Store(path, read_only=read_only)
         try:
+            # before the object exists: its caches would read rows that are about to change
             integrity.rebuild_tiers(store)
             rekey(store)
             forgetting.finish(store)
@@ -361,6 +363,7 @@ class ExperienceLibrary(TendedLibrary):
             ]
             idle = [(item, why) for item, why in self._distiller.idle(derived, unpinned) if item.id not in released_ids]
             aging = any(item.ttl is not None for item in unpinned)
+            # no empty transaction: it would take the write lock from all other processes
             if not (proposals or released or weakened or idle or aging):
                 return EvolutionReport()
             try:
@@ -380,6 +383,7 @@ class ExperienceLibrary(TendedLibrary):
                 self._distiller.start_over()
                 self._forget()
                 raise
+            # only after the commit: nothing may be reopened whose retirement was rolled back
             self._distiller.reopen(item for item, _ in idle)
             retired = (*(item.id for item, _ in (*released, *idle)), *expired)
             return EvolutionReport(tuple(admissions), retired, len(proposals))
@@ -557,11 +561,13 @@ class ExperienceLibrary(TendedLibrary):
         Raises:
             WrongType: The state or the action has the wrong type.
         """
+        # most calls are allowed, and then nothing needs to be looked up or counted
         verdict = self.check(state, action, again=again)
         if verdict.allowed:
             return verdict
         with self._lock:
             items = self._caught_up().items
+            # `check` released the lock, so another thread may have retired a guardrail since
             guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
             if self._probation.lifted.issuperset(verdict.items):
                 return replace(verdict, allowed=True)
@@ -657,6 +663,7 @@ class ExperienceLibrary(TendedLibrary):
                 and derived.counts_in(item, worlds)
                 and (item.condition is None or holds(item.condition, situation, ""))
             ]
+            # the id breaks ties, so that the order does not depend on when items were read
             return tuple(sorted(candidates, key=lambda item: (-item.score * item.confidence, item.id)))
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
@@ -790,6 +797,7 @@ class ExperienceLibrary(TendedLibrary):
         with self._transaction() as connection:
 
             def write(trajectory: Trajectory, at: str) -> None:
+                # redact here: unlike `record`, `write_alone` stores an episode as it is
                 self._inbox.write_alone(connection, redact_trajectory(trajectory), at)
 
             return jsonl.Import(connection, self._store, self._number, self.record, write, trust).read(path)
@@ -800,6 +808,7 @@ class ExperienceLibrary(TendedLibrary):
     def _transaction(self) -> Iterator[Connection]:
         """Open a transaction in which everything recorded earlier is filed first."""
         with self._whole():
+            # leave the in-memory copy first: the store refuses transactions while reads use one
             self._inbox.on_file()
             with self._store.transaction() as connection:
                 self._inbox.file()
@@ -819,6 +828,7 @@ class ExperienceLibrary(TendedLibrary):
     def _take_back(self, version: tuple[int, int] | None) -> None:
         """Discard the in-memory state that a failed transaction produced since `version`."""
         self._inbox.forget()
+        # the rollback put filed episodes back into the inbox, so the next read must file them again
         self._store.waiting = self._inbox.file
         if self._version != version:  # derived state contains rows that were rolled back
             self._forget()
@@ -838,6 +848,7 @@ class ExperienceLibrary(TendedLibrary):
             with self._store.at_once() as free:
                 # data_version counts commits of other connections, total_changes the rows written by this one
                 version = (self._store.version(), self._store.connection.total_changes) if free else None
+                # a weak reference identifies the cache, but a token kept by a caller does not keep it alive
                 yield (ref(self._derived), version) if free and version == self._version else None
         finally:
             self._lock.release()
@@ -846,6 +857,7 @@ class ExperienceLibrary(TendedLibrary):
         """Return the store after filing all recorded episodes, of this and of other processes."""
         with self._lock:
             version = self._store.version()
+            # the version shows only commits of other connections; `waiting` is set for episodes of this one
             if self._looked != version or self._store.waiting is not None:
                 self._store.heed()
                 self._inbox.file()
@@ -876,7 +888,9 @@ class ExperienceLibrary(TendedLibrary):
                 self._copies = self._store.copies
                 self._distiller.forget()
                 self._forget()
+            # filing writes rows through this connection: count them, or the next call would catch up again
             version = (version[0], self._store.connection.total_changes)
+            # one snapshot, so that items, words and values belong to the same moment
             with self._store.snapshot():
                 changed = self._derived.catch_up()
             if "item" in changed:
@@ -889,6 +903,7 @@ class ExperienceLibrary(TendedLibrary):
 
         Closing twice is allowed. A forked process saves nothing, because the library belongs to its parent.
         """
+        # checked before the lock is taken, because it raises in a forked process
         if not self._lock.is_mine():
             self._store.close()
             return
@@ -929,5 +944,6 @@ def _restore_action_names(
     if redacted is given:  # nothing was redacted
         return recollection
     found = recollection.estimates
+    # actions that differ only in a secret share one estimate
     estimates = {action: found[redact(action)] for action in given if redact(action) in found}
     return replace(recollection, estimates=estimates)

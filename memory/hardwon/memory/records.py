@@ -45,6 +45,7 @@ class Failure(StrEnum):
     `rejected` is a call that a person refused.
     """
 
+    # the values are stored with every step: a renamed one would no longer match older libraries
     NONE = "none"
     ENVIRONMENT_CRASH = "environment_crash"
     ENVIRONMENT_HANG = "environment_hang"
@@ -84,6 +85,7 @@ class State:
             _as_tuples(self, "notes")
         if not isinstance(self.facts, Mapping):
             raise WrongType(f"State facts is {self.facts!r:.60}; give a dict.")
+        # JSON has no tuples, and a state must equal the one that is read back
         if self.facts and any(isinstance(value, tuple) for value in self.facts.values()):
             facts = {name: list(value) if isinstance(value, tuple) else value for name, value in self.facts.items()}
             object.__setattr__(self, "facts", facts)
@@ -91,6 +93,7 @@ class State:
             # unset the slot, so that the first access reaches __getattr__ and later ones cost nothing extra
             object.__delattr__(self, "signature")
 
+    # hidden from type checkers, which would otherwise accept any attribute of a State
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> str:
@@ -156,6 +159,7 @@ class Step:
     """All admissible actions, including the chosen one, if the environment lists them."""
 
     def __post_init__(self) -> None:
+        # the test saves a call per step: steps almost always come with tuples
         if type(self.keys) is not tuple or type(self.admissible) is not tuple:
             _as_tuples(self, "keys", "admissible")
 
@@ -166,6 +170,7 @@ BOUND = 1.0
 
 def bounded(value: float) -> float:
     """Return a reward or return clipped to [-BOUND, BOUND]. NaN becomes 0."""
+    # only NaN differs from itself
     return min(BOUND, max(-BOUND, value)) if value == value else 0.0
 
 
@@ -241,6 +246,7 @@ class Trajectory:
         returns: list[float] = []
         following = 0.0
         for step in reversed(self.steps):
+            # clip every sum, too: many small rewards without a discount would leave the range
             following = bounded(bounded(step.reward) + discount * following)
             returns.append(following)
         return returns[::-1]
@@ -335,6 +341,7 @@ class Item:
         if self.ttl is not None and self.ttl < 1:
             raise ConfigError(f"item ttl is {self.ttl}; give a number of episodes of at least 1, or None.")
         for name in ("score", "confidence"):
+            # phrased so that NaN, for which every comparison is false, is refused
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"item {name} is {getattr(self, name)}; give a number in [0, 1].")
 

@@ -56,6 +56,7 @@ class RemoteLibrary(ExperienceLibrary):
             UnknownName: The namespace does not exist and cannot be created.
             ConfigError: The address is not valid.
         """
+        # no super().__init__: there is no file, and inherited methods that need one reach __getattr__
         self.namespace = namespace
         self._wire = Wire(url, token, namespace)
         try:
@@ -157,6 +158,7 @@ class RemoteLibrary(ExperienceLibrary):
         If the token does not permit writing, the server evolves the library whenever it receives an episode, and the
         report is empty.
         """
+        # not an error: the runtime evolves after each episode, whatever its token permits
         if not self._evolves:
             return EvolutionReport()
         return read(EvolutionReport, self._wire.send("POST", "evolve"))
@@ -214,6 +216,7 @@ class RemoteLibrary(ExperienceLibrary):
 
     def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
         """Return whether a guardrail forbids an action in a state; see `ExperienceLibrary.check`."""
+        # the same endpoint serves `enforce`, which counts refusals; a mere check must not
         query = {"state": asdict(state), "action": action, "again": again, "about_to_run": False}
         return read(Verdict, self._wire.ask("check", query))
 
@@ -341,6 +344,7 @@ class RemoteLibrary(ExperienceLibrary):
             content = Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}. Give the path of an exported file.") from error
+        # safe to repeat: lines that an earlier attempt imported are not new
         answer = self._wire.answer("POST", "import", {"trust": trust}, content=content, again=True)
         return int(answer.json()["lines"])
 
@@ -384,6 +388,7 @@ class RemoteBank(Bank):
         """Send a request about this bank, and return the JSON answer."""
         content = {} if body is None else {"json": body}
         query = {"task": self.task, **query}
+        # a repeated POST would add a second entry or log a second pull
         return self._wire.answer(method, f"bank/{path}", query, again=method == "GET", **content).json()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+# possessive quantifiers (`*+`) do not backtrack, so a long run of letters takes linear time
 _IDS = re.compile(
     r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"  # uuid
     r"|(?<![0-9a-z_])(?<![a-z_]-)\d*+[a-z_][a-z_-]*+\d[0-9a-z_-]*\b"  # letters, then digits: hathat1, ab12-9
@@ -38,6 +39,7 @@ def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
         facts: Predicates. If there are any, they are hashed instead of the text.
     """
     shape = abstract_facts(facts) if facts else abstract(observation)
+    # `replace`, because a lone surrogate from an environment has no UTF-8 form
     return hashlib.blake2b(shape.encode(errors="replace"), digest_size=8).hexdigest()
 
 
@@ -51,6 +53,7 @@ def abstract(text: str) -> str:
         lowered = _BLANKS.sub(" ", lowered)
     lowered = _IDS.sub("#", lowered)
     clauses = [_abstract_clause(clause) for clause in _CLAUSE.split(lowered)]
+    # a sorted set: environments reorder and repeat sentences between visits of one situation
     return "\n".join(sorted({clause for clause in clauses if clause}))
 
 
@@ -74,6 +77,7 @@ def abstract_facts(facts: Mapping[str, Any]) -> str:
 
 def _bucket(value: object) -> str:
     """Return the abstract form of one value of a fact."""
+    # bool first: it is a subclass of int and would be bucketed as a number
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, int | float):

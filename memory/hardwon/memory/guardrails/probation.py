@@ -108,6 +108,7 @@ class Probation:
         try:
             # Losing a refusal in a crash is harmless, so the transaction need not wait for the disk.
             with self._store.transaction(durable=False) as connection:
+                # read under the write lock: two processes must not both grant the trial that is due
                 standings = {item.id: _read(connection, self._namespace, item.id) for item in items}
                 trial, updated = _decide_trial(items, standings)
                 _write(connection, self._namespace, updated)
@@ -155,6 +156,7 @@ def judge_trial(connection: Connection, namespace: int, item_id: str, worked: bo
 def _note_use(connection: Connection, namespace: int, item_id: str, episodes: int) -> None:
     """Record that an item was used after this number of episodes."""
     updated = connection.execute(
+        # `fresh < ?` skips the write and the new checksum for repeated refusals in one episode
         "UPDATE items SET fresh = ? WHERE namespace = ? AND id = ? AND fresh < ?",
         (episodes, namespace, item_id, episodes),
     )
@@ -170,9 +172,11 @@ def _decide_trial(
     A pinned guardrail among the items rules out a trial.
     """
     now = clock()
+    # one due guardrail suffices: the outcome of the call judges all that forbid it
     if not any(item.pinned for item in items) and any(
         standing.is_due(now, by_hours=by_hours) for standing in standings.values()
     ):
+        # reset now, not with the outcome: a trial whose outcome is never recorded must not repeat at once
         tried = {
             ref: replace(standing, refusals=0, trials=standing.trials + 1, tried=now)
             for ref, standing in standings.items()
