@@ -242,9 +242,11 @@ class Agent:
             policy: The policy of the copy.
             around: Wraps a clone of this agent's environment.
         """
+        # The copy is shallow, so everything that holds environments or nodes must be replaced below.
         twin = copy.copy(self)
         twin.policy, twin._environment = policy, around(self._environment.clone())
         twin._idle, twin._live, twin._graphs = [_add_timeout(twin._environment, self._step_timeout_s)], {}, {}
+        # `live` must be the twin's own dictionary, in which its episodes find their environments.
         twin._nodes = replace(self._nodes, policy=policy, live=twin._live)
         return twin
 
@@ -327,6 +329,7 @@ class Agent:
         with self._open_episode(values["thread"]) as live:
             # Without `first` the episode was interrupted before its reset, and there is nothing to restore.
             if "first" in values:
+                # `of` lacks the library's context keys, so failures are added here, as `diagnose` does.
                 live.working = WorkingMemory.of(values["first"], values["steps"])
                 for step in values["steps"]:
                     if not step.diagnosis.success and step.action:
@@ -430,6 +433,7 @@ def _resolve_planner(planner: "Planner | str | None", library: ExperienceLibrary
 
 def _build_thread_id(thread_id: str | None, attempt: int) -> str:
     name = thread_id or uuid.uuid4().hex
+    # A thread per attempt, or a retry would continue from the checkpoint of the broken attempt.
     return name if attempt == 0 else f"{name}-retry{attempt}"
 
 

@@ -127,6 +127,7 @@ class Watched:
         except NotInTime:
             message = f"{self.name} gave no answer to {what} within {self._timeout_s:g} s."
             raise self._abandon(EnvironmentHung(message)) from None
+        # Before HardwonError, of which it is a subclass: that one leaves the environment usable.
         except EnvironmentFailure as error:
             # Raised again with its own cause; `from error` would chain the error to itself.
             raise self._abandon(error) from error.__cause__

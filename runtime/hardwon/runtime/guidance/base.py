@@ -203,6 +203,7 @@ class WarmUpGuidance:
     def is_warm(self) -> bool:
         """Return whether there are enough items and iterations."""
         iteration = self._library.episodes if self.iteration is None else self.iteration
+        # The limit keeps the query small: it only matters whether the number is reached.
         return iteration >= self._iterations and len(self._library.items(limit=self._items)) >= self._items
 
 

@@ -49,6 +49,7 @@ class GatedRetrieval:
 
     def _filter(self, context: Context) -> tuple[Context, list[dict[str, Any]]]:
         recollection = context.recollection
+        # By identity, because steps hold dictionaries and cannot be hashed.
         reasons = {id(hit): self._explain_refusal(hit) for hit in (*recollection.items, *recollection.steps)}
         kept = replace(
             recollection,

@@ -51,6 +51,7 @@ _OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
 
 # Every label in a path ends with a dot, which labels cannot contain. So the prefix `acme.` matches
 # `acme.users.` but not `acme-corp.`.
+# AUTOINCREMENT never reuses an id, so one that was read before a put cannot name the new value.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS langgraph_values (
     id INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, path TEXT NOT NULL, key TEXT NOT NULL,
@@ -279,6 +280,7 @@ class HardwonStore(BaseStore):
         for ref in refs:
             ((value, fields),) = self._store.rows("SELECT value, fields FROM langgraph_values WHERE id = ?", (ref,))
             texts = list(_extract_texts(json.loads(value), json.loads(fields)).values())
+            # Not stored, because a search only reads; the next put of the value stores new vectors.
             rows += [(ref, vector.tobytes(), "") for vector in self._embedder.embed(texts)] if texts else []
         return rows
 
@@ -316,6 +318,7 @@ class HardwonStore(BaseStore):
     def _write(
         self, connection: Connection, puts: Iterable[tuple[PutOp, str, list[str], dict[str, bytes]]], touched: set[int]
     ) -> None:
+        # `executescript` would commit the open transaction.
         for statement in _TABLES.split(";\n"):
             connection.execute(statement)
         connection.executemany(

@@ -508,6 +508,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         """Write the episode once; an episode without steps is not written."""
         name = state["hardwon_episode"]
         with self._lock:
+            # Popped under the lock, because `_record_error` and `after_agent` may both want to write the episode.
             episode = self._open.pop(name, None)
         if episode is None:
             return

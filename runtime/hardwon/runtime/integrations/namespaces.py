@@ -35,6 +35,7 @@ class Namespaces:
         if name == self._library.namespace:
             return self._library
         with self._lock:
+            # Opened under the lock, so that two runs of a namespace share one library.
             if name not in self._opened:
                 self._opened[name] = ExperienceLibrary.open(
                     self._library.path, self._library.embedder, name, self._library.read_only

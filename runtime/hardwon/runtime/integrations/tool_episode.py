@@ -105,6 +105,7 @@ class ToolEpisode:
         """Add a step for a call that a guardrail refused, so it did not run."""
         diagnosis = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=verdict.cause)
         why = {**why, "blocked": [verdict.item_id] if verdict.item_id else []}
+        # Not added to `working` or `_broken`, unlike a rejection: `is_unfinished` accounts for refusals.
         step = Step(pre, action, pre, diagnosis, t=len(self.steps), why=why)
         self.steps.append(step)
         return step

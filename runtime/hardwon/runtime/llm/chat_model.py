@@ -53,6 +53,7 @@ def open_model(
         return model
     if "temperature" not in type(model).model_fields:
         raise ConfigError(f"{type(model).__name__} has no temperature; omit the setting.")
+    # A copy, so that the caller's own model keeps its temperature.
     return model.model_copy(update={"temperature": temperature})
 
 
@@ -204,4 +205,5 @@ def pause_s(error: Exception, n: int, chance: random.Random) -> float:
     try:
         return max(0.0, min(float(headers["retry-after"]), MAX_PAUSE_S))
     except (KeyError, ValueError, TypeError):
+        # The variation keeps many episodes from asking again at the same moment.
         return min(0.5 * 2.0 ** (n - 1), MAX_PAUSE_S) * chance.uniform(0.5, 1.5)

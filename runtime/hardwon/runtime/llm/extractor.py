@@ -236,6 +236,7 @@ def _check_evidence(entry: Mapping[str, Any], trajectory: Trajectory, numbers: S
     if not isinstance(cited, list) or not cited:
         raise ConfigError("it has no evidence: name the steps that show it")
     read = {*numbers}
+    # A bool is an int in Python, and a step left out of the prompt cannot have been read.
     if invalid := [n for n in cited if isinstance(n, bool) or not isinstance(n, int) or n not in read]:
         raise ConfigError(f"its evidence names step {invalid[0]!r}, which it did not read")
     return [trajectory.steps[n] for n in dict.fromkeys(sorted(cited))]

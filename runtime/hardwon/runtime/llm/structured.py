@@ -26,7 +26,9 @@ REQUESTS = 2
 """Number of requests: the first one and one repair."""
 MAX_ANSWER = 50_000
 """Number of characters of an answer that are parsed."""
+# Bounds the time for a text of many braces: each failed attempt may read it to the end.
 _MAX_OBJECTS = 50
+# Everything up to the last closing tag, because some servers send no opening one, or an unclosed thought.
 _THOUGHT = re.compile(r"^.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.S | re.I)
 
 T = TypeVar("T")
@@ -85,6 +87,7 @@ class StructuredModel:
             usage += Usage(calls=1)
             if isinstance(reply, Exception):
                 problem = _format_error(reply, self._timeout_s)
+                # Without a schema that the provider could have rejected, another request cannot help.
                 if status_of(reply) in PERMANENT and self._by_words:
                     break
                 # The provider may reject the schema, so the repair describes it in words.

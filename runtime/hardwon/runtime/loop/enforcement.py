@@ -101,6 +101,7 @@ def limit(library: ExperienceLibrary, verdict: Verdict, refusals: int, most: int
     """Return the ruling for a forbidden call that this run has already refused `refusals` times."""
     if refusals < most:
         return Ruling(verdict, runs=False)
+    # In `warn` mode even a pinned guardrail never ends a run.
     if most > MOST_WARNED and any(_is_pinned(library, ref) for ref in verdict.items):
         return Ruling(verdict, runs=False, over=True)
     return Ruling(verdict)

@@ -21,6 +21,7 @@ OVERRIDE = 0.02
 
 def is_withheld(episode: str, item_id: str) -> bool:
     """Return whether an item is withheld in an episode; the draw is fixed per episode and item."""
+    # A string seeds with its SHA-512, so every process draws the same; `hash` would differ between them.
     return random.Random(f"{episode}:withhold:{item_id}").random() < WITHHOLD
 
 

@@ -148,9 +148,11 @@ class Nodes(AdvisingNodes):
         if trying and is_forced(self._episode_name(episode), len(episode["steps"]), episode["replans"]):
             return {"forbidden": {}, "overrode": (verdict.item_id,)}
         refused = {**forbidden, action: verdict.cause}
+        # The full list costs a check of every action, so it is made only for the last choice.
         if self.settings.guardrails and episode["replans"] + 1 >= MAX_REPLANS:
             refused.update(self._list_forbidden(episode))
         blocked = (*episode["blocked"], verdict.item_id) if verdict.item_id else episode["blocked"]
+        # Beyond the maximum, so that the route leads to `diagnose` and not to another decision.
         replans = MAX_REPLANS + 1 if ruling.over else episode["replans"] + 1
         return {"forbidden": refused, "blocked": blocked, "replans": replans, "stopped": ruling.over}
 
@@ -246,6 +248,7 @@ class Nodes(AdvisingNodes):
         post, reward, done, info = outcome
         diagnosis = diagnose(pre, decision.action, post, reward, info, steps, working)
         keys = self.library.keys(pre, decision.action, working.counts(pre, decision.action))
+        # A frozen episode is not stored, so its steps need not carry the list.
         admissible = tuple(episode["actions"]) if self.settings.learn else ()
         step = Step(pre, decision.action, post, diagnosis, reward, len(steps), keys, why, admissible=admissible)
         return step, done, info
@@ -305,6 +308,7 @@ class Nodes(AdvisingNodes):
         self.library.record(trajectory)
         if reading is not None:
             carry_out(reading, trajectory.id, self.library)
+        # An excluded episode teaches nothing (decision 007).
         if trajectory.success is not None:
             self.library.evolve()
         return {"trajectory": trajectory, "usage": usage}

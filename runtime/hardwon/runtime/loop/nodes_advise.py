@@ -82,6 +82,7 @@ class AdvisingNodes:
         signature, record, spent = episode["state"].signature, dict[str, Any](asked=why), Usage()
         if hint is not None:
             record, spent = {**record, **hint.why}, hint.usage
+        # Even a warning is dropped: the guardrail blocks the action anyway (decision 019).
         if hint is not None and hint.written and (action := forbidden_in(hint.text, context)):
             hint, record["dropped"] = None, action
         hint = hint if hint is not None and hint.text else None
@@ -92,6 +93,7 @@ class AdvisingNodes:
             "hint": hint,
             "guided": record,
             "usage": episode["usage"] + spent,
+            # None is stored too: abstaining also holds for the situation, until there is trouble.
             "hints": {**episode["hints"], signature: hint},
             "withheld": {**episode["withheld"], signature: withheld},
         }
@@ -166,6 +168,7 @@ class AdvisingNodes:
             forbidden=episode["forbidden"],
             history=tuple(episode["steps"]),
             working=self.live[episode["thread"]].working,
+            # Seeded per decision, so that a resumed episode draws the same as an uninterrupted one.
             rng=random.Random(f"{name}:{len(episode['steps'])}:{episode['replans']}"),
             learning=self.settings.learn,
             episode=episode["episode"],

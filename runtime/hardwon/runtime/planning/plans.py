@@ -143,6 +143,7 @@ class SkillPlanner:
         return plan.continued(next((suffix for suffix in suffixes if self._fits(suffix, context)), ()))
 
     def _fits(self, suffix: Sequence[PlannedStep], context: Context) -> bool:
+        # An environment that lists no actions accepts any text, so every skill can begin.
         can_begin = not context.actions or realize(suffix[0].action, context) is not None
         return can_begin and self._library.check_plan(context.state, realize_actions(suffix, context)).allowed
 

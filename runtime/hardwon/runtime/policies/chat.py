@@ -146,6 +146,7 @@ class ChatPolicy:
         constrain = only
         while tally.attempts <= self._max_retries:
             tally.attempts += 1
+            # Counted before the reply, so that a request that fails or times out counts too.
             tally.usage += Usage(calls=1)
             reply = yield ask
             if isinstance(reply, Exception):
@@ -177,6 +178,7 @@ class ChatPolicy:
         """
         if not ask.only or is_transient(error):
             return False
+        # Other errors may have another cause, so only these turn constraints off for good.
         if status_of(error) in PERMANENT or isinstance(error, (NotImplementedError, TypeError)):
             self._structured = "never"
         return True

@@ -67,6 +67,7 @@ class EpisodicPolicy:
         def score(action: str) -> float:
             estimate = _find_estimate(estimates, action)
             wear = 0.0 if context.learning else WEAR * _count_tries(context, action, estimate)
+            # Without it, `max` would take the first of equal actions in every untried situation.
             tie_break = 1e-6 * context.rng.random()
             return estimate.value - wear + bonus / math.sqrt(1 + estimate.tried) + tie_break
 

@@ -216,6 +216,7 @@ class Desk:
     async def find_answer(self, action: str) -> Entry | None:
         """Return the first entry of another team whose key starts with this call; None if there is none."""
         await self.look()
+        # The form of `build_key`; with a `summarise` that omits the call, nothing is answered from the bank.
         prefix = f"{' '.join(action.split())} -> "
         return next(
             (entry for entry in self._entries if entry.team != self.team and entry.key.startswith(prefix)), None
@@ -263,6 +264,7 @@ class SharedPolicy:
             self._shared_count = 0
             self._values.clear()
         while self._shared_count < len(history):
+            # Counted first, so that a step whose sharing fails or is cancelled is not shared twice.
             self._shared_count += 1
             if history[self._shared_count - 1].action:
                 await self._desk.share(history[: self._shared_count])
@@ -338,6 +340,7 @@ class SharedEnvironment:
             entry = await self._desk.find_answer(action)
             value = None if entry is None else await self._desk.pull(entry.id)
             if value is not None:
+                # It took no time, so an admission by cost does not share the finding a second time.
                 self._desk.took(0.0)
                 outcome: Outcome = inner.answered(action, value)
                 return outcome

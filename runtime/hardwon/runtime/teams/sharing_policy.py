@@ -230,6 +230,7 @@ class LogisticAdmission:
         return np.concatenate([x, key, [float(key @ task), nearest]])
 
     def _embed(self, text: str) -> Any:
+        # Keys of the bank return in every later decision, so each is embedded once.
         if text not in self._vectors:
             assert self.embedder is not None
             self._vectors[text] = self.embedder.embed([text])[0]

@@ -219,6 +219,7 @@ class Team:
             return self._build_result(run, final["finishes"], final["answer"], bank)
         finally:
             del self._runs[name]
+            # The environments of an inner team belong to the outer one, which closes them.
             for seat in run.seats if not self._is_inner else ():
                 seat.close()
 
@@ -260,6 +261,7 @@ class Team:
         async def member(state: _State) -> dict[str, Any]:
             """Run a member's episode, which is cancelled when another member succeeds."""
             run, name = self._runs[state["run"]], self.names[number]
+            # Another member may have succeeded before this node began.
             if run.over:
                 return {"finishes": [self._stop_member(name, run)]}
             working = run.tasks[number] = asyncio.ensure_future(run.seats[number].member.arun(run.task, run.seed))
@@ -283,6 +285,7 @@ class Team:
         name, result = self.names[number], ended if isinstance(ended, Result) else get_best_result(ended)
         finish = Finish(name, result, _get_time() - run.began)
         if self._first and finish.success and not run.over:
+            # Set before cancelling: `member` takes a cancellation for an outcome only if the run is over.
             run.over = True
             for index, task in run.tasks.items():
                 if index != number:

@@ -87,6 +87,7 @@ class McpTools:
             try:
                 listed = ready.result(START_S)
             except Exception as error:
+                # The thread may still wait for the server; a later `open` would take it for a connection.
                 self.close()
                 raise EnvironmentCrashed(
                     f"the MCP server {_describe_server(self._server)} does not answer: {error!r}"
