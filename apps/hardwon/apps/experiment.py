@@ -112,6 +112,7 @@ def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report =
 
         def keep(row: Row) -> None:
             file.write(json.dumps(row) + "\n")
+            # Per row, so that after a crash every finished episode counts.
             file.flush()
             done.append(row)
             on_row(row)
@@ -140,6 +141,7 @@ def _run_in_processes(plan: Plan, finished_keys: frozenset[Any], workers: int, k
                 keep(queue.get())
             for future in finished:
                 future.result()
+        # Rows that arrived after the last poll.
         while not queue.empty():
             keep(queue.get())
     except BaseException:
@@ -232,6 +234,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
 
 def training_order(plan: Plan, seed: int) -> list[int]:
     """Return the training seeds in order: every seed of the fold once before any repeats."""
+    # A string seed does not depend on PYTHONHASHSEED; a resumed run needs the same order.
     rng = random.Random(f"order:{seed}")
     order: list[int] = []
     while len(order) < plan.episodes:
@@ -375,6 +378,7 @@ def interval(per_seed: list[float], episodes: int) -> list[float]:
     n = len(per_seed)
     mean = sum(per_seed) / n
     if n == 1:
+        # Wilson, because the normal approximation has no width at a rate of 0 or 1.
         z, size = 1.96, max(1, episodes)
         centre = (mean + z * z / (2 * size)) / (1 + z * z / size)
         half = z / (1 + z * z / size) * (mean * (1 - mean) / size + z * z / (4 * size * size)) ** 0.5

@@ -315,6 +315,7 @@ def _writing(library: ExperienceLibrary, trusted: bool, refusals: _Refusals) -> 
         helped: Annotated[bool, Field(description="Whether it helped; false where it misled you.")],
     ) -> dict[str, Any]:
         """Say whether a lesson helped, once in a task. What misleads again and again is not recalled any more."""
+        # MCP clients do not name episodes, so feedback counts for the last recorded one.
         moved = given.give(library, item_id, helped, client="mcp", episode=last, trusted=trusted)
         return {"item_id": moved.id, "score": moved.score}
 
@@ -400,6 +401,7 @@ class _Server(MCPServer):
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
+            # The SDK wraps validation errors in ToolError; the other tool errors are already worded for a model.
             if not isinstance(error.__cause__, ValidationError):
                 raise
             wrongs = " ".join(sentence(dict(one)) for one in error.__cause__.errors()[:5])

@@ -56,6 +56,7 @@ def serve(
             f"--trust trusted is for programs without a token, and {path} lets none in: it has or had tokens. "
             f"Leave it out; what a token that may write records is trusted: hardwon serve token add {path} --write"
         )
+    # Before the library opens, so that a port in use fails early; with port 0 the message needs the real port.
     listening = _listening(host, port)
     try:
         app = create_app(
@@ -97,6 +98,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening. Existing objects are frozen first, so that garbage collection does not delay requests."""
+        # Collected first, because frozen garbage is never freed.
         gc.collect()
         gc.freeze()
         await super().startup(sockets)
@@ -106,12 +108,14 @@ class Server(uvicorn.Server):
         self._app.state.stopping.set()
         super().handle_exit(sig, frame)
         if sig == signal.SIGTERM:
+            # uvicorn raises captured signals again after the shutdown, which would kill the process.
             self._captured_signals.clear()
 
 
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
+    # Without it, a restart fails while connections of the old process are in TIME_WAIT.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

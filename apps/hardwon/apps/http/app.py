@@ -78,9 +78,11 @@ def create_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
+        # In the lifespan, because the limiter belongs to the running event loop.
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         app.state.turn = Turn()
         yield
+        # Before closing the shelf, which open event streams read until this is set.
         app.state.stopping.set()
         await run_in_threadpool(shelf.close)
 
@@ -136,6 +138,7 @@ def _describe(app: FastAPI) -> None:
     generated = app.openapi
 
     def described() -> dict[str, Any]:
+        # FastAPI caches the schema, so it is extended only when it is new.
         fresh = app.openapi_schema is None
         schema = generated()
         if fresh:

@@ -39,6 +39,7 @@ class Unknown:
             if message["type"] == "http.response.start" and message["status"] == 404 and not for_people:
                 kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
                 replaced = any(kind.startswith(b"text/html") for kind in kinds)
+            # The body of a replaced page must not follow either.
             if not replaced:
                 await send(message)
 
@@ -48,6 +49,7 @@ class Unknown:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, request_id = scope["path"], scope["state"].get("request_id", "")
+        # Starlette reports PARTIAL if the path matches but the method does not.
         of_path = [route for route in self._routes if route.matches(scope)[0] is Match.PARTIAL]
         allowed = sorted({method for route in of_path for method in route.methods or ()})
         if allowed:

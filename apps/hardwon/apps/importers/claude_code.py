@@ -55,6 +55,7 @@ class Transcripts:
         if isinstance(uuid, str):
             if uuid in self._parts:  # a resumed session repeats the earlier lines
                 return
+            # Lines of every type, because a sidechain may start at any of them.
             self._parts[uuid] = part
         if value["type"] not in ("user", "assistant"):
             return

@@ -51,6 +51,7 @@ class Conversations:
             return
         messages = conversation(value)
         digests = list(digest_beginnings(messages))
+        # All proper prefixes: an earlier line that equals one of them is continued by this line.
         self._spool.begin(digests[:-1])
         number = self._spool.put(place, place, [messages, outcome_of(value)])
         if isinstance(value, Mapping):
@@ -91,6 +92,7 @@ class Conversations:
     def _load_earlier(self, number: int) -> list[Message]:
         """Return the messages of the responses that this one continues, oldest first."""
         chain: list[int] = []
+        # A damaged log may link responses in a circle.
         while (before := self._numbers.get(self._after.get(number, ""))) and before not in chain and before != number:
             chain.append(number := before)
         parts = list(self._spool.parts()) if chain else []
@@ -127,6 +129,7 @@ def split_requests(messages: Sequence[Message]) -> Iterator[tuple[str, Request]]
 
 def digest_beginnings(messages: Iterable[Message]) -> Iterator[bytes]:
     """Yield a digest of every prefix of a conversation."""
+    # One running digest; hashing every prefix anew would take quadratic time.
     digest = hashlib.blake2b(digest_size=16)
     for message in messages:
         kept = [message["role"], message["text"], [[call["name"], call["arguments"]] for call in message["calls"]]]
@@ -145,6 +148,7 @@ def outcome_of(value: Any) -> Outcome | None:
             outcome = source.get(name)
             # LangSmith aggregates feedback as {"avg": ..., "n": ...}.
             outcome = outcome.get("avg") if isinstance(outcome, Mapping) else outcome
+            # bool is a subclass of int: true counts as 1, false as 0.
             if isinstance(outcome, int | float):
                 score = min(1.0, max(0.0, float(outcome)))
                 return score >= 1.0, score

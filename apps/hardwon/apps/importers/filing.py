@@ -70,6 +70,7 @@ def episode_id(entry: LoggedEpisode, source: str) -> str:
 
 
 def _keep_last_calls(entry: LoggedEpisode) -> Iterator[tuple[str, tuple[Call, ...]]]:
+    # Counted over the whole episode; a request whose calls are all skipped disappears.
     skipped = max(0, len(entry.calls) - MAX_CALLS)
     for task, calls in entry.requests:
         kept = calls[skipped:]
@@ -123,6 +124,7 @@ def write(
     new = done = 0
     total, waiting = len(logged), iter(logged)
     while batch := list(islice(waiting, BATCH)):
+        # Checked before the conversion, so that repeating an import costs only lookups.
         missing = [entry for entry in batch if not is_known(library, entry, source)]
         new += len(library.record_many(episodes(library, missing, source=source, trust=trust, writer=writer)))
         done += len(batch)
@@ -150,6 +152,7 @@ def count(library: ExperienceLibrary, path: Path, known: str, logged: Spool) -> 
             steps += min(MAX_CALLS, len(entry.calls))
             requests += len(entry.requests)
         return {"episodes": len(logged), "new": new, "requests": requests, "steps": steps}
+    # Import into memory: the file is checked exactly as a real import would check it.
     with ExperienceLibrary.open(":memory:") as trial:
         trial.import_jsonl(path)
         refs = [row["id"] for row in trial.trajectories()]

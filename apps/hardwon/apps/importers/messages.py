@@ -39,6 +39,7 @@ def conversation(value: Any) -> list[Message]:
         value = {"messages": value}
     if not isinstance(value, Mapping):
         raise ValueError(f"it is {type(value).__name__}, not a conversation")
+    # A proxy's log separates request and response; other logs have both in one object.
     request = _unwrap_body(value.get("request") or value)
     messages = next((request[name] for name in CONVERSATIONS if _is_conversation(request.get(name))), None)
     answers = list(_find_answers(_unwrap_body(value.get("response") or value)))
@@ -103,6 +104,7 @@ def _is_failed(value: Mapping[str, Any]) -> bool:
     if value.get("error") or value.get("is_error") is True or value.get("isError") is True:
         return True
     status = value.get("status", value.get("status_code"))
+    # bool is a subclass of int, and `"status": true` is not an HTTP status.
     if isinstance(status, int) and not isinstance(status, bool):
         return 400 <= status < 600
     return value.get("success") is False or (isinstance(status, str) and status.lower() in _FAILED)
@@ -160,6 +162,7 @@ def _convert_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
     results = [block for block in blocks if _is_result(block)]
     own = [_message("assistant" if calls else role, extract_text(words), calls=calls)] if calls or words else []
     answers = [_convert_result(block) for block in results]
+    # With calls of its own, a message may also hold their results (server tools), so the calls come first.
     yield from (*own, *answers) if calls else (*answers, *own)
 
 

@@ -54,12 +54,14 @@ class Spans:
         for span in _spans_in(value):
             read = _read_span(span)
             self.spans += 1
+            # Spans of HTTP or databases have nothing to import; a root is kept for its name and its status.
             if any(name.startswith("gen_ai.") for name in read["attributes"]) or not read["parent"]:
                 self._spool.put(read["trace"], place, read)
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode per trace with tool calls."""
         for trace in self._spool.parts():
+            # Exporters write a span when it ends, so children come before their parents.
             spans = sorted(
                 (span for _, span in self._spool.values(trace)), key=lambda span: (span["start"], span["id"])
             )
@@ -109,6 +111,7 @@ def _read_span(span: Span) -> dict[str, Any]:
         "parent": str(span.get("parentSpanId") or span.get("parent_id") or span.get("parent_span_id") or ""),
         "name": str(span.get("name") or ""),
         "start": _format_time(span.get("startTimeUnixNano") or span.get("start_time") or ""),
+        # OTLP writes STATUS_CODE_ERROR as 2; other exporters write its name.
         "failed": code == "2" or code.upper().endswith("ERROR"),
         "why": extract_text(status.get("message") or status.get("description")) if isinstance(status, Mapping) else "",
         "attributes": _parse_attributes(span.get("attributes")),

@@ -92,6 +92,7 @@ def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = Non
     if wanted == "auto" and isinstance(reader, Conversations):
         known = reader.form
     with _LocateErrors(path, "", None, known):
+        # All episodes are built before the library is written, so an error late in the file changes nothing.
         for episode in reader.episodes():
             spool.keep(episode)
     if not len(spool):
@@ -137,6 +138,7 @@ def _guess_format(value: Any) -> str:
     if not isinstance(value, Mapping):
         return ""
     names = set(value)
+    # Most specific format first: spans and runs can have `messages` or `output`, too.
     if is_span(value):
         return "otel"
     if is_line(value):

@@ -36,6 +36,7 @@ class RunReader:
         if not isinstance(value, Mapping) or "id" not in value or not ({"inputs", "outputs", "run_type"} & set(value)):
             raise ValueError("not a run: it has no id, inputs, outputs or run_type")
         for run in _flatten([value]):
+            # Nested runs are stored separately; keeping them would store a run once per level.
             self._spool.put(str(run.get("trace_id") or run["id"]), place, {**run, "child_runs": None})
 
     def episodes(self) -> Iterator[LoggedEpisode]:
@@ -86,6 +87,7 @@ def _find_messages(run: Run) -> list[Message]:
     for side in (run.get("outputs"), run.get("inputs")):
         messages = side.get("messages") if isinstance(side, Mapping) else None
         if isinstance(messages, list) and messages:
+            # LangChain traces a batch: a list of conversations, here with one element.
             inner = messages[0] if isinstance(messages[0], list) else messages
             return [normalize_message(message) for message in inner]
     return []
@@ -116,6 +118,7 @@ def _parse_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments of a tool run; LangChain writes them to `input` as a Python literal."""
     inputs = run.get("inputs") or {}
     if isinstance(inputs, Mapping) and set(inputs) == {"input"} and isinstance(inputs["input"], str):
+        # `literal_eval` accepts only literals, so a log cannot run code.
         for parse in (json.loads, ast.literal_eval):
             try:
                 value = parse(inputs["input"])

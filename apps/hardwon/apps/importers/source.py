@@ -43,6 +43,7 @@ def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Val
         size = os.fstat(file.fileno()).st_size
         start = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
         file.seek(start)
+        # Both are generators: they read nothing before the file is back at its start.
         values = _read_lines(path, file) if _is_lines(file, start) else _read_document(path, file, size)
         file.seek(start)
         empty = True
@@ -134,6 +135,7 @@ def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
         has_values = False
         for number, value in enumerate(_read_elements(path, file, prefix), 1):
             has_values = True
+            # Restore the envelope by which `is_span` recognizes resources.
             if isinstance(value, dict) and prefix == LISTS[0]:
                 value = {"resourceSpans": [value]}
             yield (f"value {number}" if prefix else "line 1"), value
@@ -148,6 +150,7 @@ def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
 def _read_elements(path: Path, file: IO[bytes], prefix: str) -> Iterator[Any]:
     number = 0
     try:
+        # Without `use_float`, ijson returns Decimal, which `json` cannot write.
         for value in ijson.items(file, prefix, use_float=True):
             number += 1
             yield value

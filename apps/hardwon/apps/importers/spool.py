@@ -66,6 +66,7 @@ class Spool:
             place: Place of the value in the file, for messages.
             value: A JSON value.
         """
+        # `extract_text` replaces lone surrogates, which SQLite cannot store; JSON escapes them.
         row = (extract_text(part), place, json.dumps(value))
         return int(self._db.execute("INSERT INTO raw(part, place, data) VALUES (?, ?, ?)", row).lastrowid or 0)
 
@@ -92,6 +93,7 @@ class Spool:
         """Store an episode; a later one with the same reference replaces it."""
         calls = [[task, [[c.name, c.arguments, c.result, c.error] for c in calls]] for task, calls in episode.requests]
         data = json.dumps([calls, episode.success, episode.score, dict(episode.meta)])
+        # REPLACE deletes the old row and assigns a new `seq`: a replaced episode moves to the end.
         self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (extract_text(episode.ref), data))
 
     def __iter__(self) -> Iterator[LoggedEpisode]:

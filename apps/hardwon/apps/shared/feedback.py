@@ -80,6 +80,7 @@ class Feedback:
                 f"you have already rated {key[-1]} in this episode. Rate it again after the next episode."
             )
         times = self._times.setdefault(client, deque(maxlen=self._per_minute))
+        # Most recent last, so that dropping the oldest does not reset the limit of an active client.
         self._times.move_to_end(client)
         if len(times) == self._per_minute and now - times[0] < 60:
             wait_s = 60 - (now - times[0])

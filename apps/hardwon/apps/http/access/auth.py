@@ -189,6 +189,7 @@ class Tokens:
 
     def caller(self, secret: str) -> Caller | None:
         """Return the caller of a token, or None if the token is unknown."""
+        # Looked up by hash, so that the timing of the comparison reveals nothing usable of a secret.
         return self._read().get(_hash(secret))
 
     def __contains__(self, caller: Caller) -> bool:
@@ -197,6 +198,7 @@ class Tokens:
 
     def closed(self) -> bool:
         """Return whether the library has or ever had a token. Then no caller is admitted without one."""
+        # Never reset: a closed library does not open again, and requests then skip the query.
         if not self._closed:
             self._closed = os.path.lexists(self.path) or self._is_marked()
         return self._closed
@@ -245,15 +247,18 @@ class Tokens:
         """Return the tokens in the file, or none if it cannot be read. Reads only if the file has changed."""
         try:
             status = self.path.stat()
+            # The inode and ctime reveal a replacement of the same size within the resolution of mtime.
             seen = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
             if seen == self._seen:
                 return self._callers
+            # Before parsing: a damaged token file must close the library, too.
             self._closed = True
             text = self.path.read_text(encoding="utf-8")
             rows = json.loads(text)["tokens"] if text.strip() else []
             self._callers, self._unreadable = {row["sha256"]: _caller(row) for row in rows}, ""
             self._seen = seen  # only after success: a file that was read half-written is read again
         except FileNotFoundError:
+            # `_closed` stays set: deleting the token file must not open the library.
             self._callers, self._seen, self._unreadable = {}, None, ""
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             self._callers = {}
@@ -285,6 +290,7 @@ class Tokens:
                 file.write(json.dumps({"tokens": rows}, indent=2) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
+            # Atomic: after a crash, the path holds either the old tokens or the new ones.
             new.replace(self.path)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written ({error}). Check its folder's permissions.") from error

@@ -86,6 +86,7 @@ class Gate:
         if self._local and (_parse_host(headers.get("host", "")) not in LOOPBACK or _repeated(scope, b"host")):
             return problem(421, "this server accepts only local requests. Call it at 127.0.0.1.", "", request_id)
         bearer = _bearer(headers)
+        # CSRF: browsers attach cookies to requests of any page, but never an Authorization header.
         if not bearer and _is_foreign(headers):
             return problem(403, f"pages of {headers['origin'][:200]} may not call this server.", "", request_id)
         is_open = self._local and not self._tokens.closed()
@@ -99,6 +100,7 @@ class Gate:
         caller = LOCAL if is_open else self._tokens.caller(secret) if secret else None
         scope["state"]["caller"] = caller
         address = (scope.get("client") or ("",))[0]
+        # Before the 401, so that guessing tokens is limited, too; unknown callers share their address's bucket.
         if wait_s := self._rates.wait_s(caller.id if caller else address):
             detail = f"more than {self._rates.rate:g} requests per second. Try again in {wait_s:.3f} s."
             return problem(429, detail, "", request_id, {"Retry-After": str(int(wait_s) + 1)})
@@ -123,6 +125,7 @@ class RevocableSocket:
     async def receive(self) -> Message:
         """Return the next message, or a disconnect once the token is revoked."""
         while not self._ended:
+            # The task survives timeouts: `wait_for` would cancel it, and could lose a message that just arrived.
             if self._next is None:
                 self._next = asyncio.ensure_future(_awaited(self._receive()))
             await asyncio.wait([self._next], timeout=RECHECK_S)
@@ -188,6 +191,7 @@ def _parse_host(host: str) -> str | None:
 
 
 def _repeated(scope: Scope, header: bytes) -> bool:
+    # The dictionary of headers keeps only the last of repeated ones, so it cannot show this.
     return [name for name, _ in scope["headers"]].count(header) > 1
 
 

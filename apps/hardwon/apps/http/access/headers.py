@@ -45,6 +45,7 @@ class SecureHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
+                # Responses hold private experience; only a route that sets its own caching may be cached.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 

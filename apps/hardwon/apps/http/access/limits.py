@@ -32,6 +32,7 @@ class Rates:
         left = min(self.rate * BURST_S, left + (now - at) * self.rate)
         if caller not in self._buckets and len(self._buckets) >= CALLERS:
             self._buckets.clear()  # bounds memory; at worst, callers get a full bucket early
+        # A rejected request takes nothing from the bucket, so retries do not make the wait longer.
         self._buckets[caller] = (left - 1 if left >= 1 else left, now)
         return 0.0 if left >= 1 else (1 - left) / self.rate
 
@@ -52,6 +53,7 @@ class BodyLimit:
         if length.isdigit() and int(length) > self._limit:
             await self._refuse(scope, receive, send)
             return
+        # Counted on arrival as well, because a chunked body has no Content-Length.
         read, has_begun = 0, False
 
         async def limited() -> Message:
@@ -70,6 +72,7 @@ class BodyLimit:
         try:
             await self._app(scope, limited, watched)
         except _TooLarge:
+            # A second response after the first has begun would break the protocol.
             if has_begun:
                 raise
             await self._refuse(scope, receive, send)

@@ -17,6 +17,7 @@ BYTES_A_SECOND = 1000.0
 READ_S = 30.0
 """Seconds in which a client must read while its buffers are full."""
 
+# uvicorn selects the class at import (httptools or h11), so type checkers cannot use it as a base.
 _Protocol: Any = AutoHTTPProtocol
 
 
@@ -38,17 +39,20 @@ class PatientProtocol(_Protocol):  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
         """Process data, and set the limit for the rest of the request."""
+        # uvicorn creates a new `cycle` when the headers of a request are complete.
         before = self.cycle
         waited = self._sending is not None
         super().data_received(data)
         if self.transport.is_closing() or self.transport.get_protocol() is not self:  # a WebSocket has its own limits
             self._stop()
         elif self.cycle is None or (self.cycle is before and before.response_complete):
+            # Not renewed by further bytes, or a client that sends its headers one by one could stay forever.
             if not waited:
                 self._allow(self.headers_s)
         elif self.cycle.more_body:
             if self.cycle is not before:
                 self._allow(self.body_s)
+            # Moves only the deadline; the running timer reads it when it fires, so packets set no timers.
             self._until += len(data) / BYTES_A_SECOND
         else:
             self._stop()
@@ -63,6 +67,7 @@ class PatientProtocol(_Protocol):  # type: ignore[misc]
         """Start the time limit of a client that does not read."""
         super().pause_writing()
         if self._reading is None:
+            # `abort`, because `close` would wait until the client has read the buffered data.
             self._reading = self.loop.call_later(self.read_s, self.transport.abort)
 
     def resume_writing(self) -> None:

@@ -113,6 +113,7 @@ def stats(at: At) -> Response:
     """Return counts, sizes and ages."""
     with at.reading() as library:
         figures = library.stats()
+    # Neither the server's folders nor the names of other namespaces may reach a restricted token.
     visible = [name for name in figures["namespaces"] if at.caller.may(name, "read")]
     return to_response(dict[str, Any], {**figures, "path": Path(figures["path"]).name, "namespaces": visible})
 
@@ -140,6 +141,7 @@ def export(at: At) -> FileResponse:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+    # The file is sent after this function returns, so only the background task may delete it.
     return FileResponse(path, media_type=NDJSON, background=BackgroundTask(path.unlink, missing_ok=True))
 
 

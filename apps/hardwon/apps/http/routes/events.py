@@ -52,6 +52,7 @@ async def events(
 ) -> Response:
     """Stream recorded episodes and changed items of a namespace, by this server or any other writer."""
     changes = await run_in_threadpool(Changes, at)
+    # Up to 18 digits fit SQLite's 64-bit integers.
     position = int(last_event_id) if last_event_id and last_event_id.isdigit() and len(last_event_id) < 19 else after
     changes.last = await run_in_threadpool(changes.newest) if position is None else position
     return _streamed(request, changes.news, follow, changes.close)
@@ -63,6 +64,7 @@ class Changes:
     def __init__(self, at: Place) -> None:
         self._at = at
         with at.reading() as library:
+            # Its own connection: a stream outlives the lease, and the shelf may close the namespace between polls.
             self._store = Store(library.path, read_only=True)
         rows = self._store.rows("SELECT id FROM namespaces WHERE name = ?", (at.namespace,))
         if not rows:
@@ -73,6 +75,7 @@ class Changes:
 
     def newest(self) -> int:
         """Return the number of the newest change."""
+        # Over all namespaces: `seq` numbers the changes of the whole file.
         return int(self._store.rows("SELECT coalesce(max(seq), 0) FROM changes")[0][0])
 
     def news(self) -> list[Event]:
@@ -143,6 +146,7 @@ def _streamed(
                 if quiet_s >= QUIET_S:
                     quiet_s = 0.0
                     yield ": keep-alive\n\n"
+                # After a full batch the next poll follows at once, so that a late client catches up.
                 if not batch:
                     await asyncio.sleep(POLL_S)
         finally:

@@ -151,8 +151,10 @@ class Turn:
                         del self._quick[kind]
                     return answer
             answer, quick = await to_thread.run_sync(_timed, call, limiter=self._thread)
+            # Callers choose the namespace and the fields, so the number of kinds must be bounded.
             if len(self._quick) >= KINDS:
                 self._quick.clear()
+            # Read after the call, because the call itself may have written.
             with at.shelf.at_once(at.namespace) as moment:
                 self._quick[kind] = moment if quick else None
             return answer
@@ -169,6 +171,7 @@ def in_turn(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]
 
     @wraps(route)
     async def waiting(at: Place, body: Asked) -> Response:
+        # Which fields are set, not their values: a kind must recur for its speed to be of use.
         fields = [value if name == "level" else bool(value) for name, value in body]
         return await at.turn.take(at, (at.namespace, route, *fields), partial(route, at=at, body=body))
 

@@ -71,6 +71,7 @@ class Tail:
                 read = file.read(READ_BYTES)
         except FileNotFoundError:
             return []
+        # An unfinished line is read again later. A line longer than READ_BYTES would stall the tail.
         whole = read[: read.rfind(b"\n") + 1]
         self._at += len(whole)
         return [line for line in whole.decode(errors="replace").split("\n") if _is_json(line)]

@@ -49,12 +49,14 @@ class Shelf:
         self.path = path
         self.read_only = read_only
         self._embedder = embedder
+        # `_lock` guards the dictionaries and is held only briefly; `_opening` is held while a library opens.
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._open: OrderedDict[str, ExperienceLibrary] = OrderedDict()
         self._users: dict[str, int] = {}
         if not path.exists() and not read_only:
             ExperienceLibrary.open(path, embedder).close()
+        # Fail at startup rather than at the first request if the file is not a library.
         self.names()
 
     def names(self) -> list[str]:
@@ -85,6 +87,7 @@ class Shelf:
     @contextmanager
     def at_once(self, namespace: str) -> Iterator[object | None]:
         """Hold an open namespace as `ExperienceLibrary.at_once` does. Yield None if it is not open."""
+        # Unlike `_lease`, this never opens a library: the caller holds the event loop's thread.
         with self._lock:
             library = self._acquire(namespace)
         if library is None:
@@ -120,6 +123,7 @@ class Shelf:
     def _open_namespace(self, namespace: str, make: bool) -> ExperienceLibrary:
         with self._opening:  # opens are serialized; calls on open namespaces continue
             with self._lock:
+                # Another thread may have opened it while this one waited.
                 library = self._acquire(namespace)
             if library is not None:
                 return library
@@ -132,9 +136,12 @@ class Shelf:
             library = ExperienceLibrary.open(self.path, self._embedder, namespace, self.read_only)
             with self._lock:
                 self._open[namespace] = library
+                # In use before the lock is released, so that no other thread closes it as idle.
                 self._users[namespace] = 1
+                # Least recently used first. A namespace in use stays open, even if more than OPEN are.
                 idle = [name for name in self._open if not self._users[name]]
                 closing = [self._open.pop(name) for name in idle[: max(0, len(self._open) - OPEN)]]
+            # Outside `_lock`, so that calls on other namespaces do not wait for it.
             for unused in closing:
                 unused.close()
             return library

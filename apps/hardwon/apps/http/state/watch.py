@@ -82,12 +82,14 @@ class Watch:
         requested_id = next(
             (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), ""
         )
+        # Other ids could inject text into the log and the response headers.
         request_id = requested_id if _GOOD_ID.fullmatch(requested_id) else uuid.uuid4().hex
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
+        # 500 stands if the application raises an error before it responds.
         status, began = 500, time.perf_counter()
 
         async def named(message: MutableMapping[str, Any]) -> None:
@@ -104,6 +106,7 @@ class Watch:
             took = time.perf_counter() - began
             self._measures.running.dec()
             route = _route(scope)
+            # Every new label value creates a time series, so values that a caller invents are merged.
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._measures.requests.labels(method, route, str(status)).inc()
             self._measures.seconds.labels(route).observe(took)
