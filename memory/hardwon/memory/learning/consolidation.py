@@ -184,6 +184,7 @@ def admit_within_limits(curator: Curator, proposals: Iterable[Proposal]) -> list
             continue
         admission = curator.admit(item)
         mark_submitted()
+        # Merged and rejected candidates add no item, so they leave room for others.
         left[item.kind] -= admission.status in ("added", "replaced")
         admissions.append(admission)
     return admissions

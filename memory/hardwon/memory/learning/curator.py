@@ -153,6 +153,7 @@ class Curator:
             # An untrusted source can guess the id in advance, so none of its text is released.
             merged = replace(item, id=known.id, pinned=known.pinned, version=known.version + 1)
             reason = f"{known.id} is released from quarantine: {item.source} says the same"
+        # Without new content nothing is written; otherwise every run would add to the history.
         if replace(merged, version=known.version) != known:
             self._write(merged, "merged")
             self._harden(merged)

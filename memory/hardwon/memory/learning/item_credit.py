@@ -118,7 +118,9 @@ def shared_error(
     items = list(shown)
     utility = {item.id: 2.0 * item.score - 1.0 for item in items}
     promised = sum(utility.values())
+    # CAUTION keeps the sum positive even if no item promises anything.
     blame = sum(max(0.0, u) + CAUTION for u in utility.values())
+    # All errors use the scores before the episode, so the order of items does not matter.
     moved = []
     for item in items:
         own = item.id in alone
@@ -175,6 +177,7 @@ def _write_usages(
             for item_id, t, mode, result in rows
         ],
     )
+    # The write lock keeps other writers out, so the range holds exactly the rows inserted above.
     seal(connection, "usages", "id > ?", (newest,))
 
 
@@ -207,6 +210,7 @@ def _read_control_outcome(connection: Connection, namespace: int, trajectory: Tr
     """Return the mean outcome of the control arm on this task and seed, or on this task, or None."""
     where = (
         "namespace = ? AND task = ? AND arm = 'control' AND success IS NOT NULL AND trust = 'trusted' "
+        # An episode in which items were recalled anyway is no control.
         "AND id != ? AND NOT EXISTS (SELECT 1 "
         "FROM usages WHERE usages.namespace = trajectories.namespace AND trajectory_id = id AND mode = 'recalled')"
     )

@@ -80,6 +80,7 @@ class RuleMiner:
             if item is not None and self._is_news(key, cell, item):
                 self._proposed[key] = cell.n, item.kind
                 yield key, item
+        # After the last candidate. `postpone` marks keys again, so call it only when this generator is exhausted.
         values.touched.clear()
 
     def _is_news(self, key: str, cell: Cell, item: Item) -> bool:

@@ -129,6 +129,7 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, Run]]:
         if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
             continue
         later = steps[t + 1 : t + 2 + REPAIR_WITHIN]
+        # 0 can stand for no success: a success right after the failure has no steps in between to learn from.
         success_at = next(
             (n for n, step in enumerate(later) if step.action == failed.action and step.diagnosis.success), 0
         )

@@ -297,6 +297,7 @@ class _Deletion:
             self._delete("langgraph_vectors", f"value {_IN}", json.dumps(chosen.values))
             self._delete("langgraph_values", f"id {_IN}", json.dumps(chosen.values))
         self._revise_items(chosen.items, steps, extract_tokens(texts))
+        # FTS5 keeps words of deleted rows in its segments until they are merged; a rebuild drops them now.
         self._run(f"INSERT INTO items_text_{self._namespace}(items_text_{self._namespace}) VALUES ('rebuild')")
 
     def _delete_episodes(self, refs: Collection[str]) -> tuple[list[str], set[int]]:
@@ -308,6 +309,7 @@ class _Deletion:
         steps = set(
             self._read_ids(f"SELECT id FROM steps WHERE namespace = ? AND trajectory_id {_IN}", namespace, listed)
         )
+        # Before the usages are deleted, because it counts them.
         self._subtract_uses(listed)
         for table in ("steps", "segments", "usages"):
             self._delete(table, f"namespace = ? AND trajectory_id {_IN}", namespace, listed)
@@ -517,10 +519,12 @@ class _Deletion:
         for (numbers,) in self._run("SELECT keys FROM steps WHERE namespace = ?", (namespace,)):
             keys.update(parse_ids(numbers))
         self._removed = self._read_ids("SELECT id FROM items WHERE namespace = ?", namespace)
+        # First the rows that have no namespace column: they are found only through the rows they refer to.
         self._delete("bank_pulls", "entry IN (SELECT id FROM bank_entries WHERE namespace = ?)", namespace)
         if self._columns("langgraph_values"):
             values = "value IN (SELECT id FROM langgraph_values WHERE namespace = ?)"
             self._delete("langgraph_vectors", values, name)
+        # By column, not by name: tables of later migrations are covered too. FTS5 tables are dropped below.
         tables = self._read_ids(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
         )

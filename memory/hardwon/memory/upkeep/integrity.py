@@ -339,6 +339,7 @@ def _drop_file(name: str) -> "Rebuilder":
 def _drop_vectors(kind: str) -> "Rebuilder":
     def drop(connection: Connection, store: Store, namespace: int) -> None:
         connection.execute(
+            # The most frequent length counts as right, because the embedder and its dimension are not known here.
             f"DELETE FROM vectors WHERE namespace = ? AND kind = ? AND (ref NOT IN ({_LIVE[kind]}) "
             "OR length(vector) != (SELECT length(vector) FROM vectors AS others WHERE others.namespace = ? "
             "AND others.kind = ? GROUP BY 1 ORDER BY count(*) DESC LIMIT 1))",

@@ -184,6 +184,7 @@ class Import:
         rows = self._connection.execute(
             "SELECT t, id FROM steps WHERE namespace = ? AND trajectory_id = ?", (self._namespace, ref)
         )
+        # Also for an episode that exists already: later lines may refer to its steps.
         self._ids.update({(ref, t): step for t, step in rows})
         return is_new
 

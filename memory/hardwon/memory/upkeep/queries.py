@@ -107,6 +107,7 @@ def _read_by_prefix(store: Store, namespace: int, table: str, what: str, ref: st
     exact = store.rows(f"SELECT {column} FROM {table} WHERE namespace = ? AND id = ?", (namespace, ref))
     matches = exact or store.rows(
         # Two rows are enough to know that the prefix is ambiguous.
+        # Not LIKE, which ignores case and in which % and _ are wildcards.
         f"SELECT {column} FROM {table} WHERE namespace = ? AND substr(id, 1, ?) = ? LIMIT 2",
         (namespace, len(ref), ref),
     )

@@ -48,6 +48,7 @@ def rekey(store: Store) -> int:
 
 def _read_version(store: Store) -> int:
     rows = store.rows("SELECT value FROM meta WHERE name = 'keys'")
+    # Libraries from before this entry have keys of version 1.
     return int(rows[0][0]) if rows else 1
 
 

@@ -53,6 +53,7 @@ def reembed(
                 connection.execute("DELETE FROM vectors")
                 _store_embedder(store, chosen)
                 drop_indices(store)
+        # States of buffered episodes exist only once these are stored, and must be embedded as well.
         file_all(store)
         integrity.embed_all(store, chosen, on_embedded)
     finally:

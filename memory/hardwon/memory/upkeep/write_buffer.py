@@ -88,6 +88,7 @@ class WriteBuffer:
             ConfigError: An episode cannot be stored, or another episode has its id.
         """
         self.on_file()
+        # Before the transaction: redacting and packing take long, and other writers would have to wait.
         redacted, ids = list(map(_redact, check_episodes(episodes))), []
         new: dict[str, Trajectory] = {}
         rows: list[tuple[int, int, str, int, str, str]] = []
@@ -163,6 +164,7 @@ class WriteBuffer:
         if store.writing:  # inside a transaction, errors must reach its owner
             self._file_waiting()
             return
+        # Somebody wrote to the file, so the copy is stale and the file may be writable again.
         if store.copied and store.version() != self._copied_at:
             store.to_file()
         # Reset the callback first: storing reads from the store, which would call it again.
@@ -197,6 +199,7 @@ class WriteBuffer:
         episodes: list[tuple[int, str, Trajectory]] = []
         steps = 0
         broken = []
+        # Raw text: with invalid UTF-8 in one row, the query itself would fail and hold up all others.
         with raw_text(connection), closing(connection.execute(_NEXT, (self._namespace,))) as rows:
             for checksum, *row in rows:
                 try:
@@ -284,6 +287,7 @@ class WriteBuffer:
         """Return the number of stored episodes that are not excluded, counting only those added since the last call."""
         count, last = self._counted
         new, newest = connection.execute(
+            # The unary plus makes SQLite scan the new rows by rowid instead of the index of the namespace.
             "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
             "WHERE rowid > ? AND +namespace = ?",
             (last, self._namespace),

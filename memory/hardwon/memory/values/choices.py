@@ -51,6 +51,7 @@ class Choices:
         for step in episode:
             state = f"{step.pre.observation}\n{step.pre.signature}"
             self._add(step, structural, {action: tries[state, action] for action in step.admissible})
+            # After counting the choice: its tries are those made before it.
             tries[state, step.action] += 1
 
     def _add(self, step: Step, structural: frozenset[str], tries: Mapping[str, int]) -> None:

@@ -110,6 +110,7 @@ def _difference(arms: Arms) -> tuple[float, float]:
 
 def _variance_between(differences: Sequence[tuple[float, float]]) -> float:
     """Return the variance between worlds beyond chance within each (DerSimonian and Laird)."""
+    # v is positive: the smoothed rates never reach 0 or 1.
     weights = [1.0 / v for _, v in differences]
     total = sum(weights)
     mean = sum(w * d for w, (d, _) in zip(weights, differences, strict=True)) / total
@@ -133,6 +134,7 @@ _USED = (
     "SELECT used.id, item_id, trajectory_id, mode, world, success FROM usages AS used "
     "JOIN episode_worlds AS placed USING (namespace, trajectory_id) "
     "JOIN trajectories AS episode ON episode.namespace = used.namespace AND episode.id = trajectory_id "
+    # The unary plus makes SQLite scan the new usages by id instead of the index of the namespace.
     "WHERE used.id > ? AND +used.namespace = ? AND mode IN ('recalled', 'followed', 'withheld') "
     "AND success IS NOT NULL ORDER BY used.id"
 )
@@ -222,6 +224,7 @@ class Effects:
             masked |= {
                 world
                 for world, (score, _) in scores.items()
+                # World 0 stands for scores that are not tied to a world.
                 if world and score < FLOOR and not is_tried(arms.get(world, Arms()))
             }
         return masked
@@ -231,6 +234,7 @@ class Effects:
         outcomes_by_arm: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
         for (world, shown), outcomes in self._outcomes.get(ref, {}).items():
             outcomes_by_arm[worlds.standing_for(world), shown] += outcomes
+        # Merged worlds bring WINDOW outcomes each; sorting by usage id keeps the newest of all.
         successes = {arm: [success for _, success in sorted(pairs)[-WINDOW:]] for arm, pairs in outcomes_by_arm.items()}
         return {
             world: Arms(

@@ -46,6 +46,7 @@ def record_opinion(
             f"{item.id} already has your feedback for this episode. Send feedback again after the next episode."
         )
     wanted = LEAST * (float(helped) - item.score)
+    # Absolute moves: raising and lowering in turn must not restore the allowance.
     left = max(0.0, MOST - sum(abs(float(by)) for _, by in opinions))
     score = item.score + max(-left, min(left, wanted))
     if not helped:  # may not push the item below the floor of recall

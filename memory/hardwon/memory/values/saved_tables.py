@@ -144,6 +144,7 @@ class FiledValues:
         )
         texts: dict[int, str] = {}
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
+            # Evidence of a step depends on other steps of its episode, so a batch must not split one.
             rows = _whole_episodes(rows)
             ids_of_steps = _parse_key_ids(rows)
             unknown = sorted({number for numbers in ids_of_steps for number in numbers if number not in texts})

@@ -75,6 +75,7 @@ class Cell:
         error = value - self.mean
         self.mean += error / remembered
         self.variance += (error * (value - self.mean) - self.variance) / remembered
+        # The variance includes two prior steps of SPREAD, so the denominator is never 0.
         self.precision = remembered * (remembered + 2) / (self.variance * remembered + 2 * SPREAD)
         self.steps.append(step_id)
         del self.steps[:-SAMPLES]
@@ -112,6 +113,7 @@ class StoredCells:
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._arrays = arrays
+        # A memoryview yields plain integers, which `bisect` compares faster than numpy scalars.
         self._sums: memoryview[int] = memoryview(arrays["sum"].data)
 
     @staticmethod
@@ -201,12 +203,14 @@ class ValueTable:
         self._stored = stored
         self._absent: set[str] = set()
         """Looked-up keys that are not stored; most keys of an action have no steps."""
+        # None stands for all keys: listing them here would decode the whole stored table.
         self._touched: dict[str, None] | None = None if stored else {}
 
     @property
     def cells(self) -> dict[str, Cell]:
         """Return all cells by key; this decodes the whole stored table."""
         if self._stored is not None:
+            # Cells in memory win: they may have got steps since they were decoded.
             self._cells = {**self._stored.all(), **self._cells}
             self._stored = None
         return self._cells
@@ -281,6 +285,7 @@ class ValueTable:
         for key in keys:
             cell = self.cell(key)
             if cell is not None:
+                # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
                 total = GENERALITY * total + cell.precision * cell.mean
                 weight = GENERALITY * weight + cell.precision
                 most_specific, key_of_cell = cell, key
