@@ -28,6 +28,7 @@ MAX_K = 1_000_000
 LARGEST = 1e100
 """Largest absolute reward or score. Sums of many rewards stay finite."""
 _WHOLE = 2**63
+# no file name contains a NUL, and a lone surrogate has no UTF-8 form
 _NOT_IN_IDS = re.compile("[\x00\ud800-\udfff]")
 _NAMES_ITEMS = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
 """Keys of a step's `why` that contain item ids."""
@@ -45,6 +46,7 @@ def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
     if isinstance(episodes, str | bytes | Mapping) or not isinstance(episodes, Iterable):
         raise WrongType(f"episodes is {describe_value(episodes)}; give a list of Trajectory.")
     checked = []
+    # check the whole batch before the first write, so that a bad episode leaves nothing behind
     for index, episode in enumerate(episodes):
         try:
             check_episode(episode)
@@ -222,6 +224,7 @@ def check_number(name: str, value: object) -> None:
     """Raise an error unless a value is a finite number between -`LARGEST` and `LARGEST`."""
     number: Any = value
     if isinstance(number, int | float | Real):  # numpy's floats and integers register themselves
+        # NaN fails both comparisons
         if ge(number, -LARGEST) and le(number, LARGEST):
             return
         # Python refuses to print integers of more than 4300 digits
@@ -269,6 +272,7 @@ def _check_flag(name: str, value: object) -> None:
     """Raise WrongType unless a value is a bool, 0, 1, or a bool of numpy."""
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
         return
+    # by name, because importing numpy for this test alone would be slow
     if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
         return
     raise WrongType(f"{name} is {describe_value(value)}; give True or False.")
@@ -369,6 +373,7 @@ def describe_value(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 64:
         return "an integer beyond 64 bits"
     try:
+        # not repr: a lone surrogate in the message could not be printed
         text = ascii(value)
     except Exception:
         text = "?"  # a __repr__ that raises or recurses

@@ -83,6 +83,7 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
         case "around":
             return bool(situation.context(action) == operand)
         case "told":
+            # all words: one that was structural when the guardrail was created need not be structural now
             return operand in situation.whole.note_words(action)
         case "mark":
             return operand in situation.marks(action)
@@ -99,6 +100,7 @@ def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bo
 
 def _fact_is(state: State, name: str, value: object) -> bool:
     """Return whether a fact equals the value or, if the fact is a listing, contains it."""
+    # a fact that is not there equals nothing, not even None
     actual = state.facts.get(name)
     return value in actual if isinstance(actual, list | tuple) else actual is not None and actual == value
 
@@ -153,6 +155,7 @@ def _follows(condition: Mapping[str, Any] | None, given: Mapping[str, Any] | Non
     if not given:
         return False
     given_operator, parts = next(iter(given.items()))
+    # split the given `any` before the wanted one: each alternative may imply a different part of it
     if given_operator == "any":
         return all(_follows(condition, part) for part in parts)
     if operator == "any" and any(_follows(part, given) for part in operand):
@@ -195,9 +198,11 @@ def guard_key(item: Item) -> str:
 def _iter_places(situation: Situation, action: str, operators: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the (operator, operand) pairs under which guardrails that may forbid the action are filed."""
     yield "", ""
+    # compute only what this verb's guardrails need: contexts are the expensive part
     if "around" in operators:
         yield "around", situation.context(action)
     if "near" in operators:
+        # hulls whose contexts share no word
         yield "near", ""
         for number, words in enumerate(Context.of(situation, action).words, 1):
             yield from (("near", f"{number} {word}") for word in words)
@@ -239,9 +244,11 @@ class Guard:
         """By verb: the operators under which its guardrails are filed."""
         self.evaluated = 0
         """Number of guardrails evaluated so far, a measure of the cost of checks."""
+        # by id, so that `check_plan` blames the same guardrail whatever order the items were read in
         in_force = sorted(filter(is_in_force, items), key=lambda item: item.id)
         self._of_plans = [item for item in in_force if item.granularity == "task"]
         single = [item for item in in_force if item.granularity != "task"]
+        # one query for all: `_place_of` would otherwise read each hull on its own
         self._surroundings.read(single)
         for item in single:
             self._file(item)

@@ -25,6 +25,7 @@ _TYPES = (
 )
 """Parts of exception names, from the standard library and from common client libraries."""
 _TYPE = re.compile("|".join(_TYPES))
+# case-sensitive: the class names of a traceback, not words of a sentence
 _TYPE_IN_TEXT = re.compile(rf"\b\w*(?:{'|'.join(_TYPES)})\w*")
 _LINK = r"(?:connection|connect|network|socket|host|server|service|upstream|gateway|backend|peer|endpoint|api|dns)"
 _SURE = re.compile(
@@ -32,6 +33,7 @@ _SURE = re.compile(
         (
             rf"\b(?:http|https|status|code|error|errno|response|returned|answered|replied|got|failed)\b"
             rf"[\W_]{{0,4}}(?:(?:status|code|error|http|response|with|of|is|was|/\d(?:\.\d)?)\W{{1,4}}){{0,3}}{_CODE}\b"
+            # `returned 500 rows` is no status code
             r"(?!\s*(?:items?|rows?|files?|bytes|lines?|ms|seconds?))",
             rf"\b{_CODE}\b\W{{1,3}}(?:service|server|internal|bad gateway|gateway|unavailable|too many|request time|"
             r"origin|client error|error|a timeout|overloaded|network)",
@@ -124,6 +126,7 @@ def is_outage(error: BaseException) -> bool:
         code = _status_of(cause)
         if code is not None:  # a status code is more reliable than the name of the exception type
             return code in (408, 425, 429) or 500 <= code <= 599 or tells_of_outage(str(cause))
+        # base classes, too: an application's own subclass may have any name
         if any(_TYPE.search(kind.__name__) for kind in type(cause).__mro__):
             return True
         cause = cause.__cause__
@@ -136,6 +139,7 @@ def _status_of(error: BaseException) -> int | None:
     for holder in holders:
         for name in ("status_code", "status", "code", "http_status"):
             value = getattr(holder, name, None)
+            # `code` may also be an exit status or an errno, so only numbers in the range of HTTP count
             if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
                 return value
     return None
@@ -150,6 +154,7 @@ def mark_outages(episode: Trajectory) -> Trajectory:
     Returns:
         The same episode if it has no outage, otherwise a copy with the diagnoses replaced.
     """
+    # almost no episode has one, so do not copy its steps
     if not any(_was_outage(step) for step in episode.steps):
         return episode
     return replace(episode, steps=tuple(map(_relabel, episode.steps)))

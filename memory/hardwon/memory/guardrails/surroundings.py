@@ -40,6 +40,7 @@ class Context(NamedTuple):
     def of(cls, situation: Situation, action: str) -> "Context":
         """Return the context of an action in a situation."""
         count = len(parse_action(action).slots)
+        # the added "; " makes the split yield a rest also for a context without facts
         *parts, rest = f"{situation.context(action)}; ".split("; ", count)
         return cls(tuple(frozenset(part.partition(":")[2].split()) for part in parts), rest.removesuffix("; "))
 
@@ -120,6 +121,7 @@ class Surroundings:
 
     def read(self, items: Iterable[Item]) -> None:
         """Read the evidence of several items with one query."""
+        # a merge adds steps to the provenance, so a hull is valid only for the provenance it was read for
         wanted = {item.id: item for item in items if self._hulls.get(item.id, (None,))[0] != item.provenance}
         for ref, item in wanted.items():
             self._hulls[ref] = (item.provenance, None)  # also caches the answer for items without a hull
@@ -138,6 +140,7 @@ class Surroundings:
         }
         for item in rule_made:
             steps = [contexts[ref] for ref in item.provenance[-EVIDENCE:] if ref in contexts]
+            # leave out steps of other calls: `Hull.of` needs contexts with the same number of arguments
             own = [context for action, context in steps if is_of(item.forbids or "", action)]
             if own:
                 self._hulls[item.id] = (item.provenance, Hull.of(own))

@@ -30,6 +30,7 @@ _EPISODES = (
     "SELECT world FROM trajectories AS one LEFT JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = id "
     # the unary plus keeps SQLite off the namespace index, which would need a sort by rowid
+    # items.fresh counts no excluded episodes either, so it can serve as the offset
     "WHERE +one.namespace = ? AND success IS NOT NULL ORDER BY one.rowid LIMIT -1 OFFSET ?"
 )
 _HOMES = (
@@ -59,6 +60,7 @@ def find_covering(connection: Connection, namespace: int, item: Item, others: It
     """
     if not (is_made_by_rules(item) and is_in_force(item)):
         return None
+    # a generator: `_applies_wherever` queries the file, but only for candidates that pass the cheap tests
     candidates = (other for other in others if other.id != item.id and is_in_force(other) and covers(other, item))
     return next((other for other in candidates if _applies_wherever(connection, namespace, other, item)), None)
 
@@ -91,6 +93,7 @@ class IdleWatch:
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
         self._namespace = namespace
+        # the first call looks, even in an empty library
         self._looked_at = -LOOK_EVERY
 
     def idle(

@@ -60,6 +60,7 @@ class ParsedAction:
 @lru_cache(maxsize=8192)
 def parse_action(action: str) -> ParsedAction:
     """Return verb, template and arguments of an action."""
+    # the strictest forms first: any text can be read as a command of words
     if call := _CALL.fullmatch(action):
         return _assembled(call[1], "(", ", ", ")", _parts(call[1], call[2]))
     if action.lstrip().startswith("{") and (parsed := _parsed_object(action)):
@@ -115,6 +116,7 @@ def _parsed_object(action: str) -> ParsedAction | None:
         call = json.loads(action)
         arguments: object = next((call[key] for key in ("args", "arguments") if key in call), {})
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    # RecursionError, because a model may write JSON nested deeper than `json` can parse
     except (ValueError, TypeError, RecursionError):
         return None
     name = call.get("name")
@@ -153,6 +155,7 @@ def _split(inside: str) -> Iterator[str]:
             depth -= 1
         elif char == "," and depth <= 0:
             yield inside[start:at]
+            # reset the depth: a surplus closing bracket must not affect the following arguments
             start, depth = at + 1, 0
         if not char.isspace():
             begins = char in "=,:([{"
@@ -250,6 +253,7 @@ def _numbered(parts: Sequence[Part]) -> tuple[list[str], tuple[str, ...], tuple[
 
 def fill(template: str, arguments: Sequence[str]) -> str:
     """Return a template with its placeholders filled. Other braces stay."""
+    # one pass over the template, so that a placeholder inside an argument is not filled again
     numbered = {f"{{{number}}}": argument for number, argument in enumerate(arguments, 1)}
     return HOLE.sub(lambda hole: numbered.get(hole[0], hole[0]), template)
 
@@ -273,6 +277,7 @@ def _bound(pattern: str, action: str) -> tuple[tuple[str, str], ...] | None:
         return None
     if wanted.parts and tried.parts:
         return _bound_parts(wanted.parts, tried.parts)
+    # without numbers: a generalized skill numbers its placeholders across steps, an action from 1
     if len(wanted.slots) != len(tried.slots) or HOLE.sub("{}", wanted.template) != HOLE.sub("{}", tried.template):
         return None
     return _bound_slots(wanted.slots, wanted.heads, tried.slots, tried.heads)
@@ -290,6 +295,7 @@ def bind(pattern: str, action: str) -> dict[str, str] | None:
 
 def is_of(pattern: str, action: str) -> bool:
     """Return whether an action matches a pattern; see `bind`."""
+    # equal texts need neither parsing nor an entry of the cache
     return pattern == action or _bound(pattern, action) is not None
 
 

@@ -139,6 +139,7 @@ def _pieces(command: str) -> list[tuple[list[str], str]]:
     """Return the commands of a line as words, each with the operator that joins it to the next."""
     try:
         lexer = shlex.shlex(command.replace("\n", " ; "), posix=True, punctuation_chars="|&;")
+        # by default shlex drops everything after a #, which also occurs inside of arguments
         lexer.whitespace_split, lexer.commenters = True, ""
         tokens = list(lexer)
     except ValueError:  # unclosed quote
@@ -157,6 +158,7 @@ def _frame_of(words: list[str]) -> tuple[str, list[str]]:
     """Return program, subcommands and flags with `{}` for each operand, and the operands."""
     at = 0
     kept: list[str] = []
+    # stop before the last word: a line such as `env` or `A=1` still needs a program
     while at < len(words) - 1 and (_ASSIGNMENT.fullmatch(words[at]) or words[at] in _WRAPPERS):
         if words[at] in _WRAPPERS:
             kept.append(words[at])
@@ -169,6 +171,7 @@ def _frame_of(words: list[str]) -> tuple[str, list[str]]:
         rest = rest[2:]
     elif program not in _FILES:
         rest = _subcommands(program, rest, kept)
+    # sorted: models write the flags of one command in varying order
     flags = sorted({_flag(word) for word in rest if _is_flag(word)} - {""})
     operands = [word for word in rest if not _is_flag(word)]
     if len(operands) > MAX_OPERANDS:

@@ -58,6 +58,7 @@ def key_words(key: str, action: str = "") -> list[str]:
     pattern, *parts = key.split(" | ")
     names = parse_action(action or pattern).slots
     phrases = [f"`{pattern}`"]
+    # not strict: a key of an unknown form is described by its action alone
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
         phrases += _DESCRIBERS[kind](part, names)
     return phrases

@@ -38,6 +38,7 @@ class Familiarity:
         self._tries_at[location(step.pre), step.action] += 1
         self._since_gain[location(step.pre), step.action] += 1
         if step.reward > 0:
+            # after the increment: the try that earned the reward is not one without gain
             self._since_gain.clear()
             self._paid.add(step.action)
             self._settled.update(parse_action(step.action).slots[:1])
@@ -79,6 +80,7 @@ class Familiarity:
 
 def place(state: State) -> str:
     """Return the identity of a state within one episode: observation and facts, without the notes."""
+    # sorted by name, because environments may list facts in any order
     return f"{state.observation}\n{sorted(state.facts.items())}" if state.facts else state.observation
 
 

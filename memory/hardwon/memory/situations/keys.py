@@ -50,6 +50,7 @@ GUARD_MARK = "! "
 class _EveryWord(frozenset[str]):
     """A set that contains every word."""
 
+    # only `in` works: the set is empty, so `&` and `<=` would treat it as one without words
     def __contains__(self, word: object) -> bool:
         """Return True."""
         return True
@@ -100,6 +101,7 @@ class Places(NamedTuple):
     length: int
 
 
+# consecutive steps share a state, and every action of a state reads the same text
 @lru_cache(maxsize=1024)
 def _text(text: str) -> _Text:
     """Return the cached index of a text."""
@@ -247,6 +249,7 @@ class Situation:
         rest = [text.find(other).starts for other in slots if other != slot]
         counts = {number: sum(number in starts for starts in rest) for number in places}
         most = max(counts.values())
+        # a set, because a context must not depend on the order of words or on how often they occur
         window: set[str] = set()
         for number, starts in places.items():
             if counts[number] < most:

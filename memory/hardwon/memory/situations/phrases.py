@@ -61,6 +61,7 @@ _OF_ID = re.compile(
 )
 _ID = re.compile(
     r"#?(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a uuid
+    # hexadecimal with at least one digit, so that no plain word counts as an id
     r"|(?=[a-f]*\d)[0-9a-f]{8,}"
     r"|(?=\D*\d)(?=\d*[^\W\d_])[\w-]*\d{4,}[\w-]*"  # letters and a long number: mia_li_3668
     r"|(?=[\w-]{6,}\Z)\d+[^\W\d_]+\d+\w*|(?=[\w-]{6,}\Z)[^\W\d_]+\d+[^\W\d_]+\d+\w*)"  # 4wq150, b07xy1
@@ -73,6 +74,7 @@ _PATH = re.compile(r"[^\s]*[/\\][^\s]*|[\w-]+\.[a-z]\w{0,4}")
 @cache
 def _any_script() -> re.Pattern[str]:
     """Return the pattern of words in any script: letters and digits, each with its combining marks."""
+    # built on first use: the scan covers 64,000 characters, and many libraries have only ASCII text
     marks = "".join(re.escape(chr(code)) for code in range(0x300, 0xFFFF) if unicodedata.category(chr(code))[0] == "M")
     letter = rf"[^\W_][{marks}]*"
     return re.compile(rf"(?:{letter})+(?:['-]+(?:{letter})+)*")
@@ -170,11 +172,13 @@ def identity(value: str, name: str = "") -> str | None:
     """
     if HOLE.fullmatch(value.strip()):
         return value.strip()
+    # one mark stands for any number of secrets, so it distinguishes nothing
     if _REDACTED.search(value):
         return None
     text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in value.lower().split())))
     if not text:
         return ""
+    # only constants in lower case: the camel case of `userId` marks it as an id
     if _is_abstract(text, name.lower() if name.isupper() else name):
         return None
     if link := _URL.fullmatch(text):
@@ -202,4 +206,5 @@ def _is_abstract(text: str, name: str) -> bool:
 def _place_of(host: str, path: str) -> str:
     """Return host and path of a URL, with `*` for ids."""
     parts = ["*" if re.fullmatch(r"\d+", part) or _ID.fullmatch(part) else part for part in path.split("/") if part]
+    # without the user name and password that a URL may have before its host
     return "//" + "/".join([host.rpartition("@")[2], *parts])

@@ -37,6 +37,7 @@ def strategy_title(key: str) -> str:
     """Return the title of a strategy that was found under a key of the value table."""
     pattern, *parts = key.split(" | ")
     clauses: list[str] = []
+    # not strict: a key of an unknown form has a title without clauses
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
         clauses += _CLAUSES[kind](part)
     return f"Prefer `{fill_holes(pattern)}` when {_join(clauses) or 'you can'}"

@@ -69,6 +69,7 @@ def may_be_disguised(text: str) -> bool:
     The test works on translated bytes, because it runs on every text. It looks for a long block, many hexadecimal
     digits, letters and digits in one word, single letters in a row, or a mark of an encoding.
     """
+    # must hold for every text that `readings` or `unseen_in` decodes: recall trusts all others unread
     raw = text.encode("ascii", "replace")
     if any([part in text for part in _PARTS]):  # noqa: C419 - a generator costs more than it saves here
         return True
@@ -124,6 +125,7 @@ def _decoded(text: str) -> Iterator[str]:
 
 def _base64(block: str) -> str:
     """Return the text in a block of base64, or an empty string."""
+    # base64 never has 4n + 1 digits, so the last one is not part of it
     whole = block[: len(block) // 4 * 4] if len(block) % 4 == 1 else block
     try:
         return _as_text(base64.b64decode(whole + "=" * (-len(whole) % 4), validate=True))
@@ -133,6 +135,7 @@ def _base64(block: str) -> str:
 
 def _as_text(raw: bytes) -> str:
     """Return decoded bytes, or an empty string unless they are mostly letters and spaces."""
+    # English in UTF-16 has a zero in every second byte
     for encoding in ("utf-8", "utf-16-le") if b"\x00" in raw else ("utf-8",):
         text = raw.decode(encoding, errors="ignore")
         if len(text) >= _SHORTEST and sum(char.isalpha() or char in " \n.,'" for char in text) >= 0.85 * len(text):
@@ -143,6 +146,7 @@ def _as_text(raw: bytes) -> str:
 def _respelled(text: str) -> Iterator[str]:
     """Yield the text with lookalike digits decoded, without invisible characters, and with spelled words joined."""
     if any(_ORDERS.match(_letters(word, "i")) or _ORDERS.match(_letters(word, "l")) for word in _MIXED.findall(text)):
+        # both readings of "1", because it stands for either letter
         yield _MIXED.sub(lambda found: _letters(found[0], "i"), text)
         yield _MIXED.sub(lambda found: _letters(found[0], "l"), text)
     if not text.isascii():

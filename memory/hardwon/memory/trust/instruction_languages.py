@@ -153,6 +153,7 @@ def may_be_foreign(plain: str) -> bool:
 
 def foreign_form_in(plain: str) -> str:
     """Return the kind of instruction that a text in another language contains, or an empty string."""
+    # stems and forms may span a line break, so every run of blanks becomes one space
     lowered = " ".join(plain.lower().split())
     for stems, name, form in _LATIN:
         if any([stem in lowered for stem in stems]) and form.search(lowered):  # noqa: C419 - faster

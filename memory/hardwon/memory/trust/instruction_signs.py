@@ -23,6 +23,7 @@ _MODEL = (
     "ai a.i.* assistant assistants agent agents llm chat chatbot chatbots language model models copilot claude gpt "
     "chats bot bots"
 )
+# whoever adds a form to `instructions` must add its sign here, because a pattern without a sign never runs
 _LISTED: dict[str, list[tuple[str, ...]]] = {
     "an order to forget orders": [
         ("ignor* disregard* forget override bypass overrule vergiss oublie* olvid*", _RULES),
@@ -86,6 +87,7 @@ _JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _FOLDED = {0x130: "i", 0x131: "i", 0x345: " "}
 """Characters for which `re.I` and `casefold` disagree: dotted and dotless i match an ASCII i, U+0345 folds to a
 letter."""
+# bytes.translate maps a whole text in one C call: to lower-case letters here, to the case of each letter below
 _LETTERS = bytes(ord(chr(code).lower()) if chr(code).isalpha() else 32 for code in range(128)) + b" " * 128
 _CASES = bytes(97 if chr(code).islower() else 65 if chr(code).isupper() else 32 for code in range(128)) + b" " * 128
 

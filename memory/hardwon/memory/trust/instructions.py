@@ -88,22 +88,26 @@ _LOOKALIKES = str.maketrans(
 
 def instruction_in(text: str) -> str:
     """Return the kind of instruction that a text contains, in a few words, or an empty string."""
+    # the text may come from an attacker: bound the work of the patterns
     return _detect(text[:_SCANNED]) if text else ""
 
 
 @lru_cache(maxsize=8192)
 def _detect(text: str) -> str:
     """Return the kind of instruction in a text, in its invisible parts or in its decoded forms."""
+    # lazily, the cheapest first: a text is decoded only if nothing was found in it as it is
     return _detect_plain(text) or _detect_invisible(text) or next(filter(None, map(_detect_plain, readings(text))), "")
 
 
 def _detect_plain(text: str) -> str:
     """Return the kind of instruction in a text as it is, without decoding."""
+    # tags become letters first: they are format characters, which are removed below
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_TAGS))
     if plain.isascii():
         return _form_in(plain) or foreign_form_in(plain)
     plain = "".join(char for char in plain if char in "\n\t" or unicodedata.category(char) not in _HIDDEN)
     latin = _as_latin(plain)
+    # both forms: Latin letters reveal lookalikes, but break the words of other scripts
     return _form_in(plain) or _form_in(latin) or foreign_form_in(plain) or foreign_form_in(latin)
 
 

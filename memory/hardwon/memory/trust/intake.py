@@ -58,6 +58,7 @@ def received(trajectory: Trajectory, keys: Keys, *, writer: str, trust: Trust) -
             familiar.begin(pre)
         filed = keys(pre, step.action, familiar.counts(pre, step.action)) if _is_done(step) else ()
         steps.append(replace(step, pre=pre, post=own(step.post), keys=filed))
+        # after the keys: they describe what the episode had tried before this step
         familiar.add(steps[-1])
     if trust == "untrusted":
         steps = [_without_reasons(step) for step in steps]
