@@ -129,6 +129,7 @@ def rloo(traces: Sequence[Trace]) -> Advantages:
 
     Ahmadian et al. 2024, arXiv:2402.14740.
     """
+    # max: a trace without siblings would divide by 0; its centered value is 0 already
     return _compare_outcomes(traces, lambda values: [x * len(values) / max(1, len(values) - 1) for x in center(values)])
 
 
@@ -242,6 +243,7 @@ def salt(traces: Sequence[Trace], *, history: int = 0) -> Advantages:
         shared: dict[object, dict[str, float]] = {}
         for trace in group:
             for t in range(len(trace.turns)):
+                # by trace id, so a trajectory that takes an edge twice counts once in its mean
                 shared.setdefault(_build_edge(trace, t, history), {})[trace.id] = own[trace.id][t]
         for trace in group:
             edges = (shared[_build_edge(trace, t, history)] for t in range(len(trace.turns)))

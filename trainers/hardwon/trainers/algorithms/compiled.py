@@ -30,6 +30,7 @@ class Compiled:
         """Run the layers compiled within this context."""
         try:
             for layer, compiled_call in zip(self._layers, self._compiled_calls, strict=True):
+                # nn.Module calls this attribute, where it is set, instead of `_call_impl`
                 layer._compiled_call_impl = compiled_call
             yield
         finally:

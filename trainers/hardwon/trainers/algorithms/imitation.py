@@ -255,4 +255,5 @@ def iterate_batches(
         for start in range(0, len(order), POOL * size):
             pool = sorted(order[start : start + POOL * size], key=len)
             batches += [pool[at : at + size] for at in range(0, len(pool), size)]
+        # shuffled again: within a pool, the batches are in order of length
         yield from chance.sample(batches, len(batches))

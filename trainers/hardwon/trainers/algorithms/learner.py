@@ -145,6 +145,7 @@ class Learner:
         """
         began, loss, tally = time.perf_counter(), loss or LossSettings(), _Tally()
         if self.role:
+            # a local engine shares the model and may have left another role's adapter active
             activate(self.model, self.role)
         own_share, reference = sequences, self.reference if reference is None else reference
         if self._is_distributed:
@@ -172,6 +173,7 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned. The caller restores the parameters."""
+        # torch adopts the given tensors and Adam updates them in place: copy, so that the caller's state stays
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
         self.updates = int(state["updates"])
 
@@ -181,6 +183,7 @@ class Learner:
         if settings.minibatches == 1:
             return [list(sequences)] * settings.epochs
         parts = []
+        # a trace is never split: with denominator=traces, its weight counts all its tokens in one update
         traces: dict[tuple[str, str], list[PackedSequence]] = {}
         for sequence in sequences:
             traces.setdefault((sequence.role, sequence.trace), []).append(sequence)
@@ -202,6 +205,7 @@ class Learner:
             )
         old: Sequence[Tensor | None] = [None] * len(sequences)
         reference_logprobs: Sequence[Tensor | None] = [None] * len(sequences)
+        # with a single update, `_accumulate` reads the old policy in its own pass, which saves one pass here
         if loss.old == "trainer" and not self._has_single_update:
             old = self._compute_logprobs(self.model, sequences, loss)
         if loss.kl:
@@ -243,6 +247,7 @@ class Learner:
         tally: _Tally,
     ) -> None:
         """Make one optimizer update over these sequences, or none if the gradient is not usable."""
+        # counted over the sequences of all processes: their gradients are summed, not averaged
         denominator, weights = _compute_denominator(sequences, self.settings)
         partial = _Tally()
         try:
@@ -262,6 +267,7 @@ class Learner:
             else:
                 self._apply_gradient(tally, signal=partial.trained > 0)
         finally:
+            # also after an error: gradients that stay would be added to those of the next update
             self._adam.zero_grad(set_to_none=True)
 
     def _accumulate(
@@ -309,15 +315,18 @@ class Learner:
         device, dtype = get_device_and_dtype(self.model)
         empty = PackedSequence((0, 0), (False, True), (0.0,) * 2, (0.0,) * 2, (None,) * 2, self.role, "", 0)
         values, _ = forward(self.model, collate([empty], device, dtype))
+        # backward too: the sharded weights are gathered again there, which all processes must join
         (0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
 
     def _apply_gradient(self, tally: _Tally, signal: bool) -> None:
         """Clip the gradient and step the optimizer. A gradient that is not finite is dropped and counted."""
         for group in self._adam.param_groups:
             group["lr"] = self.lr
+        # counted even without a signal, so that the schedule follows the steps; `lr` above reads the old count
         self.updates += 1
         if not signal:
             return
+        # the gradient is already summed over all processes, so all of them take or skip the step together
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip))
         if not math.isfinite(norm):
             tally.skipped += 1
@@ -397,6 +406,7 @@ def _compute_objective(
         trainer_logprobs = old if loss.old == "trainer" else new
         importance = (trainer_logprobs - batch.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=loss.cap)
         return policy.value, {
+            # a mean over the micro-batch, turned into a sum, because `_summarize` divides by all tokens
             "clip_fraction": torch.tensor(policy.metrics["clip_fraction"] * len(batch)),
             "kl_old": _sum_kl(new, old),
             "weight": importance,

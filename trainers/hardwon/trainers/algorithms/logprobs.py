@@ -118,6 +118,7 @@ def find_trained_positions(sequence: PackedSequence) -> list[int]:
     Raises:
         ValueError: The first token is among them. It has no context to be predicted from.
     """
+    # in a flattened batch, the position before a first token belongs to the previous row
     if sequence.mask and sequence.mask[0]:
         raise ValueError(
             f"trace {sequence.trace!r} is to be trained on its first token, which has no context. Mask it out."
@@ -168,6 +169,7 @@ def _score_tokens(
     free = _score_in_chunks(
         _score_unconstrained, head, hidden[unconstrained], targets[unconstrained], temperature, entropy_gradient
     )
+    # back to the order of the batch, in which `old`, `advantages` and `sequence` are stored
     order = torch.cat([batch.bound, unconstrained]).argsort()
     return torch.cat([bound[0], free[0]])[order], torch.cat([bound[1], free[1]])[order]
 
@@ -217,6 +219,7 @@ def _score_constrained(
     # the padding repeats the sampled token, which must not be counted twice
     outside = torch.arange(allowed.shape[1], device=allowed.device) >= width[:, None]
     log_p = functional.log_softmax((_upcast(logits) / temperature).masked_fill(outside, -torch.inf), dim=-1)
+    # uint8, because argmax does not support bool; it finds the first match
     index = ((allowed == targets[:, None]) & ~outside).to(torch.uint8).argmax(1)
     return log_p.gather(1, index[:, None]).squeeze(1), _compute_entropy(
         log_p.masked_fill(outside, -1e9), entropy_gradient
@@ -254,6 +257,7 @@ def compute_logprobs(
         One vector per sequence; it is empty where nothing is trained on.
     """
     device, dtype = get_device_and_dtype(model)
+    # by identity: micro_batches reorders the sequences, and hashing one would read all its tokens
     values_by_id: dict[int, Tensor] = {}
     with torch.no_grad():
         for parts in micro_batches([sequence for sequence in sequences if any(sequence.mask)], budget):
@@ -304,5 +308,6 @@ def recompute_activations(model: nn.Module) -> Iterator[None]:
             layer.training = True
         yield
     finally:
+        # checkpointing itself stays enabled: layers in evaluation mode ignore it
         for layer, training in zip(layers, before, strict=True):
             layer.training = training

@@ -78,6 +78,7 @@ def policy_loss(
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
     if kind == "cispo":
+        # the clipped ratio is a constant weight: unlike in ppo, a clipped token keeps its gradient
         objective = bounded.detach() * advantages * new
     else:
         objective = torch.minimum(ratio * advantages, bounded * advantages)
@@ -143,6 +144,7 @@ def kl(
 def entropy(logits: Tensor) -> Tensor:
     """Return the entropy of each row of logits in nats, (N, V) -> (N,). Logits of -inf mark impossible tokens."""
     log_p = torch.log_softmax(logits, dim=-1)
+    # 0 instead of -inf, because 0 * -inf is nan; exp(-inf) is still 0
     return -(log_p.exp() * log_p.masked_fill(log_p.isinf(), 0.0)).sum(-1)
 
 

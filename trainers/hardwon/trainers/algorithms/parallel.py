@@ -91,6 +91,7 @@ class Team:
             at += parameter.numel()
         gathered: list[Any] = [None] * self.size
         dist.all_gather_object(gathered, dict(values))
+        # the union: a process without sequences reports no sums, but must return the same names
         names = {name: None for each in gathered for name in each}
         return {name: sum(each.get(name, 0.0) for each in gathered) for name in names}
 
@@ -102,6 +103,7 @@ class Team:
         adapters = {parameter for name, parameter in model.named_parameters() if ".lora_" in name}
         for layer in model.modules():
             if isinstance(layer, GradientCheckpointingLayer) and not isinstance(layer, FSDPModule):
+                # adapters are left out: every process holds and updates them whole
                 fully_shard(layer, ignored_params=adapters & set(layer.parameters()))
 
 
@@ -116,6 +118,7 @@ def get_team() -> Team | None:
         import torch
         from accelerate import PartialState  # type: ignore[import-untyped]
 
+        # starts torch.distributed and waits for all processes, so at most once and only under a launcher
         state = PartialState(cpu=not torch.cuda.is_available())
         shards = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
         _TEAM.append(Team(state.process_index, state.num_processes, shards))
@@ -152,6 +155,7 @@ def run_worker(team: Team, restore: Any) -> None:
             kind, payload = job
             if kind == "start":
                 session = restore(payload)
+                # from now on learners share their steps; the warm start ran in the first process alone
                 team.active = True
             else:
                 role, sequences, loss = payload

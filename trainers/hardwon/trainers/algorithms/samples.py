@@ -109,6 +109,7 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
                 step.reward if step else 0.0,
                 sample.anchor,
                 action,
+                # an estimate from the sampled tokens: the full distributions are not stored
                 entropy=-sum(sample.logprobs) / max(1, len(sample.logprobs)),
                 valid=step.diagnosis.success if step else False,
                 novel=action not in past_actions,
@@ -136,9 +137,11 @@ def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[fl
     sequences: list[PackedSequence] = []
     turns: dict[tuple[str, str], int] = {}
     for sample in samples:
+        # counted, because `sample.turn` is the step of the episode and a role may skip steps
         number = turns.get((sample.trace, sample.role), 0)
         turns[sample.trace, sample.role] = number + 1
         part = _to_sequence(sample, advantages[sample.trace][number])
+        # only the last one: a trace's samples are adjacent, and a missed merge costs only time
         last = sequences[-1] if sequences else None
         if last is not None and _is_continuation(sample, last):
             sequences[-1] = _extend_sequence(last, part)
@@ -190,6 +193,7 @@ def micro_batches(parts: Sequence[PackedSequence], budget: int) -> list[list[Pac
     """
     batches: list[list[PackedSequence]] = []
     for part in sorted(parts, key=len, reverse=True):
+        # sorted, so the first sequence of a batch is its longest and sets the padded width
         if batches and (len(batches[-1]) + 1) * len(batches[-1][0]) <= budget:
             batches[-1].append(part)
         else:

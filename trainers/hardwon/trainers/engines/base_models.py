@@ -39,6 +39,7 @@ def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
     device = select_device(config)
+    # bfloat16 only for a frozen base: in trained weights it would round small updates away
     precision = torch.bfloat16 if device == "cuda" and config.adapter else torch.float32
     try:
         tokenizer = load_tokenizer(path)
@@ -49,6 +50,7 @@ def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
             f"model.base {path} cannot be loaded: {error} Set it to a model's folder or hub name."
         ) from error
     tokenizer.add_special_tokens({"additional_special_tokens": [word for word in SPECIAL if word != "<pad>"]})
+    # never shrink: many models have spare rows, and a server loads the published shape
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
     return model.to(device).eval(), tokenizer
@@ -98,6 +100,7 @@ def save_base(model: Any, tokenizer: Any, folder: Path, config: ModelConfig) -> 
     if has_adapters(model):
         _copy_without_adapters(model).save_pretrained(str(folder))
     else:
+        # each role saves all parameters in its own state, so the shape is enough
         model.config.save_pretrained(str(folder))
 
 
@@ -153,6 +156,7 @@ def _save_adapter(model: Any, role: str, folder: Path, base: str) -> None:
 
     activate(model, role)
     weights = get_peft_model_state_dict(model, adapter_name=role)
+    # safetensors stores only contiguous tensors
     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / _WEIGHTS)
     # a copy: the export must not change the config of the model in training
     shape = copy.deepcopy(model.peft_config[role])

@@ -71,6 +71,7 @@ class _PreallocatedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self._refresh_views()
 
     def _grow(self, key_states: Tensor, value_states: Tensor, until: int) -> None:
+        # with spare slots: transformers' own layer copies the whole cache for every new token
         size = until + ROOM
         grown = []
         for old, states in zip(self._buffers or (None, None), (key_states, value_states), strict=True):
@@ -139,6 +140,7 @@ class BatchCache:
         # zeros, not empty: masked slots must not hold nan, which attention would spread
         buffer = gathers[0][0].new_zeros((len(self._sessions), heads, longest_read + ROOM, width))
         for block, places, rows in gathers:
+            # a block can hold more than a session still uses, after its prompt diverged; `slots` masks the rest
             read = min(longest_read, block.shape[1])
             buffer[places, :, :read] = block[rows, :read].transpose(1, 2)
         return buffer
@@ -161,6 +163,7 @@ class BatchCache:
             None if no slot is empty. With torch's own attention, (rows, 1, new, slots). Otherwise (rows, slots),
             from which transformers builds the mask.
         """
+        # torch's flash attention accepts no mask, so make none where nothing is padded
         if self.whole and valid is None:
             return None
         new = torch.ones((len(self.slots), longest), dtype=torch.bool) if valid is None else valid
@@ -169,6 +172,7 @@ class BatchCache:
             return seen.long()
         if longest == 1:
             return seen[:, None, None, :]
+        # causal by slot, not by position: all rows write their new tokens to the same slots
         before = torch.arange(seen.shape[1])[None, :] <= torch.arange(longest)[:, None] + self.slots.shape[1]
         return seen[:, None, None, :] & before[None, None]
 

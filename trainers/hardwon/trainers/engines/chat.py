@@ -112,6 +112,7 @@ class EngineChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
+        # a local engine works in one event loop only, and the caller may be in another or in none
         result: ChatResult = in_own_loop(self._answer(messages, stop, kwargs)).result()
         return result
 
@@ -127,6 +128,7 @@ class EngineChatModel(BaseChatModel):
     async def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, options: Any) -> ChatResult:
         """Answer the messages, within the list of answers if the request has one."""
         prompt = self._build_prompt(messages)
+        # with the end token, no answer is a prefix of another, as a trie requires
         texts = {self._encode(text) + self._get_end(): text for text in options.get("only") or _read_choice(options)}
         request = Request(
             prompt,
@@ -145,6 +147,7 @@ class EngineChatModel(BaseChatModel):
         ended = bool(completion.tokens) and completion.tokens[-1] in request.stop
         if text is None:
             text = str(self.engine.tokenizer.decode(list(completion.tokens[:-1] if ended else completion.tokens)))
+        # engines stop at tokens only, so stop words are cut off afterward
         for word in stop:
             text, separator, _ = text.partition(word)
             ended = ended or bool(separator)

@@ -76,6 +76,7 @@ class Grammar:
         if common < len(self._said):
             self._matcher.rollback(len(self._said) - common)
         if common < len(said) and self._matcher.try_consume_tokens(list(said[common:])) < len(said) - common:
+            # some tokens may have been consumed, so the state is unknown: start over
             self._matcher.reset()
             self._said = ()
             raise ValueError(f"token {said[-1]} does not follow in the grammar.")

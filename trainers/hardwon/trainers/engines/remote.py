@@ -226,6 +226,7 @@ class RemoteEngine(ABC):
             if trie.complete(completion):
                 return Completion(tuple(completion), tuple(logprobs), tuple(mask), tuple(allowed), serving.version)
             possible = trie.allowed(completion)
+            # temperature 0 chooses greedily, with log-probabilities at temperature 1 as in the local engine
             scores = await self._score_among(
                 serving, (*request.prompt, *completion), possible, request.temperature or 1.0
             )
@@ -271,6 +272,7 @@ class RemoteEngine(ABC):
         if name == before.name:
             return
         new = Serving(name, str(folder.absolute()), version)
+        # installed before the switch, so no request names an adapter that the program does not have
         await self._install(new)
         self._serving[role] = new
         before.retired = True
@@ -284,6 +286,7 @@ class RemoteEngine(ABC):
             await self._remove(serving)
 
     async def _finish(self) -> None:
+        # removals in progress still need the connection
         await asyncio.gather(*self._dropping)
         await self._close()
 
@@ -306,6 +309,7 @@ def _draw(logprobs: Sequence[float], request: Request) -> int:
         cumulative += math.exp(logprob)
         if point < cumulative:
             return index
+    # reached if rounding leaves the sum just below `point`
     return len(logprobs) - 1
 
 

@@ -106,6 +106,7 @@ class ServerEngine(RemoteEngine):
         )
         told: Mapping[str, float] = choice["logprobs"]["top_logprobs"][0]
         try:
+            # keyed by id, because several tokens can decode to the same text
             return [told[f"token_id:{token}"] for token in ids]
         except KeyError as missing:
             raise EngineFailure(
@@ -139,6 +140,7 @@ class ServerEngine(RemoteEngine):
         asked = {"lora_name": serving.name, "lora_path": serving.folder}
         try:
             await self._post("load_lora_adapter", asked)
+        # a subclass of EngineFailure: a server that is down has not rejected the adapter
         except EngineUnreachable:
             raise
         except (EngineFailure, UnknownName) as refused:
@@ -208,12 +210,14 @@ class ServerEngine(RemoteEngine):
         if status == 404 and path == "completions" and "does not exist" in message:
             assert asked is not None
             raise UnknownName.of(f"model of {self.base_url}", asked["model"], await self._names())
+        # vLLM without runtime LoRA updating has no load_lora_adapter; `_install` explains that case
         hint = " Is base_url a vLLM server's, with /v1?" if status == 404 and path != "load_lora_adapter" else ""
         raise EngineFailure(f"{self.base_url}/{path} refused with status {status}: {message}{hint}")
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
             limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
+            # pool=None: all episodes send at once, and may wait for a connection as long as it takes
             timeout = httpx.Timeout(self._timeout_s, connect=10.0, pool=None)
             self._client = httpx.AsyncClient(headers=self._headers, limits=limits, timeout=timeout)
         return self._client

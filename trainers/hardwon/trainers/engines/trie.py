@@ -33,6 +33,7 @@ class Trie:
             raise ValueError("a trie needs at least one sequence, and no empty one.")
         if prefixes := [end for end in self._ends if end in following]:
             raise ValueError(f"sequence {prefixes[0]} is a prefix of another; end each with an end token.")
+        # sorted: a seeded draw picks by position, so the order must not depend on a set
         self._next = {prefix: tuple(sorted(tokens)) for prefix, tokens in following.items()}
 
     def allowed(self, said: Sequence[int]) -> Ids:

@@ -64,6 +64,7 @@ class VllmEngine(RemoteEngine):
         }
         self._engine: Any = in_own_loop(_start(vllm, arguments)).result()
         self._vllm = vllm
+        # vLLM caches adapters by number, which must be above 0 and is never reused
         self._ids, self._adapters = itertools.count(1), dict[str, Any]()
         self._requests = itertools.count()
 
