@@ -73,6 +73,7 @@ def _require_extra() -> Iterator[None]:
         yield
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
+        # a missing module of our own is a bug, not an extra to install
         if package in ("", "hardwon"):
             raise
         raise MissingExtra.of(package, "train") from missing

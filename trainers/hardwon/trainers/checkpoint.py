@@ -48,8 +48,10 @@ class Checkpoints:
         for path in sorted(new.rglob("*"), reverse=True):
             _sync(path)
         _sync(new)
+        # a rename cannot replace a folder with files, so an older save of this iteration moves away first
         self._remove(folder)
         new.rename(folder)
+        # makes the rename durable; only then may older checkpoints be deleted
         _sync(self.folder)
         self._prune()
         return folder
@@ -64,6 +66,7 @@ class Checkpoints:
 
     def best(self) -> Path | None:
         """Return the checkpoint with the highest score, the newest of equal ones, or None."""
+        # by the manifests alone: this runs at every save, and digests read every file
         scored = [(score, path.name, path) for path in self._folders() if (score := _score(path)) is not None]
         return max(scored)[2] if scored else None
 
@@ -162,6 +165,7 @@ def copy_library(source: str | Path, target: Path) -> None:
 
 def put_library(source: Path, target: Path) -> None:
     """Replace a library by a snapshot, and delete its derived index so that it is rebuilt."""
+    # SQLite would replay a stale -wal into the new database
     for sidecar in (f"{target}-wal", f"{target}-shm"):
         Path(sidecar).unlink(missing_ok=True)
     shutil.rmtree(f"{target}.index", ignore_errors=True)
@@ -179,6 +183,7 @@ def random_states() -> dict[str, Any]:
     return {
         "torch": torch.random.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        # a tensor, because torch.load with weights_only rejects numpy arrays
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
         "python": random.getstate(),
     }

@@ -74,6 +74,7 @@ def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
     counts: dict[tuple[str, str], int] = {}
     played = []
     for rollout in rollouts:
+        # failed rollouts are numbered too, so later copies stay paired with their control
         copy = counts.get((rollout.trajectory.arm, rollout.group), 0)
         counts[rollout.trajectory.arm, rollout.group] = copy + 1
         played.append(_to_episode(rollout.trajectory, rollout.group, copy, failed=bool(rollout.failed)))
@@ -205,6 +206,7 @@ async def evaluate_checkpoint(
     """
     config = read_config(checkpoint)
     with tempfile.TemporaryDirectory() as folder:
+        # works on copies of the libraries, so the checkpoint stays intact
         stage = Stage.restore(checkpoint, Path(folder))
         try:
             available = stage.arms_to_evaluate(copies or config.eval.copies)

@@ -39,6 +39,7 @@ class Metrics:
         """Write the metrics of an iteration; `kind` is train, eval or warmstart. Non-finite values become null."""
         plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._file.write(json.dumps({"iteration": iteration, "kind": kind, **plain}) + "\n")
+        # a killed process must not lose the lines of finished iterations
         self._file.flush()
         finite = {f"{kind}/{name}": value for name, value in plain.items() if value is not None}
         if self._board is not None:
@@ -81,6 +82,7 @@ def keep_until(path: Path, iteration: int) -> None:
             continue
     new = path.with_suffix(".new")
     new.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    # atomic: a crash leaves either the old log or the new one
     new.replace(path)
 
 

@@ -82,6 +82,7 @@ class Stage:
         model, self.tokenizer = base
         self.transcript = Transcript(self.tokenizer)
         trained = base_models.prepare_for_roles(model, list(config.roles), config.model, config.run.seed)
+        # sharding requires adapters, so all roles share this one model
         if (workers := get_team()) is not None and workers.shards:
             workers.shard_base(next(iter(trained.values())))
         # Only the process that plays may connect to a server or start vLLM.
@@ -162,6 +163,7 @@ class Stage:
         for name, role in self.roles.items():
             saved = torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
             role.load_state_dict(saved["state"])
+            # continue the saved numbering: buffered samples refer to these versions
             self.engine.load_adapter(name, saved["version"], role.weights())
         shown = json.loads((checkpoint / SHOWN).read_text(encoding="utf-8"))
         self.diversity.load_state_dict(shown["diversity"])
@@ -250,6 +252,7 @@ class Stage:
                 if self.config.get_guidance(spec.arm.removesuffix(FROZEN)) == "role"
                 and spec.arm.endswith(FROZEN) is frozen
             ]
+            # one role after another: a later one sees the text of an earlier one in `spec.memory`
             for role in self.roles.values() if chosen else ():
                 given = [prepared[at] for at in chosen]
                 # The greedy path stores nothing, so an evaluation leaves no trace in the training buffers.
@@ -259,6 +262,7 @@ class Stage:
 
     def _agent(self, arm: str, temperature: float, learning: bool) -> Agent:
         """Return the agent of an arm; agents are cached."""
+        # shared by all arms, so `play` sets the snapshot in one place
         policy = self._policies.setdefault(
             temperature, TokenPolicy(self.engine, self.transcript, temperature=temperature)
         )
@@ -312,6 +316,7 @@ class Stage:
         answers = self.gate.drain()
         with (self._out / GATE_LOG).open("a", encoding="utf-8") as file:
             file.writelines(
+                # sorted: answers arrive in the order of scheduling, which must not show in the file
                 sorted(json.dumps({"iteration": iteration, "kind": kind, **answer}) + "\n" for answer in answers)
             )
         counts = Counter({"accept": 0, "refine": 0, "reject": 0})
@@ -324,6 +329,7 @@ class Stage:
         config, metrics = self.config.library, dict[str, float]()
         learns = self.config.uses_library and config.learn
         if learns:
+            # before the readers: they look queued episodes up in the library
             self.library.record_many([rollout.trajectory for rollout in rollouts])
         for name, role in self.roles.items():
             if isinstance(role, Reader):
@@ -371,6 +377,7 @@ def _open_libraries(config: TrainConfig, out: Path) -> tuple[ExperienceLibrary, 
     if not config.uses_library:
         return ExperienceLibrary.open(":memory:"), None
     library = ExperienceLibrary.open(out / LIBRARY)
+    # a resumed run brings the copy in its checkpoint: the library has changed since the start
     if not (out / START).exists():
         copy_library(out / LIBRARY, out / START)
     return library, ExperienceLibrary.open(out / START, read_only=True)

@@ -120,6 +120,7 @@ def _run_worker(config: TrainConfig, workers: parallel.Team) -> TrainReport:
     """Take part in the updates as a process that plays no episodes, until the run ends."""
     out = Path(config.run.out)
     _prepare_torch(config)
+    # a folder of its own: the first process writes to the libraries in run.out
     with tempfile.TemporaryDirectory() as folder:
         parallel.run_worker(
             workers, lambda checkpoint: Stage.restore(Path(checkpoint), Path(folder), config, plays=False)
@@ -179,6 +180,7 @@ class _Run:
             screen.tell(f"no checkpoint in {out} yet: starting a new run.")
         stage, state = _start_run(config, out) if latest is None else _resume_run(config, latest, out)
         begun = None if latest is None else state.iteration
+        # a resumed run writes the lines after its checkpoint again
         keep_until(out / GATE_LOG, -1 if begun is None else begun)
         with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=settings.as_dict(config)) as metrics:
             run = cls(stage, out, state, screen, metrics)
@@ -192,6 +194,7 @@ class _Run:
                 raise
             finally:
                 if (workers := parallel.get_team()) is not None:
+                    # also after an error: workers block on the next job and would never exit
                     workers.broadcast_job(("end", None))
                 stage.close()
 
@@ -247,8 +250,10 @@ class _Run:
             if (
                 not self.stopping
                 and self._is_due(self.config.eval.every, is_last)
+                # a run that resumes right after an evaluation must not repeat it
                 and self.state.evaluated != iteration
             ):
+                # save at once: only a checkpoint of the evaluated iteration can carry the score
                 await self._evaluate()
                 self._save()
             elif self.saved != iteration and (self.stopping or self._is_due(self.config.run.save_every, is_last)):
@@ -305,6 +310,7 @@ class _Run:
     async def _read_ahead(self, number: int) -> None:
         """Start reading for the upcoming tasks; wait for the results only before the first rollouts."""
         config, readers = self.config.run, self.stage.readers
+        # 2 * most below: readings are usually shown one iteration later, after the draws of this one
         most = config.groups * (1 + config.rerolls)
         for reader in readers:
             reader.read(self.worlds.ahead(2 * most), f"{config.seed}/{number}")
@@ -320,10 +326,12 @@ class _Run:
         """
         config = self.config.run
         groups = await self._play(self.worlds.draw(config.groups), f"{config.seed}/{number}")
+        # rerolling selects groups by outcome, so success rates and the library use the first draw
         first = [rollout for group in groups.values() for rollout in group]
         rerolled = 0
         for again in range(1, config.rerolls + 1):
             without_signal = [world for world, group in groups.items() if not self._is_wanted(group)]
+            # groups are keyed by task instance: a repeated one would overwrite its own group
             replacements = self.worlds.draw(len(without_signal), without=list(groups))
             if not replacements:
                 break

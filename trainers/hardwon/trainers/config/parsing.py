@@ -62,6 +62,7 @@ def _parse_value(kind: Any, given: Any, path: str) -> Any:
     if origin in (Union, UnionType):
         if given is None and NoneType in parts:
             return None
+        # the only unions in settings are `X | None`
         (inner,) = [part for part in parts if part is not NoneType]
         return _parse_value(inner, given, path)
     if origin is Literal:

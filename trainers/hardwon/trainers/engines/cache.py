@@ -163,7 +163,7 @@ class BatchCache:
             None if no slot is empty. With torch's own attention, (rows, 1, new, slots). Otherwise (rows, slots),
             from which transformers builds the mask.
         """
-        # torch's flash attention accepts no mask, so make none where nothing is padded
+        # without a mask, torch can use flash attention, which accepts none
         if self.whole and valid is None:
             return None
         new = torch.ones((len(self.slots), longest), dtype=torch.bool) if valid is None else valid

@@ -102,6 +102,7 @@ class LocalEngine:
         if not request.prompt:
             raise ConfigError("a prompt needs at least one token.")
         running = self._start(request)
+        # every token was forced: no forward pass, and no wait for a round
         if running.is_done:
             return _to_completion(running)
         self._waiting.append(running)
@@ -146,6 +147,7 @@ class LocalEngine:
 
             set_peft_model_state_dict(self.model, dict(weights), adapter_name=role)
             return
+        # several roles without adapters: loading into one shared model would overwrite the others
         if len(self._versions) > 1 and role not in self._own:
             import copy
 
@@ -167,12 +169,14 @@ class LocalEngine:
         self._open.discard(session)
         for key in [key for key in self._sessions if key[0] == session]:
             del self._sessions[key]
+        # the round may have waited for this session alone
         self._wake()
 
     def _start(self, request: Request) -> _Running:
         """Prepare a completion and reuse the cached prefix of its session."""
         version = self._versions[request.role]
         session = self._sessions.get((request.session, request.role)) if request.session else None
+        # keys and values of other weights are wrong, not just old
         if session is None or session.version != version:
             session = Session(version)
         kept = 0  # length of the cached prefix; the last token is always read again, for its logits
@@ -180,6 +184,7 @@ class LocalEngine:
             if cached != token:
                 break
             kept += 1
+        # changes the session at once, so a session must have only one request at a time
         session.tokens = session.tokens[:kept]
         if request.session:
             self._sessions[request.session, request.role] = session
@@ -204,7 +209,9 @@ class LocalEngine:
                 return  # the last session to send a request, or to end, wakes it again
             batch, self._waiting = self._waiting, []
             try:
+                # no await inside, so weights stay the same; sorted, so the order of arrival does not matter
                 self._serve_round(sorted(batch, key=lambda running: running.request.session))
+            # every waiter gets an answer: a future that nobody resolves would hang its episode
             except BaseException as error:
                 for running in batch:
                     if not running.future.done():
@@ -322,8 +329,10 @@ def _draw(logprobs: Tensor, rows: Sequence[_Running]) -> tuple[list[int], list[f
     if any(temperature not in (0.0, 1.0) for temperature in temperatures):
         temperature = numbers[1].masked_fill(numbers[1] == 0, 1.0).to(logprobs.dtype)
         logprobs = torch.log_softmax(logprobs / temperature[:, None], dim=-1)
+    # double: a float32 sum over a large vocabulary would lose small probabilities
     cumulative = logprobs.double().exp().cumsum(1)
     total = cumulative[:, -1:]
+    # right=True: a point of exactly 0 must not select a first token of probability 0
     chosen = torch.searchsorted(cumulative, numbers[0, :, None] * total, right=True)
     # rounding must not select an index behind the last one with positive probability
     chosen = chosen.minimum((cumulative < total).sum(1, keepdim=True))

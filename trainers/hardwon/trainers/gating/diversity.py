@@ -56,6 +56,7 @@ class Diversity:
         """
         rng = random.Random(f"{self._seed}:{asker}:{self._asked[asker]}")
         self._asked[asker] += 1
+        # sorted: which item gets which number must not depend on the order of recall
         tie_breaks = {item: rng.random() for item in sorted(items)}
 
         def score(item: str) -> float:
@@ -77,6 +78,7 @@ class Diversity:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts since the last `settle` as plain values."""
+        # `_now` and `_asked` are empty here: checkpoints are written after `settle`
         return {"shown": dict(self._shown), "lately": sorted(self._lately)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -100,6 +102,7 @@ class DiverseLibrary:
             return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
         order = self._diversity.ranked({item: hit.similarity for item, hit in hits.items()}, k, current_session())
         first = tuple(hits[item] for item in order[:k])
+        # the budget applies to the chosen items, not to the wider set of candidates
         items, steps, tokens = within_budget(first, recalled.steps[:k], budget_tokens)
         return replace(recalled, items=items, steps=steps, tokens=tokens)
 
@@ -140,6 +143,7 @@ def _twins(chunk: Sequence[Item]) -> list[list[Item]]:
     """Return the groups of near duplicates in a chunk, each of two items or more."""
     groups: list[list[Item]] = []
     for item in chunk:
+        # like all of a group: similarity is not transitive, and chains would merge different items
         home = next((group for group in groups if all(_mergeable(item, other) for other in group)), None)
         if home is None:
             groups.append([item])

@@ -110,6 +110,7 @@ class Gated:
         """
         task, key = context.state.task, (current_session(), item or text)
         if (cached := self._judged.get(key)) is not None:
+            # its tokens were counted when the item was first judged
             return replace(cached, usage=Usage())
         question = Question(context, text, self._records.get(item or text, ()), self._scores.get(task, ()))
         if isinstance(self._gate, AwaitedGate):
@@ -121,6 +122,7 @@ class Gated:
             {"task": task, "item": item, "text": text, "answer": answer.answer, "shown": shown, "why": answer.why}
         )
         judged = replace(answer, text=shown or "")
+        # outside of an episode the key has no session, so all callers would share one answer
         if current_session():
             self._judged[key] = judged
         return judged
@@ -151,6 +153,7 @@ class Gated:
 
 def _remember(records: dict[str, list[float]], key: str, values: Iterable[float], most: int) -> None:
     """Append values to a record, and drop the oldest values and records."""
+    # pop and insert moves the key to the end, so the first key is the least recently updated
     records[key] = [*records.pop(key, ()), *values][-most:]
     while len(records) > KNOWN:
         del records[next(iter(records))]

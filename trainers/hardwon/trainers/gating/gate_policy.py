@@ -77,7 +77,9 @@ class PolicyGate:
         They start with the policy's own prompt, so the engine can reuse its cache.
         """
         context: Context = question.context
+        # without the final <act>: the question takes the place of the action
         *episode, _ = self._transcript.prompt(context.history, context.state, None)
+        # marks are stripped: an item's text must not inject special tokens
         asked = " ".join(["<memory>", _strip_marks(question.text), *_format_scores(question), ASKS, "<item>"])
         return (*episode, *self._ids(asked))
 

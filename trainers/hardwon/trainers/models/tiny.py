@@ -30,6 +30,7 @@ def build_tokenizer(texts: Iterable[str], special: Sequence[str] = SPECIAL) -> A
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    # sorted: token ids must not depend on the order of a set, which differs between processes
     words = sorted({word for text in texts for word in re.findall(_PIECE, text.lower())})
     vocabulary = {word: number for number, word in enumerate([*special, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

@@ -107,9 +107,11 @@ class Member:
 
     def __init__(self, name: str, agent: Agent, admission: EngineAdmission, bank: Bank) -> None:
         self.name, self.admission = name, admission
+        # without threads, accesses to the bank happen in the order of events and runs are reproducible
         self.desk = Desk(bank, name, admission, value=_format_way, threads=False)
         reading = _Reads(agent.policy, self.desk)
         self._agent = agent.joined(reading, lambda inner: SharedEnvironment(inner, self.desk))
+        # the joined copy has environments of its own, so those of the original are not needed
         agent.close()
 
     async def arun(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
@@ -269,7 +271,9 @@ class AdmissionRole:
             used = {entry for entry, _ in bank.pulls()}  # before the bank closes and is gone
         shared = [one for member in members for one in member.desk.shared]
         decided = tuple(Decided(np.zeros(0), one.choice.admit, one.choice.p, one.entry in used) for one in shared)
+        # one row per decision in the same order, because `update` zips the two
         rows = [row for member in members for row in member.admission.rows]
+        # the features above are empty: a language model decides from the tokens in `rows`
         return Episode(self._reward(rollouts), decided), rows
 
     def _reward(self, rollouts: Sequence[Rollout]) -> float:

@@ -85,6 +85,7 @@ class Sparsity:
     def saw(self, admitted: float) -> None:
         """Update the price with the share of steps that was shared."""
         over = self._rate * (admitted - self.target)
+        # clamped like the price: an unbounded integral would take long to return from a bound
         self._sum = min(max(self._sum + over, 0.0), self._most)
         self.price = min(max(self._sum + 25 * over, 0.0), self._most)
 
@@ -184,6 +185,7 @@ class AdmissionTrainer:
         ]
         if not rows:
             return {"decisions": 0.0, "price": price}
+        # d log p(decision) / d logit is 1[YES] - p
         slope = np.array([value * (one.admit - one.p) for one, value in rows])
         self._move(slope @ np.stack([one.x for one, _ in rows]) / len(rows))
         admitted = fmean(one.admit for one, _ in rows)

@@ -35,7 +35,9 @@ class Background(Generic[T]):
             ConfigError: A task raised it, because the settings cannot work.
         """
         if wait and self._running:
+            # unlike gather, wait does not raise, so a failed task cannot hide the other results
             await asyncio.wait([task for _, task in self._running])
+        # in order of submission, not of completion: the library must not depend on timing
         done = [(name, task) for name, task in self._running if task.done()]
         self._running = [(name, task) for name, task in self._running if not task.done()]
         results, problems = [], []

@@ -223,6 +223,7 @@ def load_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> N
         raise ValueError(
             f"the weights belong to another model: {differing[0]!r} and {len(differing) - 1} more names differ."
         )
+    # in place, because the optimizer holds these parameters
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])

@@ -226,6 +226,7 @@ class ExtractorRole:
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
         if self._first is None:
             raise ConfigError("begin was not called: there is nothing to be frozen at.")
+        # a copy: a local engine shares the model, so loading `_first` overwrites the trained parameters
         now = _copy_weights(self.weights())
         engine.load_adapter(self.name, 0, self._first)
         try:
@@ -333,6 +334,7 @@ class ExtractorRole:
             self.buffer.used(item, use)
             if self._gate is not None and use.control and item in self._texts:
                 self._gate.record_differences(self._texts[item], use.differences)
+        # rerolled groups are never collected, so their sequences are dropped here
         self._shown, self._texts, self._pending = {}, {}, {}
 
     def ready(self) -> bool:
@@ -352,6 +354,7 @@ class ExtractorRole:
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimizer state, buffer, pending readings and the initial weights."""
+        # unfinished readings are lost with the process, so a resumed run starts them again
         under_way = self._reading.under_way() if self.settings.reads == "rollouts" else []
         known = {
             group: [[(asdict(row), items) for row, items in reading] for reading in readings]

@@ -132,6 +132,7 @@ class GuideRole:
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
         if self._first is None:
             raise ConfigError("begin() was not called, so there are no initial weights to use.")
+        # a copy: a local engine shares the model, so loading `_first` overwrites the trained parameters
         now = _copy_weights(self.weights())
         engine.load_adapter(self.name, 0, self._first)
         try:
@@ -150,6 +151,7 @@ class GuideRole:
     async def _say(self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False) -> dict[str, GuideReply]:
         """Return the replies by session. Episodes with equal queries share one decision, seeded by the first."""
         queries = {spec.session: query for spec in specs if (query := self._source(spec)) is not None}
+        # reversed, so that the first episode with a prompt names its decision
         firsts = {self.speaker.prompt(one): name for name, one in reversed(queries.items())}
         chosen = await asyncio.gather(
             *(self.speaker.decide(queries[name], name, greedy=greedy) for name in firsts.values())
@@ -225,6 +227,7 @@ class GuideRole:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         if self._parts.config.loss.kl and state["first"] is not None:
+            # the reference holds the weights after stage 1: load those, copy, then load the current ones
             self._set(state["first"])
             self._learner.reference = _copy_reference(self.model, self.name)
         load_weights(self._parameters, state["weights"])
@@ -324,5 +327,6 @@ def _copy_reference(model: Any, role: str) -> Any:
         return freeze_copy(model)
     activate(model, role)
     shared = {id(value): value for name, value in model.named_parameters() if "lora_" not in name}
+    # deepcopy takes what is in its memo as copied already, so the base exists once
     reference = copy.deepcopy(model, memo=dict(shared))
     return reference.requires_grad_(False).eval()

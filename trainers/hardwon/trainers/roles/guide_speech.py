@@ -160,6 +160,7 @@ class Speaker:
     def _decode(self, tokens: Ids, query: GuideQuery) -> str | None:
         """Return the offer or the free words behind some tokens; None for an empty text."""
         if not self._free:
+            # reversed: of two offers with equal tokens, the first wins
             return {self._encode(text): text for text in reversed(query.offers)}[tokens]
         words = tokens[:-1] if tokens and tokens[-1] == self._transcript.end else tokens
         return str(self._transcript.tokenizer.decode(words)).strip() or None

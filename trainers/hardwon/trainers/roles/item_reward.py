@@ -220,6 +220,7 @@ class Buffer:
         mean = fmean(reward for _, reward in rewarded) if rewarded else 0.0
         batch = []
         for sample, reward in rewarded:
+            # a copy: the next lines reset the buffered sample
             batch.append((replace(sample), reward, (reward - mean) * (1 + sample.trained) ** -0.5))
             sample.trained += 1
             sample.rests = self.updates + self._cooldown

@@ -270,6 +270,7 @@ def _parse_operation(part: str, trajectory: Trajectory, role: str, version: int)
         return Return(f"malformed operation: {part}")
     evidence = tuple(step.id for step in trajectory.steps if step.id is not None)
     item = item_of(text, trajectory, evidence, role, version)
+    # the model counts the shown items from 1
     return Update(tuple(int(number) - 1 for number in numbers.split()), item) if numbers else Add(item)
 
 

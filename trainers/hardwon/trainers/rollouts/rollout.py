@@ -116,6 +116,7 @@ class TokenPolicy:
         is_standalone = _EPISODE.get(None) is None
         episode = _Episode(Spec("", 0)) if is_standalone else _EPISODE.get()
         turn = len(context.history)
+        # the transcript is append-only: a text that was shown stays in the prompt
         memory = context.guidance if context.guidance != episode.shown else None
         open_actions = [action for action in context.actions if action not in context.forbidden]
         trie, actions_by_tokens = self._transcript.choices(open_actions or context.actions)
@@ -176,7 +177,9 @@ async def _run(agent: Agent, engine: Engine, spec: Spec) -> Rollout:
     try:
         result = await agent.arun(spec.task, spec.seed, thread_id=spec.session)
     finally:
+        # in any case: a session that never ends would block every round of a local engine
         await engine.end(spec.session)
+    # samples name their episode by its session, so the trajectory needs the same id
     trajectory = replace(result.trajectory, id=spec.session, arm=spec.arm)
     failed = "" if trajectory.success is not None else trajectory.ending
     if trajectory.ending == "policy_error":

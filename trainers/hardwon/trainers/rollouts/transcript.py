@@ -38,6 +38,7 @@ class Transcript:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        # one cache per instance: a decorated method would keep every instance alive
         self._ids = lru_cache(maxsize=65536)(self._tokenise)
         (self.end,) = self._ids("<end>")
 
@@ -74,6 +75,7 @@ class Transcript:
         ids: Ids = ()
         for t, step in enumerate(history):
             ids += self.encode_state(step.pre, step.why.get("memory"), first=t == 0)
+            # the tokens as sampled: tokenizing the action's text again could give others
             ids += tuple(step.why.get("said") or self.action(step.action))
         return (*ids, *self.encode_state(state, memory, first=not history))
 
