@@ -244,6 +244,7 @@ def training_order(plan: Plan, seed: int) -> list[int]:
 
 def _learn(learner: "Agent", order: list[int], start: int, stop: int, seed: int, report: Report) -> None:
     for episode in range(start, stop):
+        # CPU time, because parallel seeds share the cores.
         began = time.process_time()
         result = learner.run("train", order[episode])
         report(_make_row("learn", "step", seed, episode, order[episode], result, time.process_time() - began))
@@ -267,6 +268,7 @@ def _test(
     agent = Agent(
         as_policy("random" if arm == "random" else plan.policy),
         consulted,
+        # A clone, because `agent.close` closes its environment, which the learner still needs.
         environment.clone(),
         arm="control" if arm in MEMORYLESS else arm,
         level="task" if arm == "task" else "step",
@@ -321,6 +323,7 @@ def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
             plan,
             [row for row in tests if row["arm"] == arm],
             {} if arm in MEMORYLESS else control,
+            # Learning happens once, in the arm `step`; the other arms only read its library.
             learning_s * (arm == "step"),
         )
         for arm in plan.arms
@@ -384,6 +387,7 @@ def interval(per_seed: list[float], episodes: int) -> list[float]:
         half = z / (1 + z * z / size) * (mean * (1 - mean) / size + z * z / (4 * size * size)) ** 0.5
     else:
         spread = (sum((value - mean) ** 2 for value in per_seed) / (n - 1)) ** 0.5
+        # n - 1 degrees of freedom; beyond the table, its last value gives a slightly wide interval.
         centre, half = mean, _T95[min(n - 1, len(_T95)) - 1] * spread / n**0.5
     return [round(max(0.0, centre - half), 4), round(min(1.0, centre + half), 4)]
 

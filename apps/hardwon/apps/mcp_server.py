@@ -207,6 +207,7 @@ def _reading(
         Call it before you begin, and again when something fails or looks new. An empty result is common.
         """
         state = _state(task, situation)
+        # GUIDANCE counts characters; a token has about four.
         found = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
         lines = lines_of(found, state, everything=trusted)
         items = [hit.what for hit in found.items if isinstance(hit.what, Item)]
@@ -246,6 +247,7 @@ def _reading(
     @_worded
     def stats() -> dict[str, Any]:
         """Count the experience: episodes, steps, lessons by kind, and failures by cause."""
+        # Clients learn neither the server's folders nor the names of other namespaces.
         told = library.stats()
         return {name: value for name, value in told.items() if name not in ("path", "namespaces")}
 

@@ -91,6 +91,7 @@ def edit(
         given = {**editing.read_fields(source), **given}
     with opened(path, namespace, write=True) as library:
         item = library.get(item_id)
+        # Checked before the editor opens, so that nobody types text in vain.
         changes = editing.check_changes(item, given)
         if editor:
             changes = {**editing.edit_fields(item), **changes}
@@ -296,6 +297,7 @@ def import_(
 
     if trust not in (None, "trusted", "untrusted"):
         raise ConfigError(f"--trust is {trust!r}; use trusted or untrusted.")
+    # Before the library is opened, so that a bad file does not leave a new, empty library.
     with _show_file_progress(source, "reading") as advance:
         source_format, logged = importers.read(source, form, on_progress=advance)
     is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
@@ -311,6 +313,7 @@ def import_(
         return
     with ExperienceLibrary.open(path, namespace=namespace) as library:
         if source_format != "hardwon":
+            # Counted before the write, while the new episodes are still new.
             counted |= importers.count(library, source, source_format, logged)
             with _show_file_progress(source, "writing") as advance:
                 importers.write(

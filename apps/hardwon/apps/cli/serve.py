@@ -25,6 +25,7 @@ class ServeGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command if the first argument is not the name of a command."""
+        # A library file that is named like a command needs `start` or a path such as ./token.
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
@@ -77,6 +78,7 @@ def start(
         raise MissingExtra.of(error.name or "fastapi", "serve") from error
     if not path.exists() and not read_only:
         tell(f"There is no library at {path} yet; it is created now.")
+    # `not >` also rejects NaN, which passes `min=1`.
     if not rate > 0:
         raise ConfigError(f"--rate is {rate}; use 1 or more requests a second.")
     server.serve(
@@ -118,6 +120,7 @@ def token_add(
     An agent that recalls and records needs --read --record; a program that only delivers episodes needs --record.
     """
     secret = _open_tokens(path).add(name, namespaces=namespace, write=write, record=record, read=read)
+    # `soft_wrap` keeps the secret on one line, so that it can be copied in one piece.
     say_json({"name": name, "token": secret}) if as_json else out().print(secret, soft_wrap=True)
 
 

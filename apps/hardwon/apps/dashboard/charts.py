@@ -71,6 +71,7 @@ def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     {
                         "name": row["signature"],
                         "value": [row["x"], row["y"], round(row["mean_return"] or 0.0, 4)],
+                        # The square root makes the area, not the diameter, grow with the number of steps.
                         "symbolSize": 7 + 25 * (row["steps"] / most) ** 0.5,
                         "tooltip": {"formatter": _format_tooltip(row)},
                     }

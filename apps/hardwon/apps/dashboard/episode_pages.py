@@ -139,6 +139,7 @@ class Replay:
             if segment:
                 html(tag("p", format_segment(segment), class_="under soft"))
             marks = ", ".join(self._list_marks(number, step))
+            # Bound per call of this method; a lambda in the caller's loop would always show the last step.
             with ui.button(on_click=lambda: self.show(number)).props("flat dense align=left no-caps") as button:
                 words = [f"{step['t']}  {step['action'] or '(no action)'}"]
                 html(tag("span", *words, *([tag("small", marks)] if marks else []), class_="stepline"))

@@ -64,6 +64,7 @@ def overview(library: ExperienceLibrary) -> dict[str, Any]:
     }
 
 
+# An item counts once per episode, however often it was shown in it.
 _SHOWN = """
 SELECT mode, count(*), avg(outcome) FROM (
     SELECT mode, trajectory_id, item_id, max(outcome) AS outcome FROM usages
@@ -88,6 +89,7 @@ def rolling(rows: Sequence[tuple[int, bool]]) -> list[list[float]]:
     The window is the larger of 10 episodes and 5 % of all episodes.
     """
     window = max(10, len(rows) // 20)
+    # Prefix sums, so that every window is one subtraction.
     won = np.cumsum([0, *(success for _, success in rows)])
     return [
         [rows[at - 1][0], round(float(won[at] - won[max(0, at - window)]) / min(at, window), 4)]
@@ -143,6 +145,7 @@ def experiment(library: ExperienceLibrary) -> list[dict[str, Any]]:
     """Return the test results of the `hardwon run` that created the library, by arm; empty if there are none."""
     try:
         result = json.loads(Path(library.path).with_name("result.json").read_text(encoding="utf-8"))
+        # Only the names, because the folder may have been moved since the experiment.
         if Path(result["library"]).name != Path(library.path).name:
             return []
         return [{"arm": arm, **figures} for arm, figures in result["arms"].items()]

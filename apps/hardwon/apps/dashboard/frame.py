@@ -155,6 +155,7 @@ def plain_page(title: str, *contents: Any) -> str:
             tag("meta", charset="utf-8"),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("title", f"{title} · hardwon"),
+            # An empty icon, so that browsers do not request /favicon.ico.
             tag("link", rel="icon", href="data:,"),
             tag("style", Html(STYLE)),
         ),

@@ -97,6 +97,7 @@ def _render_filters(room: Room, query: Mapping[str, str]) -> Html:
     def plain(*names: str, every: str = "") -> dict[str, str]:
         return ({"": every} if every else {}) | {name: name for name in names}
 
+    # Browsers drop the query of a GET form's action, so the namespace must be a field.
     hidden = tag("input", type="hidden", name="namespace", value=room.namespace)
     return tag(
         "form",
@@ -177,6 +178,7 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
                 step["return_to_go"],
                 tag("a", step["episode"][:8], href=link(f"/episodes/{step['episode']}", t=step["t"]), class_="code"),
             )
+            # The ten newest, newest first.
             for step in steps[:-11:-1]
         ],
         caption="Evidence",
@@ -207,6 +209,7 @@ def _render_history(changes: Sequence[Mapping[str, Any]], link: Link) -> Html:
         text = linked(format_changes(before, change["detail"]) or "-", link)
         at = change["at"][:19].replace("T", " ")
         rows.append((tag("span", at, class_="date"), change["op"], tag("span", text, class_="says")))
+        # A change has only its own fields, so the state before the next one is accumulated.
         before |= change["detail"]
     return table(("at (UTC)", "change", "fields"), rows[::-1], caption="History, newest first")
 

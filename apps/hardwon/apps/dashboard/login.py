@@ -32,7 +32,9 @@ def add(app: FastAPI, tokens: Tokens) -> None:
                 _render_page(then, "This token is unknown. Check it, or create one with `hardwon serve token add`."),
                 401,
             )
+        # 303, so that the browser continues with GET instead of repeating the POST.
         answer = RedirectResponse(_restrict_path(then), 303)
+        # `secure` depends on the scheme, because browsers discard Secure cookies that arrive over plain HTTP.
         answer.set_cookie(
             COOKIE, secret, httponly=True, samesite="strict", secure=request.url.scheme == "https", max_age=30 * 86400
         )

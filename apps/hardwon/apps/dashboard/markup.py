@@ -18,6 +18,7 @@ Link = Callable[..., str]
 """Function from a path of the dashboard to an address in the same namespace."""
 
 
+# Concatenation and f-strings return a plain str, which `join` would escape again.
 class Html(str):
     """Text that is already HTML."""
 

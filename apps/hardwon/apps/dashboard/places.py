@@ -78,6 +78,7 @@ def _sample_states(store: Store, number: int, row: Row, wanted: int) -> list[int
 def _load_vectors(library: ExperienceLibrary, store: Store, samples: Mapping[str, Sequence[int]]) -> dict[int, Any]:
     """Return the vectors of states: stored ones, and new ones computed in turns over all situations."""
     refs = [ref for sample in samples.values() for ref in sample]
+    # One JSON parameter, because SQLite limits the number of parameters of a query.
     wanted = json.dumps(refs)
     of_these = "(SELECT value FROM json_each(?))"
     stored = store.rows(f"SELECT ref, vector FROM vectors WHERE kind = 'states' AND ref IN {of_these}", (wanted,))
@@ -107,6 +108,7 @@ def _build_groups(store: Store, row: Row, refs: Sequence[int], vectors: Any, n: 
     """Return up to n groups of the states of one situation, largest first."""
     if not refs:
         return []
+    # No more clusters than distinct vectors, because the rest would be copies.
     label = _cluster(vectors, min(n, len(np.unique(vectors, axis=0))))
     steps = store.rows(
         "SELECT pre, count(*), sum(return_to_go) FROM steps WHERE pre IN (SELECT value FROM json_each(?)) GROUP BY pre",
@@ -135,6 +137,7 @@ def _build_groups(store: Store, row: Row, refs: Sequence[int], vectors: Any, n: 
                 if n_steps
                 else None,
                 "example": row["example"] if alone else example,
+                # The mean of opposite vectors can be zero.
                 "centre": centre / max(float(np.linalg.norm(centre)), 1e-12),
             }
         )
@@ -145,7 +148,9 @@ def _cluster(vectors: Any, n: int) -> Any:
     """Return the group number of every vector, by k-means with a fixed seed."""
     if n < 2:
         return np.zeros(len(vectors), dtype=int)
+    # The seed keeps the map stable; min_points_per_centroid=1 silences a warning about small clusters.
     means = faiss.Kmeans(vectors.shape[1], n, niter=15, seed=1, min_points_per_centroid=1, verbose=False)
+    # FAISS reads the memory directly: it must be contiguous float32.
     content = np.ascontiguousarray(vectors, dtype=np.float32)
     means.train(content)
     return means.index.search(content, 1)[1][:, 0]

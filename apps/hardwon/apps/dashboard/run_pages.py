@@ -34,6 +34,7 @@ def add(api: FastAPI) -> None:
 
     @page(api, "/runs")
     async def runs(room: Room) -> None:
+        # Reads no data, but checks the token and loads the namespaces of the menu.
         await room.read(lambda library: None)
         room.caller.must(None, "read")
         found = await run_in_threadpool(run_folder.list_runs, folder)
@@ -90,8 +91,10 @@ class Live:
     def _update_charts(self) -> None:
         found = training(self._rows) if self._kind == "train" else experiment(self._rows)
         self._head.set_content(tag("p", _describe_progress(self._kind, self._rows), class_="soft", role="status"))
+        # Curves with a single point come last.
         names = sorted(found, key=lambda name: (max(map(len, found[name].values())) < 2, *_sort_key(name)))
         if self._kind == "train" and names != self._choice.options:
+            # The value reaches `_chosen` through `_select_metrics`, the handler of changes.
             self._choice.set_options(names, value=self._chosen or names[:CHARTS])
         for name in self._chosen if self._kind == "train" else names:
             if name not in self._charts:
@@ -109,6 +112,7 @@ class Live:
             self._charts[name] = (
                 ui.echart(charts.lines(curves, x=x, y="", share=share))
                 .classes("chart")
+                # A quotation mark in the name would end the attribute.
                 .props(f'role="img" aria-label="{name.replace(chr(34), "")}"')
             )
 

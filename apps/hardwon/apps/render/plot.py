@@ -64,6 +64,7 @@ def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) ->
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path)
+    # pyplot keeps every figure in memory until it is closed.
     pyplot.close(figure)
 
 

@@ -371,6 +371,7 @@ def format_changes(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
         before: The fields before the change.
         detail: The fields of the change.
     """
+    # The first change is the creation, whose detail has every field.
     if not before:
         return ""
     fields = []
@@ -394,6 +395,7 @@ def _build_grid(lines: Iterator[Line]) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in lines:
+        # Text, because rich reads brackets in a plain string as markup.
         grid.add_row(label, Text(text))
     return grid
 

@@ -108,6 +108,7 @@ def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
 
 def _parse_number(text: str) -> int:
     """Return the number in a text, or -1, which no record has."""
+    # `isdigit` accepts superscripts and other digits that `int` may reject, hence `isascii`.
     return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else -1
 
 

@@ -102,6 +102,7 @@ def count_uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
     estimated = find_estimates(library, found)
     return [
         len(
+            # A withheld item was kept from the agent on purpose, so it had no influence.
             {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != "withheld"}
             | estimated.get(item.id, set())
         )
@@ -112,6 +113,7 @@ def count_uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
 def find_estimates(library: ExperienceLibrary, found: Sequence[Item]) -> dict[str, set[str]]:
     """Return, by item id, the episodes in which a strategy took part in an estimate that chose an action."""
     strategies = {item.id: item.provenance for item in found if item.kind == "strategy"}
+    # A library in memory has no file to query.
     if not strategies or not Path(library.path).is_file():
         return {}
     return file_queries.find_deciding_episodes(Path(library.path), library.namespace, strategies)

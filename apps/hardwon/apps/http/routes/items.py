@@ -133,11 +133,13 @@ def undo(item_id: str, at: At) -> Response:
 def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
     """Report once whether an item helped in an episode. The item's score moves a tenth of the way to 1 or 0."""
     with at.recording() as library:
+        # The full id: two prefixes of one id must not count as two episodes.
         episode = library.trajectory(body.episode).id if body.episode else ""
         trusted = at.trust == "trusted"
         moved = at.feedback.give(
             library, item_id, body.helped, client=at.caller.id, episode=episode, trusted=trusted, writer=at.writer
         )
+    # A token that may only record must not read the item through the answer.
     if at.caller.may(at.namespace, "read"):
         return to_response(Item, moved)
     return Response(status_code=204)

@@ -416,6 +416,7 @@ class Health(BaseModel):
     version: str
 
 
+# Pydantic compiles a schema for every adapter, which takes much longer than a response.
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

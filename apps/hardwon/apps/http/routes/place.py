@@ -86,6 +86,7 @@ class Place:
             UnknownName: The namespace does not exist and is not created.
         """
         self.caller.must(self.namespace, "record")
+        # An unlimited token that may only record could otherwise create any number of namespaces.
         if self.caller.write or self.caller.namespaces is not None:
             lease = self.shelf.writing(self.namespace)
         else:
