@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from typing import Any, TypedDict
 
 import pytest
@@ -516,3 +517,13 @@ def test_asynchronous_calls_are_the_same(store):
         return found[0].value, named, await store.aget(("a",), "k")
 
     assert asyncio.run(talk()) == ({"text": "tea"}, [[("a",)]], None)
+
+
+def test_a_value_that_expires_during_a_search_is_left_out(library, monkeypatch):
+    """The search reads the clock twice."""
+    with HardwonStore(library, ttl={"omit_expired": True}) as store:
+        store.put(("a",), "k", {"kind": "x"}, ttl=1)
+        now = time.time()
+        clock = iter([now, *[now + 120] * 20])
+        monkeypatch.setattr(time, "time", lambda: next(clock))
+        assert store.search(("a",), filter={"kind": "x"}) == []

@@ -253,7 +253,8 @@ class HardwonStore(BaseStore):
         rows_by_id = {
             row[0]: row for row in self._select_rows(prefix, "AND id IN (SELECT value FROM json_each(?))", (str(page),))
         }
-        return [(rows_by_id[ref], scores.get(ref)) for ref in page]
+        # A value that expired since the first query is missing here.
+        return [(rows_by_id[ref], scores.get(ref)) for ref in page if ref in rows_by_id]
 
     def _score_values(self, prefix: str, query: Vectors) -> dict[int, float]:
         """Return the similarity of every value under a path: the maximum over its fields."""
