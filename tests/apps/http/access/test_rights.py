@@ -231,3 +231,18 @@ def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(
         assert library.get(ref).score >= FLOOR
         assert library.recall("where are spoons in the red drawer?").items
         assert library.verify() == []
+
+
+def test_check_counts_nothing_for_a_token_that_may_only_read(client, tokens, own):
+    """Otherwise a reader could bring about a trial, or put one off."""
+    guard = Item("guardrail", "no", "it hurts", condition={"text": "pantry"}, forbids="wait", confidence=0.9)
+    with ExperienceLibrary.open(own) as library:
+        ref = str(library.add(guard).item_id)
+    for rights, counted in (({}, 0), ({"read": True, "record": True}, 2)):
+        token = tokens.add(f"client-{counted}", **rights)
+        headers = {"Authorization": f"Bearer {token}"}
+        for _ in range(2):
+            answer = client.post("/v1/check", json={"state": STATE, "action": "wait"}, headers=headers)
+            assert answer.json()["allowed"] is False
+        with ExperienceLibrary.open(own) as library:
+            assert library.standing(ref).refused == counted

@@ -105,7 +105,7 @@ def check(body: CheckAsked, at: At) -> Response:
     rights = all(at.caller.may(at.namespace, right) for right in ("read", "record"))
     may_count = body.about_to_run and rights and not at.shelf.read_only
     with at.recording() if may_count else at.reading() as library:
-        counted = body.about_to_run and not library.read_only
+        counted = may_count and not library.read_only
         decide = library.enforce if counted else library.check
         verdict = decide(body.state, body.action, again=body.again)
         if body.about_to_run and not verdict.allowed:
