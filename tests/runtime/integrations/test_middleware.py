@@ -4,7 +4,9 @@ import asyncio
 import logging
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -435,6 +437,23 @@ def test_many_threads_share_one_middleware(library, desk):
         with ExperienceLibrary.open(library.path, namespace=f"user {n}", read_only=True) as own:
             assert own.stats()["episodes"] == 8
             assert own.verify() == []
+
+
+def test_parallel_calls_of_a_resumed_run_share_one_rebuilt_episode(library, monkeypatch):
+    """Two tool calls arrive at once in a process that did not begin the run: neither loses the other's steps."""
+    middleware, inside = ExperienceMiddleware(library), threading.Barrier(2, timeout=0.3)
+    begin = middleware._begin
+
+    def wait_for_the_other(*arguments, **options):
+        with suppress(threading.BrokenBarrierError):  # broken if the other call is kept out
+            inside.wait()
+        return begin(*arguments, **options)
+
+    monkeypatch.setattr(middleware, "_begin", wait_for_the_other)
+    state = {"hardwon_episode": "resumed", "messages": [HumanMessage("Book a table."), call("book", table=6)]}
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: middleware._find_episode(state, None), range(2))
+    assert first is second
 
 
 def test_namespaces_beyond_those_kept_open_are_closed(library, desk, monkeypatch):

@@ -148,6 +148,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         self._libraries = Namespaces(library, namespace)
         self._open: OrderedDict[str, ActiveRun] = OrderedDict()
         self._lock = threading.Lock()
+        self._rebuilding = threading.Lock()
 
     # ---- hooks
 
@@ -269,10 +270,14 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     # ---- episodes
 
-    def _begin(self, name: str, state: Mapping[str, Any], context: Any) -> ActiveRun:
+    def _begin(self, name: str, state: Mapping[str, Any], context: Any, *, resumed: bool = False) -> ActiveRun:
         library = self._libraries.of(context)
-        task, _ = split_at_request([normalize_message(message) for message in state["messages"]])
+        task, after = split_at_request([normalize_message(message) for message in state["messages"]])
         episode = ActiveRun(library, ToolEpisode(library, task), f"{self._seed}:{task}:{library.episodes}")
+        if resumed:
+            episode.told.replay(list(iter_calls(after)))
+            # Mark replayed calls as answered, so rejections among them are not recorded twice.
+            episode.answered.update(message["answers"] for message in after if message["role"] == "tool")
         with self._lock:
             self._open[name] = episode
             # Runs that were interrupted for good never reach `after_agent`; evict the oldest to bound memory.
@@ -286,15 +291,16 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         name = state.get("hardwon_episode")
         if not name:
             return None
+        if (episode := self._get_open(name)) is not None:
+            return episode
+        # Parallel tool calls of a resumed run arrive at once; a second rebuild would lose the steps of the first.
+        with self._rebuilding:
+            return self._get_open(name) or self._begin(name, state, context, resumed=True)
+
+    def _get_open(self, name: str) -> ActiveRun | None:
+        """Return an open episode of this process."""
         with self._lock:
-            episode = self._open.get(name)
-        if episode is None:
-            episode = self._begin(name, state, context)
-            _, after = split_at_request([normalize_message(message) for message in state["messages"]])
-            episode.told.replay(list(iter_calls(after)))
-            # Mark replayed calls as answered, so rejections among them are not recorded twice.
-            episode.answered.update(message["answers"] for message in after if message["role"] == "tool")
-        return episode
+            return self._open.get(name)
 
     def _add_hint(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with a hint, or unchanged if there is none."""

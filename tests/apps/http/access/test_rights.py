@@ -246,3 +246,12 @@ def test_check_counts_nothing_for_a_token_that_may_only_read(client, tokens, own
             assert answer.json()["allowed"] is False
         with ExperienceLibrary.open(own) as library:
             assert library.standing(ref).refused == counted
+
+
+@pytest.mark.parametrize(("rights", "trust"), [("record", "untrusted"), ("both", "untrusted"), ("write", "trusted")])
+def test_episodes_are_trusted_only_with_the_right_to_write(calls, own, rights, trust):
+    """A token that may record reports what happened; its words and keys are not believed."""
+    assert calls(rights, "POST", "/v1/episodes", {"episodes": [{**EPISODE, "id": "sent"}]}).status_code == 200
+    with ExperienceLibrary.open(own, read_only=True) as library:
+        sent = next(row for row in library.trajectories() if row["id"] == "sent")
+        assert sent["trust"] == trust
