@@ -160,6 +160,8 @@ class Context:
     """The reason to change course: stagnation, a loop, or a series of failures; None if there is none."""
     plan: "Plan | None" = None
     """The plan for the next steps if there is a planner. The policy may deviate from it."""
+    thread: str = ""
+    """The episode's unique id, under which a policy can keep its conversation; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

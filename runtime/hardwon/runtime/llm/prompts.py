@@ -118,6 +118,15 @@ def turn_prompt(context: Context, *, history: int = 6) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def past_prompt(step: Step) -> str:
+    """Return the message of a recorded step: its observation and the answer to the action before it."""
+    parts = [
+        _section("What is seen now:", "observation", step.pre.observation or "(nothing)", OBSERVATION),
+        _section("The answer to the last action:", "feedback", _find_new_feedback(step.pre), OBSERVATION),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
 def format_plan(context: Context) -> str:
     """Return the plan's steps, one per line, marked done, next or then; empty if the plan has ended."""
     plan = context.plan

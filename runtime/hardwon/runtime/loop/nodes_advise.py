@@ -174,6 +174,7 @@ class AdvisingNodes:
             episode=episode["episode"],
             replan=episode.get("replan"),
             manual=self._read_manual(episode),
+            thread=episode.get("thread", ""),
             plan=episode.get("plan"),
         )
 

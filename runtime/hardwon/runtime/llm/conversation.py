@@ -1,0 +1,138 @@
+"""An episode as a chat: the messages that a policy model reads, the same in production and in training.
+
+    builder = PromptBuilder()
+    log = Conversations(builder)
+    chat = log.advance(context)          # system message, past turns, and the current turn, which has no answer yet
+    chat.messages()                      # (("system", ...), ("user", ...), ("assistant", ...), ("user", ...))
+
+A conversation is append-only: a turn stays as it was sent, so a model (or its prefix cache) reads each token once.
+Everything that changes every turn, such as the recalled experience and the admissible actions, stands in the last
+message. If the loop replaced an answer, such as a guardrail or a plan, the conversation has the action that ran.
+An episode that this process has not seen from its start, as after a crash, is rebuilt from its recorded steps.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hardwon.memory.records import Step
+from hardwon.runtime.interfaces.types import Context
+
+from . import prompts
+
+MAX_OPEN = 1024
+"""Conversations that are kept at once; the least recently used one is dropped and rebuilt when it is needed."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message of the environment and the action that answered it."""
+
+    user: str
+    """The message as it was sent."""
+    answer: str | None = None
+    """The action that ran; None while the turn is open."""
+    sampled: tuple[int, ...] | None = None
+    """The token ids that the model sampled for the answer; None if the model did not sample what ran."""
+    ids: tuple[int, ...] | None = None
+    """The token ids of the rendered message, as a tokenizer's cache; None if it is not rendered yet."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The system message and the turns of one episode, oldest first."""
+
+    system: str
+    turns: list[Turn] = field(default_factory=list)
+
+    def messages(self) -> tuple[tuple[str, str], ...]:
+        """Return the messages as pairs of role and text; the last one is the open turn."""
+        pairs = [("system", self.system)]
+        for turn in self.turns:
+            pairs.append(("user", turn.user))
+            if turn.answer is not None:
+                pairs.append(("assistant", turn.answer))
+        return tuple(pairs)
+
+
+class PromptBuilder:
+    """Writes the messages of a conversation from the contexts of an episode."""
+
+    def __init__(self, *, instructions: str = "") -> None:
+        """Create a builder.
+
+        Args:
+            instructions: Text that is appended to the system message.
+        """
+        self._instructions = instructions
+
+    def system(self, context: Context) -> str:
+        """Return the system message: the rules, the task, and the environment's instructions."""
+        return prompts.system_prompt(context.state.task, self._instructions, context.manual)
+
+    def turn(self, context: Context) -> str:
+        """Return the message of the current turn: the result, the observation, experience and the actions."""
+        return prompts.turn_prompt(context, history=0)
+
+    def past(self, step: Step) -> str:
+        """Return the message of a recorded step that this process did not send."""
+        return prompts.past_prompt(step)
+
+    def advance(self, conversation: Conversation | None, context: Context) -> Conversation:
+        """Return the conversation with the steps of the context's history and an open turn for its state.
+
+        Args:
+            conversation: The conversation so far; None starts one.
+            context: The input of the decision.
+        """
+        chat = conversation or Conversation(self.system(context))
+        # A turn at or after the current step was superseded, as by a retry after a refusal.
+        del chat.turns[len(context.history) :]
+        for turn, step in zip(chat.turns, context.history, strict=False):
+            if turn.answer != step.action:
+                turn.answer, turn.sampled = step.action, None
+        for step in context.history[len(chat.turns) :]:
+            chat.turns.append(Turn(self.past(step), step.action))
+        chat.turns.append(Turn(self.turn(context)))
+        return chat
+
+
+class Conversations:
+    """The conversations of the running episodes, by thread."""
+
+    def __init__(self, builder: PromptBuilder | None = None, *, most: int = MAX_OPEN) -> None:
+        """Create an empty log.
+
+        Args:
+            builder: Writes the messages; default: without additional instructions.
+            most: Conversations to keep.
+        """
+        self.builder = builder or PromptBuilder()
+        self._most = most
+        self._open: OrderedDict[str, Conversation] = OrderedDict()
+
+    def advance(self, context: Context) -> Conversation:
+        """Return the conversation of the context's thread, with an open turn for its state.
+
+        A context without a thread gets a conversation of its own, rebuilt from its history.
+        """
+        if not context.thread:
+            return self.builder.advance(None, context)
+        # A thread that begins anew, as at a second attempt, must not continue the old conversation.
+        before = self._open.pop(context.thread, None) if context.history else None
+        chat = self._open[context.thread] = self.builder.advance(before, context)
+        while len(self._open) > self._most:
+            self._open.popitem(last=False)
+        return chat
+
+    @staticmethod
+    def answer(conversation: Conversation, action: str, sampled: Sequence[int] | None = None) -> None:
+        """Record the answer to the open turn.
+
+        Args:
+            conversation: The conversation that `advance` returned.
+            action: The chosen action.
+            sampled: The token ids that the model sampled, if it is in this process.
+        """
+        turn = conversation.turns[-1]
+        turn.answer, turn.sampled = action, None if sampled is None else tuple(sampled)

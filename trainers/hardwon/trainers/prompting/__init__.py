@@ -1,0 +1,1 @@
+"""Prompt formats: how episodes and questions to the roles become token ids."""
