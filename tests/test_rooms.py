@@ -1,6 +1,7 @@
 """The rooms of the house: small folders, each with one sentence that says what it does."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -49,3 +50,29 @@ def test_no_benchmark_is_in_the_package():
     packaged = [path for path in FOLDERS if "hardwon" in path.relative_to(ROOT).parts and "tests" not in path.parts]
     assert packaged
     assert not [path for path in packaged if {"benchmarks", "experiments", "team_tasks"} & set(path.parts)]
+
+
+def find_tables():
+    """The names of the library's tables, from the frozen schema."""
+    schema = (ROOT / "tests" / "frozen" / "schema.sql").read_text(encoding="utf-8")
+    return set(re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?[\"'`]?(\w+)", schema))
+
+
+def test_apps_ask_the_library_and_not_its_tables():
+    """The schema is private to `hardwon.memory`; everything above calls its methods."""
+    tables = "|".join(sorted(find_tables()))
+    assert "trajectories" in tables
+    sql = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE|TABLE)\s+[\"'`]?(?:{tables})\b")
+    wrong = []
+    for file in sorted((ROOT / "apps" / "hardwon").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            imports = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            imports += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if not isinstance(node, (ast.Import, ast.ImportFrom, ast.Constant)):
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and sql.search(node.value):
+                wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.value[:60]!r}")
+            if any(name.partition(".")[0] in ("sqlite3", "sqlite_utils") for name in imports):
+                wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} imports SQLite")
+    assert wrong == []

@@ -291,9 +291,9 @@ def import_(
     interrupted import.
     """
     from hardwon.apps import importers
-    from hardwon.apps.shared import file_queries
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.errors import ConfigError
+    from hardwon.memory.upkeep import file_queries
 
     if trust not in (None, "trusted", "untrusted"):
         raise ConfigError(f"--trust is {trust!r}; use trusted or untrusted.")

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -59,6 +58,8 @@ def examine(path: Path | None = None, *, device: bool = False) -> Report:
         path: A library to check as well.
         device: Also import torch and ask for its device.
     """
+    from hardwon.memory.upkeep.file_queries import has_fts5, sqlite_version
+
     packages = find_packages()
     fts5 = has_fts5()
     library = check_library(path) if path is not None else None
@@ -66,7 +67,7 @@ def examine(path: Path | None = None, *, device: bool = False) -> Report:
         "hardwon": version("hardwon"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "sqlite": {"version": sqlite3.sqlite_version, "fts5": fts5},
+        "sqlite": {"version": sqlite_version(), "fts5": fts5},
         "packages": packages,
         "device": find_device(ask_torch=device),
         "java": find_java(),
@@ -93,18 +94,6 @@ def _find_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def has_fts5() -> bool:
-    """Return whether Python's SQLite supports full-text search."""
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
-    except sqlite3.OperationalError:
-        return False
-    finally:
-        connection.close()
-    return True
 
 
 def find_device(*, ask_torch: bool = False) -> Report:
@@ -168,8 +157,8 @@ def check_library(path: Path) -> Report:
 
 def _inspect(path: Path, report: Report) -> list[Report]:
     """Add the contents of the library to the report and return the problems of all namespaces."""
-    from hardwon.apps.shared.file_queries import list_index_files, list_namespaces
     from hardwon.memory import ExperienceLibrary
+    from hardwon.memory.upkeep.file_queries import list_index_files, list_namespaces
 
     problems: list[Report] = []
     for name in list_namespaces(path):

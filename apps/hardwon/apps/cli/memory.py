@@ -57,10 +57,11 @@ def stats(
 ) -> None:
     """Show the number of episodes, steps, situations and items, and the size and age of the library."""
     from hardwon.apps.render import tier_views
-    from hardwon.apps.shared import file_queries
+    from hardwon.memory.upkeep.file_queries import list_index_files
 
     with opened(path, namespace, write=migrate) as library:
-        figures = {**library.stats(), **file_queries.count_tiers(path, namespace)}
+        figures = {**library.stats(), **asdict(library.count_tiers())}
+    figures["index_bytes"] = sum(list_index_files(path).values())
     if as_json:
         say_json(figures)
         return
@@ -81,7 +82,7 @@ def _print_empty_advice(path: Path) -> None:
 
     Lines do not wrap, so that you can copy the command.
     """
-    from hardwon.apps.shared import file_queries
+    from hardwon.memory.upkeep import file_queries
 
     if counts := file_queries.count_episodes(path):
         names = ", ".join(f"{name} ({count} episodes)" for name, count in counts.items())

@@ -15,7 +15,6 @@ import numpy as np
 
 from hardwon.apps.experiment import interval
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.storage.database import Store
 
 from . import places
 
@@ -35,46 +34,23 @@ def overview(library: ExperienceLibrary) -> dict[str, Any]:
     """Return the figures of the first page."""
     recorded = library.trajectories()[::-1]
     counted = [row for row in recorded if row["success"] is not None]
-    store = Store(library.path, read_only=True)
-    try:
-        number = _number(store, library.namespace)
-        born = store.rows("SELECT created_at FROM items WHERE namespace = ? ORDER BY created_at", (number,))
-        kinds = store.rows(
-            "SELECT status, kind, count(*) FROM items WHERE namespace = ? GROUP BY status, kind", (number,)
-        )
-        shown = store.rows(_SHOWN, (number,))
-        blocked = store.rows("SELECT count(*) FROM usages WHERE namespace = ? AND mode = 'blocked'", (number,))
-    finally:
-        store.close()
+    items = library.item_figures()
     return {
         "episodes": len(recorded),
         "excluded": len(recorded) - len(counted),
         "succeeded": sum(row["success"] for row in counted),
         "steps": sum(row["n_steps"] for row in recorded),
-        "items": {kind: n for status, kind, n in kinds if status == "active"},
-        "quarantined": sum(n for status, _, n in kinds if status == "quarantined"),
-        "blocked": blocked[0][0],
-        "growth": growth(recorded, [row[0] for row in born]),
+        "items": items.by_status.get("active", {}),
+        "quarantined": sum(items.by_status.get("quarantined", {}).values()),
+        "blocked": items.blocked,
+        "growth": growth(recorded, items.created_at),
         "success": {arm: rolling(rows) for arm, rows in _by_arm(counted).items()},
         "arms": arms(counted),
         "harm": harm(counted),
         "tested": experiment(library),
-        "shown": {mode: {"episodes": n, "success": mean} for mode, n, mean in shown},
+        "shown": {mode: {"episodes": n, "success": mean} for mode, (n, mean) in items.shown.items()},
         "newest": recorded[::-1][:5],
     }
-
-
-# An item counts once per episode, however often it was shown in it.
-_SHOWN = """
-SELECT mode, count(*), avg(outcome) FROM (
-    SELECT mode, trajectory_id, item_id, max(outcome) AS outcome FROM usages
-    WHERE namespace = ? AND mode IN ('recalled', 'withheld') AND outcome IS NOT NULL GROUP BY 1, 2, 3)
-GROUP BY mode
-"""
-
-
-def _number(store: Store, namespace: str) -> int:
-    return int(store.rows("SELECT id FROM namespaces WHERE name = ?", (namespace,))[0][0])
 
 
 def growth(recorded: Sequence[Row], born: Sequence[str]) -> list[list[int]]:

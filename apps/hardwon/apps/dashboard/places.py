@@ -5,7 +5,6 @@ situations), the states of each signature are clustered by their vectors, so tha
 States without a vector are embedded for the map only, newest first, within a time limit.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ import faiss
 import numpy as np
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.storage.database import Store
+from hardwon.memory.upkeep.figures import StateFigures
 
 POINTS = 150
 """Approximate number of points if there are fewer than `ENOUGH` signatures."""
@@ -41,20 +40,16 @@ def points(library: ExperienceLibrary, rows: Sequence[Row]) -> list[dict[str, An
         For every point its signature, counts, mean return and example, and its coordinates `x` and `y`.
     """
     groups: list[dict[str, Any]] = []
-    store = Store(library.path, read_only=True)
-    try:
-        ((number,),) = store.rows("SELECT id FROM namespaces WHERE name = ?", (library.namespace,))
-        states = sum(row["states"] for row in rows) or 1
-        samples = {
-            row["signature"]: _sample_states(store, number, row, _count_samples(row, rows, states)) for row in rows
-        }
-        vectors = _load_vectors(library, store, samples)
-        for row in rows:
-            known = [ref for ref in samples[row["signature"]] if ref in vectors]
-            n = 1 if len(rows) >= ENOUGH else max(1, round(POINTS * row["states"] / states))
-            groups += _build_groups(store, row, known, np.array([vectors[ref] for ref in known]), n)
-    finally:
-        store.close()
+    states = sum(row["states"] for row in rows) or 1
+    samples = {
+        row["signature"]: library.sample_states(row["signature"], _count_samples(row, rows, states)) for row in rows
+    }
+    known = {state.id: state for state in library.state_figures([ref for refs in samples.values() for ref in refs])}
+    vectors = _load_vectors(library, known, samples)
+    for row in rows:
+        sample = [known[ref] for ref in samples[row["signature"]] if ref in vectors]
+        n = 1 if len(rows) >= ENOUGH else max(1, round(POINTS * row["states"] / states))
+        groups += _build_groups(row, sample, np.array([vectors[state.id] for state in sample]), n)
     for group, (x, y) in zip(groups, project([group.pop("centre") for group in groups]), strict=True):
         group["x"], group["y"] = x, y
     return groups
@@ -66,36 +61,22 @@ def _count_samples(row: Row, rows: Sequence[Row], states: int) -> int:
     return max(EACH, round(STATES * int(row["states"]) / states))
 
 
-def _sample_states(store: Store, number: int, row: Row, wanted: int) -> list[int]:
-    """Return ids of states of a situation, evenly spaced over time, newest first."""
-    found = store.rows(
-        "SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC", (number, row["signature"])
-    )
-    chosen = np.unique(np.linspace(0, len(found) - 1, min(wanted, len(found))).round().astype(int))
-    return [found[at][0] for at in chosen]
-
-
-def _load_vectors(library: ExperienceLibrary, store: Store, samples: Mapping[str, Sequence[int]]) -> dict[int, Any]:
+def _load_vectors(
+    library: ExperienceLibrary, known: Mapping[int, StateFigures], samples: Mapping[str, Sequence[int]]
+) -> dict[int, Any]:
     """Return the vectors of states: stored ones, and new ones computed in turns over all situations."""
-    refs = [ref for sample in samples.values() for ref in sample]
-    # One JSON parameter, because SQLite limits the number of parameters of a query.
-    wanted = json.dumps(refs)
-    of_these = "(SELECT value FROM json_each(?))"
-    stored = store.rows(f"SELECT ref, vector FROM vectors WHERE kind = 'states' AND ref IN {of_these}", (wanted,))
-    vectors = {ref: np.frombuffer(vector, dtype=np.float32) for ref, vector in stored}
-    texts = store.rows(f"SELECT id, observation || char(10) || feedback FROM states WHERE id IN {of_these}", (wanted,))
-    known = dict(texts)
+    vectors = {ref: state.vector for ref, state in known.items() if state.vector is not None}
     # In turns, so that every situation has some vectors when the time is up.
     missing = [
         ref
         for turn in range(max(map(len, samples.values()), default=0))
         for sample in samples.values()
-        if turn < len(sample) and (ref := sample[turn]) not in vectors
+        if turn < len(sample) and (ref := sample[turn]) in known and ref not in vectors
     ]
     until = time.monotonic() + EMBEDDING_S
     for at in range(0, len(missing), BATCH):
         batch = missing[at : at + BATCH]
-        vectors.update(zip(batch, library.embedder.embed([known[ref] for ref in batch]), strict=True))
+        vectors.update(zip(batch, library.embedder.embed([known[ref].text for ref in batch]), strict=True))
         if time.monotonic() > until:
             break
     # Vectors of an earlier embedder can have another size; keep the most common one.
@@ -104,26 +85,20 @@ def _load_vectors(library: ExperienceLibrary, store: Store, samples: Mapping[str
     return {ref: vector for ref, vector in vectors.items() if len(vector) == size}
 
 
-def _build_groups(store: Store, row: Row, refs: Sequence[int], vectors: Any, n: int) -> list[dict[str, Any]]:
+def _build_groups(row: Row, sample: Sequence[StateFigures], vectors: Any, n: int) -> list[dict[str, Any]]:
     """Return up to n groups of the states of one situation, largest first."""
-    if not refs:
+    if not sample:
         return []
     # No more clusters than distinct vectors, because the rest would be copies.
     label = _cluster(vectors, min(n, len(np.unique(vectors, axis=0))))
-    steps = store.rows(
-        "SELECT pre, count(*), sum(return_to_go) FROM steps WHERE pre IN (SELECT value FROM json_each(?)) GROUP BY pre",
-        (json.dumps(list(refs)),),
-    )
-    taken = {pre: (count, total) for pre, count, total in steps}
     found = []
     for number in np.unique(label):
         inside = np.flatnonzero(label == number)
         centre = vectors[inside].mean(axis=0)
-        typical = refs[int(inside[((vectors[inside] - centre) ** 2).sum(axis=1).argmin()])]
-        ((example,),) = store.rows("SELECT observation FROM states WHERE id = ?", (typical,))
-        counts = [taken[ref] for at in inside if (ref := refs[int(at)]) in taken]
-        n_steps = sum(count for count, _ in counts)
-        share = len(inside) / len(refs)
+        typical = sample[int(inside[((vectors[inside] - centre) ** 2).sum(axis=1).argmin()])]
+        members = [sample[int(at)] for at in inside]
+        n_steps = sum(state.steps for state in members)
+        share = len(inside) / len(sample)
         alone = share == 1
         found.append(
             {
@@ -133,10 +108,10 @@ def _build_groups(store: Store, row: Row, refs: Sequence[int], vectors: Any, n: 
                 "episodes": row["episodes"] if alone else None,
                 "mean_return": row["mean_return"]
                 if alone
-                else sum(t for _, t in counts) / n_steps
+                else sum(state.total_return for state in members) / n_steps
                 if n_steps
                 else None,
-                "example": row["example"] if alone else example,
+                "example": row["example"] if alone else typical.observation,
                 # The mean of opposite vectors can be zero.
                 "centre": centre / max(float(np.linalg.norm(centre)), 1e-12),
             }

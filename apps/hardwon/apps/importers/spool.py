@@ -5,11 +5,11 @@ without a name in a temporary file, which it removes when the connection closes.
 """
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hardwon.memory.upkeep.file_queries import open_scratch
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text
 
@@ -54,9 +54,9 @@ class Spool:
     """
 
     def __init__(self) -> None:
-        # One open transaction without journal: the data is temporary, so nothing has to survive a crash.
-        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._db.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_SCHEMA} BEGIN;")
+        self._db = open_scratch()
+        # One open transaction: the data is temporary, so nothing has to survive a crash.
+        self._db.executescript(f"{_SCHEMA} BEGIN;")
 
     def put(self, part: str, place: str, value: Any) -> int:
         """Store a value in a part and return its number.

@@ -78,8 +78,7 @@ def must_exist(path: Path, namespace: str | None = None) -> None:
         UnknownName: The namespace does not exist.
     """
     from hardwon.memory.errors import NotALibrary, UnknownName
-
-    from .file_queries import list_namespaces
+    from hardwon.memory.upkeep.file_queries import list_namespaces
 
     if not path.exists():
         raise NotALibrary(f"there is no library at {path}. Create one with: hardwon run textworld --library {path}")

@@ -5,7 +5,6 @@ cut to the page width; `hardwon memory show` prints everything.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from rich.cells import cell_len
@@ -16,7 +15,6 @@ from hardwon.memory import ExperienceLibrary, Hit, Item, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import KINDS, SOURCES, Kind
 
-from . import file_queries
 from .common import WIDEST, as_text, cell, excerpt
 
 SEARCHED = 400
@@ -113,10 +111,7 @@ def count_uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
 def find_estimates(library: ExperienceLibrary, found: Sequence[Item]) -> dict[str, set[str]]:
     """Return, by item id, the episodes in which a strategy took part in an estimate that chose an action."""
     strategies = {item.id: item.provenance for item in found if item.kind == "strategy"}
-    # A library in memory has no file to query.
-    if not strategies or not Path(library.path).is_file():
-        return {}
-    return file_queries.find_deciding_episodes(Path(library.path), library.namespace, strategies)
+    return library.deciding_episodes(strategies) if strategies else {}
 
 
 def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0) -> Found:

@@ -18,7 +18,7 @@ from hardwon.memory.storage.episodes import dumps, read_steps
 from hardwon.memory.validation import check_item, check_object, check_text, check_texts, check_whole
 from hardwon.memory.values import opinions
 
-from . import queries
+from . import figures, queries
 
 
 class TendedLibrary(ABC):
@@ -218,6 +218,54 @@ class TendedLibrary(ABC):
             Dicts with the number of visits and the best actions of each cluster.
         """
         return clusters.list_clusters(self._filed(), self._number, limit, offset)
+
+    # -- figures for people ---------------------------------------------------------------------------
+
+    def count_tiers(self) -> figures.TierCounts:
+        """Count the steps, attempts, segments, vectors and items of this namespace."""
+        return figures.count_tiers(self._filed(), self._number)
+
+    def item_figures(self) -> figures.ItemFigures:
+        """Return the growth of the items, and how often they were shown, withheld or refused an action."""
+        return figures.item_figures(self._filed(), self._number)
+
+    def newest_change(self) -> int:
+        """Return the number of the newest change in the file, over all namespaces; see `changes`."""
+        return figures.newest_change(self._filed())
+
+    def changes(self, after: int = 0, *, limit: int = 500) -> list[figures.Change]:
+        """Return recorded episodes and changed items of this namespace, by any writer, oldest first.
+
+        Args:
+            after: Number of the last change that you have; 0 for all.
+            limit: Largest number of changes.
+        """
+        return figures.changes(self._filed(), self._number, after, limit)
+
+    def deciding_episodes(self, strategies: Mapping[str, Sequence[int]]) -> dict[str, set[str]]:
+        """Return, by strategy id, the episodes in which a strategy took part in an estimate that chose an action.
+
+        Args:
+            strategies: The ids of the steps behind each strategy, by its id.
+        """
+        return figures.deciding_episodes(self._filed(), self._number, strategies)
+
+    def sample_states(self, signature: str, count: int) -> list[int]:
+        """Return ids of states of a situation, evenly spaced over time, newest first.
+
+        Args:
+            signature: Signature of the situation.
+            count: Largest number of ids.
+        """
+        return figures.sample_states(self._filed(), self._number, signature, count)
+
+    def state_figures(self, ids: Sequence[int]) -> list[figures.StateFigures]:
+        """Return states with their vectors and the steps taken in them, in the order of `ids`.
+
+        Args:
+            ids: Ids of states; unknown ones are skipped.
+        """
+        return figures.state_figures(self._filed(), self._number, ids)
 
     # -- changes ----------------------------------------------------------------------------------
 

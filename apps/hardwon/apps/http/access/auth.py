@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, UnknownName
 from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.marks import is_marked, mark
 
 PREFIX = "hardwon_"
 """Prefix of every token, so that a leaked one is recognized."""
@@ -215,7 +216,7 @@ class Tokens:
             return False
         if self._marked is None:
             self._marked = Store(self._library, read_only=True)
-        return bool(self._marked.rows("SELECT 1 FROM meta WHERE name = ?", (_MARK,)))
+        return is_marked(self._marked, _MARK)
 
     def _mark(self) -> None:
         if self._library is None or not self._library.exists() or self._is_marked():
@@ -223,7 +224,7 @@ class Tokens:
         store = Store(self._library)
         try:
             with store.transaction() as connection:
-                _note(connection)
+                mark(connection, _MARK)
         finally:
             store.close()
 
@@ -238,7 +239,7 @@ class Tokens:
         try:
             with store.transaction() as connection:
                 self.callers()
-                _note(connection)  # first: without the mark, deleting the token file would open the library
+                mark(connection, _MARK)  # first: without the mark, deleting the token file would open the library
                 yield dict(self._callers)
         finally:
             store.close()
@@ -294,10 +295,6 @@ class Tokens:
             new.replace(self.path)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written ({error}). Check its folder's permissions.") from error
-
-
-def _note(connection: Any) -> None:
-    connection.execute("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (_MARK, "yes"))
 
 
 def _hash(secret: str) -> str:

@@ -6,6 +6,7 @@ curl -N localhost:8420/v1/runs/train_coin/events                  the metrics of
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +16,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from hardwon.apps.http.state import runs as run_folder
-from hardwon.memory.errors import UnknownName
-from hardwon.memory.storage.database import Store
 
 from .bodies import CheckedRoute
 from .models import Run, Runs, to_response
@@ -29,6 +28,9 @@ QUIET_S = 15.0
 AT_ONCE = 500
 """Largest number of changes in one poll."""
 EVENT_STREAM = "text/event-stream"
+
+_POSITION = re.compile("[0-9]{1,18}")
+"""Not `str.isdigit`, which accepts digits that `int` does not read."""
 
 Event = tuple[str, str, str]
 """Id, kind, and data on one line."""
@@ -51,50 +53,46 @@ async def events(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Stream recorded episodes and changed items of a namespace, by this server or any other writer."""
-    changes = await run_in_threadpool(Changes, at)
     # Up to 18 digits fit SQLite's 64-bit integers.
-    position = int(last_event_id) if last_event_id and last_event_id.isdigit() and len(last_event_id) < 19 else after
-    changes.last = await run_in_threadpool(changes.newest) if position is None else position
-    return _streamed(request, changes.news, follow, changes.close)
+    position = int(last_event_id) if last_event_id and _POSITION.fullmatch(last_event_id) else after
+    changes = Changes(at)
+    await run_in_threadpool(changes.begin, position)
+    return _streamed(request, changes.news, follow)
 
 
 class Changes:
-    """The change log of a namespace, read on its own connection."""
+    """The change log of a namespace, from a position on."""
 
     def __init__(self, at: Place) -> None:
         self._at = at
-        with at.reading() as library:
-            # Its own connection: a stream outlives the lease, and the shelf may close the namespace between polls.
-            self._store = Store(library.path, read_only=True)
-        rows = self._store.rows("SELECT id FROM namespaces WHERE name = ?", (at.namespace,))
-        if not rows:
-            self._store.close()
-            raise UnknownName(f"unknown namespace {at.namespace!r}.")
-        self._number = int(rows[0][0])
         self.last = 0
 
-    def newest(self) -> int:
-        """Return the number of the newest change."""
-        # Over all namespaces: `seq` numbers the changes of the whole file.
-        return int(self._store.rows("SELECT coalesce(max(seq), 0) FROM changes")[0][0])
+    def begin(self, position: int | None) -> None:
+        """Start after a change; None starts after the newest one.
+
+        Raises:
+            LibraryForbidden: The caller may not read the namespace.
+            UnknownName: The namespace does not exist.
+        """
+        with self._at.reading() as library:
+            self.last = library.newest_change() if position is None else position
 
     def news(self) -> list[Event]:
         """Return the changes after the last one returned, at most AT_ONCE."""
+        # Leased for each poll, because a stream lives on while the shelf closes and reopens the namespace.
         with self._at.reading() as library:
-            _ = library.episodes  # empties the write buffer, so that waiting episodes are in the change log
-        rows = self._store.rows(
-            "SELECT seq, at, what, ref, op FROM changes WHERE seq > ? AND namespace = ? ORDER BY seq LIMIT ?",
-            (self.last, self._number, AT_ONCE),
-        )
-        self.last = rows[-1][0] if rows else self.last
+            changes = library.changes(self.last, limit=AT_ONCE)
+        self.last = changes[-1].seq if changes else self.last
         return [
-            (str(seq), what, json.dumps({"seq": seq, "at": at, "what": what, "id": ref, "op": op}))
-            for seq, at, what, ref, op in rows
+            (
+                str(change.seq),
+                change.what,
+                json.dumps(
+                    {"seq": change.seq, "at": change.at, "what": change.what, "id": change.ref, "op": change.op}
+                ),
+            )
+            for change in changes
         ]
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._store.close()
 
 
 @router.get("/runs", response_model=Runs)
@@ -126,30 +124,25 @@ def _folder(request: Request, at: Place) -> Path:
     return folder
 
 
-def _streamed(
-    request: Request, news: Callable[[], Sequence[Event]], follow: bool, close: Callable[[], None] = lambda: None
-) -> StreamingResponse:
+def _streamed(request: Request, news: Callable[[], Sequence[Event]], follow: bool) -> StreamingResponse:
     """Poll `news` and send the events until there are no more, the server stops, or the token is revoked."""
 
     async def stream() -> AsyncIterator[str]:
         quiet_s = 0.0
-        try:
-            yield ": hardwon\n\n"
-            # checked on every poll: a revoked token or a shutdown ends open streams
-            while not request.app.state.stopping.is_set() and request.state.caller in request.app.state.tokens:
-                batch = await run_in_threadpool(news)
-                for name, kind, data in batch:
-                    yield f"id: {name}\nevent: {kind}\ndata: {data}\n\n"
-                if not batch and not follow:
-                    return
-                quiet_s = 0.0 if batch else quiet_s + POLL_S
-                if quiet_s >= QUIET_S:
-                    quiet_s = 0.0
-                    yield ": keep-alive\n\n"
-                # After a full batch the next poll follows at once, so that a late client catches up.
-                if not batch:
-                    await asyncio.sleep(POLL_S)
-        finally:
-            close()
+        yield ": hardwon\n\n"
+        # checked on every poll: a revoked token or a shutdown ends open streams
+        while not request.app.state.stopping.is_set() and request.state.caller in request.app.state.tokens:
+            batch = await run_in_threadpool(news)
+            for name, kind, data in batch:
+                yield f"id: {name}\nevent: {kind}\ndata: {data}\n\n"
+            if not batch and not follow:
+                return
+            quiet_s = 0.0 if batch else quiet_s + POLL_S
+            if quiet_s >= QUIET_S:
+                quiet_s = 0.0
+                yield ": keep-alive\n\n"
+            # After a full batch the next poll follows at once, so that a late client catches up.
+            if not batch:
+                await asyncio.sleep(POLL_S)
 
     return StreamingResponse(stream(), media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"})

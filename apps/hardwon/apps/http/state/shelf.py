@@ -5,17 +5,17 @@
 A write creates a missing namespace; a read never does.
 """
 
-import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hardwon.apps.shared.file_queries import list_namespaces
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, LibraryReadOnly, UnknownName
 from hardwon.memory.retrieval.embedders import Embedder
+from hardwon.memory.upkeep.damage import UNREADABLE
+from hardwon.memory.upkeep.file_queries import list_namespaces
 
 OPEN = 64
 """Number of idle namespaces kept open. Each holds its derived data in memory."""
@@ -35,7 +35,7 @@ def readable(name: str) -> Iterator[None]:
         raise
     except RecursionError as error:
         raise ConfigError("the data is nested too deeply. Send flatter lists and objects.") from error
-    except (ValueError, LookupError, TypeError, AttributeError, sqlite3.Error) as error:
+    except UNREADABLE as error:
         raise LibraryError(
             f"{name} has a row that cannot be read ({type(error).__name__}: {str(error)[:200]}). "
             f"Find it with: hardwon memory verify {name}"

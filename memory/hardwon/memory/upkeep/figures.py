@@ -1,0 +1,201 @@
+"""Figures of one namespace for people: sizes of its tables, growth, shown items, changes, and states for a map."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hardwon.memory.learning.rule_mining import strategy_id
+from hardwon.memory.storage.database import Store
+
+_THESE = "IN (SELECT value FROM json_each(?))"
+# An item counts once per episode, however often it was shown in it.
+_SHOWN = """
+SELECT mode, count(*), avg(outcome) FROM (
+    SELECT mode, trajectory_id, item_id, max(outcome) AS outcome FROM usages
+    WHERE namespace = ? AND mode IN ('recalled', 'withheld') AND outcome IS NOT NULL GROUP BY 1, 2, 3)
+GROUP BY mode
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TierCounts:
+    """Sizes of the tables of one namespace."""
+
+    live: int
+    """Steps that are recalled individually."""
+    folded: int
+    """Steps that only summaries still count."""
+    attempts: int
+    segments: int
+    vectors: dict[str, int]
+    """Number of vectors by kind."""
+    items_by_status: dict[str, dict[str, int]]
+    """Number of items by status and kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFigures:
+    """Growth and use of the items of one namespace."""
+
+    created_at: tuple[str, ...]
+    """Times at which the items were created, oldest first."""
+    by_status: dict[str, dict[str, int]]
+    """Number of items by status and kind."""
+    shown: dict[str, tuple[int, float]]
+    """Episodes and their mean outcome, by `recalled` and `withheld`."""
+    blocked: int
+    """Number of refused actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of the change log: a recorded episode, or a changed item."""
+
+    seq: int
+    """Number of the change, unique in the file."""
+    at: str
+    """Time in UTC, ISO 8601."""
+    what: str
+    """`trajectory` or `item`."""
+    ref: str
+    """Id of the episode or item."""
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateFigures:
+    """One recorded state, with the steps taken in it."""
+
+    id: int
+    observation: str
+    text: str
+    """The text that is embedded."""
+    vector: Any
+    """The stored float32 vector; None if there is none."""
+    steps: int
+    total_return: float
+    """Sum of the returns of its steps."""
+
+
+def count_tiers(store: Store, namespace: int) -> TierCounts:
+    """Count the steps, attempts, segments, vectors and items of a namespace."""
+    own = (namespace,)
+    ((attempts, live, tried),) = store.rows(
+        "SELECT count(*), coalesce(sum(live), 0), coalesce(sum(n), 0) FROM attempts WHERE namespace = ?", own
+    )
+    ((segments,),) = store.rows("SELECT count(*) FROM segments WHERE namespace = ?", own)
+    vectors = store.rows("SELECT kind, count(*) FROM vectors WHERE namespace = ? GROUP BY kind", own)
+    return TierCounts(live, tried - live, attempts, segments, dict(vectors), _count_items(store, namespace))
+
+
+def item_figures(store: Store, namespace: int) -> ItemFigures:
+    """Return the growth of the items of a namespace, and how often they were shown, withheld or refused an action."""
+    own = (namespace,)
+    created = store.rows("SELECT created_at FROM items WHERE namespace = ? ORDER BY created_at", own)
+    ((blocked,),) = store.rows("SELECT count(*) FROM usages WHERE namespace = ? AND mode = 'blocked'", own)
+    shown = {mode: (count, mean) for mode, count, mean in store.rows(_SHOWN, own)}
+    return ItemFigures(tuple(at for (at,) in created), _count_items(store, namespace), shown, blocked)
+
+
+def _count_items(store: Store, namespace: int) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for status, kind, count in store.rows(
+        "SELECT status, kind, count(*) FROM items WHERE namespace = ? GROUP BY status, kind", (namespace,)
+    ):
+        counts.setdefault(status, {})[kind] = count
+    return counts
+
+
+def newest_change(store: Store) -> int:
+    """Return the number of the newest change in the file, over all namespaces."""
+    return int(store.rows("SELECT coalesce(max(seq), 0) FROM changes")[0][0])
+
+
+def changes(store: Store, namespace: int, after: int, limit: int) -> list[Change]:
+    """Return the changes of a namespace after the given number, oldest first."""
+    rows = store.rows(
+        "SELECT seq, at, what, ref, op FROM changes WHERE seq > ? AND namespace = ? ORDER BY seq LIMIT ?",
+        (after, namespace, limit),
+    )
+    return [Change(*row) for row in rows]
+
+
+def sample_states(store: Store, namespace: int, signature: str, count: int) -> list[int]:
+    """Return ids of at most `count` states of a situation, evenly spaced over time, newest first."""
+    found = store.rows(
+        "SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC", (namespace, signature)
+    )
+    chosen = np.unique(np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int))
+    return [found[at][0] for at in chosen]
+
+
+def state_figures(store: Store, namespace: int, ids: Sequence[int]) -> list[StateFigures]:
+    """Return states of a namespace with their vectors and the steps taken in them, in the order of `ids`."""
+    # One JSON parameter, because SQLite limits the number of parameters of a query.
+    wanted = json.dumps(list(ids))
+    vectors = dict(store.rows(f"SELECT ref, vector FROM vectors WHERE kind = 'states' AND ref {_THESE}", (wanted,)))
+    steps = {
+        pre: (count, total)
+        for pre, count, total in store.rows(
+            f"SELECT pre, count(*), sum(return_to_go) FROM steps WHERE pre {_THESE} GROUP BY pre", (wanted,)
+        )
+    }
+    texts = {
+        ref: (observation, feedback)
+        for ref, observation, feedback in store.rows(
+            f"SELECT id, observation, feedback FROM states WHERE namespace = ? AND id {_THESE}", (namespace, wanted)
+        )
+    }
+    return [
+        StateFigures(
+            ref, texts[ref][0], "\n".join(texts[ref]),
+            np.frombuffer(vectors[ref], dtype=np.float32) if ref in vectors else None, *steps.get(ref, (0, 0.0)),
+        )
+        for ref in ids if ref in texts
+    ]  # fmt: skip
+
+
+def deciding_episodes(store: Store, namespace: int, strategies: Mapping[str, Sequence[int]]) -> dict[str, set[str]]:
+    """Return, by strategy id, the episodes in which a strategy took part in an estimate that chose an action.
+
+    An estimate is a mean over all keys of an action, so every strategy of these keys took part in the choice.
+
+    Args:
+        store: The library's store.
+        namespace: Number of the namespace.
+        strategies: The ids of the steps behind each strategy, by its id.
+    """
+    keys = _find_strategy_keys(store, strategies)
+    if not keys:
+        return {}
+    # Matching the stored text takes a fifth of the time of parsing the JSON of every step.
+    wanted = re.compile(rf"(?<=[\[,])(?:{'|'.join(map(str, keys))})(?=[,\]])")
+    rows = store.rows(
+        'SELECT trajectory_id, keys FROM steps WHERE why LIKE \'%"key":"%\' AND why NOT LIKE \'%"key":""%\' '
+        "AND namespace = ?",
+        (namespace,),
+    )
+    episodes: dict[str, set[str]] = {}
+    for episode, text in rows:
+        for key in wanted.findall(text):
+            episodes.setdefault(keys[int(key)], set()).add(episode)
+    return episodes
+
+
+def _find_strategy_keys(store: Store, strategies: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    """Return the strategy ids by the number of their key, found among the keys of the first step that still exists."""
+    strategy_by_key: dict[int, str] = {}
+    for strategy, steps in strategies.items():
+        marks = ", ".join("?" * len(steps))
+        rows = store.rows(
+            "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each("
+            f"(SELECT keys FROM steps WHERE id IN ({marks}) LIMIT 1)))",
+            tuple(steps),
+        )
+        # The id of a strategy is a hash of its key, which tells this key from the others of the step.
+        strategy_by_key |= {number: strategy for number, text in rows if strategy_id(text) == strategy}
+    return strategy_by_key

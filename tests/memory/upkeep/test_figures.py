@@ -1,0 +1,83 @@
+"""The figures of a namespace are those of its recorded episodes and items, and of no other namespace."""
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import LibraryError
+from hardwon.memory.upkeep import file_queries
+
+
+@pytest.fixture
+def two(path, episode):
+    """A library with two namespaces; gives the first one, with two episodes and an item."""
+    with ExperienceLibrary.open(path, namespace="other") as other:
+        other.record(episode("open drawer", "take spoon", "eat apple"))
+        other.add(Item("insight", "Forks lie in drawers"))
+    with ExperienceLibrary.open(path) as library:
+        library.record_many([episode("open drawer"), episode("take spoon")])
+        library.add(Item("insight", "Spoons lie in drawers"))
+        yield library
+
+
+def test_tables_are_counted_by_namespace(two):
+    counts = two.count_tiers()
+    assert counts.live == sum(summary.live for summary in two.summaries()) == 2
+    assert counts.folded == 0
+    assert counts.attempts == len(two.summaries())
+    assert counts.items_by_status == {"active": {"insight": 1}}
+
+
+def test_items_are_counted_by_namespace(two):
+    figures = two.item_figures()
+    assert figures.by_status == {"active": {"insight": 1}}
+    assert len(figures.created_at) == 1
+    assert figures.shown == {}
+    assert figures.blocked == 0
+
+
+def test_changes_are_read_from_a_position_on(two, path, episode):
+    changes = two.changes()
+    assert [change.what for change in changes] == ["trajectory", "trajectory", "item"]
+    assert two.newest_change() == changes[-1].seq
+    assert two.changes(changes[0].seq, limit=1) == [changes[1]]
+    with ExperienceLibrary.open(path) as writer:  # another writer's episode, which is still in the write buffer
+        ref = writer.record(episode("eat apple"))
+        assert [change.ref for change in two.changes(changes[-1].seq)] == [ref]
+
+
+def test_states_of_a_map_have_their_steps(two):
+    (row, *_) = two.clusters()
+    ids = two.sample_states(row["signature"], 100)
+    states = two.state_figures([*ids, 10**9])
+    assert [state.id for state in states] == ids
+    assert len(ids) == row["states"]
+    assert sum(state.steps for state in states) == row["steps"]
+    two.index()
+    assert all(state.vector is not None for state in two.state_figures(ids))
+
+
+def test_a_file_is_queried_as_a_whole(two, path):
+    assert file_queries.list_namespaces(path) == ["default", "other"]
+    assert file_queries.count_episodes(path) == {"default": 2, "other": 1}
+
+
+def test_states_of_another_namespace_are_not_returned(two, path):
+    ids = [ref for row in two.clusters() for ref in two.sample_states(row["signature"], 100)]
+    with ExperienceLibrary.open(path, namespace="other") as other:
+        assert other.state_figures(ids) == []
+
+
+def test_a_library_in_memory_has_figures_too(episode):
+    with ExperienceLibrary.open(":memory:") as library:
+        library.record(episode("open drawer"))
+        assert library.count_tiers().live == 1
+        assert library.deciding_episodes({}) == {}
+
+
+def test_figures_are_not_served(two):
+    from hardwon.memory.remote import RemoteLibrary
+
+    remote = RemoteLibrary.__new__(RemoteLibrary)
+    remote._wire = type("Wire", (), {"url": "http://here"})()
+    with pytest.raises(LibraryError, match="does not serve"):
+        remote.count_tiers()
