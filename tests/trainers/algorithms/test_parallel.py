@@ -73,3 +73,72 @@ def test_a_sharded_base_needs_adapters_and_a_server(corridor, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="a sharded base cannot generate"):
         parallel.check_sharding(of(corridor(model={"adapter": 4})))
+
+
+class Alone(Team):
+    """A team of one process that answers for the others, so that its messages can be read."""
+
+    sent: Any = None
+
+    def broadcast_job(self, job):
+        self.sent = job
+
+    def all_reduce(self, parameters, values):
+        return {name: 2 * value for name, value in values.items()}
+
+    def find_max(self, number):
+        return number + 1
+
+
+def test_team_changes_a_step_only_once_its_workers_wait():
+    """Before `active` a process of a team trains alone, as in a warm start."""
+    from tests.trainers.learn_together import streams as made
+
+    from hardwon.trainers.algorithms.settings import LossSettings
+
+    streams, loss = made(), LossSettings(kl=0.1)
+    single, team = parallel.SingleProcess(), Alone(0, 2, shards=True)
+    for alone in (single, team):
+        alone.check_loss(loss)
+        assert alone.share_step("policy", streams, loss) is streams
+        assert alone.count_idle_passes(3) == 0
+        assert alone.sum_update([], {"tokens": 4.0}) == {"tokens": 4.0}
+    team.active = True
+    assert len(team.share_step("policy", streams, loss)) < len(streams)
+    assert team.sent == ("step", ("policy", streams, loss))
+    assert team.count_idle_passes(3) == 1
+    assert team.sum_update([], {"tokens": 4.0}) == {"tokens": 8.0}
+    with pytest.raises(ConfigError, match=r"loss\.kl=0"):
+        team.check_loss(loss)
+
+
+def test_a_learner_joins_the_processes_of_its_run_under_its_role(monkeypatch):
+    """A worker finds the step of a role by the role's name; a single process keeps no list."""
+    from tests.trainers.learn_together import learner
+
+    monkeypatch.setattr(parallel, "_TEAM", [team := Team(1, 2)])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    joined = learner("whole")
+    assert team.steps == {"policy": joined.step}
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    learner("whole")
+    assert team.steps == {"policy": joined.step}
+
+
+def find_blank_keys(value: Any) -> list[Any]:
+    """Return the blank keys of nested mappings."""
+    if isinstance(value, dict):
+        blank = [name for name in value if isinstance(name, str) and not name.strip()]
+        return blank + [name for inner in value.values() for name in find_blank_keys(inner)]
+    return [name for inner in value for name in find_blank_keys(inner)] if isinstance(value, list | tuple) else []
+
+
+def test_state_of_a_learner_has_no_blank_names():
+    """What a checkpoint stores is readable: no entry hides under an empty name."""
+    from tests.trainers.learn_together import LOSS, learner, streams as made
+
+    trained = learner("adapter")
+    trained.step(made(), LOSS)
+    state = trained.state_dict()
+    assert set(state) == {"adam", "updates"}
+    assert find_blank_keys(state) == []

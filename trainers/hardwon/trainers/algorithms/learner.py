@@ -36,7 +36,7 @@ from .logprobs import (
     recompute_activations,
 )
 from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
-from .parallel import get_team
+from .parallel import join_processes, run_empty_pass
 from .samples import PackedSequence, micro_batches
 from .settings import LearnerSettings as LearnerSettings, LossSettings as LossSettings
 
@@ -62,12 +62,17 @@ class _Tally:
     norms: list[float] = field(default_factory=list)
     sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
-    def add(self, other: "_Tally") -> None:
-        """Add the counts and sums of one update."""
-        self.tokens += other.tokens
-        self.trained += other.trained
-        for name, value in other.sums.items():
+    def add(self, totals: Mapping[str, float]) -> None:
+        """Add the totals of one update."""
+        sums = dict(totals)
+        self.tokens += int(sums.pop("tokens"))
+        self.trained += int(sums.pop("trained"))
+        for name, value in sums.items():
             self.sums[name] += value
+
+    def to_totals(self) -> dict[str, float]:
+        """Return the counts of tokens and the sums by name, in the form that processes exchange."""
+        return {"tokens": float(self.tokens), "trained": float(self.trained), **self.sums}
 
 
 class Learner:
@@ -109,9 +114,7 @@ class Learner:
         self._compiled = Compiled(model) if self.settings.compile else None
         self.reference: Any = None
         """Default reference model of the KL term."""
-        self.team = get_team()
-        if self.team is not None:
-            self.team.learners[role] = self
+        self._processes = join_processes(role, self.step)
         model.eval()  # no dropout: log-probabilities must match those of sampling
 
     @property
@@ -128,8 +131,8 @@ class Learner:
         """Train on the sequences.
 
         A sequence whose advantages are all 0 counts in the denominator. It is only read if the loss has a KL
-        or entropy term. A step without any signal changes nothing. In distributed training, each process reads
-        its share, and all processes make the same step.
+        or entropy term. A step without any signal changes nothing. With several processes, each one reads its
+        share, and all of them make the same step.
 
         Args:
             sequences: Packed sequences of one role.
@@ -147,14 +150,11 @@ class Learner:
         if self.role:
             # a local engine shares the model and may have left another role's adapter active
             activate(self.model, self.role)
-        own_share, reference = sequences, self.reference if reference is None else reference
-        if self._is_distributed:
-            assert self.team is not None
-            if self.team.rank == 0:
-                self.team.broadcast_job(("step", (self.role, sequences, loss)))
-            own_share = self.team.select_share(sequences)
+        own_share = self._processes.share_step(self.role, sequences, loss)
         before = self._read_prior_logprobs(
-            [sequence for sequence in own_share if _has_gradient(sequence, loss)], loss, reference
+            [sequence for sequence in own_share if _has_gradient(sequence, loss)],
+            loss,
+            self.reference if reference is None else reference,
         )
         with (
             recompute_activations(self.model) if self.settings.recompute else nullcontext(),
@@ -199,10 +199,7 @@ class Learner:
         self, sequences: Sequence[PackedSequence], loss: LossSettings, reference: Any
     ) -> dict[int, _PriorLogprobs]:
         """Return the log-probabilities that must be computed before the first update, by id of sequence."""
-        if self._is_sharded and (loss.kl or loss.old == "trainer"):
-            raise ConfigError(
-                "a sharded base cannot compute log-probabilities before the step. Set loss.kl=0 and loss.old=sampled."
-            )
+        self._processes.check_loss(loss)
         old: Sequence[Tensor | None] = [None] * len(sequences)
         reference_logprobs: Sequence[Tensor | None] = [None] * len(sequences)
         # with a single update, `_accumulate` reads the old policy in its own pass, which saves one pass here
@@ -228,14 +225,6 @@ class Learner:
         raise ConfigError("the loss has a KL term but there is no reference. Pass reference=freeze_copy(model).")
 
     @property
-    def _is_distributed(self) -> bool:
-        return self.team is not None and self.team.active
-
-    @property
-    def _is_sharded(self) -> bool:
-        return self.team is not None and self.team.active and self.team.shards
-
-    @property
     def _has_single_update(self) -> bool:
         return self.settings.epochs * self.settings.minibatches == 1
 
@@ -252,20 +241,19 @@ class Learner:
         partial = _Tally()
         try:
             parts = micro_batches([sequence for sequence in sequences if id(sequence) in before], self.settings.budget)
-            idle = self.team.find_max(len(parts)) - len(parts) if self.team is not None and self._is_sharded else 0
+            # counted before the first pass: no process may wait for another one in the middle of its passes
+            idle = self._processes.count_idle_passes(len(parts))
             for micro in parts:
                 self._accumulate(micro, before, weights, denominator, loss, partial)
-            # a sharded base gathers its weights in every pass, so all processes must run equally many passes
             for _ in range(idle):
-                self._run_empty_pass()
-            if self._is_distributed:
-                self._reduce(partial)
-            tally.add(partial)
+                run_empty_pass(self.model, self.role)
+            totals = self._processes.sum_update(self.parameters, partial.to_totals())
+            tally.add(totals)
             # checked before the optimizer moves: the gradient of a policy too far away is dropped
-            if loss.max_kl is not None and partial.sums["kl_old"] > loss.max_kl * partial.trained:
+            if loss.max_kl is not None and totals.get("kl_old", 0.0) > loss.max_kl * totals["trained"]:
                 tally.stopped = 1
             else:
-                self._apply_gradient(tally, signal=partial.trained > 0)
+                self._apply_gradient(tally, signal=totals["trained"] > 0)
         finally:
             # also after an error: gradients that stay would be added to those of the next update
             self._adam.zero_grad(set_to_none=True)
@@ -301,22 +289,6 @@ class Learner:
         tally.trained += len(batch)
         for name, summed in {**values, "entropy": entropies, "loss": value}.items():
             tally.sums[name] += float(summed.detach().sum())
-
-    def _reduce(self, partial: _Tally) -> None:
-        """Sum the gradient and the tally over all processes."""
-        assert self.team is not None
-        counts = {"tokens": float(partial.tokens), "trained": float(partial.trained), **partial.sums}
-        totals = self.team.all_reduce(self.parameters, counts)
-        partial.tokens, partial.trained = int(totals.pop("tokens")), int(totals.pop("trained"))
-        partial.sums.update(totals)
-
-    def _run_empty_pass(self) -> None:
-        """Run forward and backward over a dummy sequence with zero gradient."""
-        device, dtype = get_device_and_dtype(self.model)
-        empty = PackedSequence((0, 0), (False, True), (0.0,) * 2, (0.0,) * 2, (None,) * 2, self.role, "", 0)
-        values, _ = forward(self.model, collate([empty], device, dtype))
-        # backward too: the sharded weights are gathered again there, which all processes must join
-        (0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
 
     def _apply_gradient(self, tally: _Tally, signal: bool) -> None:
         """Clip the gradient and step the optimizer. A gradient that is not finite is dropped and counted."""

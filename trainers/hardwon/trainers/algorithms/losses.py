@@ -77,20 +77,28 @@ def policy_loss(
         log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
-    if kind == "cispo":
-        # the clipped ratio is a constant weight: unlike in ppo, a clipped token keeps its gradient
-        objective = bounded.detach() * advantages * new
-    else:
-        objective = torch.minimum(ratio * advantages, bounded * advantages)
-        if dual is not None:
-            objective = torch.where(advantages < 0, torch.maximum(objective, dual * advantages), objective)
+    # cispo: the clipped ratio is a constant weight, so unlike in ppo a clipped token keeps its gradient
+    objective = (
+        bounded.detach() * advantages * new if kind == "cispo" else _compute_clipped(ratio, bounded, advantages, dual)
+    )
     weight, sampled = _weigh_mismatch(old, rollout, mask, cap)
     value = -(objective * weight * mask).sum() / denominator
+    return Loss(value, {**_measure_clipping(ratio, bounded, mask), **sampled})
+
+
+def _compute_clipped(ratio: Tensor, bounded: Tensor, advantages: Tensor, dual: float | None) -> Tensor:
+    """Return the objective of PPO for each token, bounded from below by `dual` x A where A < 0."""
+    objective = torch.minimum(ratio * advantages, bounded * advantages)
+    if dual is None:
+        return objective
+    return torch.where(advantages < 0, torch.maximum(objective, dual * advantages), objective)
+
+
+def _measure_clipping(ratio: Tensor, bounded: Tensor, mask: Tensor) -> dict[str, float]:
+    """Return the share of trained tokens whose ratio was clipped, and the largest ratio."""
     with torch.no_grad():
-        outside = ((ratio != bounded) & (mask > 0)).to(new.dtype).sum() / mask.sum().clamp(min=1)
-        return Loss(
-            value, {"clip_fraction": float(outside), "ratio_max": float(ratio.max() if len(ratio) else 1), **sampled}
-        )
+        outside = ((ratio != bounded) & (mask > 0)).to(mask.dtype).sum() / mask.sum().clamp(min=1)
+        return {"clip_fraction": float(outside), "ratio_max": float(ratio.max() if len(ratio) else 1)}
 
 
 def _average_by_sequence(new: Tensor, log_ratio: Tensor, mask: Tensor, sequence: Tensor | None) -> Tensor:

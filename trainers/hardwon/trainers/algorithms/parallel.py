@@ -7,25 +7,80 @@ workers read its checkpoint; then they wait for sequences. Each process takes a 
 sequences. Denominators are counted over all of them, gradients are summed, and every process makes the
 same step. Trainable parameters are replicated in every process. With `--use_fsdp`, FSDP2 shards the
 frozen base under the adapters.
+
+A learner talks to `Processes` and does not know how many there are: `SingleProcess` keeps everything here,
+a `Team` shares the sequences and sums the gradients.
 """
 
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from hardwon.memory.errors import ConfigError
 
 from .samples import PackedSequence
+from .settings import LossSettings
 
 Job = tuple[str, Any]
 """A job for the workers: ("start", checkpoint), ("step", (role, sequences, loss)) or ("end", None)."""
 
 
+Step = Callable[[Sequence[PackedSequence], LossSettings], Any]
+"""The training step of a role."""
+
+
+class Processes(Protocol):
+    """The processes that make one training step together, seen from one of them."""
+
+    def share_step(
+        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings
+    ) -> Sequence[PackedSequence]:
+        """Start the step in all processes and return the sequences that this one reads."""
+        ...
+
+    def check_loss(self, loss: LossSettings) -> None:
+        """Check that these processes can compute the loss.
+
+        Raises:
+            ConfigError: The loss needs log-probabilities that a sharded base cannot give.
+        """
+        ...
+
+    def count_idle_passes(self, passes: int) -> int:
+        """Return how many empty passes this process must add to its own."""
+        ...
+
+    def sum_update(self, parameters: Iterable[Any], totals: Mapping[str, float]) -> Mapping[str, float]:
+        """Sum the gradients over all processes in place, and return the sums of their totals by name."""
+        ...
+
+
+class SingleProcess:
+    """The only process of a run: it reads everything and has nobody to wait for."""
+
+    def share_step(
+        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings
+    ) -> Sequence[PackedSequence]:
+        """Return all sequences."""
+        return sequences
+
+    def check_loss(self, loss: LossSettings) -> None:
+        """Accept every loss."""
+
+    def count_idle_passes(self, passes: int) -> int:
+        """Return 0."""
+        return 0
+
+    def sum_update(self, parameters: Iterable[Any], totals: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the totals unchanged."""
+        return totals
+
+
 @dataclass(slots=True)
 class Team:
-    """The processes of one run."""
+    """The processes of one run, seen from one of them."""
 
     rank: int
     size: int
@@ -33,7 +88,41 @@ class Team:
     """Whether the frozen base is sharded. Then all processes must run the same number of forward passes."""
     active: bool = False
     """Whether the workers wait for sequences."""
-    learners: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
+    """The training step of each role, for the jobs of a worker."""
+
+    # -- one training step; alone until the workers wait ------------------------------------------------
+
+    def share_step(
+        self, role: str, sequences: Sequence[PackedSequence], loss: LossSettings
+    ) -> Sequence[PackedSequence]:
+        """Send the step to the workers, if this is the first process, and return this process's share."""
+        if not self.active:
+            return sequences
+        if self.rank == 0:
+            self.broadcast_job(("step", (role, sequences, loss)))
+        return self.select_share(sequences)
+
+    def check_loss(self, loss: LossSettings) -> None:
+        """Check that a sharded base can compute the loss.
+
+        Raises:
+            ConfigError: The loss needs log-probabilities of before the step.
+        """
+        if self.active and self.shards and (loss.kl or loss.old == "trainer"):
+            raise ConfigError(
+                "a sharded base cannot compute log-probabilities before the step. Set loss.kl=0 and loss.old=sampled."
+            )
+
+    def count_idle_passes(self, passes: int) -> int:
+        """Return how many empty passes this process must add: a sharded base is gathered in every pass of all."""
+        return self.find_max(passes) - passes if self.active and self.shards else 0
+
+    def sum_update(self, parameters: Iterable[Any], totals: Mapping[str, float]) -> Mapping[str, float]:
+        """Sum the gradients over all processes in place, and return the sums of their totals by name."""
+        return self.all_reduce(parameters, totals) if self.active else totals
+
+    # -- messages ---------------------------------------------------------------------------------------
 
     def broadcast_job(self, job: Job) -> None:
         """Send a job from the first process to all workers."""
@@ -125,6 +214,26 @@ def get_team() -> Team | None:
     return _TEAM[0]
 
 
+def join_processes(role: str, step: Step) -> Processes:
+    """Return the processes of this run, and give the workers among them the training step of a role."""
+    team = get_team()
+    if team is None:
+        return SingleProcess()
+    team.steps[role] = step
+    return team
+
+
+def run_empty_pass(model: Any, role: str) -> None:
+    """Run forward and backward over a dummy sequence with zero gradient."""
+    from .logprobs import collate, forward, get_device_and_dtype
+
+    device, dtype = get_device_and_dtype(model)
+    empty = PackedSequence((0, 0), (False, True), (0.0,) * 2, (0.0,) * 2, (None,) * 2, role, "", 0)
+    values, _ = forward(model, collate([empty], device, dtype))
+    # backward too: the sharded weights are gathered again there, which all processes must join
+    (0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
+
+
 def check_sharding(config: Any) -> None:
     """Check that the base can be sharded if sharding is requested.
 
@@ -159,7 +268,7 @@ def run_worker(team: Team, restore: Any) -> None:
                 team.active = True
             else:
                 role, sequences, loss = payload
-                team.learners[role].step(sequences, loss)
+                team.steps[role](sequences, loss)
     finally:
         signal.signal(signal.SIGTERM, before)
         if session is not None:
