@@ -74,14 +74,15 @@ def bfcl(
 def growth(
     game: Annotated[str, typer.Option(help="TextWorldExpress game to play.")] = "twc",
     most: Annotated[
-        int, typer.Option(min=50, help="Episodes of the largest library; smaller ones have a half and a tenth of them.")
+        int,
+        typer.Option(min=50, help="Episodes of the largest library; the others have 10, 20, 40 and 80 % of them."),
     ] = 2000,
     as_json: AsJson = False,
 ) -> None:
     """Measure CPU time per step, guardrails and success while the library of one game grows."""
     from .speed import growth as bench_growth
 
-    _print_rows(bench_growth.measure(game, sorted({most // 10, most // 2, most}), tell), as_json)
+    _print_rows(bench_growth.measure(game, sorted({most * share // 10 for share in (1, 2, 4, 8, 10)}), tell), as_json)
 
 
 @app.command()

@@ -296,7 +296,7 @@ class ExperienceLibrary(TendedLibrary):
             return [curator.admit(item) for item in items]
 
     def _curator(self, connection: Connection) -> Curator:
-        return Curator(connection, self._number, self.episodes, self.gate)
+        return Curator(connection, self._number, self.episodes, self.gate, self._derived.guardrails)
 
     def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
         """Apply the operations of an extractor that read a recorded episode.
@@ -828,6 +828,7 @@ class ExperienceLibrary(TendedLibrary):
     def _take_back(self, version: tuple[int, int] | None) -> None:
         """Discard the in-memory state that a failed transaction produced since `version`."""
         self._inbox.forget()
+        self._derived.guardrails.clear()  # numbers of changes that were rolled back are given again
         # the rollback put filed episodes back into the inbox, so the next read must file them again
         self._store.waiting = self._inbox.file
         if self._version != version:  # derived state contains rows that were rolled back

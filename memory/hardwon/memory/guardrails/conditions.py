@@ -18,6 +18,7 @@ A pattern is an action with holes: `eat {1}`, `cook {1} in stove`. A word as an 
 and its flags are compared: `run(command=make test)` does not forbid `npm test`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations
@@ -35,6 +36,8 @@ MIN_CONFIDENCE = 0.6
 """Least confidence with which a guardrail blocks a call; below it, the guardrail is only advice."""
 _FILED = ("around", "told", "mark", "again")
 """Operators of the conditions that rules create; guardrails are indexed by them."""
+Place = tuple[str, str, str]
+"""Where a guardrail is filed: the verb of its action, and an operator with its operand."""
 _OPERATORS = ("all", "any", "not", "around", "told", "mark", "again", "text", "fact", "signature")
 
 
@@ -236,12 +239,14 @@ class Guard:
         """
         self._is_known_for = is_known_for
         self._surroundings = surroundings or Surroundings()
-        self.structural = self._surroundings.structural
-        """The structural words used for the index. If they change, the guard must be rebuilt."""
-        self._filed: dict[tuple[str, str, str], dict[frozenset[str], list[Item]]] = {}
+        self._structural = self._surroundings.structural
+        """The structural words used for the index; see `follow`."""
+        self._filed: dict[Place, dict[frozenset[str], list[Item]]] = {}
         """Guardrails by (verb, operator, operand), then by the named arguments of the pattern."""
-        self._operators: dict[str, set[str]] = {}
-        """By verb: the operators under which its guardrails are filed."""
+        self._places: dict[str, tuple[Place, Item]] = {}
+        """By id, the guardrail and where it is filed."""
+        self._operators: dict[str, Counter[str]] = {}
+        """By verb: the operators under which its guardrails are filed, with the number of guardrails."""
         self.evaluated = 0
         """Number of guardrails evaluated so far, a measure of the cost of checks."""
         # by id, so that `check_plan` blames the same guardrail whatever order the items were read in
@@ -253,12 +258,54 @@ class Guard:
         for item in single:
             self._file(item)
 
+    def exchange(self, old: Item | None, new: Item | None) -> None:
+        """Replace a guardrail by its new version; None stands for no guardrail. Other items change nothing."""
+        if old is not None:
+            self._of_plans = [item for item in self._of_plans if item.id != old.id]
+            self._drop(old.id)
+        if new is None or not is_in_force(new):
+            return
+        if new.granularity == "task":
+            self._of_plans = sorted([*self._of_plans, new], key=lambda item: item.id)
+        else:
+            self._file(new)
+
+    def follow(self, structural: frozenset[str]) -> None:
+        """File the guardrails anew whose place changes with the structural words."""
+        if structural == self._structural:
+            return
+        changed, self._structural = structural ^ self._structural, structural
+        for _, item in list(self._places.values()):
+            hull = self._surroundings.hull(item)
+            if hull is not None and any(not changed.isdisjoint(words) for words in hull.seen):
+                self._drop(item.id)
+                self._file(item)
+
     def _file(self, item: Item) -> None:
-        operator, operand = self._place_of(item)
         verb = parse_action(item.forbids or "").verb
-        filed = self._filed.setdefault((verb, operator, operand), {})
-        filed.setdefault(named_arguments(item.forbids or ""), []).append(item)
-        self._operators.setdefault(verb, set()).add(operator)
+        place = (verb, *self._place_of(item))
+        self._filed.setdefault(place, {}).setdefault(named_arguments(item.forbids or ""), []).append(item)
+        self._operators.setdefault(verb, Counter())[place[1]] += 1
+        self._places[item.id] = place, item
+
+    def _drop(self, ref: str) -> None:
+        if ref not in self._places:
+            return
+        place, item = self._places.pop(ref)
+        names = named_arguments(item.forbids or "")
+        filed = self._filed[place]
+        filed[names].remove(item)
+        # an empty entry would cost every later check a look
+        if not filed[names]:
+            del filed[names]
+        if not filed:
+            del self._filed[place]
+        verb, operator, _ = place
+        self._operators[verb][operator] -= 1
+        if not self._operators[verb][operator]:
+            del self._operators[verb][operator]
+        if not self._operators[verb]:
+            del self._operators[verb]
 
     def _place_of(self, item: Item) -> tuple[str, str]:
         """Return the (operator, operand) pair under which to file a guardrail.
@@ -271,9 +318,9 @@ class Guard:
         hull = self._surroundings.hull(item) if operator == "around" else None
         if hull is None:
             return operator, operand
-        if (context := hull.context(self.structural)) is not None:
+        if (context := hull.context(self._structural)) is not None:
             return "around", context
-        needed = enumerate(hull.needed(self.structural), 1)
+        needed = enumerate(hull.needed(self._structural), 1)
         # A single shared word suffices for the lookup: `_forbids` checks the whole hull afterwards.
         return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")
 

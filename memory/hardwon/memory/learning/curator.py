@@ -8,13 +8,14 @@ when the library's own experience supports the same item.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from sqlite3 import Connection
 from typing import Protocol, TypeVar
 
 from hardwon.memory import items
 from hardwon.memory.guardrails import thinning
 from hardwon.memory.guardrails.conditions import is_in_force, matches
+from hardwon.memory.guardrails.guardrail_index import GuardrailIndex
 from hardwon.memory.items import check_conditions, identify, read_item
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Item
@@ -96,6 +97,8 @@ class Curator:
     clock: int = 0
     """Number of episodes recorded so far, the unit of an item's age."""
     gate: Gate | None = None
+    guardrails: GuardrailIndex = field(default_factory=GuardrailIndex)
+    """Finds the guardrails that a candidate is compared with."""
 
     def admit(self, item: Item) -> Admission:
         """Add, merge, replace or reject a candidate.
@@ -252,7 +255,7 @@ class Curator:
         """Return why a rule-made guardrail would be redundant, or an empty string."""
         if not (thinning.is_made_by_rules(item) and is_in_force(item)):
             return ""
-        wide = thinning.find_covering(self.connection, self.namespace, item, self._active("guardrail"))
+        wide = thinning.find_covering(self.connection, self.namespace, item, self._index().iter_near(item))
         return f"{wide.id} already forbids it" if wide else ""
 
     def _used(self, item: Item) -> bool:
@@ -274,10 +277,11 @@ class Curator:
         """Retire the items that a guardrail in force makes redundant: equal warnings and covered guardrails."""
         if not is_in_force(item):
             return
-        for other in thinning.find_covered(self.connection, self.namespace, item, self._active("guardrail")):
+        index = self._index()
+        for other in thinning.find_covered(self.connection, self.namespace, item, index.iter_near(item)):
             why = f"{item.id} forbids what it forbids"
             items.retire(self.connection, self.namespace, other.id, why, until_needed=True)
-        for warning in self._active("warning"):
+        for warning in index.iter_same("warning", item.forbids or "", item.condition):
             if (warning.condition, warning.forbids) == (item.condition, item.forbids) and not warning.pinned:
                 items.retire(self.connection, self.namespace, warning.id, f"became guardrail {item.id}")
 
@@ -290,16 +294,21 @@ class Curator:
                     return (
                         f"conflicts with {other.id}, which repairs the same failure (confidence {other.confidence:.2f})"
                     )
-        if item.steps:
-            for other in self._active("guardrail"):
+        for action in item.steps:
+            for other in self._index().iter_same("guardrail", action, item.condition):
                 is_rival = other.confidence >= FIRM and other.condition == item.condition
-                if is_rival and any(matches(other.forbids or "", action) for action in item.steps):
+                if is_rival and matches(other.forbids or "", action):
                     return f"conflicts with {other.id}, which forbids one of its actions under the same condition"
         if item.kind in ("strategy", "insight", "warning") and item.condition is None:
             for other in self._similar(item):
                 if other.confidence >= FIRM and _contradicts(item, other):
                     return f"conflicts with {other.id}, which says the opposite (confidence {other.confidence:.2f})"
         return ""
+
+    def _index(self) -> GuardrailIndex:
+        """Return the index of the guardrails and warnings as they are now, with those of this transaction."""
+        self.guardrails.catch_up(self.connection, self.namespace)
+        return self.guardrails
 
     def _active(self, kind: str) -> list[Item]:
         """Return the active items of a kind."""

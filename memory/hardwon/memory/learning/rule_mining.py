@@ -62,6 +62,8 @@ class RuleMiner:
     """Proposes items from a value table, and remembers its proposals to avoid repeating them."""
 
     _proposed: dict[str, tuple[int, Kind]] = field(default_factory=dict)
+    _keys: dict[str, tuple[Item, str]] = field(default_factory=dict)
+    """By id, an item with its key; building the keys of all guardrails again costs more than looking at them."""
 
     def candidates(self, values: ValueTable) -> Iterator[tuple[str, Item]]:
         """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first.
@@ -101,6 +103,13 @@ class RuleMiner:
         """Allow a guardrail that was retired until needed to be proposed at its next failure."""
         self._proposed.pop(guard_key(item), None)
 
+    def _cell(self, item: Item, values: ValueTable) -> Cell | None:
+        """Return the cell of the steps behind a guardrail or warning, or None."""
+        known = self._keys.get(item.id)
+        if known is None or known[0] is not item:
+            known = self._keys[item.id] = item, guard_key(item)
+        return values.cell(known[1])
+
     def loses(self, values: ValueTable, item: Item) -> bool:
         """Return whether most of the failures behind a guardrail lost the task."""
         cell = values.cell(guard_key(item))
@@ -109,7 +118,7 @@ class RuleMiner:
     def released(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the rule-made guardrails that the counts no longer support, each with the reason."""
         for item in guardrails:
-            cell = values.cell(guard_key(item)) if item.writer == "rules" else None
+            cell = self._cell(item, values) if item.writer == "rules" else None
             if cell is not None and cell.bad < RELEASE_RATE * cell.n:
                 yield item, f"worked {cell.n - cell.bad} of {cell.n} times"
 
@@ -118,7 +127,7 @@ class RuleMiner:
         for item in guardrails:
             if item.kind != "guardrail" or item.writer != "rules" or item.confidence < MIN_CONFIDENCE:
                 continue
-            cell = values.cell(guard_key(item))
+            cell = self._cell(item, values)
             if cell is not None and cell.n and not cell.streak:
                 yield item, f"worked the last time, {cell.n - cell.bad} of {cell.n} times in all"
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hardwon.memory.guardrails.conditions import Guard
+from hardwon.memory.guardrails.conditions import Guard, is_in_force
+from hardwon.memory.guardrails.guardrail_index import GuardrailIndex
 from hardwon.memory.guardrails.surroundings import Surroundings
 from hardwon.memory.items import readable_items
 from hardwon.memory.records import Estimate, Hit, Item, State, Step
@@ -30,6 +31,11 @@ from .similar_tasks import Tasks
 STRUCTURAL_SHARE = 0.15
 """Share of the episodes in which a word must occur to be structural."""
 _EPISODES_OF = "SELECT DISTINCT trajectory_id FROM steps WHERE id IN (SELECT value FROM json_each(?))"
+_CHANGED = "SELECT DISTINCT ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'item'"
+_CHANGED_ITEMS = (
+    "SELECT number, id, record, status FROM items "
+    "WHERE namespace = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY number"
+)
 STRUCTURAL_AFTER = 15
 """Number of episodes before any word is considered structural."""
 
@@ -71,6 +77,8 @@ class NamespaceCache:
         self.numbers: dict[int, str] = {}
         self.surroundings = Surroundings(store, lambda: self.structural)
         self._guard: Guard | None = None
+        self.guardrails = GuardrailIndex()
+        """Finds the guardrails that a candidate is compared with; see `learning.curator`."""
         self.bound: dict[tuple[str, frozenset[int] | None], tuple[Hit, ...]] = {}
         """By cluster and applicable worlds: items found by search, so that the next visit needs no search."""
 
@@ -123,7 +131,7 @@ class NamespaceCache:
             self._effects.unread = True
             self.reached.clear()
         if "item" in changed:  # a change of scores alone is much cheaper: see `_read_scores`
-            self._read_items()
+            self._read_items(before)
             self._effects.renew()
         elif "score" in changed:
             self._read_scores(before)
@@ -153,10 +161,10 @@ class NamespaceCache:
 
     @property
     def guard(self) -> Guard:
-        """Return the guard of the active guardrails, rebuilt when the structural words change."""
-        # The guard files guardrails by structural words, so it is rebuilt when these change.
-        if self._guard is None or self._guard.structural != self.structural:
+        """Return the guard of the active guardrails."""
+        if self._guard is None:
             self._guard = Guard(self.items.values(), self.is_known_for, self.surroundings)
+        self._guard.follow(self.structural)
         return self._guard
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
@@ -207,6 +215,7 @@ class NamespaceCache:
         united = self._map.read()
         if united:
             self._effects.renew(worlds=True)
+            self._homes.clear()
         # Merged worlds change the prefix of keys, so the table per world is built again.
         several = len(self._map.worlds.standing) > 1
         if united and self._per_world is not None and self._sidecar.writable:
@@ -311,19 +320,51 @@ class NamespaceCache:
             self._choices[number] = (world.won, choices)
         return choices.blend(estimates, situation, actions, weight) if choices.steps else estimates
 
-    def _read_items(self) -> None:
+    def _read_items(self, after: int) -> None:
+        """Read the active items that changed after this number of a change, or all of them if it is 0."""
+        self.bound.clear()  # new items may fit clusters that were already searched
+        if not after:
+            self._read_all_items()
+            return
+        refs = [ref for (ref,) in self._store.rows(_CHANGED, (after, self._namespace))]
+        rows = self._store.rows(_CHANGED_ITEMS, (self._namespace, json.dumps(refs)))
+        if len(rows) < len(refs):  # a row that is gone leaves no number to remove
+            self._read_all_items()
+            return
+        read = {item.id: item for _, item in readable_items((row[0], row[2]) for row in rows if row[3] == "active")}
+        if self._guard is not None:  # one query for all; `exchange` would read the evidence of each on its own
+            self.surroundings.read(filter(is_in_force, read.values()))
+        added = []
+        for number, ref, _, _ in rows:
+            old, new = self.items.get(ref), read.get(ref)
+            if self._guard is not None:
+                self._guard.exchange(old, new)
+            self._homes.pop(ref, None)  # an update may have added evidence
+            if new is None:
+                self.items.pop(ref, None)
+                self.numbers.pop(number, None)
+                continue
+            self.items[ref] = new
+            if number not in self.numbers:
+                added.append(number)
+            self.numbers[number] = ref
+        # in the order of their numbers, as when all are read: a revived item has an old number
+        if added and [*self.numbers][-len(added) :] != sorted(self.numbers)[-len(added) :]:
+            self.numbers = dict(sorted(self.numbers.items()))
+            self.items = {ref: self.items[ref] for ref in self.numbers.values()}
+
+    def _read_all_items(self) -> None:
         """Read all active items."""
         rows = self._store.rows(
             "SELECT number, record FROM items WHERE namespace = ? AND status = 'active' ORDER BY number",
             (self._namespace,),
         )
         self.items, self.numbers = {}, {}
-        self._homes.clear()  # an update may have added evidence
+        self._homes.clear()
         for number, item in readable_items(rows):
             self.items[item.id] = item
             self.numbers[number] = item.id
         self._guard = None
-        self.bound.clear()  # new items may fit clusters that were already searched
 
     def _read_scores(self, after: int) -> None:
         """Update items of which only the score changed; search results for them stay valid."""
@@ -333,9 +374,10 @@ class NamespaceCache:
             (self._namespace, after, self._namespace),
         )
         updated = {item.id: item for _, item in readable_items(rows)}
+        if self._guard is not None:
+            for ref, item in updated.items():
+                self._guard.exchange(self.items.get(ref), item)
         self.items.update(updated)
-        if any(item.kind == "guardrail" for item in updated.values()):
-            self._guard = None
         for cluster, hits in self.bound.items():
             if any(hit.what.id in updated for hit in hits):
                 self.bound[cluster] = tuple(_replace_item(hit, updated) for hit in hits)

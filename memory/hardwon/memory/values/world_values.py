@@ -21,32 +21,41 @@ def prefix_with_world(world: int, key: str) -> str:
     return f"{world}{_MARK}{key}"
 
 
+_PLACED = "SELECT trajectory_id, world FROM episode_worlds"
+
+
 class WorldMap:
     """The worlds of a namespace and the world of each episode."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
         self._namespace = namespace
-        self._episodes: dict[str, int] = {}
-        self._last = ""
-        self._read = False
+        self._episodes: dict[str, int] | None = None
+        """By episode, its world as recorded; None until it is needed."""
+        self._sizes: dict[int, int] = {}
         self.worlds = Worlds()
 
     def read(self) -> bool:
         """Read the worlds, and return whether some were merged, which makes all data per world stale."""
         before = self.worlds.aliases
         self.worlds = read_worlds(self._store.rows(SELECT, (self._namespace,)))
-        self._read = False
+        sizes = {world.id: world.episodes for world in self.worlds.standing}
+        # Worlds grow and merge. If one shrank or vanished otherwise, the episodes were placed again.
+        if self.worlds.aliases != before or any(sizes.get(number, 0) < size for number, size in self._sizes.items()):
+            self._episodes = None
+        self._sizes = sizes
         return self.worlds.aliases != before
 
     def of(self, trajectory_id: str) -> int | None:
         """Return the world of an episode, or None if the episode was excluded."""
-        if not self._read:
-            self._read = True
-            rows = self._store.rows(
-                "SELECT trajectory_id, world FROM episode_worlds WHERE namespace = ?", (self._namespace,)
+        if self._episodes is None:
+            self._episodes = dict(self._store.rows(f"{_PLACED} WHERE namespace = ?", (self._namespace,)))
+        if trajectory_id not in self._episodes:  # recorded since then
+            self._episodes.update(
+                self._store.rows(
+                    f"{_PLACED} WHERE namespace = ? AND trajectory_id = ?", (self._namespace, trajectory_id)
+                )
             )
-            self._episodes = dict(rows)
         number = self._episodes.get(trajectory_id)
         return None if number is None else self.worlds.standing_for(number)
 
