@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
-from hardwon.memory.guardrails import guardrail_index, thinning
+from hardwon.memory.guardrails import thinning
 from hardwon.memory.guardrails.conditions import Guard, covers, guard_key
 from hardwon.memory.guardrails.guardrail_index import GuardrailIndex
 from hardwon.memory.guardrails.surroundings import Surroundings
-from hardwon.memory.learning import rule_mining
-from hardwon.memory.retrieval import cache
+from hardwon.memory.items import item_of
 from hardwon.memory.situations.keys import Situation
 
+INDEX, MINING = "hardwon.memory.guardrails.guardrail_index", "hardwon.memory.learning.rule_mining"
 CONDITIONS = [
     {"text": "table"},
     {"text": "shelf"},
@@ -30,6 +30,23 @@ def rule(forbids, condition, **fields):
     """Return a guardrail that rules made."""
     given = {"confidence": 0.9, "source": "experience", "writer": "rules", **fields}
     return Item("guardrail", f"no {forbids}", condition=condition, forbids=forbids, **given)
+
+
+@pytest.fixture
+def count_calls(monkeypatch):
+    """Return a function that starts to count the calls of a module's function, and returns their first arguments."""
+
+    def start(module, name, real):
+        calls = []
+
+        def call(*given):
+            calls.append(given[0])
+            return real(*given)
+
+        monkeypatch.setattr(f"{module}.{name}", call)
+        return calls
+
+    return start
 
 
 def test_index_finds_every_related_guardrail(library):
@@ -57,12 +74,9 @@ def add_many(library, count):
     )
 
 
-def test_admission_compares_a_candidate_with_few_guardrails(library, monkeypatch):
+def test_admission_compares_a_candidate_with_few_guardrails(library, count_calls):
     """Ten times as many guardrails of the same verb neither cost comparisons nor are they read again."""
-    compared, read = [], []
-    real_covers, real_read = thinning.covers, guardrail_index.item_of
-    monkeypatch.setattr(thinning, "covers", lambda *pair: compared.append(pair) or real_covers(*pair))
-    monkeypatch.setattr(guardrail_index, "item_of", lambda record: read.append(record) or real_read(record))
+    compared, read = count_calls(thinning.__name__, "covers", covers), count_calls(INDEX, "item_of", item_of)
     costs = []
     for size in (30, 300):
         add_many(library, size)
@@ -92,14 +106,12 @@ def test_index_follows_other_processes_and_rollbacks(library, path):
     assert library.add(rule("open door", {"text": "table"})).status == "added"
 
 
-def test_only_changed_items_are_read_and_filed(library, path, monkeypatch):
+def test_only_changed_items_are_read_and_filed(library, path, count_calls):
     """After one more item, the guard is the same object with one more guardrail, and equals one made anew."""
     add_many(library, 50)
     here = State("You see a table.", task="clean up")
     assert library.check(here, "put cup in table").allowed
-    guard, read = library._derived.guard, []
-    real = cache.readable_items
-    monkeypatch.setattr(cache, "readable_items", lambda rows: real([read.append(row) or row for row in rows]))
+    guard, read = library._derived.guard, count_calls("hardwon.memory.items", "kept_item_of", item_of)
     refused = library.add(rule("put {1} in table", {"text": "table"})).item_id
     assert library.check(here, "put cup in table").item_id == refused
     assert library._derived.guard is guard
@@ -134,7 +146,7 @@ def test_a_guard_that_follows_equals_one_made_anew(library):
         action = actions[number % len(actions)]
         library.record(Trajectory("clean up", (Step(pre, action, pre, Diagnosis(True)),), True, seed=number))
     assert library.stats()["steps"] == 12
-    rng, words = random.Random(0), [frozenset()]
+    rng, words = random.Random(0), [STRUCTURAL[0]]
     items: dict[str, Item] = {}
 
     def surroundings():
@@ -161,12 +173,11 @@ def test_a_guard_that_follows_equals_one_made_anew(library):
         assert guard._of_plans == fresh._of_plans
 
 
-def test_the_key_of_a_guardrail_is_built_once(library, monkeypatch):
+def test_the_key_of_a_guardrail_is_built_once(library, count_calls):
     """An evolution looks at all guardrails, but builds the keys of the changed ones alone."""
     add_many(library, 40)
     library.evolve()
-    built = []
-    monkeypatch.setattr(rule_mining, "guard_key", lambda item: built.append(item) or guard_key(item))
+    built = count_calls(MINING, "guard_key", guard_key)
     library.evolve()
     assert built == []
 
