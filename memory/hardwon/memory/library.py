@@ -27,6 +27,7 @@ from .guardrails.probation import WEAKENED, Probation, Standing
 from .learning import extraction
 from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import Curator, Gate, expire
+from .learning.guardrail_index import GuardrailIndex
 from .privacy.private_files import OwnLock
 from .privacy.redaction import redact, redact_names, redact_state, redact_trajectory
 from .records import (
@@ -93,6 +94,7 @@ class ExperienceLibrary(TendedLibrary):
         self._derived = NamespaceCache(store, self._number)
         self._search = Search(store, self._number, embedder)
         self._distiller = Consolidator(store, self._number)
+        self._guardrails = GuardrailIndex()
         self._probation = Probation(store, self._number)
         self._inbox = WriteBuffer(store, self._number)
         self._inbox.on_filed = self._keep_filed
@@ -296,7 +298,7 @@ class ExperienceLibrary(TendedLibrary):
             return [curator.admit(item) for item in items]
 
     def _curator(self, connection: Connection) -> Curator:
-        return Curator(connection, self._number, self.episodes, self.gate, self._derived.guardrails)
+        return Curator(connection, self._number, self.episodes, self.gate, self._guardrails)
 
     def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
         """Apply the operations of an extractor that read a recorded episode.
@@ -828,7 +830,7 @@ class ExperienceLibrary(TendedLibrary):
     def _take_back(self, version: tuple[int, int] | None) -> None:
         """Discard the in-memory state that a failed transaction produced since `version`."""
         self._inbox.forget()
-        self._derived.guardrails.clear()  # numbers of changes that were rolled back are given again
+        self._guardrails.clear()  # numbers of changes that were rolled back are given again
         # the rollback put filed episodes back into the inbox, so the next read must file them again
         self._store.waiting = self._inbox.file
         if self._version != version:  # derived state contains rows that were rolled back
@@ -876,6 +878,7 @@ class ExperienceLibrary(TendedLibrary):
         """Discard derived state, so that it is read again from the file."""
         self._derived = NamespaceCache(self._store, self._number)
         self._search = Search(self._store, self._number, self._embedder)
+        self._guardrails.clear()
         self._version = None
 
     def _caught_up(self) -> NamespaceCache:

@@ -15,13 +15,14 @@ from typing import Protocol, TypeVar
 from hardwon.memory import items
 from hardwon.memory.guardrails import thinning
 from hardwon.memory.guardrails.conditions import is_in_force, matches
-from hardwon.memory.guardrails.guardrail_index import GuardrailIndex
 from hardwon.memory.items import check_conditions, identify, read_item
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Item
 from hardwon.memory.situations.keys import content_words, parse_action, words
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.trust.instructions import instruction_in
+
+from .guardrail_index import GuardrailIndex
 
 T = TypeVar("T")
 CAPACITY = 2000

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from hardwon.memory.guardrails.conditions import Guard, is_in_force
-from hardwon.memory.guardrails.guardrail_index import GuardrailIndex
 from hardwon.memory.guardrails.surroundings import Surroundings
 from hardwon.memory.items import readable_items
 from hardwon.memory.records import Estimate, Hit, Item, State, Step
@@ -77,8 +76,6 @@ class NamespaceCache:
         self.numbers: dict[int, str] = {}
         self.surroundings = Surroundings(store, lambda: self.structural)
         self._guard: Guard | None = None
-        self.guardrails = GuardrailIndex()
-        """Finds the guardrails that a candidate is compared with; see `learning.curator`."""
         self.bound: dict[tuple[str, frozenset[int] | None], tuple[Hit, ...]] = {}
         """By cluster and applicable worlds: items found by search, so that the next visit needs no search."""
 

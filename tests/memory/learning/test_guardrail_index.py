@@ -8,12 +8,12 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.guardrails import thinning
 from hardwon.memory.guardrails.conditions import Guard, covers, guard_key
-from hardwon.memory.guardrails.guardrail_index import GuardrailIndex
 from hardwon.memory.guardrails.surroundings import Surroundings
 from hardwon.memory.items import item_of
+from hardwon.memory.learning.guardrail_index import GuardrailIndex
 from hardwon.memory.situations.keys import Situation
 
-INDEX, MINING = "hardwon.memory.guardrails.guardrail_index", "hardwon.memory.learning.rule_mining"
+INDEX, MINING = "hardwon.memory.learning.guardrail_index", "hardwon.memory.learning.rule_mining"
 CONDITIONS = [
     {"text": "table"},
     {"text": "shelf"},
