@@ -89,7 +89,7 @@ format: install ## Sort imports, reformat, and apply Ruff's automatic fixes
 test-slow: install ## Run the slow tests: the wheel in an empty environment, a planted type error
 	@$(call marked,slow)
 
-test-mutants: install ## Run mutation tests: change one operator at a time and expect a failing test (MUTANTS=120 SEED=0; 1 hour on 2 cores)
+test-mutants: install ## Run mutation tests: change one operator at a time and expect a failing test (MUTANTS=120 SEED=0; 2 hours on 2 cores)
 	@$(call add,mutants,the mutation testing tools)
 	$(BIN)/python -m pytest -m slow -s tests/test_mutants.py
 

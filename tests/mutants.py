@@ -1,6 +1,7 @@
-"""Mutation testing: change one operator of memory or runtime at a time and see whether a test fails.
+"""Mutation testing: change one operator at a time and see whether a test fails.
 
     python tests/mutants.py --count 120 --seed 0 --out runs/mutants
+    python tests/mutants.py --portions trainers --count 60
 
 cosmic-ray makes the mutants. A seeded sample of them is tried, each in a copy of what is committed,
 with the tests that run the changed statement, by a coverage map that is made once for a commit. A test
@@ -30,9 +31,21 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = {
+    "memory": ("memory/hardwon/memory",),
+    "runtime": ("runtime/hardwon/runtime",),
+    "trainers": ("trainers/hardwon/trainers/algorithms", "trainers/hardwon/trainers/roles"),
+}
+"""The folders of each portion that are changed. Of the trainers, those that decide what is learned."""
 PORTIONS = ("memory", "runtime")
-TESTS = ("tests/memory", "tests/runtime", "tests/apps/http/test_remote.py")
-"""Where the map looks for tests. A remote library has its tests beside the server."""
+"""The portions that are tried by default."""
+TESTS = {
+    # a remote library has its tests beside the server
+    "memory": ("tests/memory", "tests/runtime", "tests/apps/http/test_remote.py"),
+    "runtime": ("tests/memory", "tests/runtime", "tests/apps/http/test_remote.py"),
+    "trainers": ("tests/trainers",),
+}
+"""Where the map looks for the tests of a portion."""
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 QUICK_TESTS = 60
 """Tests tried first: those of the module's own file, then the quickest."""
@@ -46,6 +59,10 @@ PRELOADED = (
     "xdist.plugin",
 )  # fmt: skip
 """What the tests import beside this project. A worker imports it once; each mutant is tried in a fork."""
+PRELOADED_BY = {
+    "trainers": ("torch", "tokenizers", "transformers", "peft", "safetensors.torch", "yaml", "rich.progress"),
+}
+"""What only the tests of a portion import."""
 OPERATORS = (
     *(f"core/ReplaceComparisonOperator_{change}" for change in (
         "Eq_NotEq", "NotEq_Eq", "Lt_GtE", "Gt_LtE", "LtE_Gt", "GtE_Lt", "Is_IsNot", "IsNot_Is",
@@ -109,14 +126,14 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return (center - spread) / (1 + z * z / n), (center + spread) / (1 + z * z / n)
 
 
-def find_mutants(tree: Path) -> list[Mutant]:
+def find_mutants(tree: Path, portions: Sequence[str] = PORTIONS) -> list[Mutant]:
     """Return every mutant of the portions, in a fixed order."""
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator
 
     found = []
-    for portion in PORTIONS:
-        for path in sorted((tree / portion / "hardwon" / portion).rglob("*.py")):
+    for folder in (folder for portion in portions for folder in FOLDERS[portion]):
+        for path in sorted((tree / folder).rglob("*.py")):
             module, lines = get_ast_from_path(path), path.read_text(encoding="utf-8").splitlines()
             for name in OPERATORS:
                 operator = get_operator(name)()
@@ -151,23 +168,26 @@ def run_pytest(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def map_tests(tree: Path, out: Path, jobs: int) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
+def map_tests(
+    tree: Path, out: Path, jobs: int, portions: Sequence[str] = PORTIONS
+) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
     """Return the tests that run each line of each module, and how long each test takes in seconds.
 
     Line 0 stands for the whole module: what runs as it is imported is tried with the tests of the rest.
     """
     from coverage import CoverageData
 
+    places = tuple(dict.fromkeys(place for portion in portions for place in TESTS[portion]))
     data, times, names = out / "coverage", out / "times.xml", out / "tests.txt"
     if not names.exists():  # A name that pytest does not find again would look like a test that fails.
-        named = run_pytest(tree, "--collect-only", *TESTS).stdout
+        named = run_pytest(tree, "--collect-only", *places).stdout
         names.write_text(named, encoding="utf-8")
     collected = frozenset(names.read_text(encoding="utf-8").splitlines())
     if not (data.exists() and times.exists()):
         print("Mapping lines to tests (minutes) ...", file=sys.stderr)
-        sources = [f"--cov={portion}/hardwon/{portion}" for portion in PORTIONS]
+        sources = [f"--cov={folder}" for portion in portions for folder in FOLDERS[portion]]
         done = run_pytest(
-            tree, *TESTS, *sources, "--cov-context=test", "--cov-report=", f"--junitxml={times}", f"-n{jobs}"
+            tree, *places, *sources, "--cov-context=test", "--cov-report=", f"--junitxml={times}", f"-n{jobs}"
         )
         if done.returncode not in (0, 1):
             sys.exit(f"The tests cannot be run without a mutant:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -309,8 +329,9 @@ def try_mutant(mutant: Mutant, copy: Path, tests: list[str], seconds: Mapping[st
 def work(number: int, out: Path, options: argparse.Namespace) -> None:
     """Try every `jobs`-th mutant in a copy of its own and append what became of it."""
     tree, copy = out / "tree", out / f"copy-{number}"
-    tests, seconds = map_tests(tree, out, options.jobs)
-    for module in PRELOADED:
+    portions = options.portions
+    tests, seconds = map_tests(tree, out, options.jobs, portions)
+    for module in (*PRELOADED, *(module for portion in portions for module in PRELOADED_BY.get(portion, ()))):
         with suppress(ImportError):
             import_module(module)
     sys.dont_write_bytecode = True  # a mutant's would outlive it
@@ -318,7 +339,7 @@ def work(number: int, out: Path, options: argparse.Namespace) -> None:
     subprocess.run(["rm", "-rf", str(copy)], check=True)
     subprocess.run(["cp", "-a", str(tree), str(copy)], check=True)
     known = {mutant for mutant, _, _ in results(out)}
-    mine = sample(find_mutants(tree), options.count, options.seed)[number :: options.jobs]
+    mine = sample(find_mutants(tree, portions), options.count, options.seed)[number :: options.jobs]
     for done, mutant in enumerate(mine, 1):
         if mutant in known:
             continue
@@ -373,26 +394,28 @@ def failing_alone(tree: Path, out: Path, known: Iterable[tuple[Mutant, str, str]
     return {name for name in killers if not checked[name]}
 
 
-def run(out: Path, *, count: int, seed: int, jobs: int) -> dict[str, Score]:
+def run(out: Path, *, count: int, seed: int, jobs: int, portions: Sequence[str] = PORTIONS) -> dict[str, Score]:
     """Try a sample of mutants of the committed code; return the score of each portion, and of all as ``."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    out = (out / commit.stdout.strip()).resolve()
+    # a map of tests belongs to a commit and to the portions that it covers
+    out = (out / "-".join((commit.stdout.strip(), *(() if tuple(portions) == PORTIONS else portions)))).resolve()
     tree = out / "tree"
     if not tree.exists():
         out.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", "--local", str(ROOT), str(tree)], check=True)
-    map_tests(tree, out, jobs)
+    map_tests(tree, out, jobs, portions)
     command = [sys.executable, "-P", __file__, f"--count={count}", f"--seed={seed}", f"--jobs={jobs}", f"--out={out}"]
+    command += ["--portions", *portions]
     workers = [subprocess.Popen([*command, f"--worker={number}"], env=environment(tree)) for number in range(jobs)]
     ended = [worker.wait() for worker in workers]
     if any(ended):
         sys.exit(f"A worker stopped before its end. Run the same command again; what is known is in {out}.")
-    return score(tree, out, sample(find_mutants(tree), count, seed))
+    return score(tree, out, sample(find_mutants(tree, portions), count, seed), portions)
 
 
-def score(tree: Path, out: Path, chosen: Sequence[Mutant]) -> dict[str, Score]:
+def score(tree: Path, out: Path, chosen: Sequence[Mutant], portions: Sequence[str] = PORTIONS) -> dict[str, Score]:
     """Return the scores of the mutants chosen, by what is known of them."""
     known = [one for one in results(out) if one[0] in set(chosen)]
     wrong = failing_alone(tree, out, known)
@@ -406,7 +429,7 @@ def score(tree: Path, out: Path, chosen: Sequence[Mutant]) -> dict[str, Score]:
         same = [m for m in rest if why_equivalent(m, lines[m.module][m.line - 1], listed) is not None]
         return Score(len(mine) - len(rest), tuple(m for m in rest if m not in same), tuple(same))
 
-    return {portion: of(portion) for portion in (*PORTIONS, "")}
+    return {portion: of(portion) for portion in (*portions, "")}
 
 
 def main() -> None:
@@ -415,13 +438,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=120, help="how many mutants are tried")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    parser.add_argument("--portions", nargs="+", choices=[*FOLDERS], default=PORTIONS, help="which code is changed")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "mutants", help="where results are kept")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
         work(options.worker, options.out, options)
     else:
-        show(run(options.out, count=options.count, seed=options.seed, jobs=options.jobs))
+        show(run(options.out, count=options.count, seed=options.seed, jobs=options.jobs, portions=options.portions))
 
 
 def show(scores: Mapping[str, Score]) -> None:

@@ -20,6 +20,16 @@ def test_nineteen_of_twenty_mutants_are_killed():
     assert scores[""].rate >= 0.95, "\n".join(map(str, scores[""].survivors))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3 * 3600)
+def test_nine_of_ten_mutants_of_the_trainers_are_killed():
+    """A sample of the changes of an operator in the algorithms and roles."""
+    pytest.importorskip("cosmic_ray", reason="make test-mutants installs cosmic-ray")
+    scores = mutants.run(Path("runs/mutants"), count=COUNT // 2, seed=SEED, jobs=2, portions=["trainers"])
+    mutants.show(scores)
+    assert scores[""].rate >= 0.9, "\n".join(map(str, scores[""].survivors))
+
+
 def test_a_score_leaves_out_what_is_equivalent_and_has_an_interval():
     one, other = (mutants.Mutant("a.py", "core/AddNot", number, 1) for number in range(2))
     known = mutants.Score(8, (one, other), (mutants.Mutant("a.py", "core/AddNot", 2, 3),))
@@ -40,7 +50,7 @@ def test_every_equivalent_mutant_says_why_and_is_still_there():
 
 
 def portions():
-    return (path for name in mutants.PORTIONS for path in (mutants.ROOT / name).rglob("*.py"))
+    return (path for name in mutants.FOLDERS for path in (mutants.ROOT / name).rglob("*.py"))
 
 
 def test_statements_are_without_the_bodies_of_compound_ones(tmp_path):
