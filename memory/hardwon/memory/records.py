@@ -209,6 +209,19 @@ class Trajectory:
             raise ConfigError(f"episode writer is {self.writer!r}; give text.")
 
     @property
+    def outcome(self) -> float | None:
+        """Return the outcome that credits items, in [0, 1], or None if the episode is excluded.
+
+        It is 1 for a success and 0 for a failure. With `meta["outcome"]` set to `score` or `reward`, it is that
+        figure, cut to [0, 1]: an environment without a success of its own is credited by degrees.
+        """
+        if self.success is None:
+            return None
+        measure = self.meta.get("outcome")
+        graded = self.score if measure == "score" else self.total_reward if measure == "reward" else self.success
+        return min(1.0, max(0.0, float(graded)))
+
+    @property
     def total_reward(self) -> float:
         """Return the undiscounted sum of the step rewards."""
         return sum(step.reward for step in self.steps)

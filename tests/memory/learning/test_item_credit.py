@@ -277,3 +277,30 @@ def test_the_control_arm_comes_before_other_episodes_without_the_item(library, e
         library.record(used(episode, [], False))
     library.record(used(episode, [ref], True))
     assert library.get(ref).score == 0.5
+
+
+@pytest.mark.parametrize(("measure", "better", "worse"), [("score", 0.9, 0.1), ("reward", 0.6, 0.2)])
+def test_a_graded_outcome_credits_items_where_no_episode_succeeds(library, episode, measure, better, worse):
+    """`meta["outcome"]` names the figure: without it, episodes that all fail teach nothing."""
+
+    def graded(refs, value, **changes):
+        made = used(episode, refs, False)
+        steps = tuple(replace(step, reward=value / len(made.steps)) for step in made.steps)
+        meta = {**made.meta, "outcome": measure}
+        return replace(made, steps=steps, score=value, meta=meta, **changes)
+
+    good, bad = add(library, "look behind the drawer"), add(library, "shake the cupboard twice")
+    for seed in range(6):
+        library.record(graded((), (better + worse) / 2, arm="control", seed=seed))
+        library.record(graded((good,), better, seed=seed))
+        library.record(graded((bad,), worse, seed=seed))
+    assert library.get(bad).score < 0.5 < library.get(good).score
+
+
+def test_an_outcome_is_bounded_and_success_unless_the_episode_says_otherwise(episode):
+    made = replace(episode("open drawer", success=True), score=0.25)
+    assert made.outcome == 1.0
+    assert replace(made, meta={"outcome": "score"}).outcome == 0.25
+    assert replace(made, meta={"outcome": "score"}, score=7.0).outcome == 1.0
+    assert replace(made, meta={"outcome": "anything"}, success=False).outcome == 0.0
+    assert replace(made, meta={"outcome": "score"}, success=None).outcome is None

@@ -44,6 +44,11 @@ _BOOKED = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
 """Keys of a step's reasons that name items."""
 _SETTLED_ALONE = frozenset(["blocked", "overrode"])
 """Keys that are settled even if the outcome of the episode is unknown."""
+_OUTCOME = (
+    "CASE json_extract(meta, '$.outcome') WHEN 'score' THEN min(1.0, max(0.0, score)) "
+    "WHEN 'reward' THEN min(1.0, max(0.0, total_reward)) ELSE success END"
+)
+"""`Trajectory.outcome` of a stored episode."""
 OVERRIDES = 2
 """Successful overrides that retire a guardrail."""
 
@@ -65,7 +70,7 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
         _write_usages(connection, namespace, trajectory, None, None)
         _judge_guardrails(connection, namespace, trajectory, clock)
         return
-    outcome = float(bool(trajectory.success))
+    outcome = trajectory.outcome or 0.0
     control = _read_control_outcome(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
     refused = _steps_by_item(trajectory, "blocked")
@@ -112,7 +117,7 @@ def shared_error(
         shown: The items, with their scores before the episode.
         uses: By item id, how often it was used before.
         baselines: By item id, the expected outcome without it, in [0, 1].
-        outcome: The outcome of the episode, 0 or 1.
+        outcome: The outcome of the episode, in [0, 1].
         alone: Ids of the items with a counterfactual baseline; they do not share the error.
     """
     items = list(shown)
@@ -219,7 +224,7 @@ def _read_control_outcome(connection: Connection, namespace: int, trajectory: Tr
         return None
     for condition, parameters in ((" AND seed = ?", (*own, trajectory.seed)), ("", own)):
         (mean,) = connection.execute(
-            f"SELECT avg(success) FROM trajectories WHERE {where}{condition}", parameters
+            f"SELECT avg({_OUTCOME}) FROM trajectories WHERE {where}{condition}", parameters
         ).fetchone()
         if mean is not None:
             return float(mean)
@@ -243,7 +248,7 @@ def _estimate_baseline(
     if mean is not None:
         return mean
     won, n = connection.execute(
-        "SELECT coalesce(sum(success), 0), count(*) FROM trajectories "
+        f"SELECT coalesce(sum({_OUTCOME}), 0), count(*) FROM trajectories "
         "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted'",
         (namespace, trajectory.task),
     ).fetchone()
@@ -256,8 +261,8 @@ def _mean_where(
     """Return the mean outcome of the last RECENT episodes of the task that meet a condition, or None."""
     used = "SELECT 1 FROM usages WHERE usages.namespace = ? AND trajectory_id = episode.id AND item_id = ? AND mode"
     (mean,) = connection.execute(
-        "SELECT avg(success) FROM (SELECT success FROM trajectories AS episode WHERE namespace = ? AND task = ? "
-        "AND success IS NOT NULL AND trust = 'trusted' "
+        f"SELECT avg(outcome) FROM (SELECT {_OUTCOME} AS outcome FROM trajectories AS episode "
+        "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' "
         f"AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {RECENT})",
         (namespace, trajectory.task, trajectory.id, namespace, item_id),
     ).fetchone()

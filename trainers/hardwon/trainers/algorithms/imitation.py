@@ -20,6 +20,7 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.models.adapters import parameters_of
 
 from .learner import Learner, LearnerSettings, LossSettings
+from .outcomes import Outcome, measure_outcome
 from .samples import PackedSequence, Sample, pack_samples
 
 Render = Callable[[Trajectory, str | None], Sequence[Sample]]
@@ -66,6 +67,7 @@ def build_examples(
     settings: Examples | None = None,
     *,
     memory: Callable[[Trajectory], str | None] = lambda _: None,
+    outcome: Outcome = "success",
 ) -> list[PackedSequence]:
     """Build training sequences from the trajectories worth imitating. Every action has the advantage 1.
 
@@ -75,6 +77,7 @@ def build_examples(
         settings: Filters and number of copies.
         memory: Returns the memory that the episode would have been shown; None or empty for none. The
             number of copies with memory is fixed per trajectory, and its fraction is drawn at random.
+        outcome: What counts as the outcome of a trajectory; those with an outcome above 0 are worth imitating.
 
     Returns:
         The packed sequences of all copies.
@@ -83,7 +86,8 @@ def build_examples(
     chance = random.Random(settings.seed)
     sequences: list[PackedSequence] = []
     for trajectory in trajectories:
-        if trajectory.success is None or not (trajectory.success or settings.failures):
+        value = measure_outcome(trajectory, outcome)
+        if value is None or not (value > 0 or settings.failures):
             continue
         text = memory(trajectory)
         share = settings.memory_share * settings.copies

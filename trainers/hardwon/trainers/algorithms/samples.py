@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from hardwon.memory import Trajectory
 
 from .advantages import Trace, Turn
+from .outcomes import Outcome, measure_outcome
 
 Ids = tuple[int, ...]
 Allowed = tuple[int, ...] | None
@@ -55,6 +56,13 @@ class Rollout:
     rows: tuple[Sample, ...]
     group: str
     failed: str = ""
+    measure: Outcome = "success"
+    """What counts as the outcome of the episode."""
+
+    @property
+    def outcome(self) -> float | None:
+        """Return the outcome of the episode; None if it is excluded."""
+        return None if self.failed else measure_outcome(self.trajectory, self.measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,7 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
             )
         )
         past_actions.add(action)
-    outcome = float(rollout.trajectory.success or 0)
+    outcome = measure_outcome(rollout.trajectory, rollout.measure) or 0.0
     arm = samples[0].arm if samples else rollout.trajectory.arm
     return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm)
 

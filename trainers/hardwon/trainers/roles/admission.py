@@ -278,15 +278,13 @@ class AdmissionRole:
 
     def _reward(self, rollouts: Sequence[Rollout]) -> float:
         """Return the reward of a run; the member with the fewest steps counts as the first to finish."""
-        counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
-        if not counted:
+        outcomes = [(len(one.trajectory.steps), one.outcome) for one in rollouts if one.outcome is not None]
+        if not outcomes:
             return 0.0
-        first = min(counted, key=lambda trajectory: len(trajectory.steps))
-        earliness = 1.0 - len(first.steps) / self.settings.steps
-        best = max(float(bool(trajectory.success)) for trajectory in counted)
-        return run_reward(
-            best, float(bool(first.success)), earliness=earliness, first_weight=self.settings.first_weight
-        )
+        steps, first = min(outcomes, key=lambda each: each[0])
+        best = max(outcome for _, outcome in outcomes)
+        earliness = 1.0 - steps / self.settings.steps
+        return run_reward(best, first, earliness=earliness, first_weight=self.settings.first_weight)
 
     def ready(self) -> bool:
         """Return whether there are enough decisions for an update."""

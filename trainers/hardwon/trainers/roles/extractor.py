@@ -316,7 +316,7 @@ class ExtractorRole:
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
         """Return whether the outcomes within a group differ."""
-        return len({rollout.trajectory.success for rollout in rollouts if not rollout.failed}) > 1
+        return len({rollout.outcome for rollout in rollouts if rollout.outcome is not None}) > 1
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """Credit the shown texts with the outcomes of their episodes and the control siblings.

@@ -167,10 +167,7 @@ class GuideRole:
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
         """Return whether the group has both kinds of branches and different outcomes."""
-        return (
-            self._credit(rollouts) is not None
-            and len({one.trajectory.success for one in _select_counted(rollouts)}) > 1
-        )
+        return self._credit(rollouts) is not None and len({one.outcome for one in _select_counted(rollouts)}) > 1
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """Collect the advantages of complete groups; skip groups without both kinds of branches."""
@@ -307,12 +304,12 @@ def _fill_specs(specs: Sequence[Spec], said: Mapping[str, GuideReply]) -> list[S
 
 def _select_counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Return the rollouts with an outcome."""
-    return [one for one in rollouts if not one.failed and one.trajectory.success is not None]
+    return [one for one in rollouts if one.outcome is not None]
 
 
 def _outcome(rollout: Rollout) -> float:
-    """Return 1 for a success and 0 for a failure."""
-    return float(bool(rollout.trajectory.success))
+    """Return the outcome of a counted rollout."""
+    return rollout.outcome or 0.0
 
 
 def _copy_weights(weights: Weights) -> dict[str, Any]:

@@ -103,10 +103,9 @@ def uses_of(rollouts: Iterable[Rollout], shown: Mapping[str, str] = MappingProxy
     """Return (group, item, use) for every item shown in a group; failed episodes do not count."""
     groups: dict[str, dict[str | None, list[float]]] = {}
     for rollout in rollouts:
-        trajectory = rollout.trajectory
-        if not rollout.failed and trajectory.success is not None:
-            for item in consumed(trajectory, shown):
-                groups.setdefault(rollout.group, {}).setdefault(item, []).append(float(trajectory.success))
+        if rollout.outcome is not None:
+            for item in consumed(rollout.trajectory, shown):
+                groups.setdefault(rollout.group, {}).setdefault(item, []).append(rollout.outcome)
     return [(group, item, use) for group, outcomes in groups.items() for item, use in of_group(outcomes).items()]
 
 
@@ -115,10 +114,7 @@ def unaided(rollouts: Iterable[Rollout]) -> list[Rollout]:
     return [
         rollout
         for rollout in rollouts
-        if not rollout.failed
-        and rollout.trajectory.success is not None
-        and rollout.trajectory.steps
-        and consumed(rollout.trajectory) == [None]
+        if rollout.outcome is not None and rollout.trajectory.steps and consumed(rollout.trajectory) == [None]
     ]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Environment, RandomPolicy, open_environment
+from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
 
 from .transcript import compact
@@ -20,8 +21,8 @@ Task = tuple[str, int]
 class Explorer:
     """Explores task instances, each at most once."""
 
-    def __init__(self, environment: Environment, config: ExploreConfig) -> None:
-        self._config = config
+    def __init__(self, environment: Environment, config: ExploreConfig, *, outcome: Outcome = "success") -> None:
+        self._config, self._outcome = config, outcome
         self._library = ExperienceLibrary.open(":memory:")
         self._agents = [
             Agent(
@@ -43,7 +44,7 @@ class Explorer:
         return [trajectory for world in worlds.all for trajectory in self.explored(world)]
 
     def explored(self, world: Task) -> tuple[Trajectory, ...]:
-        """Return the episodes of one task instance. Only the last one can be a success."""
+        """Return the episodes of one task instance. Only the last one can have solved the task."""
         if world not in self._known:
             episodes: list[Trajectory] = []
             for number, agent in enumerate(self._agents):
@@ -55,13 +56,13 @@ class Explorer:
         return self._known[world]
 
     def experience(self, world: Task) -> str | None:
-        """Return the path to success in a task instance as text, or None."""
-        return way(self.explored(world)[-1])
+        """Return the path of the best episode of a task instance as text, or None if no episode is worth it."""
+        best = self.source(*world)
+        return None if best is None else way(best, self._outcome)
 
     def source(self, task: str, seed: int) -> Trajectory | None:
-        """Return the successful episode of a task instance, or None."""
-        last = self.explored((task, seed))[-1]
-        return last if last.success else None
+        """Return the episode of a task instance with the best outcome above 0, or None."""
+        return select_best(self.explored((task, seed)), self._outcome)
 
     def close(self) -> None:
         """Close the environments."""
@@ -70,9 +71,9 @@ class Explorer:
         self._library.close()
 
 
-def way(trajectory: Trajectory) -> str | None:
-    """Return a successful episode's path without loops: `kitchen : move east . hall : take coin .`, or None."""
-    if not trajectory.success:
+def way(trajectory: Trajectory, outcome: Outcome = "success") -> str | None:
+    """Return an episode's path without loops: `kitchen : move east . hall : take coin .`; None without an outcome."""
+    if not measure_outcome(trajectory, outcome):
         return None
     steps = without_circles([step for step in trajectory.steps if step.action and step.diagnosis.success])
     return " ".join(f"{step.pre.location or place(step.pre.observation)} : {step.action} ." for step in steps) or None

@@ -16,6 +16,7 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
+from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout, Sample, compute_anchor
 from hardwon.trainers.engines.base import Completion, Engine, Request
 
@@ -162,15 +163,24 @@ class TokenPolicy:
         )
 
 
-async def collect(agents: Mapping[str, Agent], engine: Engine, specs: Sequence[Spec]) -> list[Rollout]:
-    """Run all episodes concurrently, each with the agent of its arm; return the rollouts in order."""
+async def collect(
+    agents: Mapping[str, Agent], engine: Engine, specs: Sequence[Spec], *, outcome: Outcome = "success"
+) -> list[Rollout]:
+    """Run all episodes concurrently, each with the agent of its arm; return the rollouts in order.
+
+    Args:
+        agents: The agents by arm.
+        engine: The engine that the agents' policies use.
+        specs: The episodes.
+        outcome: What counts as the outcome of an episode.
+    """
     # Announce all sessions first, so that the engine can wait for a full batch.
     for spec in specs:
         await engine.begin(spec.session)
-    return list(await asyncio.gather(*(_run(agents[spec.arm], engine, spec) for spec in specs)))
+    return list(await asyncio.gather(*(_run(agents[spec.arm], engine, spec, outcome) for spec in specs)))
 
 
-async def _run(agent: Agent, engine: Engine, spec: Spec) -> Rollout:
+async def _run(agent: Agent, engine: Engine, spec: Spec, outcome: Outcome) -> Rollout:
     """Run one episode and return its rollout."""
     episode = _Episode(spec)
     _EPISODE.set(episode)  # visible in this asyncio task only, so episodes do not mix
@@ -180,8 +190,9 @@ async def _run(agent: Agent, engine: Engine, spec: Spec) -> Rollout:
         # in any case: a session that never ends would block every round of a local engine
         await engine.end(spec.session)
     # samples name their episode by its session, so the trajectory needs the same id
-    trajectory = replace(result.trajectory, id=spec.session, arm=spec.arm)
+    meta = result.trajectory.meta if outcome == "success" else {**result.trajectory.meta, "outcome": outcome}
+    trajectory = replace(result.trajectory, id=spec.session, arm=spec.arm, meta=meta)
     failed = "" if trajectory.success is not None else trajectory.ending
     if trajectory.ending == "policy_error":
         failed = trajectory.ending
-    return Rollout(trajectory, () if failed else tuple(episode.rows), spec.group, failed)
+    return Rollout(trajectory, () if failed else tuple(episode.rows), spec.group, failed, outcome)

@@ -1,0 +1,30 @@
+"""The outcome of an episode: what the credit of every role, the gate and the evaluation compare.
+
+Most environments report whether the task was solved. Some report only a graded score, or only rewards: with
+`credit.outcome: score` or `reward`, that figure takes the place of success everywhere.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from hardwon.memory import Trajectory
+
+Outcome = Literal["success", "score", "reward"]
+"""success: 1 if the task was solved, else 0. score: the environment's own score at the end. reward: the sum of
+the rewards."""
+
+
+def measure_outcome(trajectory: Trajectory, outcome: Outcome = "success") -> float | None:
+    """Return the outcome of an episode, or None if the environment broke and the episode does not count."""
+    if trajectory.success is None:
+        return None
+    if outcome == "score":
+        return float(trajectory.score)
+    return float(trajectory.total_reward) if outcome == "reward" else float(trajectory.success)
+
+
+def select_best(episodes: Sequence[Trajectory], outcome: Outcome = "success") -> Trajectory | None:
+    """Return the episode with the highest outcome above 0, the last one of several; None if there is none."""
+    measured = [(measure_outcome(episode, outcome) or 0.0, n) for n, episode in enumerate(episodes)]
+    value, best = max(measured, default=(0.0, 0))
+    return episodes[best] if value > 0 else None
