@@ -20,6 +20,7 @@ from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary, Item, State, Verdict
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 from hardwon.runtime.environments.calls import Call, build_state, parse_call
+from hardwon.runtime.guidance.abstraction import abstract_verdict
 from hardwon.runtime.guidance.base import lines_of
 from hardwon.runtime.guidance.rendering import Visible, render_item
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
@@ -239,6 +240,8 @@ def _reading(
         else:
             verdict = library.check(state, action, again=again)
             ruling = Ruling(verdict)
+        if not trusted:  # of a trusted library, one party wrote everything
+            verdict = abstract_verdict(library, verdict, state, action)
         reason = _data([verdict.cause]) if verdict.cause else ""
         return Checked(
             allowed=ruling.runs, reason=reason, item_id=verdict.item_id or "", warned=ruling.warned, over=ruling.over

@@ -42,13 +42,16 @@ from .wire import PAGE, Wire, part, plain, read
 class RemoteLibrary(ExperienceLibrary):
     """One namespace of a served library. Safe to use from several threads."""
 
-    def __init__(self, url: str, token: str | None = None, namespace: str = "default") -> None:
+    def __init__(self, url: str, token: str | None = None, namespace: str = "default", *, raw: bool = False) -> None:
         """Connect to a server, and create the namespace if it does not exist and the token permits it.
 
         Args:
             url: Address of the server, such as "http://127.0.0.1:8420".
             token: Access token. None if the server needs none.
             namespace: Namespace to work in.
+            raw: Let `recall` and `offered` return recorded steps and items word for word, as a local library does. The
+                token needs the right `log`. By default, the server leaves out values of other requests, and steps that
+                did the same are one step.
 
         Raises:
             LibraryUnreachable: The server does not answer.
@@ -58,6 +61,7 @@ class RemoteLibrary(ExperienceLibrary):
         """
         # no super().__init__: there is no file, and inherited methods that need one reach __getattr__
         self.namespace = namespace
+        self._raw = raw
         self._wire = Wire(url, token, namespace)
         try:
             about = self._about()
@@ -210,7 +214,7 @@ class RemoteLibrary(ExperienceLibrary):
         query = {
             **about, "task": task, "k": k, "kinds": None if kinds is None else list(kinds),
             "budget_tokens": budget_tokens, "level": level, "actions": None if actions is None else dict(actions),
-            "after": after,
+            "after": after, "raw": self._raw,
         }  # fmt: skip
         return read(Recollection, self._wire.ask("recall", query))
 
@@ -241,7 +245,7 @@ class RemoteLibrary(ExperienceLibrary):
         self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
     ) -> tuple[Item, ...]:
         """Return the active items whose condition holds in a state; see `ExperienceLibrary.offered`."""
-        query = {"state": asdict(state), "kinds": list(kinds), **({"masked": True} if masked else {})}
+        query = {"state": asdict(state), "kinds": list(kinds), "masked": masked, "raw": self._raw}
         answer = self._wire.ask("offered", query)
         return tuple(read(list[Item], answer["items"]))
 

@@ -51,7 +51,7 @@ def pantry(**also):
 
 
 def test_recall_is_the_library_s_own(reader, learnt):
-    answer = reader.post("/v1/recall", json={"state": pantry(), "actions": {"wait": "", "open box": ""}})
+    answer = reader.post("/v1/recall", json={"state": pantry(), "actions": {"wait": "", "open box": ""}, "raw": True})
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         found = library.recall(State(**pantry()), actions={"wait": "", "open box": ""})
     told = answer.json()

@@ -84,7 +84,11 @@ def test_agent_learns_by_it(remote, rooms):
 
 
 def test_every_answer_is_equal_to_the_file_s(learnt):
-    with served(learnt, read_only=True) as url, RemoteLibrary(url) as far, ExperienceLibrary.open(learnt) as near:
+    with (
+        served(learnt, read_only=True) as url,
+        RemoteLibrary(url, raw=True) as far,
+        ExperienceLibrary.open(learnt) as near,
+    ):
         (row, *_) = near.trajectories(limit=1)
         step = near.trajectory(row["id"]).steps[0]
         item = near.items(status=None)[0]

@@ -113,13 +113,20 @@ def token_add(
     read: Annotated[
         bool | None, typer.Option(help="Allow reading.", show_default="on, except with --record alone")
     ] = None,
+    log: Annotated[
+        bool | None,
+        typer.Option(
+            help="Allow reading recorded episodes word for word, and the dashboard.",
+            show_default="on, except with --record",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a token and print it. Only its hash is stored, so it cannot be shown again.
 
     An agent that recalls and records needs --read --record; a program that only delivers episodes needs --record.
     """
-    secret = _open_tokens(path).add(name, namespaces=namespace, write=write, record=record, read=read)
+    secret = _open_tokens(path).add(name, namespaces=namespace, write=write, record=record, read=read, log=log)
     # `soft_wrap` keeps the secret on one line, so that it can be copied in one piece.
     say_json({"name": name, "token": secret}) if as_json else out().print(secret, soft_wrap=True)
 

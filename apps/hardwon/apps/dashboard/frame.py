@@ -57,13 +57,13 @@ class Room:
             options: Keyword arguments.
 
         Raises:
-            LibraryForbidden: The visitor may not read this namespace.
+            LibraryForbidden: The visitor may not read the log of this namespace.
         """
 
         def reading() -> T:
             self._check_token()
-            self.caller.must(self.namespace, "read")
-            self.names = [n for n in self.api.state.shelf.names() if self.caller.may(n, "read")]
+            self.caller.must(self.namespace, "log")
+            self.names = [n for n in self.api.state.shelf.names() if self.caller.may(n, "log")]
             with self.api.state.shelf.reading(self.namespace) as library:
                 return what(library, *args, **options)
 

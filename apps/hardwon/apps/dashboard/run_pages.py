@@ -36,7 +36,7 @@ def add(api: FastAPI) -> None:
     async def runs(room: Room) -> None:
         # Reads no data, but checks the token and loads the namespaces of the menu.
         await room.read(lambda library: None)
-        room.caller.must(None, "read")
+        room.caller.must(None, "log")
         found = await run_in_threadpool(run_folder.list_runs, folder)
         with framed(room, "Runs", "/runs"):
             html(section("Training runs and experiments", _render_list(found, room)))
@@ -44,7 +44,7 @@ def add(api: FastAPI) -> None:
     @page(api, "/runs/{name:path}")
     async def run(room: Room, name: str) -> None:
         await room.read(lambda library: None)
-        room.caller.must(None, "read")
+        room.caller.must(None, "log")
         kind, file = await run_in_threadpool(run_folder.find_run, folder, name)
         with framed(room, name, "/runs"):
             Live(kind, file)

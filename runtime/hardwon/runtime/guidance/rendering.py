@@ -112,12 +112,51 @@ def _find_leftover_words(action: str, slots: Sequence[str], visible: Visible) ->
 
 
 @dataclass(slots=True)
-class _StepGroup:
-    """Steps that share one line."""
+class StepGroup:
+    """Recorded steps that did the same with the same outcome, in general words."""
 
+    action: str
+    outcome: str
+    """How the steps failed; empty if they succeeded."""
+    message: str
+    """The general error message of a failure."""
+    example: Step
+    """The first of the steps."""
     n: int = 0
-    returns: list[float] = field(default_factory=list)
+    returns: float = 0.0
+    """Sum of the returns."""
     ids: list[int] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        """Return the mean return."""
+        return self.returns / self.n
+
+    @property
+    def text(self) -> str:
+        """Return the line of the group."""
+        where = "a similar situation" if self.n == 1 else f"{self.n} similar situations"
+        ending = self.outcome or f"led to a return of {self.mean:.2f}{'' if self.n == 1 else ' on average'}"
+        return f"- in {where}, `{self.action}` {ending}"
+
+
+def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
+    """Return the trusted steps by general action and outcome, in order of appearance.
+
+    A step that stands for several (see `abstraction`) counts as many times.
+    """
+    groups: dict[tuple[str, str], StepGroup] = {}
+    for step in steps:
+        action = generalize_action(" ".join(step.action.split()), visible)
+        if step.why.get("untrusted") or instruction_in(action):  # a prompt injection in a recorded action
+            continue
+        outcome, message = _describe_failure(step, visible)
+        group = groups.setdefault((action, outcome), StepGroup(action, outcome, message, step))
+        ids = list(step.why.get("like", ())) if step.id is None else [step.id]
+        group.n += max(1, len(ids))
+        group.returns += max(1, len(ids)) * (step.return_to_go or 0.0)
+        group.ids += ids
+    return list(groups.values())
 
 
 def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tuple[int, ...]]]:
@@ -125,37 +164,19 @@ def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tup
 
     Steps from untrusted sources get lines of their own without ids, at the end.
     """
-    groups: dict[tuple[str, str], _StepGroup] = {}
-    lines: list[tuple[str, tuple[int, ...]]] = []
-    for step in steps:
-        if step.why.get("untrusted"):
-            lines.append((_render_untrusted(step), ()))
-            continue
-        action = generalize_action(" ".join(step.action.split()), visible)
-        if instruction_in(action):  # a prompt injection in a recorded action
-            continue
-        group = groups.setdefault((action, _describe_failure(step, visible)), _StepGroup())
-        group.n += 1
-        group.returns.append(step.return_to_go or 0.0)
-        group.ids += [step.id] if step.id is not None else []
-    trusted = [(_render_group(action, outcome, group), tuple(group.ids)) for (action, outcome), group in groups.items()]
-    return [*trusted, *lines]
+    steps = list(steps)
+    untrusted = [(_render_untrusted(step), ()) for step in steps if step.why.get("untrusted")]
+    return [*((group.text, tuple(group.ids)) for group in group_steps(steps, visible)), *untrusted]
 
 
-def _render_group(action: str, outcome: str, group: _StepGroup) -> str:
-    where = "a similar situation" if group.n == 1 else f"{group.n} similar situations"
-    mean = sum(group.returns) / group.n
-    ending = outcome or f"led to a return of {mean:.2f}{'' if group.n == 1 else ' on average'}"
-    return f"- in {where}, `{action}` {ending}"
-
-
-def _describe_failure(step: Step, visible: Visible) -> str:
-    """Return how a step failed; empty if it succeeded."""
+def _describe_failure(step: Step, visible: Visible) -> tuple[str, str]:
+    """Return how a step failed, and the general error message; empty if it succeeded."""
     if step.diagnosis.success:
-        return ""
+        return "", ""
     why, evidence = step.diagnosis.failure.value, " ".join(step.diagnosis.evidence.split())
     message = "" if evidence == LEFT_OUT else render_failure(evidence, step, visible)
-    return f"failed ({why}): {message}".rstrip(": ") if not instruction_in(message) else f"failed ({why})"
+    message = "" if instruction_in(message) else message
+    return f"failed ({why}): {message}".rstrip(": "), message
 
 
 def render_failure(evidence: str, step: Step, visible: Visible) -> str:
@@ -205,11 +226,19 @@ def _render_untrusted(step: Step) -> str:
 
 def render_item(item: Item, visible: Visible) -> str:
     """Return an item as a line: its own text, or a general form if it contains words of other requests."""
-    text = f"{item.title}. {item.body}".rstrip()
-    if item.source == "experience" and not _is_public(item, visible):
-        text = _generalize_item(item, visible)
+    general = describe_item(item, visible)
+    text = " ".join(general).rstrip() if general else f"{item.title}. {item.body}".rstrip()
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"- {item.kind}: {text}".rstrip() + unless
+
+
+def describe_item(item: Item, visible: Visible) -> tuple[str, str] | None:
+    """Return a general title and body for an item that contains words of other requests.
+
+    Returns:
+        The title, and the counts of its body if they reveal nothing; None if the item's own text may be shown.
+    """
+    return _generalize_item(item, visible) if item.source == "experience" and not _is_public(item, visible) else None
 
 
 def _is_public(item: Item, visible: Visible) -> bool:
@@ -222,12 +251,12 @@ def _is_public(item: Item, visible: Visible) -> bool:
     return visible.tells(rest, _OF_RULES) and visible.tells(_NUMBER.sub(" ", _QUOTED.sub(" ", item.body)), _OF_RULES)
 
 
-def _generalize_item(item: Item, visible: Visible) -> str:
+def _generalize_item(item: Item, visible: Visible) -> tuple[str, str]:
     counts = item.body if visible.tells(_NUMBER.sub(" ", item.body), _OF_RULES) else ""
     actions = [item.forbids] if item.forbids else list(item.steps) or _QUOTED.findall(item.title)[:1]
     rendered = ", then ".join(f"`{generalize_action(action, visible)}`" for action in actions)
     if item.kind == "guardrail":
-        return f"Do not {rendered} in such a situation. {counts}".rstrip()
+        return f"Do not {rendered} in such a situation.", counts
     if item.kind == "warning":
-        return f"{rendered} mostly fails in such a situation. {counts}".rstrip()
-    return f"{rendered} paid in such a situation. {counts}".rstrip()
+        return f"{rendered} mostly fails in such a situation.", counts
+    return f"{rendered} paid in such a situation.", counts

@@ -19,6 +19,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
@@ -43,6 +44,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 
 from hardwon.runtime.environments.calls import Call, clip
+from hardwon.runtime.guidance.abstraction import abstract_verdict
 from hardwon.runtime.guidance.base import Guidance, Hint, RetrievalGuidance, forbidden_in
 from hardwon.runtime.interfaces.diagnosis import why_replan
 from hardwon.runtime.interfaces.types import Context
@@ -405,6 +407,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 state = episode.state or episode.told.state(())
                 steps = episode.told.steps
                 ruling = rule(episode.library, self._guardrails, state, action, steps, learn=self._learn)
+                # The cause reaches the model's prompt, so it must not hold values of other requests.
+                ruling = replace(ruling, verdict=abstract_verdict(episode.library, ruling.verdict, state, action))
                 cached = episode.rulings[call["id"]] = action, ruling
             return cached[1]
 
@@ -446,7 +450,9 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         if episode is None or self._guardrails is None:
             return action
         current = episode.state or episode.told.state(())
-        verdict = self._run_safely(lambda: episode.library.check(current, action))
+        verdict = self._run_safely(
+            lambda: abstract_verdict(episode.library, episode.library.check(current, action), current, action)
+        )
         return action if verdict is None or verdict.allowed else f"{action}\n\n{format_warning(verdict)}"
 
     def _record_answer(self, request: ToolCallRequest, answer: Answer) -> Answer:

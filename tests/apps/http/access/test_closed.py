@@ -279,10 +279,12 @@ def test_owner_is_told_the_way_back(hardwon, empty):
 def test_rights_are_given_by_options(hardwon, hardwon_json, empty):
     for name, options in {
         "reader": (), "collector": ("--record",), "agent": ("--read", "--record"), "admin": ("--write",),
+        "program": ("--no-log",), "scribe": ("--record", "--log"),
     }.items():  # fmt: skip
         hardwon("serve", "token", "add", empty, "--name", name, *options)
     told = {one["name"]: one["rights"] for one in hardwon_json("serve", "token", "list", empty)["tokens"]}
     assert told == {
-        "reader": ["read"], "collector": ["record"], "agent": ["read", "record"], "admin": ["read", "record", "write"],
+        "reader": ["read", "log"], "collector": ["record"], "agent": ["read", "record"],
+        "admin": ["read", "log", "record", "write"], "program": ["read"], "scribe": ["read", "log", "record"],
     }  # fmt: skip
     assert "read and record" in hardwon("serve", "token", "list", empty).stdout

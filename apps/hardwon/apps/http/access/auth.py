@@ -33,11 +33,12 @@ SUFFIX = ".tokens"
 """Suffix of the token file, after the library's file name."""
 
 
-Right = Literal["read", "record", "write"]
-RIGHTS: tuple[Right, ...] = ("read", "record", "write")
-"""Read; add episodes and feedback as an untrusted writer; change everything.
+Right = Literal["read", "log", "record", "write"]
+RIGHTS: tuple[Right, ...] = ("read", "log", "record", "write")
+"""Use experience in general words; read recorded episodes and items word for word; add episodes and feedback as an
+untrusted writer; change everything.
 
-`write` includes the other two. `record` does not include `read`.
+`log` includes `read`, and `write` includes all others. `record` does not include `read`.
 """
 _MARK = "had_tokens"
 """Name of the row in the library's `meta` table that records that the library had a token."""
@@ -90,11 +91,20 @@ def rights_text(rights: frozenset[Right]) -> str:
     return " and ".join(right for right in RIGHTS if right in rights) or "do nothing"
 
 
-def rights_of(*, read: bool, record: bool, write: bool) -> frozenset[Right]:
-    """Return the rights of a token. `write` includes the others."""
+def rights_of(*, read: bool, record: bool, write: bool, log: bool | None = None) -> frozenset[Right]:
+    """Return the rights of a token.
+
+    Args:
+        read: Grant `read`.
+        record: Grant `record`.
+        write: Grant all rights.
+        log: Grant `log`, which includes `read`. None grants it to a token that reads and does not record: such a token
+            belongs to a person or a dashboard, while one that also records belongs to an agent.
+    """
     if write:
         return frozenset(RIGHTS)
-    wanted: dict[Right, bool] = {"read": read, "record": record}
+    log = read and not record if log is None else log
+    wanted: dict[Right, bool] = {"read": read or log, "log": log, "record": record}
     return frozenset(right for right, granted in wanted.items() if granted)
 
 
@@ -133,6 +143,7 @@ class Tokens:
         write: bool = False,
         record: bool = False,
         read: bool | None = None,
+        log: bool | None = None,
     ) -> str:
         """Create a token. The secret is returned once and cannot be retrieved later.
 
@@ -142,6 +153,7 @@ class Tokens:
             write: Grant all rights.
             record: Grant the right to add episodes and feedback.
             read: Grant the right to read; by default, unless `record` is set.
+            log: Grant the right to read recorded episodes word for word; by default, to a token that only reads.
 
         Returns:
             The secret.
@@ -149,7 +161,7 @@ class Tokens:
         Raises:
             ConfigError: The name is empty or in use, the token has no rights, or the file cannot be written.
         """
-        rights = rights_of(read=not record if read is None else read, record=record, write=write)
+        rights = rights_of(read=not record if read is None else read, record=record, write=write, log=log)
         if not rights:
             raise ConfigError(f"the token {name!r} would have no rights. Grant it read, record or write.")
         names = None if namespaces is None else tuple(dict.fromkeys(namespaces))
@@ -279,6 +291,7 @@ class Tokens:
                 "sha256": digest, "written_at": at, "id": caller.id, "name": caller.name,
                 "namespaces": caller.namespaces,
                 "rights": [right for right in RIGHTS if right in caller.rights], "write": "write" in caller.rights,
+                "log": "log" in caller.rights,
             }
             for digest, caller in callers.items()
         ]  # fmt: skip
@@ -307,5 +320,8 @@ def _caller(row: dict[str, Any]) -> Caller:
     if listed is None:  # written by a version without the `record` right
         rights = rights_of(read=True, record=False, write=bool(row["write"]))
     else:
-        rights = frozenset(right for right in RIGHTS if right in listed)
+        # Without "log", the row is from a version in which every reader could read the log.
+        rights = rights_of(
+            read="read" in listed, record="record" in listed, write="write" in listed, log=row.get("log")
+        )
     return Caller(row["id"], row["name"], None if names is None else tuple(names), rights)

@@ -5,7 +5,10 @@ from dataclasses import replace
 from fastapi import APIRouter, Response
 
 from hardwon.apps.http.access.auth import RIGHTS, Caller
-from hardwon.memory import EvolutionReport, ExperienceLibrary, Verdict
+from hardwon.memory import EvolutionReport, ExperienceLibrary, State, Verdict
+from hardwon.runtime.guidance.abstraction import abstract_item, abstract_recollection, abstract_verdict
+from hardwon.runtime.guidance.base import lines_of
+from hardwon.runtime.guidance.rendering import Visible
 from hardwon.runtime.loop.enforcement import limit
 
 from .bodies import CheckedRoute
@@ -14,6 +17,7 @@ from .models import (
     ActionAsked,
     Around,
     CheckAsked,
+    Checked,
     EpisodesTold,
     Ids,
     KeysAsked,
@@ -25,6 +29,7 @@ from .models import (
     RecallAsked,
     Recalled,
     Words,
+    checked,
     recalled,
     to_response,
 )
@@ -75,8 +80,11 @@ def _about(at: Place, *, make: bool = False) -> Response:
 def recall(body: RecallAsked, at: At) -> Response:
     """Return past experience that fits a state or a text: items, similar steps, estimates and guardrails.
 
-    An empty result is a valid answer.
+    An empty result is a valid answer. Values of other requests are left out, unless a token with the right `log` sets
+    `raw`.
     """
+    if body.raw:
+        at.must_read_raw()
     query = body.state if body.state is not None else body.text or ""
     with at.reading() as library, at.measures.recall():
         recollection = library.recall(
@@ -89,10 +97,14 @@ def recall(body: RecallAsked, at: At) -> Response:
             actions=body.actions,
             after=body.after,
         )
-    return recalled(recollection)
+    if body.raw:
+        return recalled(recollection)
+    state, actions = query if isinstance(query, State) else State(query, task=body.task or ""), list(body.actions or ())
+    found = abstract_recollection(recollection, state, actions)
+    return recalled(found, [line.text for line in lines_of(found, state, actions)])
 
 
-@router.post("/check", response_model=Verdict)
+@router.post("/check", response_model=Checked)
 @in_turn
 def check(body: CheckAsked, at: At) -> Response:
     """Return whether a guardrail forbids this action in this state.
@@ -100,7 +112,8 @@ def check(body: CheckAsked, at: At) -> Response:
     A guardrail on probation occasionally allows the action, with `trial` set to true. Report the outcome of the step
     with `why`: {"overrode": items, "trial": items}; it decides whether the guardrail stays. Nothing is counted for a
     token that may only read. Send in `refused` how often this run was refused the action. After 3 refusals it is
-    allowed without a trial, unless a person pinned the guardrail; in that case the answer sets `over`.
+    allowed without a trial, unless a person pinned the guardrail; in that case the answer sets `over`. `cause` holds no
+    values of other requests.
     """
     rights = all(at.caller.may(at.namespace, right) for right in ("read", "record"))
     may_count = body.about_to_run and rights and not at.shelf.read_only
@@ -110,7 +123,7 @@ def check(body: CheckAsked, at: At) -> Response:
         verdict = decide(body.state, body.action, again=body.again)
         if body.about_to_run and not verdict.allowed:
             verdict = _limited(library, verdict, body)
-        return to_response(Verdict, verdict)
+        return checked(abstract_verdict(library, verdict, body.state, body.action))
 
 
 def _limited(library: ExperienceLibrary, verdict: Verdict, body: CheckAsked) -> Verdict:
@@ -119,22 +132,27 @@ def _limited(library: ExperienceLibrary, verdict: Verdict, body: CheckAsked) -> 
     return replace(verdict, allowed=ruling.runs, over=ruling.over)
 
 
-@router.post("/check-plan", response_model=Verdict)
+@router.post("/check-plan", response_model=Checked)
 @in_turn
 def check_plan(body: PlanAsked, at: At) -> Response:
     """Return whether a guardrail on plans forbids one of these actions in a plan made in this state."""
     with at.reading() as library:
-        return to_response(Verdict, library.check_plan(body.state, body.actions))
+        verdict = library.check_plan(body.state, body.actions)
+        return checked(abstract_verdict(library, verdict, body.state, *body.actions))
 
 
 @router.post("/offered", response_model=Offered)
 @in_turn
 def offered(body: OfferedAsked, at: At) -> Response:
     """Return active skills and remedies whose condition holds in this state, best first."""
+    if body.raw:
+        at.must_read_raw()
     with at.reading() as library:
-        return to_response(
-            Offered, Offered.model_construct(items=list(library.offered(body.state, body.kinds, masked=body.masked)))
-        )
+        found = list(library.offered(body.state, body.kinds, masked=body.masked))
+    if not body.raw:
+        visible = Visible(body.state)
+        found = [abstract_item(item, visible) for item in found]
+    return to_response(Offered, Offered.model_construct(items=found))
 
 
 @router.post("/keys", response_model=Words)

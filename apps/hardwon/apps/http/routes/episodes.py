@@ -12,6 +12,8 @@ from starlette.background import BackgroundTask
 from hardwon.apps.shared import explain, lists
 from hardwon.memory import Add, Operation, Trajectory, Update
 from hardwon.memory.records import Trust
+from hardwon.runtime.guidance.abstraction import abstract_summary
+from hardwon.runtime.guidance.rendering import Visible
 
 from .bodies import CheckedRoute
 from .items import Offset, admitted, rows
@@ -40,7 +42,7 @@ Number = Annotated[int, InPath(ge=0, le=2**62)]
 @router.get("/episodes", response_model=Rows)
 def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
     """List episodes without their steps, newest first."""
-    with at.reading() as library:
+    with at.logging() as library:
         found, total = lists.list_episodes(library, limit, offset)
     return rows(found, total)
 
@@ -48,14 +50,14 @@ def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
 @router.get("/episodes/{episode_id}", response_model=Trajectory)
 def episode(episode_id: str, at: At) -> Response:
     """Return one episode with its steps. An unambiguous prefix of the id is enough."""
-    with at.reading() as library:
+    with at.logging() as library:
         return to_response(Trajectory, library.trajectory(episode_id))
 
 
 @router.get("/episodes/{episode_id}/segments", response_model=Segments)
 def segments(episode_id: str, at: At) -> Response:
     """Return the parts of an episode between its rewards."""
-    with at.reading() as library:
+    with at.logging() as library:
         return to_response(Segments, Segments.model_construct(segments=library.segments(episode_id)))
 
 
@@ -75,7 +77,7 @@ def apply(episode_id: str, body: Reading, at: At) -> Response:
 @router.get("/steps", response_model=Steps)
 def steps(at: At, id: Annotated[list[Annotated[int, Query(ge=0, le=2**62)]], Query(max_length=1000)]) -> Response:
     """Return steps by id, in the order of the ids. Unknown ids are skipped."""
-    with at.reading() as library:
+    with at.logging() as library:
         return to_response(Steps, Steps.model_construct(steps=library.steps(id)))
 
 
@@ -84,6 +86,8 @@ def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: 
     """Return the results of every kind of action, in one kind of situation or in all, most tried first."""
     with at.reading() as library:
         found = library.summaries(signature, limit=limit, offset=offset)
+    if not at.caller.may(at.namespace, "log"):
+        found = [abstract_summary(summary, Visible(None)) for summary in found]
     return to_response(Summaries, Summaries.model_construct(summaries=found))
 
 
@@ -97,14 +101,14 @@ def evidence(summary_id: Number, at: At, failure: str | None = None) -> Response
 @router.get("/clusters", response_model=Rows)
 def clusters(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
     """List situations that share a signature, most frequent first, with their best actions."""
-    with at.reading() as library:
+    with at.logging() as library:
         return rows(library.clusters(limit, offset), library.stats()["clusters"])
 
 
 @router.get("/explain/{ref:path}", response_model=dict[str, Any])
 def explained(ref: str, at: At) -> Response:
     """Explain an item, an episode, `step:1234` or `attempt:17` with its evidence, as `hardwon memory show` does."""
-    with at.reading() as library:
+    with at.logging() as library:
         return to_response(dict[str, Any], explain.explain(library, ref))
 
 
@@ -136,7 +140,7 @@ def export(at: At) -> FileResponse:
     """Export items and episodes as lines of JSON, in one consistent snapshot."""
     path = _scratch()
     try:
-        with at.reading() as library:
+        with at.logging() as library:
             library.export_jsonl(path)
     except BaseException:
         path.unlink(missing_ok=True)

@@ -118,8 +118,8 @@ def run_events(request: Request, name: str, at: At, follow: Follow = True) -> Re
 
 
 def _folder(request: Request, at: Place) -> Path:
-    """Return the folder of runs, for callers that may read all namespaces."""
-    at.caller.must(None, "read")
+    """Return the folder of runs, for callers that may read the log of all namespaces."""
+    at.caller.must(None, "log")
     folder: Path = request.app.state.runs
     return folder
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from hardwon.apps.shared import editing, explain, lists
-from hardwon.memory import Admission, Hit, Item
+from hardwon.memory import Admission, Hit, Item, State
 from hardwon.memory.records import Kind, Trust
+from hardwon.runtime.guidance.abstraction import abstract_hits, abstract_item
+from hardwon.runtime.guidance.rendering import Visible
 
 from .bodies import CheckedRoute
 from .models import (
@@ -26,7 +28,7 @@ from .models import (
     to_response,
     typed,
 )
-from .place import At
+from .place import At, Place
 
 router = APIRouter(prefix="/v1", tags=["items"], route_class=CheckedRoute)
 
@@ -53,14 +55,25 @@ def items(
     limit: Count = 100,
     offset: Offset = 0,
 ) -> Response:
-    """List items, filtered and sorted. `text` selects items that contain all its words."""
+    """List items, filtered and sorted. `text` selects items that contain all its words.
+
+    A filter on the words of items needs the right `log`, because its answers would reveal them.
+    """
+    if any(value is not None for value in (text, tag, location, signature)):
+        at.must_read_raw()
     among = {"writer": writer, "tag": tag, "location": location, "signature": signature, "text": text}
     with at.reading() as library:
         found, total = lists.list_items(
             library, kind, status=status, trust=trust, source=source, min_score=min_score, sort=sort,
             limit=limit, offset=offset, **among,
         )  # fmt: skip
+    found = [permitted(at, item) for item in found]
     return to_response(Items, Items.model_construct(items=found, total=total))
+
+
+def permitted(at: Place, item: Item) -> Item:
+    """Return an item as the caller may read it: without values of other requests unless it may read the log."""
+    return item if at.caller.may(at.namespace, "log") else abstract_item(item, Visible(None))
 
 
 @router.post("/items", response_model=Admissions)
@@ -89,7 +102,7 @@ def rewrite(body: Rewriting, at: At) -> Response:
 def get(item_id: str, at: At) -> Response:
     """Return an item by its id or an unambiguous prefix of it."""
     with at.reading() as library:
-        return to_response(Item, library.get(item_id))
+        return to_response(Item, permitted(at, library.get(item_id)))
 
 
 @router.patch("/items/{item_id}", response_model=Item)
@@ -141,14 +154,14 @@ def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
         )
     # A token that may only record must not read the item through the answer.
     if at.caller.may(at.namespace, "read"):
-        return to_response(Item, moved)
+        return to_response(Item, permitted(at, moved))
     return Response(status_code=204)
 
 
 @router.get("/items/{item_id}/history", response_model=Rows)
 def history(item_id: str, at: At) -> Response:
     """Return every change of an item, oldest first."""
-    with at.reading() as library:
+    with at.logging() as library:
         return rows(library.history(item_id))
 
 
@@ -177,7 +190,7 @@ def usefulness(item_id: str, at: At) -> Response:
 def guardrails(at: At, status: Status = "active", limit: Count = 100, offset: Offset = 0) -> Response:
     """List guardrails with their conditions, evidence, number of blocks, and precision."""
     known = lists.parse_status(status)
-    with at.reading() as library:
+    with at.logging() as library:
         found = explain.list_guardrails(library, known, limit, offset)
         return rows(found, len(library.items(["guardrail"], status=known)))
 
@@ -194,6 +207,8 @@ def search(
     """Search items and steps by text. Each hit has the reason for the match."""
     with at.reading() as library:
         hits: list[Hit] = lists.search(library, text, k, how=how, among=among, kinds=kind)
+    if not at.caller.may(at.namespace, "log"):
+        hits = abstract_hits(hits, Visible(State(text)))
     return to_response(Hits, Hits.model_construct(hits=list(map(typed, hits))))
 
 

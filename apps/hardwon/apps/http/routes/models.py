@@ -4,6 +4,7 @@ The records are the dataclasses of `hardwon.memory.records`, so the API accepts 
 Unknown fields, invalid numbers and values that no record may have are rejected.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -24,6 +25,7 @@ from hardwon.memory import (
     Step,
     Summary,
     Trajectory,
+    Verdict,
 )
 from hardwon.memory.bank import Entry
 from hardwon.memory.records import Kind, Trust
@@ -54,6 +56,8 @@ class RecallAsked(Asked):
     actions: dict[str, str] | None = None
     """Admissible actions, each with the attempts of this episode so far."""
     after: str | None = None
+    raw: bool = False
+    """Return steps and items word for word, with the values of other requests; needs the right `log`."""
 
     @model_validator(mode="after")
     def _check_query(self) -> "RecallAsked":
@@ -100,6 +104,8 @@ class OfferedAsked(Asked):
     kinds: list[Kind] = ["skill", "remedy"]
     masked: bool = False
     """Return instead the items that hurt in the world of this state, which are otherwise left out."""
+    raw: bool = False
+    """Return items word for word; needs the right `log`."""
 
 
 class EpisodesTold(Asked):
@@ -298,6 +304,16 @@ class Offered(BaseModel):
     items: list[Item]
 
 
+@dataclass(frozen=True, slots=True)
+class Checked(Verdict):
+    """Whether an action may run here, and why not, in general words."""
+
+    warned: bool = False
+    """The action may run although guardrails forbid it: on trial, or because the run insists on it."""
+    blocked: bool = False
+    """The action must not run."""
+
+
 class ItemHit(BaseModel):
     """An item that matches the query."""
 
@@ -317,8 +333,14 @@ class StepHit(BaseModel):
 
 
 class Recalled(BaseModel):
-    """The result of a recall. Empty is a valid result."""
+    """The result of a recall. Empty is a valid result.
 
+    Without `raw`, values of other requests are replaced by holes, and recorded steps that did the same are one step
+    with their mean return and no states, whose `why.like` has their ids.
+    """
+
+    lines: list[str] = []
+    """The result as text for a prompt, one line per item or group of steps; empty with `raw`."""
     items: list[ItemHit]
     steps: list[StepHit]
     guardrails: list[Item]
@@ -347,14 +369,21 @@ def typed(hit: Hit) -> ItemHit | StepHit:
     return kind.model_construct(what=hit.what, similarity=hit.similarity, why=hit.why)
 
 
-def recalled(found: Recollection) -> Response:
+def recalled(found: Recollection, lines: Sequence[str] = ()) -> Response:
     """Return a recollection as JSON."""
     told = Recalled.model_construct(
-        items=list(map(typed, found.items)), steps=list(map(typed, found.steps)), guardrails=list(found.guardrails),
-        estimates=found.estimates, path=found.path, tokens=found.tokens, summaries=list(found.summaries),
-        filled=found.filled, masked=list(found.masked),
+        lines=list(lines), items=list(map(typed, found.items)), steps=list(map(typed, found.steps)),
+        guardrails=list(found.guardrails), estimates=found.estimates, path=found.path, tokens=found.tokens,
+        summaries=list(found.summaries), filled=found.filled, masked=list(found.masked),
     )  # fmt: skip
     return to_response(Recalled, told)
+
+
+def checked(verdict: Verdict) -> Response:
+    """Return a verdict as JSON."""
+    fields_of_verdict = {field.name: getattr(verdict, field.name) for field in fields(Verdict)}
+    warned = verdict.allowed and bool(verdict.items)
+    return to_response(Checked, Checked(**fields_of_verdict, warned=warned, blocked=not verdict.allowed))
 
 
 class Steps(BaseModel):

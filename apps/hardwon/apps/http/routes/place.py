@@ -62,6 +62,26 @@ class Place:
             yield library
 
     @contextmanager
+    def logging(self) -> Iterator[ExperienceLibrary]:
+        """Open the library for reading recorded episodes and items word for word.
+
+        Raises:
+            LibraryForbidden: The caller may not read the log.
+            UnknownName: The namespace does not exist.
+        """
+        self.caller.must(self.namespace, "log")
+        with self.shelf.reading(self.namespace) as library:
+            yield library
+
+    def must_read_raw(self) -> None:
+        """Check that the caller may ask for `raw` records.
+
+        Raises:
+            LibraryForbidden: The caller may not read the log.
+        """
+        self.caller.must(self.namespace, "log")
+
+    @contextmanager
     def seeing(self) -> Iterator[ExperienceLibrary]:
         """Open the library for a caller that may read it or record to it.
 

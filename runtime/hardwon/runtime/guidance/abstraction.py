@@ -1,0 +1,121 @@
+"""Abstraction: recalled experience as records that hold no values of other requests.
+
+The middleware renders such values as holes when it writes a hint (see `rendering`). This module applies the same rules
+to the records themselves, for readers who may use experience but may not read the log: over HTTP, and in the reasons of
+refused calls. Steps that did the same become one step with their mean return, which stands for all of them; it has no
+states. Rendering an abstracted recollection gives the same lines as rendering the original.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, Recollection, State, Step, Summary, Verdict
+from hardwon.memory.errors import UnknownName
+from hardwon.memory.situations.actions import parse_action
+
+from .rendering import StepGroup, Visible, describe_item, generalize_action, group_steps
+
+_NO_STATE = State("", signature="-")
+
+
+def abstract_recollection(
+    recollection: Recollection, state: State | None = None, actions: Sequence[str] = ()
+) -> Recollection:
+    """Return a recollection without the values of other requests.
+
+    Args:
+        recollection: The recalled experience.
+        state: The current state; its own values are kept.
+        actions: The admissible actions; their values are kept, too.
+    """
+    visible = Visible(state, actions)
+    return replace(
+        recollection,
+        items=tuple(abstract_hits(recollection.items, visible)),
+        steps=tuple(abstract_hits(recollection.steps, visible)),
+        guardrails=tuple(abstract_item(item, visible) for item in recollection.guardrails),
+        summaries=tuple(abstract_summary(summary, visible) for summary in recollection.summaries),
+    )
+
+
+def abstract_hits(hits: Iterable[Hit], visible: Visible) -> list[Hit]:
+    """Return hits on abstracted items, then on abstracted steps; see the module docstring."""
+    hits = list(hits)
+    steps = [hit.what for hit in hits if isinstance(hit.what, Step)]
+    found = {id(hit.what): hit for hit in hits}
+    items = [replace(hit, what=abstract_item(hit.what, visible)) for hit in hits if isinstance(hit.what, Item)]
+    groups = group_steps(steps, visible)
+    # Of a group, the first and therefore best hit gives the similarity and the reason.
+    return [
+        *items,
+        *(replace(found[id(group.example)], what=_merge_group(group)) for group in groups),
+        *(hit for hit in hits if isinstance(hit.what, Step) and hit.what.why.get("untrusted")),
+    ]
+
+
+def _merge_group(group: StepGroup) -> Step:
+    """Return one step that stands for a group of steps."""
+    diagnosis = group.example.diagnosis
+    return Step(
+        _NO_STATE,
+        group.action,
+        _NO_STATE,
+        Diagnosis(diagnosis.success, diagnosis.failure, evidence=group.message),
+        why={"like": list(group.ids)},
+        return_to_go=group.mean,
+    )
+
+
+def abstract_item(item: Item, visible: Visible) -> Item:
+    """Return an item without the values of other requests.
+
+    Only items mined from experience hold such values. Their condition, locations and tags are words of recorded states,
+    so they are dropped. The patterns keep numbered holes.
+    """
+    if item.source != "experience":
+        return item
+    general = describe_item(item, visible)
+    title, body = general or (item.title, item.body)
+    return replace(
+        item,
+        title=title,
+        body=body,
+        when_to_use="" if general else item.when_to_use,
+        forbids=None if item.forbids is None else _abstract_pattern(item.forbids, visible),
+        steps=tuple(_abstract_pattern(step, visible) for step in item.steps),
+        # A guardrail must have a condition; this one is always true. The library itself enforces the original.
+        condition={"all": []} if item.kind == "guardrail" else None,
+        verify=None,
+        signatures=(),
+        locations=(),
+        tags=(),
+    )
+
+
+def _abstract_pattern(pattern: str, visible: Visible) -> str:
+    """Return a pattern with numbered holes, which the library can match, for the values that are not shown."""
+    return pattern if generalize_action(pattern, visible) == pattern else parse_action(pattern).template
+
+
+def abstract_summary(summary: Summary, visible: Visible) -> Summary:
+    """Return a summary whose pattern holds no values of other requests."""
+    return replace(summary, pattern=_abstract_pattern(summary.pattern, visible))
+
+
+def abstract_verdict(library: ExperienceLibrary, verdict: Verdict, state: State, *actions: str) -> Verdict:
+    """Return a verdict whose cause holds no values of other requests.
+
+    Args:
+        library: The library that gave the verdict.
+        verdict: The verdict.
+        state: The current state; its own values are kept.
+        *actions: The checked actions; their values are kept, too.
+    """
+    if not verdict.items:
+        return verdict
+    try:
+        item = library.get(verdict.item_id or verdict.items[0])
+    except UnknownName:  # another process has deleted it
+        return replace(verdict, cause="")
+    title, body = describe_item(item, Visible(state, actions)) or (item.title, item.body)
+    return replace(verdict, cause=body or title)

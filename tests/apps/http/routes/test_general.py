@@ -1,0 +1,228 @@
+"""What an agent's token reads is general: no answer holds another customer's name, invoice or account."""
+
+import asyncio
+import json
+
+import pytest
+from fastapi.testclient import TestClient as Plain
+from mcp import Client
+
+from hardwon.apps import mcp_server
+from hardwon.apps.http.access.auth import Tokens
+from hardwon.apps.http.app import create_app
+from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.memory.errors import LibraryForbidden
+from hardwon.memory.remote import RemoteLibrary
+from hardwon.runtime.environments.calls import Call
+from hardwon.runtime.guidance.abstraction import abstract_recollection
+from hardwon.runtime.guidance.base import lines_of
+from hardwon.runtime.integrations.tool_episode import ToolEpisode
+
+PEOPLE = [
+    ("Mia Torres", "INV-8841", "DE-4471"),
+    ("Olaf Berg", "INV-1702", "SE-9920"),
+    ("Zoë Chan", "INV-6530", "HK-3141"),
+]
+VALUES = [word for person in PEOPLE for value in person for word in (value, *value.split())]
+REQUEST = "Request: Refund invoice INV-5000 of Ann Wood to account FR-1000"
+STATE = State(REQUEST, task="Refund invoice INV-5000 of Ann Wood to account FR-1000")
+
+
+def record_desk(library):
+    """Record twelve refunds of three customers by a trusted writer: one tool works, one always fails."""
+    for number in range(12):
+        name, invoice, account = PEOPLE[number % 3]
+        task = f"Refund invoice {invoice} of {name} to account {account}"
+        episode, calls = ToolEpisode(library, task), list[Call]()
+        for tool, error in (("refund", f"{name} has no open invoice {invoice}"), ("credit", "")):
+            before = episode.state(calls)
+            arguments = {"invoice": invoice, "customer": name, "account": account}
+            calls.append(Call(tool, arguments, "" if error else f"credited {account}", error))
+            episode.add_answer(before, calls, why={})
+        library.record(episode.trajectory(True, ending="success"))
+        library.evolve()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shop") / "library.db"
+    with ExperienceLibrary.open(path) as library:
+        record_desk(library)
+        # A guardrail on one customer, as the rules write it.
+        library.add(
+            Item(
+                "guardrail", "Do not `refund(customer=Mia Torres)`", "Mia Torres has no open invoice.",
+                condition={"text": "refund"}, forbids="refund(invoice={1}, customer={2}, account={3})",
+                source="experience", writer="rules", confidence=0.9,
+            )
+        )  # fmt: skip
+        library.add(
+            Item(
+                "skill", "Credit Mia Torres at DE-4471", "Worked for Olaf Berg, too.",
+                steps=("find Mia Torres", "send DE-4471"), condition={"text": "refund"}, source="experience",
+                writer="rules", tags=("Torres",), locations=("DE-4471",), verify={"text": "Olaf Berg"},
+            )
+        )  # fmt: skip
+    return path
+
+
+@pytest.fixture
+def tokens(shop, tmp_path):
+    tokens = Tokens(tmp_path / "tokens")
+    tokens.add("admin", write=True)
+    return tokens
+
+
+@pytest.fixture
+def client(shop, tokens):
+    app = create_app(shop, tokens=tokens, local=False, runs=shop.parent)
+    with Plain(app, base_url="http://127.0.0.1:8420") as made:
+        yield made
+
+
+@pytest.fixture
+def agent(client, tokens):
+    """Calls with the token of an agent."""
+    headers = {"Authorization": f"Bearer {tokens.add('agent', read=True, record=True)}"}
+
+    def call(method, path, body=None):
+        return client.request(method, path, json=body, headers=headers)
+
+    return call
+
+
+def planted(text):
+    return [value for value in VALUES if value.lower() in text.lower()]
+
+
+def ask(action="refund(invoice='INV-5000', customer='Ann Wood', account='FR-1000')"):
+    state = {"observation": STATE.observation, "task": STATE.task}
+    return {"state": state, "action": action, "actions": {action: ""}}
+
+
+def test_recall_is_general_and_keeps_counts_and_outcomes(agent):
+    body = {name: value for name, value in ask().items() if name != "action"}
+    answer = agent("POST", "/v1/recall", {**body, "k": 20})
+    told = answer.json()
+    assert planted(answer.text) == []
+    assert any(line.startswith("- guardrail: Do not `refund(") for line in told["lines"])
+    assert any("failed 12 of 12 times" in line for line in told["lines"])
+    assert any("similar situations, `credit(" in line and "led to a return of" in line for line in told["lines"])
+    assert all(hit["what"]["pre"]["observation"] == "" for hit in told["steps"])
+    assert max(len(hit["what"]["why"]["like"]) for hit in told["steps"]) > 1
+
+
+@pytest.mark.parametrize("level", ["step", "task"])
+@pytest.mark.parametrize("query", [{"text": "refund of Mia"}, {"text": "Torres INV-8841"}, {"text": "credit"}])
+def test_recall_by_text_reveals_no_more_than_the_question(agent, level, query):
+    answer = agent("POST", "/v1/recall", {**query, "level": level, "k": 20})
+    assert set(planted(answer.text)) <= set(planted(query["text"]))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/items?limit=100"), ("GET", "/v1/items?status=all"), ("GET", "/v1/search?text=refund&k=50"),
+        ("GET", "/v1/summaries"), ("GET", "/v1/stats"), ("GET", "/v1/events?follow=false&after=0"),
+        ("GET", "/v1/about"), ("GET", "/v1/verify"), ("GET", "/v1/namespaces"),
+    ],
+)  # fmt: skip
+def test_other_answers_are_general(agent, method, path):
+    answer = agent(method, path)
+    assert answer.status_code == 200
+    assert planted(answer.text) == []
+
+
+def test_every_item_is_general_by_itself(agent, shop):
+    with ExperienceLibrary.open(shop, read_only=True) as library:
+        refs = [item.id for item in library.items(status=None)]
+    assert refs
+    for ref in refs:
+        assert planted(agent("GET", f"/v1/items/{ref}").text) == []
+        assert planted(agent("GET", f"/v1/items/{ref}/usages").text) == []
+
+
+def test_check_is_typed_and_its_cause_general(agent):
+    body = {name: value for name, value in ask().items() if name != "actions"}
+    answer = agent("POST", "/v1/check", {**body, "about_to_run": False})
+    told = answer.json()
+    assert (told["allowed"], told["blocked"], told["warned"]) == (False, True, False)
+    assert told["items"]
+    assert told["cause"]
+    assert planted(answer.text) == []
+    insisted = agent("POST", "/v1/check", {**body, "refused": 3}).json()
+    assert (insisted["allowed"], insisted["blocked"], insisted["warned"]) == (True, False, True)
+    free = agent("POST", "/v1/check", {**body, "action": "sleep()"}).json()
+    assert (free["allowed"], free["blocked"], free["warned"], free["items"]) == (True, False, False, [])
+
+
+def test_offered_skills_are_general(agent):
+    answer = agent("POST", "/v1/offered", {"state": ask()["state"]})
+    assert answer.json()["items"]
+    assert planted(answer.text) == []
+
+
+def test_raw_needs_the_right_to_read_the_log(client, tokens, agent):
+    body = {**{name: value for name, value in ask().items() if name != "action"}, "raw": True}
+    assert agent("POST", "/v1/recall", body).status_code == 403
+    for rights in ({}, {"read": True, "record": True, "log": True}, {"write": True}):
+        headers = {"Authorization": f"Bearer {tokens.add(str(rights), **rights)}"}
+        answer = client.post("/v1/recall", json=body, headers=headers)
+        assert "Torres" in answer.text
+        assert "Torres" not in client.post("/v1/recall", json={**body, "raw": False}, headers=headers).text
+
+
+def test_lines_are_those_of_the_middleware(agent, shop):
+    """The same code renders both, and rendering the abstracted records changes nothing."""
+    with ExperienceLibrary.open(shop, read_only=True) as library:
+        found = library.recall(STATE, k=20)
+    hint = [line.text for line in lines_of(found, STATE)]
+    body = {"state": ask()["state"], "k": 20}
+    assert agent("POST", "/v1/recall", body).json()["lines"] == hint
+    general = abstract_recollection(found, STATE)
+    assert [line.text for line in lines_of(general, STATE)] == hint
+    assert abstract_recollection(general, STATE) == general
+
+
+def test_remote_library_is_general_unless_asked(shop, serving, tmp_path):
+    tokens = Tokens(tmp_path / "tokens")
+    agent, auditor = tokens.add("agent", read=True, record=True), tokens.add("auditor")
+    with serving(shop, tokens=tokens) as url:
+        with RemoteLibrary(url, agent) as library:
+            found = library.recall(STATE, k=20)
+            assert planted(repr(found)) == []
+            assert planted(repr((library.offered(STATE), library.items(), library.search("refund")))) == []
+            with pytest.raises(LibraryForbidden, match="may not log"):
+                library.trajectories()
+        with RemoteLibrary(url, agent, raw=True) as library, pytest.raises(LibraryForbidden):
+            library.recall(STATE)
+        with RemoteLibrary(url, auditor, raw=True) as library:
+            assert planted(repr(library.recall(STATE, k=20)))
+
+
+@pytest.mark.parametrize("tool", ["recall", "check"])
+def test_mcp_is_general_as_well(shop, tool):
+    async def call(library):
+        async with Client(mcp_server.build(library)) as client:
+            arguments = {"task": STATE.task, **({"action": ask()["action"]} if tool == "check" else {"k": 20})}
+            return await client.call_tool(tool, arguments)
+
+    with ExperienceLibrary.open(shop, read_only=True) as library:
+        answer = asyncio.run(call(library))
+    text = json.dumps(answer.structured_content, ensure_ascii=False)
+    assert ("credit(" if tool == "recall" else "failed 12 of 12") in text
+    assert planted(text) == []
+
+
+def test_dashboard_needs_the_right_to_read_the_log(shop, tokens):
+    from hardwon.apps.dashboard import mount
+
+    app = create_app(shop, tokens=tokens, local=False, runs=shop.parent)
+    mount(app)
+    agent, auditor = tokens.add("agent", read=True, record=True), tokens.add("auditor")
+    with Plain(app, base_url="http://127.0.0.1:8420") as client:
+        for path in ("/", "/items", "/episodes", "/map", "/runs"):
+            refused = client.get(path, headers={"Authorization": f"Bearer {agent}"})
+            assert refused.status_code == 403
+            assert planted(refused.text) == []
+        assert client.get("/items", headers={"Authorization": f"Bearer {auditor}"}).status_code == 200
