@@ -47,7 +47,7 @@ class Scripted:
 
     async def generate(self, request: Request) -> Completion:
         self.asked.append(request)
-        tokens = TRANSCRIPT.action(self.said.pop(0))
+        tokens = TRANSCRIPT.text(self.said.pop(0))
         n = len(tokens)
         return Completion(tokens, (0.0,) * n, (True,) * n, (None,) * n, 1)
 
@@ -120,7 +120,7 @@ def test_an_answer_is_one_of_three_words(seed):
     """Bound by a trie: whatever the weights are, and the most probable of the three is taken."""
     served = engine(seed)
     gate = asking(served)
-    answers = {word: TRANSCRIPT.action(word) for word in ("accept", "refine", "reject")}
+    answers = {word: TRANSCRIPT.text(word) for word in ("accept", "refine", "reject")}
     prompt = gate.prompt(Question(HALL, "go east ."))
     with torch.no_grad():
         logits = served.model(torch.tensor([prompt])).logits[0, -1]

@@ -13,7 +13,7 @@ An episode that this process has not seen from its start, as after a crash, is r
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hardwon.memory.records import Step
 from hardwon.runtime.interfaces.types import Context
@@ -36,6 +36,8 @@ class Turn:
     """The token ids that the model sampled for the answer; None if the model did not sample what ran."""
     ids: tuple[int, ...] | None = None
     """The token ids of the rendered message, as a tokenizer's cache; None if it is not rendered yet."""
+    hint: str | None = None
+    """The guidance that the message shows; None if it shows none, or if an earlier message shows the same."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,10 @@ class PromptBuilder:
                 turn.answer, turn.sampled = step.action, None
         for step in context.history[len(chat.turns) :]:
             chat.turns.append(Turn(self.past(step), step.action))
-        chat.turns.append(Turn(self.turn(context)))
+        # The conversation keeps what it showed, so a hint that still holds is not read again in every turn.
+        last = next((turn.hint for turn in reversed(chat.turns) if turn.hint is not None), None)
+        fresh = replace(context, guidance=None) if context.guidance == last else context
+        chat.turns.append(Turn(self.turn(fresh), hint=fresh.guidance))
         return chat
 
 

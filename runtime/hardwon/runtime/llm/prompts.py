@@ -22,7 +22,10 @@ OBSERVATION, LINE, GUIDANCE = 8_000, 300, 6_000
 MAX_OBJECTS = 50
 """Maximum positions in an answer at which a JSON object is tried."""
 
-_TAGS = "task|manual|steps|notes|observation|feedback|experience|plan|refused|replan|actions|answer"
+_TAGS = (
+    "task|manual|steps|notes|observation|feedback|experience|plan|refused|replan|actions|answer"
+    "|recalled|lesson|outcome|location|keys"
+)
 _DEFUSED = re.compile(
     rf"[<＜﹤](?=[\W_]{{0,8}}(?:{_TAGS}))"
     r"|<(?=[|｜]|</?SYS>>|/?(?:s|[be]os(?:_token)?|unk|pad|think|tool_(?:call|response)|unused\d+)>"

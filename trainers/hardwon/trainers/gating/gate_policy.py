@@ -46,7 +46,7 @@ class PolicyGate:
             ConfigError: The tokenizer does not distinguish the three answers.
         """
         self._engine, self._transcript, self._role = engine, transcript, role
-        self._answers: dict[Ids, Answer] = {transcript.action(word): word for word in get_args(Answer)}
+        self._answers: dict[Ids, Answer] = {transcript.text(word): word for word in get_args(Answer)}
         if len(self._answers) < len(get_args(Answer)):
             raise ConfigError(
                 "the tokenizer does not know accept, refine and reject; "

@@ -25,12 +25,21 @@ class Query:
 
     purpose: Purpose
     sections: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    """Text by name, in order of reading: task, observation, location, recalled, lesson, outcome, steps, keys."""
+    """Text by name, in order of reading: task, observation, location, recalled, lesson, outcome, steps, keys.
+
+    A name that is absent, or whose list is empty, has nothing to show.
+    """
+    episode: Trajectory | None = None
+    """The episode to read after the sections, for the purpose `write`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The two answers to a yes-or-no question, as token ids."""
+    """The two answers to a yes-or-no question, as token ids.
+
+    The probability of an answer is the product of the probabilities of its tokens, among those that the trie allows.
+    For the purpose `guide`, the hint follows `yes` in the same answer; all other answers end with the end token.
+    """
 
     yes: Ids
     no: Ids

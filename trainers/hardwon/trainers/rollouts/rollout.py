@@ -120,7 +120,7 @@ class TokenPolicy:
         # the transcript is append-only: a text that was shown stays in the prompt
         memory = context.guidance if context.guidance != episode.shown else None
         open_actions = [action for action in context.actions if action not in context.forbidden]
-        trie, actions_by_tokens = self._transcript.choices(open_actions or context.actions)
+        trie, actions_by_tokens = self._transcript.actions(open_actions or context.actions)
         # Seeded by episode, turn and attempt: the result does not depend on the order of the batch.
         rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
         prompt = self._transcript.prompt(context.history, context.state, memory)

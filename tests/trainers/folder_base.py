@@ -1,0 +1,72 @@
+"""A pretrained base in small: byte-level BPE, ChatML, tied embeddings, no spare rows. It has not learned anything."""
+
+from pathlib import Path
+from typing import Any
+
+TEXTS = (
+    "You are an agent that acts in an environment, one action per turn, until the task is done.",
+    "Answer with exactly one action and nothing else. Admissible actions: 1. go east 2. go west 3. take coin",
+    "What is seen now: <observation> You are in the kitchen. The chest is not locked. </observation>",
+    "system user assistant hint silent keep skip share hold put the fork in the drawer: rewarded",
+)
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful assistant<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>")
+
+
+def build_chat_tokenizer(template: str = CHATML, *, size: int = 420, more: tuple[str, ...] = ()) -> Any:
+    """Return a fast tokenizer with a chat template; `more` are control tokens that are not special."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIAL), initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    tokenizer.train_from_iterator([text for text in TEXTS for _ in range(4)], trainer)
+    tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in more])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
+        unk_token="<|endoftext|>",
+        chat_template=template,
+    )
+
+
+def build_chat_model(tokenizer: Any, *, hidden: int = 32, layers: int = 2, seed: int = 0) -> Any:
+    """Return a Llama of some thousand parameters with exactly one embedding row per token."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def save_base(folder: Path) -> Path:
+    """Write the base as a folder, as `model.base` takes it."""
+    tokenizer = build_chat_tokenizer()
+    build_chat_model(tokenizer).save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+    return folder

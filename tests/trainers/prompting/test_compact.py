@@ -1,0 +1,85 @@
+"""The word language of tiny bases: the same tokens for every use as before it was a format."""
+
+from typing import Any
+
+from hardwon.memory import Diagnosis, State, Step, Trajectory
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.llm.conversation import Conversations
+from hardwon.trainers.models.tiny import build_tokenizer
+from hardwon.trainers.prompting.base import Query
+from hardwon.trainers.prompting.compact import CompactFormat
+
+TEXTS = ["go east go west wait . : red blue green room find prize east is best success failure what"]
+PROMPTS = CompactFormat(build_tokenizer(TEXTS))
+
+
+def words(ids):
+    return " ".join(PROMPTS.tokenizer.convert_ids_to_tokens(list(ids)))
+
+
+def make_episode(turns=3, **why):
+    names = ["red", "blue", "green", "red"]
+    states = [State(f"You find {name}.", task="find the prize", location=name) for name in names]
+    steps = tuple(Step(states[n], "go east", states[n + 1], Diagnosis(True), t=n, why=why) for n in range(turns))
+    return Trajectory("find the prize", steps, True, id="e")
+
+
+def test_the_conversation_s_prompt_is_the_transcript():
+    steps, log = make_episode().steps, Conversations()
+    for n, step in enumerate(steps):
+        context = Context(step.pre, history=steps[:n], thread="e")
+        chat = log.advance(context)
+        assert PROMPTS.open_prompt(chat, context) == PROMPTS.prompt(steps[:n], step.pre, None)
+        Conversations.answer(chat, "go east", PROMPTS.text("go east"))
+
+
+def test_an_episode_that_began_elsewhere_is_read_from_its_steps():
+    steps = make_episode(memory="east is best").steps
+    context = Context(steps[2].pre, history=steps[:2])
+    assert PROMPTS.open_prompt(Conversations().advance(context), context) == PROMPTS.prompt(
+        steps[:2], steps[2].pre, None
+    )
+
+
+def test_a_hint_is_shown_again_in_a_second_attempt_at_the_same_step():
+    """The refused attempt is superseded, and its message with it."""
+    log, state = Conversations(), make_episode().steps[0].pre
+    context = Context(state, guidance="east is best", thread="e")
+    first = PROMPTS.open_prompt(log.advance(context), context)
+    assert PROMPTS.open_prompt(log.advance(context), context) == first
+    assert "<memory> east is best" in words(first)
+
+
+def test_questions_of_the_roles():
+    asked: dict[Any, Any] = {
+        "guide": {"task": "find the prize", "observation": "You find red.", "location": "Red", "recalled": ["a", "b"]},
+        "keep": {"task": "find prize", "lesson": "red : east", "outcome": "success", "observation": "", "location": ""},
+        "share": {"task": "find prize", "keys": ["red", "blue"], "observation": ["green", "east"]},
+        "write": {"recalled": ["east is best"], "steps": "<see> red"},
+    }
+    said = {purpose: words(PROMPTS.query(Query(purpose, sections))) for purpose, sections in asked.items()}
+    assert said == {
+        "guide": "<task> find prize . <see> find red . <at> red <memory> <unk> <memory> <unk> <item>",
+        "keep": "<task> find prize . <memory> red : east <see> success . <see> <at> <item>",
+        "share": "<task> find prize . <memory> red . blue . <see> green . east . <item>",
+        "write": "<memory> east is best <see> red <act>",
+    }
+
+
+def test_a_writer_reads_the_episode_after_the_sections():
+    episode = make_episode()
+    ids = PROMPTS.query(Query("write", {"recalled": ["east is best"], "outcome": "failure"}, episode))
+    last = episode.steps[-1].post
+    shown = PROMPTS.tokenizer("<memory> east is best <see> failure .", add_special_tokens=False).input_ids
+    assert ids == (*shown, *PROMPTS.prompt(episode.steps, last, None))
+
+
+def test_a_guide_goes_on_after_its_verdict():
+    assert words(PROMPTS.verdicts("guide").yes) == "<keep>"
+    assert words(PROMPTS.verdicts("keep").yes) == "<keep> <end>"
+    assert words(PROMPTS.verdicts("share").no) == "<skip> <end>"
+
+
+def test_marks_of_an_answer_are_read():
+    """A writer's operations begin with marks."""
+    assert PROMPTS.read(PROMPTS.text("<item> go east")) == "<item> go east"

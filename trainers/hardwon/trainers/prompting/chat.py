@@ -1,0 +1,141 @@
+"""The prompts of a pretrained model: its own chat template, with the messages that `ChatPolicy` sends.
+
+    prompts = ChatFormat(tokenizer)
+    print(prompts.template.describe())
+    ids = prompts.open_prompt(conversation, context)
+
+An episode is one conversation whose token ids only grow: what was sent and what was sampled stays as it was. An answer
+that the model did not sample, such as a guardrail's substitute, is encoded as part of the prompt. A sampled answer that
+the length limit cut gets the end token in the next prompt, so neither is trained on.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hardwon.memory import Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.llm import prompts
+from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder, Turn
+from hardwon.trainers.algorithms.samples import Ids, Sample, compute_anchor
+from hardwon.trainers.engines.trie import Trie
+
+from .base import Purpose, Query, Verdicts
+from .instructions import INSTRUCTIONS
+from .template import ChatTemplate
+
+
+class ChatFormat:
+    """Encodes episodes and questions with the chat template of a tokenizer."""
+
+    def __init__(
+        self, tokenizer: Any, *, builder: PromptBuilder | None = None, manual: str = "", thinking: bool = False
+    ) -> None:
+        """Create a format, and probe the tokenizer's template.
+
+        Args:
+            tokenizer: A fast tokenizer with a chat template.
+            builder: Writes the messages of recorded episodes; default: as `ChatPolicy` does without instructions.
+            manual: The environment's instructions, which recorded episodes do not contain.
+            thinking: Let the model think before its answer, if the template has a switch for it.
+
+        Raises:
+            ConfigError: The template cannot be used.
+        """
+        self.tokenizer = tokenizer
+        self.template = ChatTemplate(tokenizer, thinking=thinking)
+        self.end = self.template.end
+        self._builder, self._manual = builder or PromptBuilder(), manual
+
+    # -- episodes -----------------------------------------------------------------------------------
+
+    def open_prompt(self, conversation: Conversation, context: Context) -> Ids:
+        """Return the tokens up to the next action of an episode, whose open turn is the last of `conversation`."""
+        return tuple(token for tokens, _ in self.parts(conversation) for token in tokens)
+
+    def parts(self, conversation: Conversation) -> Iterator[tuple[Ids, bool]]:
+        """Yield the tokens of each message and whether it is an answer; a message is rendered once."""
+        for n, turn in enumerate(conversation.turns):
+            if turn.ids is None:
+                resume, system = self.template.resume, conversation.system
+                turn.ids = resume(turn.user) if n else self.template.open(system, turn.user)
+            yield turn.ids, False
+            if turn.answer is not None:
+                yield self._answer(turn), True
+
+    def _answer(self, turn: Turn) -> Ids:
+        """Return the tokens of an answer as they were sampled, or those of its text."""
+        if not turn.sampled:
+            return self.text(turn.answer or "")
+        return turn.sampled if turn.sampled[-1] == self.end else (*turn.sampled, self.end)
+
+    def actions(self, actions: Sequence[str]) -> tuple[Trie, dict[Ids, str]]:
+        """Return the listed actions as a trie, and the action by tokens; the first of two with equal tokens wins."""
+        actions_by_tokens: dict[Ids, str] = {}
+        for action in actions:
+            actions_by_tokens.setdefault(self.text(action), action)
+        return Trie(actions_by_tokens), actions_by_tokens
+
+    def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:
+        """Return the actions of a recorded episode as samples to imitate, exactly as the policy would see them."""
+        rows: list[Sample] = []
+        conversation: Conversation | None = None
+        for t, step in enumerate(trajectory.steps):
+            context = Context(
+                step.pre,
+                tuple(sorted(step.admissible)),
+                guidance=memory,
+                history=trajectory.steps[:t],
+                manual=self._manual,
+            )
+            conversation = self._builder.advance(conversation, context)
+            prompt, completion = self.open_prompt(conversation, context), self.text(step.action)
+            n = len(completion)
+            fields = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)
+            rows.append(Sample(prompt, completion, (0.0,) * n, (True,) * n, (None,) * n, *fields))
+            Conversations.answer(conversation, step.action, completion)
+        return rows
+
+    # -- questions to the roles ---------------------------------------------------------------------
+
+    def query(self, query: Query) -> Ids:
+        """Return the tokens of a question to a role, up to its answer."""
+        instruction = INSTRUCTIONS[query.purpose]
+        parts = [_format_section(name, value) for name, value in query.sections.items()]
+        if query.episode is not None:
+            parts.append(_format_section("steps", [prompts.step_line(step) for step in query.episode.steps]))
+        return self.template.open(instruction.text, "\n".join(part for part in (*parts, instruction.ask) if part))
+
+    def verdicts(self, purpose: Purpose) -> Verdicts:
+        """Return the two answers to a yes-or-no question, as ordinary words.
+
+        Raises:
+            ConfigError: The question has a free answer, or the tokenizer begins both words with the same token.
+        """
+        words = INSTRUCTIONS[purpose]
+        # A guide's hint follows its verdict, on the next line of the same answer.
+        after = self.template.encode("\n") if purpose == "guide" else (self.end,)
+        yes, no = (*self.template.encode(words.yes), *after), self.text(words.no)
+        if yes[0] == no[0]:
+            raise ConfigError(
+                f"the tokenizer begins the answers {words.yes!r} and {words.no!r} to {purpose!r} with the same token; "
+                "use another base."
+            )
+        return Verdicts(yes, no, Trie([yes, no]))
+
+    def text(self, text: str) -> Ids:
+        """Return the tokens of a text as an answer, with the end token. Control tokens in it are plain text."""
+        return (*self.template.encode(text), self.end)
+
+    def read(self, tokens: Sequence[int]) -> str:
+        """Return the text of an answer, without control tokens."""
+        kept = [token for token in tokens if token not in self.template.controls]
+        return str(self.tokenizer.decode(kept)).strip()
+
+
+def _format_section(name: str, value: str | Sequence[str]) -> str:
+    """Return a section as a block of data; several texts are numbered lines. An empty section is left out."""
+    if isinstance(value, str):
+        return prompts.block(name, value) if value.strip() else ""
+    lines = [f"{n}. {' '.join(text.split())}" for n, text in enumerate(value, 1)]
+    return prompts.block(name, "\n".join(lines)) if lines else ""

@@ -1,0 +1,62 @@
+"""A comparison of what an episode's record holds with what its template renders from the text.
+
+Both may differ in how the model's own answers are cut into tokens, and in nothing else: a different control token, or
+another text around the answers, means that the model reads in training what it would not read in production.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hardwon.runtime.llm.conversation import Conversation
+
+from .chat import ChatFormat
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A control token and the tokens up to the next one."""
+
+    control: int | None
+    text: list[int] = field(default_factory=list)
+    """Tokens of the prompt, before any token of an answer."""
+    has_answer: bool = False
+
+
+def compare_record(prompts: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
+    """Return the differences between the tokens of a conversation and those of its rendered messages.
+
+    Args:
+        prompts: The format that recorded the conversation.
+        conversation: A conversation whose last turn is open.
+
+    Returns:
+        One line per difference; empty if they agree.
+    """
+    recorded = _cut(prompts.parts(conversation), prompts.template.controls)
+    rendered = _cut([(prompts.template.render(conversation.messages()), False)], prompts.template.controls)
+    name = prompts.tokenizer.convert_ids_to_tokens
+    differences: list[str] = []
+    for n, (one, other) in enumerate(zip(recorded, rendered, strict=False)):
+        if one.control != other.control:
+            # Everything behind a missing token is shifted, so further lines would say nothing new.
+            return (*differences, f"control token {n}: recorded {name(one.control)}, rendered {name(other.control)}")
+        before, after = (str(prompts.tokenizer.decode(segment.text)) for segment in (one, other))
+        if not (after.startswith(before) if one.has_answer else after == before):
+            differences.append(f"text {n}: recorded {before!r}, rendered {after!r}")
+    if len(recorded) != len(rendered):
+        differences.append(f"recorded {len(recorded)} control tokens, rendered {len(rendered)}")
+    return tuple(differences)
+
+
+def _cut(parts: Iterable[tuple[Sequence[int], bool]], controls: frozenset[int]) -> list[_Segment]:
+    """Return the tokens of the parts as segments; each part comes with whether it is an answer."""
+    segments = [_Segment(None)]
+    for tokens, is_answer in parts:
+        for token in tokens:
+            if token in controls:
+                segments.append(_Segment(token))
+            elif is_answer:
+                segments[-1].has_answer = True
+            else:
+                segments[-1].text.append(token)
+    return segments

@@ -1,0 +1,192 @@
+"""A tokenizer's chat template, reduced to what an append-only prompt needs.
+
+    template = ChatTemplate(tokenizer)       # probes the template, or raises ConfigError with what it cannot do
+    first = template.open(system, user)      # the tokens up to the first answer
+    more = template.resume(user)             # the tokens between the end of an answer and the next answer
+
+Token ids are the record and text is only a view of it: what a model sampled is never decoded and encoded again. Only
+the next message is rendered, after a placeholder for the conversation so far, and cut off behind the placeholder's end
+token. Text from outside never becomes a control token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.algorithms.samples import Ids
+
+_SYSTEM, _USER, _NEXT = "Kestrel", "Lantern", "Marigold"
+"""Messages of the probes: words that no template contains."""
+_ANSWERS = ("x", "y")
+"""Two placeholders for an answer, without a token in common."""
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "quartzite",
+        "description": "Look.",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a template can do."""
+
+    end: int
+    """The token that ends an answer."""
+    has_system: bool
+    """Whether it takes a system message and keeps it at the start; if not, the first user message has its text."""
+    shows_tools: bool
+    """Whether it renders tool schemas. They are written as text in any case."""
+    thinks: bool
+    """Whether it has a switch for thinking, `enable_thinking`."""
+
+
+class ChatTemplate:
+    """Renders messages with the chat template of a tokenizer."""
+
+    def __init__(self, tokenizer: Any, *, thinking: bool = False) -> None:
+        """Probe the template of a tokenizer.
+
+        Args:
+            tokenizer: A fast tokenizer of transformers.
+            thinking: Let the model think before its answer, if the template has a switch for it.
+
+        Raises:
+            ConfigError: There is no template, or it cannot render an append-only conversation.
+        """
+        self.tokenizer, self._thinking = tokenizer, thinking
+        self._name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                f"{self._name} has no chat template; use an instruction-tuned base or model.prompt=compact."
+            )
+        self._has_system = self._keeps_system()
+        self._before, self.end = self._find_end()
+        self._check_control_tokens()
+
+    # -- rendering ----------------------------------------------------------------------------------
+
+    def open(self, system: str, user: str) -> Ids:
+        """Return the tokens of a conversation's first messages, up to the first answer."""
+        return self._render(self._begin(system, user))
+
+    def resume(self, user: str) -> Ids:
+        """Return the tokens of the next message, from behind the end token of the last answer to the next answer."""
+        messages = [*self._begin(_SYSTEM, _USER), _message("assistant", _ANSWERS[0]), _message("user", user)]
+        ids, cut = self._render(messages), len(self._before)
+        if ids[:cut] != self._before or ids[cut] != self.end:
+            raise ConfigError(f"the chat template of {self._name} rewrites earlier messages; use another base.")
+        return ids[cut + 1 :]
+
+    def render(self, messages: Sequence[tuple[str, str]], *, answer: bool = True) -> Ids:
+        """Return the tokens of whole messages, as a server without a record would send them.
+
+        Args:
+            messages: Roles and texts; a system message comes first.
+            answer: Whether an answer is to follow.
+        """
+        (_, system), (_, user), *more = messages
+        rest = [_message(role, text) for role, text in more]
+        return self._render([*self._begin(system, user), *rest], answer=answer)
+
+    def encode(self, text: str) -> Ids:
+        """Return the tokens of a plain text, in which control tokens are ordinary characters."""
+        ids = tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+        if not self.controls.intersection(ids):
+            return ids
+        # The switch covers special tokens only; any other control token is broken apart behind its first character.
+        cut = 1 + min(text.index(name) for name in self._control_names if name in text)
+        return (*self.encode(text[:cut]), *self.encode(text[cut:]))
+
+    @cached_property
+    def controls(self) -> frozenset[int]:
+        """The ids of all control tokens: everything that was added to the vocabulary of plain text."""
+        return frozenset(self.tokenizer.added_tokens_decoder)
+
+    @cached_property
+    def _control_names(self) -> tuple[str, ...]:
+        return tuple(str(token.content) for token in self.tokenizer.added_tokens_decoder.values())
+
+    def _begin(self, system: str, user: str) -> list[dict[str, str]]:
+        if self._has_system:
+            return [_message("system", system), _message("user", user)]
+        return [_message("user", f"{system}\n\n{user}")]
+
+    def _render(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True, **extra: Any) -> Ids:
+        return tuple(
+            self.tokenizer.apply_chat_template(
+                list(messages),
+                add_generation_prompt=answer,
+                return_dict=False,
+                sanitize_control_tokens=True,
+                **{"enable_thinking": self._thinking, **extra},
+            )
+        )
+
+    # -- probes -------------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Return what the probes found, in one line."""
+        found = self.abilities
+        end = self.tokenizer.convert_ids_to_tokens(found.end)
+        system = "a system message" if found.has_system else "no system message, so the first user message has its text"
+        tools = "not used" if found.shows_tools else "ignored"
+        return f"chat template: {system}; answers end with {end}; its tool form is {tools}, tools are written as text."
+
+    @cached_property
+    def abilities(self) -> Abilities:
+        """What the template can do."""
+        plain = self._begin(_SYSTEM, _USER)
+        try:
+            shows_tools = self._render(plain, tools=[_TOOL]) != self._render(plain)
+        except Exception:  # a template is a program: it may raise anything for what it does not expect
+            shows_tools = False
+        thinks = self._render(plain, enable_thinking=True) != self._render(plain, enable_thinking=False)
+        return Abilities(self.end, self._has_system, shows_tools, thinks)
+
+    def _keeps_system(self) -> bool:
+        """Return whether a system message is taken and stays at the start of a growing conversation."""
+        opened = [_message("system", _SYSTEM), _message("user", _USER)]
+        grown = [*opened, _message("assistant", _ANSWERS[0]), _message("user", _NEXT)]
+        try:
+            texts = [str(self.tokenizer.decode(self._render(messages))) for messages in (opened, grown)]
+        except Exception:  # templates without a system role raise errors of their own
+            return False
+        return all(text.count(_SYSTEM) == 1 and text.index(_SYSTEM) < text.index(_USER) for text in texts)
+
+    def _find_end(self) -> tuple[Ids, int]:
+        """Return the tokens up to a placeholder's end, and the end token that follows it."""
+        pair = [
+            self._render([*self._begin(_SYSTEM, _USER), _message("assistant", answer), _message("user", _NEXT)])
+            for answer in _ANSWERS
+        ]
+        same = 0
+        while pair[0][-same - 1] == pair[1][-same - 1]:
+            same += 1
+        end = pair[0][len(pair[0]) - same] if same else -1
+        if end not in self.tokenizer.added_tokens_decoder:
+            raise ConfigError(
+                f"the chat template of {self._name} ends an answer without a control token, so answers cannot be told "
+                "from the text after them; use another base."
+            )
+        return pair[0][: len(pair[0]) - same], end
+
+    def _check_control_tokens(self) -> None:
+        """Check that no text can become a control token."""
+        added = self.tokenizer.added_tokens_decoder
+        harmful = [str(token.content) for token in added.values() if token.special]
+        plain, marked = self.resume(_NEXT), self.resume(_NEXT + " ".join(harmful))
+        for number in added:
+            if plain.count(number) != marked.count(number) and added[number].special:
+                raise ConfigError(
+                    f"text that contains {added[number].content!r} becomes a control token of {self._name}; "
+                    "install transformers 5.23 or newer, or use another base."
+                )
+
+
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
