@@ -28,6 +28,7 @@ from .engines.factory import open_engine
 from .gating.diversity import DiverseLibrary, Diversity, merge_pass
 from .gating.gate import GatedGuidance, open_gate
 from .gating.gate_policy import QUESTION
+from .gating.other_worlds import OtherWorlds
 from .roles.base import ROLES, Parts, Reader, Role
 from .roles.item_reward import unaided, uses_of
 from .roles.note_generators import OUTCOMES, WORDS
@@ -270,6 +271,8 @@ class Stage:
             return cached
         recalls = self.config.get_guidance(arm.removesuffix(FROZEN)) == "library"
         library: Any = self._start if arm.endswith(FROZEN) and self._start is not None else self.library
+        if recalls:
+            library = OtherWorlds(library)
         if learning and recalls and self.config.library.diverse:
             library = DiverseLibrary(library, self.diversity)
         retrieval: Guidance = RetrievalGuidance()

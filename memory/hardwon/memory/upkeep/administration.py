@@ -1,7 +1,7 @@
 """Administration of a library: queries over episodes and items, and changes of items. `library` records and recalls."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from sqlite3 import Connection
 from typing import Any, Literal
@@ -172,6 +172,16 @@ class TendedLibrary(ABC):
         where = "namespace = ? AND id IN (SELECT value FROM json_each(?))"
         steps = {step.id: step for step in read_steps(self._filed(), where, (self._number, dumps(list(ids))))}
         return [steps[ref] for ref in ids if ref in steps]
+
+    def select_steps(self, ids: Collection[int], *, task: str, seed: int) -> frozenset[int]:
+        """Return those of some steps that belong to episodes of one task instance.
+
+        Args:
+            ids: Ids of steps of this namespace.
+            task: The task of the episodes, in the words of their states.
+            seed: The seed of the episodes.
+        """
+        return queries.select_steps(self._filed(), self._number, ids, redact(task), seed)
 
     def summaries(self, signature: str | None = None, *, limit: int | None = None, offset: int = 0) -> list[Summary]:
         """Return summaries of attempts, the most frequent first.

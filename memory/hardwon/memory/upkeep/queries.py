@@ -1,7 +1,7 @@
 """Read-only queries for people: lists, histories and statistics. They trust derived data, see `upkeep.integrity`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from hardwon.memory.items import item_of
 from hardwon.memory.records import KINDS, Item, Kind, Trajectory
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import plain, read_steps
+from hardwon.memory.storage.episodes import dumps, plain, read_steps
 from hardwon.memory.storage.migrations import SCHEMA_VERSION
 
 _SORTS = {
@@ -176,6 +176,17 @@ def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:
     steps = tuple(read_steps(store, "namespace = ? AND trajectory_id = ? ORDER BY t", (namespace, ref)))
     succeeded = None if success is None else bool(success)  # None marks an excluded episode
     return Trajectory(task, steps, succeeded, score, arm, seed, ending, json.loads(meta), ref, writer, trust)
+
+
+def select_steps(store: Store, namespace: int, ids: Collection[int], task: str, seed: int) -> frozenset[int]:
+    """Return those of some steps that belong to episodes of this task and seed."""
+    rows = store.rows(
+        "SELECT step.id FROM steps AS step JOIN trajectories AS one "
+        "ON one.namespace = step.namespace AND one.id = step.trajectory_id "
+        "WHERE step.id IN (SELECT value FROM json_each(?)) AND step.namespace = ? AND one.seed = ? AND one.task = ?",
+        (dumps(sorted(ids)), namespace, seed, plain(task)),
+    )
+    return frozenset(ref for (ref,) in rows)
 
 
 def stats(store: Store, namespace: int, name: str, embedder: Embedder) -> dict[str, Any]:

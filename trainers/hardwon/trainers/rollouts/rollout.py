@@ -66,6 +66,12 @@ def current_session() -> str:
     return "" if episode is None else episode.spec.session
 
 
+def current_seed() -> int | None:
+    """Return the seed of the task instance that the current task plays, or None outside of a rollout."""
+    episode = _EPISODE.get(None)
+    return None if episode is None else episode.spec.seed
+
+
 class GivenGuidance:
     """Guidance that shows the memory of the episode's `Spec` at its start and uses no library."""
 

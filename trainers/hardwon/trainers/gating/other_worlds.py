@@ -1,0 +1,109 @@
+"""Recall that shows nothing of the task instance being played.
+
+    library = OtherWorlds(library)
+
+A run plays an instance several times, in several arms and iterations, and its library has the earlier episodes. Shown
+those, a policy learns to copy, and the difference between the arms says nothing about new worlds. So recall leaves out
+the steps of episodes with the same task and seed, and the items that rest on such steps alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step, Verdict
+from hardwon.memory.retrieval.recall import within_budget
+from hardwon.trainers.rollouts.rollout import current_seed
+
+MOST = 256
+"""Candidates per kind that a recall looks through at most for those of other task instances."""
+
+
+class OtherWorlds:
+    """A library that leaves out what it knows of the task instance that the current rollout plays.
+
+    Outside of a rollout, nothing is left out.
+    """
+
+    def __init__(self, library: ExperienceLibrary) -> None:
+        self._library = library
+
+    def recall(
+        self, state_or_text: State | str, *, k: int = 5, budget_tokens: int | None = None, **how: Any
+    ) -> Recollection:
+        """Return what the library recalls from other task instances.
+
+        Summaries and estimates are left out, because their counts include the instance being played.
+        """
+        seed = current_seed()
+        if seed is None:
+            return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
+        task = state_or_text.task if isinstance(state_or_text, State) else how.get("task") or ""
+        wanted = k
+        while True:
+            recalled = self._library.recall(state_or_text, k=wanted, **how)
+            kept = self._without(recalled, task, seed)
+            exhausted = len(recalled.items) < wanted and len(recalled.steps) < wanted
+            enough = len(kept.items) >= k and len(kept.steps) >= k
+            if enough or exhausted or wanted >= MOST or not k:
+                break
+            # only as wide as needed: most task instances have few recorded episodes
+            wanted = min(MOST, wanted * 4)
+        return _shorten(kept, k, budget_tokens)
+
+    def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
+        """Return whether a guardrail from other task instances forbids an action."""
+        return self._lift(self._library.check(state, action, again=again), state.task)
+
+    def enforce(self, state: State, action: str, **how: Any) -> Verdict:
+        """Enforce the guardrails that other task instances support."""
+        if self.check(state, action, again=bool(how.get("again"))).allowed:
+            return Verdict(True)
+        return self._library.enforce(state, action, **how)
+
+    def offered(self, state: State, **how: Any) -> Sequence[Item]:
+        """Return the fitting items that other task instances support."""
+        seed, found = current_seed(), self._library.offered(state, **how)
+        return found if seed is None else self._of_others(found, state.task, seed)
+
+    def _without(self, recalled: Recollection, task: str, seed: int) -> Recollection:
+        """Return a recollection without the steps of a task instance and the items that rest on it alone."""
+        items = [hit.what for hit in recalled.items if isinstance(hit.what, Item)]
+        allowed = {item.id for item in self._of_others([*items, *recalled.guardrails], task, seed)}
+        steps = [hit.what.id for hit in recalled.steps if isinstance(hit.what, Step) and hit.what.id is not None]
+        own = self._library.select_steps(steps, task=task, seed=seed)
+        return replace(
+            recalled,
+            items=tuple(hit for hit in recalled.items if hit.what.id in allowed),
+            # a step without an id, as of an untrusted writer, cannot be assigned to an episode
+            steps=tuple(hit for hit in recalled.steps if hit.what.id is not None and hit.what.id not in own),
+            guardrails=tuple(item for item in recalled.guardrails if item.id in allowed),
+            summaries=(),
+            estimates={},
+        )
+
+    def _of_others(self, items: Sequence[Item], task: str, seed: int) -> list[Item]:
+        """Return the items with evidence of another task instance, and those without any evidence."""
+        evidence = {ref for item in items for ref in item.provenance}
+        own = self._library.select_steps(evidence, task=task, seed=seed) if evidence else frozenset()
+        return [item for item in items if not item.provenance or not own.issuperset(item.provenance)]
+
+    def _lift(self, verdict: Verdict, task: str) -> Verdict:
+        """Return the verdict without the guardrails that rest on the instance being played alone."""
+        seed = current_seed()
+        if seed is None or not verdict.items:
+            return verdict
+        kept = [item.id for item in self._of_others(self._get_all(verdict.items), task, seed)]
+        return replace(verdict, items=tuple(kept), item_id=kept[0]) if kept else Verdict(True)
+
+    def _get_all(self, ids: Iterable[str]) -> list[Item]:
+        return [self._library.get(ref) for ref in ids]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+
+def _shorten(recalled: Recollection, k: int, budget_tokens: int | None) -> Recollection:
+    """Return the first hits of each kind, within the budget."""
+    items, steps, tokens = within_budget(recalled.items[:k], recalled.steps[:k], budget_tokens)
+    return replace(recalled, items=items, steps=steps, tokens=tokens, filled=min(recalled.filled, len(steps)))
