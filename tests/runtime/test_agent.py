@@ -10,7 +10,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
-from hardwon.memory.retrieval import recall
+from hardwon.memory.retrieval import task_recall
 from hardwon.runtime.agent import Agent, as_policy
 from hardwon.runtime.interfaces.types import Usage
 from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
@@ -66,8 +66,8 @@ def test_every_step_is_a_recall(agent, library, monkeypatch):
 def test_by_task_episodes_are_chosen_once(agent, library, monkeypatch):
     """Whatever the number of steps."""
     agent().run()
-    spy = Mock(wraps=recall._similar_episodes)
-    monkeypatch.setattr(recall, "_similar_episodes", spy)
+    spy = Mock(wraps=task_recall._similar_episodes)
+    monkeypatch.setattr(task_recall, "_similar_episodes", spy)
     agent(level="task").run()
     assert spy.call_count == 1
 

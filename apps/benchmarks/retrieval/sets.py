@@ -28,7 +28,8 @@ import numpy as np
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.retrieval import ranking, recall, text_index
+from hardwon.memory.retrieval import candidates, ranking, text_index
+from hardwon.memory.retrieval.candidates import Candidates
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.retrieval.search import Search
 
@@ -322,12 +323,12 @@ def _skip_neighbors(query: Any) -> list[Any]:
     return [] if query.voters else _find_neighbors(query)
 
 
-_find_neighbors = recall._Query._find_neighbors
+_find_neighbors = Candidates.neighbors
 _OFF: Mapping[str, tuple[object, Mapping[str, Any]]] = {
     "the vote": (ranking, {"_support": lambda kinds, weights: {}}),
-    "filling": (recall._Query, {"_find_neighbors": _skip_neighbors}),
+    "filling": (Candidates, {"neighbors": _skip_neighbors}),
     "words": (Search, {"by_words": lambda *_: []}),
-    "more than four words": (recall, {"MORE_TERMS": text_index.QUERY_TERMS}),
+    "more than four words": (candidates, {"MORE_TERMS": text_index.QUERY_TERMS}),
 }
 """Ingredients to switch off: the object to patch, and the replacements of its attributes."""
 

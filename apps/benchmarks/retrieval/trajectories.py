@@ -33,8 +33,9 @@ import numpy as np
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.memory.retrieval import ranking
+from hardwon.memory.retrieval.candidates import DEPTH, fuse
 from hardwon.memory.retrieval.embedders import Embedder, Vectors, open_embedder
-from hardwon.memory.retrieval.search import DEPTH, Search, fuse
+from hardwon.memory.retrieval.search import Search
 
 K = 5
 SPLIT = 24

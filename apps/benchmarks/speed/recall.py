@@ -26,8 +26,9 @@ import numpy as np
 
 from benchmarks.fixtures import CachedEmbedder, Rooms, build
 from hardwon.memory import ExperienceLibrary, Hit, State, Step
+from hardwon.memory.retrieval.candidates import DEPTH
 from hardwon.memory.retrieval.embedders import Vectors, open_embedder
-from hardwon.memory.retrieval.search import DEPTH, Search
+from hardwon.memory.retrieval.search import Search
 from hardwon.memory.retrieval.text_index import TextIndex
 from hardwon.memory.retrieval.vector_index import TrainedIndex, VectorIndex
 from hardwon.memory.storage.database import Store

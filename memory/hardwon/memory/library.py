@@ -29,7 +29,7 @@ from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import Curator, Gate, expire
 from .learning.guardrail_index import GuardrailIndex
 from .privacy.private_files import OwnLock
-from .privacy.redaction import redact, redact_names, redact_state, redact_trajectory
+from .privacy.redaction import redact, redact_state, redact_trajectory
 from .records import (
     Admission,
     EvolutionReport,
@@ -46,8 +46,11 @@ from .records import (
 )
 from .retrieval import recall
 from .retrieval.cache import NamespaceCache
+from .retrieval.candidates import How
 from .retrieval.embedders import Embedder
-from .retrieval.search import How, Search
+from .retrieval.request import copy_recollection, make_key, parse_request
+from .retrieval.search import Search
+from .retrieval.task_recall import recall_by_task
 from .storage.cache_files import SAVE_AFTER
 from .storage.database import Store
 from .trust.intake import has_keys, received, with_keys
@@ -66,7 +69,6 @@ from .validation import (
     check_item,
     check_items,
     check_kinds,
-    check_object,
     check_state,
     check_text,
     check_texts,
@@ -489,36 +491,21 @@ class ExperienceLibrary(TendedLibrary):
             ConfigError: An argument is out of range.
             WrongType: An argument has the wrong type.
         """
-        check_text("task", task or "")
-        check_text("after", after or "")
-        check_count("k", k)
-        check_kinds(kinds)
-        check_choice("level", level, ("step", "task"))
-        if budget_tokens is not None:
-            check_count("budget_tokens", budget_tokens)
-        if actions is not None:
-            check_object("actions", actions)
-            check_texts("actions", tuple(actions.values()))
-        state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")
-        check_state(state)
-        if task is not None and not state.task:
-            state = replace(state, task=task)
-        # the library stores redacted text only, so an unredacted query would miss its own situation
-        state, given = redact_state(state), actions or {}
-        redacted = redact_names(given)
+        arguments = state_or_text, task, k, kinds, budget_tokens, level, actions, after
+        key = make_key(*arguments)
         with self._lock:
             derived = self._caught_up()
+            kept = derived.recollections.get(key) if key is not None else None
+            if kept is not None:
+                return copy_recollection(kept)
+            request = parse_request(*arguments)
             if level == "task":
-                recollection = recall.recall_by_task(
-                    self._store, self._search, derived, state, k=k, budget_tokens=budget_tokens,
-                    actions=redacted, after=after and redact(after),
-                )  # fmt: skip
+                found = recall_by_task(self._store, derived, self._search, request)
             else:
-                recollection = recall.recall_by_step(
-                    self._store, derived, self._search, state, k=k, kinds=kinds, budget_tokens=budget_tokens,
-                    actions=redacted, by_text=isinstance(state_or_text, str), after=after and redact(after),
-                )  # fmt: skip
-        return _restore_action_names(recollection, given, redacted)
+                found = recall.recall_by_step(self._store, derived, self._search, request, self._version)
+            found = request.restore_names(found)
+            derived.recollections.keep(key, found)
+        return found
 
     def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
         """Return whether a guardrail forbids an action in a state, without counting the refusal.
@@ -722,9 +709,7 @@ class ExperienceLibrary(TendedLibrary):
         Afterwards recall depends only on the content of the library, not on earlier queries of this process.
         """
         with self._lock:
-            self._derived.bound.clear()
-            self._derived.near.clear()
-            self._derived.ranked.clear()
+            self._derived.forget_findings()
 
     # -- inspection -------------------------------------------------------------------------------
 
@@ -939,15 +924,3 @@ def _check_query(state: State, *actions: str) -> None:
     """Check the types of a state and of actions."""
     check_state(state)
     check_texts("actions", actions)
-
-
-def _restore_action_names(
-    recollection: Recollection, given: Mapping[str, str], redacted: Mapping[str, str]
-) -> Recollection:
-    """Return the recollection with estimates under the caller's actions instead of the redacted ones."""
-    if redacted is given:  # nothing was redacted
-        return recollection
-    found = recollection.estimates
-    # actions that differ only in a secret share one estimate
-    estimates = {action: found[redact(action)] for action in given if redact(action) in found}
-    return replace(recollection, estimates=estimates)

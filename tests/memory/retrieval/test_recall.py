@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.items import record_of
 from hardwon.memory.records import Hit, Kind
-from hardwon.memory.retrieval.clusters import BOUND, MIN_COSINE
+from hardwon.memory.retrieval.candidates import BOUND, MIN_COSINE
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, estimate_tokens, within_budget
 from hardwon.memory.storage.episodes import log_change
 from hardwon.memory.storage.rollups import WINDOW
@@ -449,7 +449,7 @@ def test_by_task_the_library_is_asked_once(library, episode, monkeypatch):
     """What was chosen for the task is kept until something new is written."""
     library.record(episode())
     first = library.recall(DRAWER, level="task")
-    monkeypatch.setattr("hardwon.memory.retrieval.recall._similar_episodes", None)
+    monkeypatch.setattr("hardwon.memory.retrieval.task_recall._similar_episodes", None)
     assert library.recall(replace(DRAWER, observation="elsewhere"), level="task").steps == first.steps
 
 

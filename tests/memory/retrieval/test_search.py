@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
-from hardwon.memory.retrieval.search import RRF, fuse
+from hardwon.memory.retrieval.candidates import RRF, fuse
 
 
 @pytest.fixture

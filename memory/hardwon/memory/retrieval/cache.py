@@ -6,8 +6,9 @@ is one (see `storage.cache_files`).
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from hardwon.memory.guardrails.conditions import Guard, is_in_force
@@ -18,6 +19,7 @@ from hardwon.memory.situations.keys import Situation, guard_keys
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.worlds import Worlds
+from hardwon.memory.trust import testimony
 from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
 from hardwon.memory.values.effects import Effect, Effects
 from hardwon.memory.values.saved_tables import FiledValues
@@ -25,6 +27,7 @@ from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
 from .ranking import BestSteps, Found, TakenStep
+from .request import Recollections
 from .similar_tasks import Tasks
 
 STRUCTURAL_SHARE = 0.15
@@ -85,16 +88,19 @@ class NamespaceCache:
         self.voters: dict[tuple[str, bool, frozenset[int] | None], list[TakenStep]] = {}
         """By signature, whether the preceding actions were read, and applicable worlds: the voting steps."""
 
-        self.uses: Mapping[str, int] | None = None
-        """By form of action, its number of uses in untrusted steps; None until needed."""
+        self._uses: Mapping[str, int] | None = None
+        self._has_untrusted: bool | None = None
         self.near: dict[tuple[str, frozenset[int] | None, bool], list[Found]] = {}
         """By text, applicable worlds, and whether it was a question: the states that search found."""
 
         self.ranked: dict[tuple[Any, ...], tuple[tuple[Hit, ...], int]] = {}
         """Recalled steps, by everything they depend on; states often recur before the next write."""
 
-        self.steps: dict[int, Step] = {}
-        """Recalled steps by id; most situations recur before the next write."""
+        self.recollections = Recollections()
+        """Results of recalls in known situations; states often recur before the next write."""
+
+        self.steps: dict[int, Step | None] = {}
+        """Recalled steps by id, without texts that read like instructions; None if the action does."""
 
         self.reached: dict[str, tuple[str, ...]] = {}
         """By place, the places that recorded steps reached from it, filled on demand."""
@@ -106,7 +112,7 @@ class NamespaceCache:
 
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call, and return the kinds of changes."""
-        for read in (self.done, self.voters, self.steps, self.ranked):
+        for read in (self.done, self.voters, self.steps, self.ranked, self.recollections):
             read.clear()
         before = self._seq
         rows = self._store.rows(
@@ -117,7 +123,7 @@ class NamespaceCache:
         if not rows:
             return frozenset()
         self._seq = max(row[1] for row in rows)
-        self.uses = None
+        self._uses = self._has_untrusted = None
         self.near.clear()  # only after a change: vectors that a search writes do not alter its results
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
@@ -231,10 +237,29 @@ class NamespaceCache:
         """Return the worlds whose experience applies in a state, or None if all of it does; see `worlds`."""
         return self.worlds.related(state.task, actions)
 
+    @property
+    def has_untrusted(self) -> bool:
+        """Return whether the namespace may have steps of untrusted writers."""
+        if self._has_untrusted is None:
+            self._has_untrusted = testimony.has_untrusted(self._store, self._namespace)
+        return self._has_untrusted
+
+    @property
+    def uses(self) -> Mapping[str, int]:
+        """Return the number of uses of each form of action in untrusted steps."""
+        if self._uses is None:
+            self._uses = testimony.uses_of(self._store, self._namespace)
+        return self._uses
+
+    def forget_findings(self) -> None:
+        """Clear the results of earlier searches."""
+        for found in (self.bound, self.near, self.ranked, self.recollections):
+            found.clear()
+
     def is_of(self, number: int, worlds: frozenset[int] | None) -> bool:
         """Return whether this is the number of an active item that applies in these worlds."""
         ref = self.numbers.get(number)
-        return ref is not None and self.counts_in(self.items[ref], worlds)
+        return ref is not None and (worlds is None or self.counts_in(self.items[ref], worlds))
 
     def counts_in(self, item: Item, worlds: frozenset[int] | None) -> bool:
         """Return whether an item applies in these worlds.
@@ -246,10 +271,13 @@ class NamespaceCache:
         homes = self.homes_of(item)
         return not homes or not homes.isdisjoint(worlds)
 
-    def score_in(self, item: Item, state: State, actions: Iterable[str] = ()) -> float:
-        """Return the score of an item in the world of a state, or its own score if the world is uncertain."""
+    def score_in(self, state: State, actions: Iterable[str] = ()) -> Callable[[Item], float]:
+        """Return a function for the score of an item in the world of a state.
+
+        If the world is uncertain, it is the item's own score.
+        """
         world = self.worlds.find_sure(state.task, actions)
-        return item.score if world is None else self._effects.score_in(item, world)
+        return attrgetter("score") if world is None else self._effects.score_in(world)
 
     def is_known_for(self, item: Item, task: str) -> bool:
         """Return whether an item has evidence from the world of a task.

@@ -1,26 +1,21 @@
 """Clusters: experience of situations with the same signature, looked up by index and never scanned.
 
 Steps and summaries are read by index; the cost depends on how many are requested, not on how many states share the
-signature. Items are looked up by the places they are filed under (signature, location, tag) and searched by words and
-meaning. The fused ranking is bound to the cluster. `recall` decides what is shown.
+signature. `candidates` adds the items, and `recall` decides what is shown.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.records import Hit, Item, State, Summary
-from hardwon.memory.situations.keys import content_words, words
+from hardwon.memory.records import Summary
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain
 from hardwon.memory.storage.rollups import summaries
 
-from .cache import NamespaceCache
 from .embedders import Vectors
 from .ranking import TakenStep, read_taken_steps, steps_of
-from .search import DEPTH, Search, fuse
 
 SUMMARIES = 8
 """Number of recalled summaries of a cluster, the most tried ones."""
@@ -28,22 +23,8 @@ ATTEMPTS = 12
 """Number of kinds of action that are read for a situation, the most tried ones."""
 WORLDS = 4
 """Factor on the number of kinds of action that are read if steps of other worlds do not count."""
-DEEPER = 8
-"""Factor on the depth of a search if its results are from other worlds."""
 VOTERS = 64
 """Number of steps of a situation that vote, the newest ones."""
-MIN_COSINE = 0.2
-"""Least similarity of a result that matches by words and meaning alone; an empty result is valid."""
-HERE = 0.5
-"""Least similarity of an item that is filed under the current place."""
-NEXT_DOOR = 0.3
-"""Least similarity of an item that is filed under a place reached from the current one."""
-TAGS = 2
-"""Number of an item's tags that a state must contain for a match regardless of other words."""
-TAG_WORDS = 16
-"""Number of words of a state that are looked up as tags, the rarest ones."""
-BOUND = 64
-"""Largest number of items bound to a cluster."""
 PLACE_STATES = 64
 """Number of states of a place, the newest ones, whose steps show which places can be reached."""
 CENTROID_STATES = 256
@@ -112,118 +93,6 @@ def read_summaries(
     return tuple(kept)[:SUMMARIES]
 
 
-def find_items(
-    store: Store,
-    derived: NamespaceCache,
-    search: Search,
-    state: State,
-    query: str,
-    vector: Vectors,
-    k: int,
-    worlds: frozenset[int] | None = None,
-) -> tuple[Hit, ...]:
-    """Return the items for a state's cluster, the best first, at most BOUND.
-
-    They are found by the state's signature, its place and adjacent places, its tags, and its words and meaning.
-
-    Args:
-        store: The library.
-        derived: The cache of the namespace.
-        search: The search indices of the namespace.
-        state: The current state.
-        query: The text to search for.
-        vector: The vector of the text, (dim,) float32.
-        k: Number of items that will be shown.
-        worlds: If given, items with evidence from other worlds only are left out.
-    """
-    if not derived.items:
-        return ()
-
-    def search_within(depth: int) -> list[tuple[int, float, str]]:
-        hits = search.find("items", query, depth, frequencies=derived.words, vector=vector, depth=depth)
-        return [hit for hit in hits if derived.is_of(hit[0], worlds)]
-
-    depth = max(DEPTH, 4 * k)
-    hits_by_search = search_within(depth)
-    # Searching deep is the exception: only items of other worlds can leave gaps in the first result.
-    if worlds is not None and len(hits_by_search) < depth:
-        hits_by_search = search_within(DEEPER * depth)
-    own = _find_filed_items(store, derived, search.namespace, "signature", [plain(state.signature)])
-    at_place, adjacent = _find_items_by_place(store, derived, search.namespace, plain(state.location))
-    tagged = _find_items_by_tag(store, derived, search.namespace, query)
-    # `is_of` again: the lookups by place and tag do not know about worlds.
-    fused = [
-        number
-        for number in fuse(own, at_place, adjacent, tagged, [number for number, _, _ in hits_by_search])
-        if derived.is_of(number, worlds)
-    ][:BOUND]
-    cosines = {number: cosine for number, cosine, _ in hits_by_search}
-    beyond = [number for number in fused if number not in cosines]
-    if beyond:
-        cosines.update(zip(beyond, search.index("items").cosine(vector, beyond), strict=True))
-    # In ascending order of similarity: the last entry of an item is the strongest reason to show it.
-    floors: dict[int, tuple[float, str]] = {
-        **dict.fromkeys(tagged, (MIN_COSINE, "its tags")),
-        **dict.fromkeys(adjacent, (NEXT_DOOR, "a place that is near")),
-        **dict.fromkeys(at_place, (HERE, "its own place")),
-        **dict.fromkeys(own, (1.0, "its own situation")),
-    }
-    reasons = {number: why for number, _, why in hits_by_search}
-    return tuple(_iter_similar(derived, fused, cosines, floors, reasons))
-
-
-def _iter_similar(
-    derived: NamespaceCache,
-    numbers: Iterable[int],
-    cosines: Mapping[int, float],
-    floors: Mapping[int, tuple[float, str]],
-    reasons: Mapping[int, str],
-) -> Iterator[Hit]:
-    """Yield hits on the items whose cosine or floor is at least MIN_COSINE, with the stronger reason."""
-    for number in numbers:
-        floor, why = floors.get(number, (0.0, ""))
-        cosine = cosines[number]
-        if max(cosine, floor) >= MIN_COSINE:
-            why = why if floor >= cosine else reasons.get(number, why)
-            yield Hit(derived.items[derived.numbers[number]], max(cosine, floor), why)
-
-
-def _find_filed_items(
-    store: Store, derived: NamespaceCache, namespace: int, by: str, values: Sequence[str]
-) -> list[int]:
-    """Return the numbers of the active items filed under any of these values, the best score first."""
-    rows = store.rows(
-        f"SELECT DISTINCT number FROM item_places WHERE namespace = ? AND by = ? "
-        f"AND value IN ({','.join('?' * len(values))})",
-        (namespace, by, *values),
-    )
-    return _order_by_score(derived, (row[0] for row in rows))
-
-
-def _order_by_score(derived: NamespaceCache, numbers: Iterable[int]) -> list[int]:
-    """Return the numbers of active items, the best score first, at most BOUND."""
-    scored = [
-        (-derived.items[derived.numbers[number]].score, number) for number in numbers if number in derived.numbers
-    ]
-    return [number for _, number in sorted(scored)[:BOUND]]
-
-
-def _find_items_by_place(
-    store: Store, derived: NamespaceCache, namespace: int, location: str
-) -> tuple[list[int], list[int]]:
-    """Return the items filed under a place, and those filed under places reached from it."""
-    any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
-    # One index lookup saves a library without placed items the query for reachable places.
-    if not location or not store.rows(any_place, (namespace,)):
-        return [], []
-    at_place = _find_filed_items(store, derived, namespace, "location", [location])
-    places = derived.reached.get(location)
-    if places is None:
-        places = derived.reached[location] = read_reachable(store, namespace, location)
-    adjacent = _find_filed_items(store, derived, namespace, "location", places) if places else []
-    return at_place, adjacent
-
-
 def read_reachable(store: Store, namespace: int, location: str) -> tuple[str, ...]:
     """Return the places that recorded steps reached from a place, sorted by name."""
     rows = store.rows(
@@ -233,17 +102,6 @@ def read_reachable(store: Store, namespace: int, location: str) -> tuple[str, ..
         (namespace, location, PLACE_STATES, location),
     )
     return tuple(row[0] for row in rows)
-
-
-def _find_items_by_tag(store: Store, derived: NamespaceCache, namespace: int, query: str) -> list[int]:
-    """Return the items that share at least TAGS tags with the words of a state, most shared tags first."""
-    rarest = sorted(content_words(query), key=lambda word: (derived.words.get(word, 0), word))[:TAG_WORDS]
-    rows = store.rows(
-        f"SELECT number FROM item_places WHERE namespace = ? AND by = 'tag' AND value IN "
-        f"({','.join('?' * len(rarest))}) GROUP BY number HAVING count(*) >= ? ORDER BY count(*) DESC, number LIMIT ?",
-        (namespace, *rarest, TAGS, BOUND),
-    )
-    return [row[0] for row in rows]
 
 
 def list_clusters(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
@@ -318,14 +176,3 @@ def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
     mean: Vectors = np.mean([np.frombuffer(row[0], dtype=np.float32) for row in rows], axis=0)
     # The mean is zero if the texts have no words or their vectors cancel out.
     return mean / max(float(np.linalg.norm(mean)), 1e-12)
-
-
-def distinct(hits: Iterable[Hit], k: int) -> list[Hit]:
-    """Return the first k hits on items that do not repeat the words of an earlier hit."""
-    chosen: dict[frozenset[str], Hit] = {}
-    for hit in hits:
-        if isinstance(hit.what, Item):
-            chosen.setdefault(frozenset(words(hit.what.text)), hit)
-        if len(chosen) == k:
-            break
-    return list(chosen.values())

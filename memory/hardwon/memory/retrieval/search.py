@@ -1,8 +1,7 @@
-"""Search by words and by meaning over the states of steps and over items.
+"""The indices of one namespace: words (FTS5 in the library file) and meaning (FAISS in memory).
 
-Two derived indices, FTS5 in the library file and FAISS in memory, answer the same query, and the results are merged.
-Every hit has a similarity, so one threshold decides whether anything is similar enough to be shown. A large vector
-index is stored in a file beside the library (see `storage.cache_files`), so that opening does not train it again.
+Both are derived from the library and follow it. A large vector index is stored in a file beside the library (see
+`storage.cache_files`), so that opening does not train it again. `candidates` merges their results.
 """
 
 import ctypes
@@ -20,19 +19,12 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain
 
 from .embedders import Embedder, Vectors, refuse_other
-from .text_index import QUERY_TERMS, TextIndex, TextMatch
+from .text_index import TextIndex, TextMatch
 from .vector_index import Exact, TrainedIndex, VectorIndex
 
 Kind = Literal["states", "items"]
 KINDS: tuple[Kind, ...] = ("states", "items")
-How = Literal["hybrid", "dense", "text"]
 Version = tuple[int, int]
-RRF = 60.0
-"""Rank constant of the fusion; a larger value gives more weight to lower ranks."""
-MEANING = 0.5
-"""Weight of the cosine relative to the normalized BM25 score when hits are ordered."""
-DEPTH = 24
-"""Number of hits taken from each index before they are merged."""
 _READ = 4096
 """Vectors read per query."""
 _EMBED = 512
@@ -81,62 +73,6 @@ class Search:
     def embed_all(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of texts, (n, dim) float32."""
         return self._embedder.embed([plain(text) for text in texts])
-
-    def find(
-        self,
-        kind: Kind,
-        text: str,
-        k: int,
-        *,
-        frequencies: Mapping[str, int],
-        how: How = "hybrid",
-        vector: Vectors | None = None,
-        version: Version | None = None,
-        terms: int = QUERY_TERMS,
-        depth: int = DEPTH,
-    ) -> list[tuple[int, float, str]]:
-        """Return the best matches for a text.
-
-        The similarity is the cosine or, if larger, the share of the query's words that the text contains. A short
-        question has a small cosine to a long text that answers it.
-
-        Args:
-            kind: What to search: `states` or `items`.
-            text: The query.
-            k: Largest number of matches.
-            frequencies: By word, the number of episodes that showed it.
-            how: Which index to use: `hybrid`, `dense` (meaning only) or `text` (words only).
-            vector: The vector of the text, if it is already computed.
-            version: The version of the library to search, or None for the current one.
-            terms: Largest number of words to look up.
-            depth: Number of hits that a hybrid search takes from each index.
-
-        Returns:
-            At most k triples (id, similarity, reason), the best first.
-        """
-        self.scans += 1
-        if how == "text":
-            return [(row.ref, row.share, "words") for row in self.by_words(kind, text, k, frequencies, terms)]
-        if vector is None:
-            vector = self.embed(text)
-        index = self.index(kind, version)
-        if how == "dense":
-            return [(ref, cosine, "meaning") for ref, cosine in index.search(vector, k)]
-        dense, by_words = index.search(vector, depth), self.by_words(kind, text, depth, frequencies, terms)
-        cosine_of, shares = dict(dense), {row.ref: row.share for row in by_words}
-        missing = [ref for ref in shares if ref not in cosine_of]
-        cosines = {**cosine_of, **dict(zip(missing, index.cosine(vector, missing), strict=True))}
-        scores = {row.ref: row.score for row in by_words}
-
-        def worth(ref: int) -> tuple[float, int]:
-            return (-MEANING * cosines[ref] - scores.get(ref, 0.0), ref)
-
-        why = {
-            ref: "meaning" if ref not in shares else "words and meaning" if ref in cosine_of else "words"
-            for ref in cosines
-        }
-        best = sorted(cosines, key=worth)[:k]
-        return [(ref, max(cosines[ref], shares.get(ref, 0.0)), why[ref]) for ref in best]
 
     def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[TextMatch]:
         """Return the rows that contain the rarest words of the text, the best first."""
@@ -381,24 +317,6 @@ def _read_nothing(refs: Sequence[int]) -> tuple[list[int], Vectors]:
 def _index_identity(fingerprint: str) -> str:
     """Return the string that identifies how an index file was made; files with another string are stale."""
     return f"sq8 1 {fingerprint}"
-
-
-def fuse(*rankings: Sequence[int]) -> list[int]:
-    """Fuse rankings of ids by reciprocal rank fusion (Cormack et al. 2009).
-
-    The score of an id is the sum over the rankings of 1 / (RRF + rank).
-
-    Args:
-        rankings: Ids, the best first.
-
-    Returns:
-        All ids, the best score first; ties are broken by id.
-    """
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, ref in enumerate(ranking, 1):
-            scores[ref] = scores.get(ref, 0.0) + 1.0 / (RRF + rank)
-    return sorted(scores, key=lambda ref: (-scores[ref], ref))
 
 
 def _unpack(blobs: Sequence[bytes], dim: int) -> Vectors:

@@ -23,7 +23,7 @@ episodes. A masked item is still shown at random, as other items are withheld at
 import json
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardwon.memory.records import Item
@@ -176,11 +176,16 @@ class Effects:
         self.left_out(None, worlds, items)
         return bool(self._left_out)
 
-    def score_in(self, item: Item, world: int) -> float:
-        """Return the score of an item in one world, which ranks it there."""
+    def score_in(self, world: int) -> Callable[[Item], float]:
+        """Return a function for the score of an item in one world, which ranks it there."""
         if self.unread:
             self._read()
-        return score_in(self._scores.get(item.id, {}), world, item.score)
+        scores = self._scores
+
+        def score(item: Item) -> float:
+            return score_in(scores[item.id], world, item.score) if item.id in scores else item.score
+
+        return score
 
     def renew(self, *, worlds: bool = False) -> None:
         """Invalidate the masks.

@@ -1,0 +1,405 @@
+"""Candidates for one state or question: what recall may show, from every source, each with a similarity and a reason.
+
+The sources are the steps of the situation itself, the states and items that share words or meaning with the text, and
+the items filed under the situation, its place, adjacent places and its tags. Every source is asked once, and `match`
+and `Candidates.items` merge the answers. `recall` filters, ranks, deduplicates and cuts the candidates.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from hardwon.memory.records import Hit, State
+from hardwon.memory.situations.keys import content_words
+from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.episodes import plain, state_text
+from hardwon.memory.trust import testimony
+
+from . import clusters
+from .cache import NamespaceCache
+from .embedders import Vectors
+from .ranking import POOL, Found, TakenStep, find_best_steps, steps_of
+from .search import Kind, Search, Version
+from .text_index import MORE_TERMS, QUERY_TERMS
+
+How = Literal["hybrid", "dense", "text"]
+RRF = 60.0
+"""Rank constant of the fusion; a larger value gives more weight to lower ranks."""
+MEANING = 0.5
+"""Weight of the cosine relative to the normalized BM25 score when matches are ordered."""
+DEPTH = 24
+"""Number of matches taken from each index before they are merged."""
+DEEPER = 8
+"""Factor on the depth of a search if its results are from other worlds."""
+MIN_COSINE = 0.2
+"""Least similarity of a result that matches by words and meaning alone; an empty result is valid."""
+HERE = 0.5
+"""Least similarity of an item that is filed under the current place."""
+NEXT_DOOR = 0.3
+"""Least similarity of an item that is filed under a place reached from the current one."""
+TAGS = 2
+"""Number of an item's tags that a state must contain for a match regardless of other words."""
+TAG_WORDS = 16
+"""Number of words of a state that are looked up as tags, the rarest ones."""
+BOUND = 64
+"""Largest number of items bound to a cluster."""
+VOTED = 4096
+"""Largest number of situations with cached voters."""
+FOUND = 512
+"""Largest number of texts with cached search results."""
+
+
+class Matches(NamedTuple):
+    """The texts that match a query by words or by meaning, and the cosines of further ones."""
+
+    order: list[int]
+    """Ids of the matches, the best first."""
+    cosines: dict[int, float]
+    """Cosine by id, also of the further texts."""
+    shares: dict[int, float]
+    """By id, the share of the query's words that the text contains, for matches by words."""
+    near: frozenset[int]
+    """Ids of the matches by meaning."""
+
+    def similarity(self, ref: int) -> float:
+        """Return the cosine of a match or, if larger, its share of the query's words.
+
+        A short question has a small cosine to a long text that answers it.
+        """
+        return max(self.cosines[ref], self.shares.get(ref, 0.0))
+
+    def why(self, ref: int) -> str:
+        """Return the reason for a match."""
+        if ref not in self.shares:
+            return "meaning"
+        return "words and meaning" if ref in self.near else "words"
+
+
+def match(
+    index: Search,
+    kind: Kind,
+    text: str,
+    vector: Vectors,
+    *,
+    frequencies: Mapping[str, int],
+    version: Version | None,
+    terms: int = QUERY_TERMS,
+    depth: int = DEPTH,
+    further: Iterable[int] = (),
+) -> Matches:
+    """Search by words and by meaning, and merge the results.
+
+    Args:
+        index: The search indices.
+        kind: The texts to search.
+        text: The query.
+        vector: The vector of the query, (dim,) float32.
+        frequencies: By word, the number of episodes that showed it.
+        version: The version of the library to search, or None for the current one.
+        terms: Largest number of words to look up.
+        depth: Number of matches taken from each index.
+        further: Ids of texts whose cosine is needed whether they match or not.
+    """
+    index.scans += 1
+    vectors = index.index(kind, version)
+    cosines = dict(vectors.search(vector, depth))
+    near = frozenset(cosines)
+    rows = index.by_words(kind, text, depth, frequencies, terms)
+    scores = {row.ref: row.score for row in rows}
+    # One product with all missing vectors: each call of the index costs more than the multiplication.
+    missing = [ref for ref in dict.fromkeys((*scores, *further)) if ref not in near]
+    cosines.update(zip(missing, vectors.cosine(vector, missing), strict=True))
+    ranked = sorted((-MEANING * cosines[ref] - scores.get(ref, 0.0), ref) for ref in {*near, *scores})
+    return Matches([ref for _, ref in ranked], cosines, {row.ref: row.share for row in rows}, near)
+
+
+def find(
+    index: Search,
+    kind: Kind,
+    text: str,
+    k: int,
+    *,
+    frequencies: Mapping[str, int],
+    how: How = "hybrid",
+    vector: Vectors | None = None,
+    version: Version | None = None,
+    is_question: bool = False,
+    depth: int = DEPTH,
+) -> list[Found]:
+    """Return the best matches for a text, at most k triples (id, similarity, reason), the best first.
+
+    Args:
+        index: The search indices.
+        kind: What to search: `states` or `items`.
+        text: The query.
+        k: Largest number of matches.
+        frequencies: By word, the number of episodes that showed it.
+        how: Which index to use: `hybrid`, `dense` (meaning only) or `text` (words only).
+        vector: The vector of the text, if it is already computed.
+        version: The version of the library to search, or None for the current one.
+        is_question: Whether to look up more words, because the text is a question or a search text.
+        depth: Number of matches that a hybrid search takes from each index.
+    """
+    terms = MORE_TERMS if is_question else QUERY_TERMS
+    if how == "text":
+        index.scans += 1
+        return [(row.ref, row.share, "words") for row in index.by_words(kind, text, k, frequencies, terms)]
+    if vector is None:
+        vector = index.embed(text)
+    if how == "dense":
+        index.scans += 1
+        return [(ref, cosine, "meaning") for ref, cosine in index.index(kind, version).search(vector, k)]
+    matches = match(
+        index, kind, text, vector, frequencies=frequencies, version=version, terms=terms, depth=depth
+    )  # fmt: skip
+    return [(ref, matches.similarity(ref), matches.why(ref)) for ref in matches.order[:k]]
+
+
+def fuse(*rankings: Sequence[int]) -> list[int]:
+    """Fuse rankings of ids by reciprocal rank fusion (Cormack et al. 2009).
+
+    The score of an id is the sum over the rankings of 1 / (RRF + rank).
+
+    Args:
+        rankings: Ids, the best first.
+
+    Returns:
+        All ids, the best score first; ties are broken by id.
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, ref in enumerate(ranking, 1):
+            scores[ref] = scores.get(ref, 0.0) + 1.0 / (RRF + rank)
+    return sorted(scores, key=lambda ref: (-scores[ref], ref))
+
+
+class Neighbor(NamedTuple):
+    """The best step of a state that search found."""
+
+    what: TakenStep
+    similarity: float
+    why: str
+
+
+class Candidates:
+    """The candidates for one state or question. What one visit of a situation finds is cached for the next one."""
+
+    def __init__(
+        self,
+        store: Store,
+        derived: NamespaceCache,
+        index: Search,
+        state: State,
+        *,
+        k: int,
+        after: str | None = None,
+        by_text: bool = False,
+        worlds: frozenset[int] | None = None,
+        version: Version | None = None,
+    ) -> None:
+        """Prepare the candidates; every source is asked on first use.
+
+        Args:
+            store: The library.
+            derived: The cache of the namespace.
+            index: The search indices of the namespace.
+            state: The current state, or the question as one.
+            k: Number of results that will be shown.
+            after: The previous action of this episode; "" at its beginning, None if unknown.
+            by_text: Whether to search by text instead of looking up the situation.
+            worlds: Worlds whose experience applies, or None for all.
+            version: The version of the library that was read, or None for the current one.
+        """
+        self._store, self._derived, self._index, self._version = store, derived, index, version
+        self.state, self.k, self.after, self.worlds = state, k, after, worlds
+        self.namespace = index.namespace
+        self.text = state_text(state)
+        self.is_question = by_text and after is None
+        self.signature = "" if by_text else plain(state.signature)
+        """Signature of the situation; empty for a text."""
+        self.searched = False
+        """Whether any index was searched."""
+        self._vector: Vectors | None = None
+        self.voters: Sequence[TakenStep] = self._read_voters() if self.signature else ()
+        """Steps of the situation itself that vote."""
+
+    def items(self) -> Sequence[Hit]:
+        """Return the candidate items. Those of a situation are bound to it until the items change."""
+        derived = self._derived
+        if not derived.items:
+            return ()  # saves a search
+        if self.is_question:
+            hits = self._find("items", max(DEPTH, self.k))
+            return [Hit(derived.items[derived.numbers[ref]], near, why) for ref, near, why in self._of_worlds(hits)]
+        where = self.state.signature, self.worlds
+        bound = derived.bound.get(where)
+        if bound is None:  # first visit of this situation since the items changed
+            bound = self._find_items()
+            if self.signature:
+                derived.bound[where] = bound
+        return bound
+
+    def states(self) -> list[Found]:
+        """Return the states of the applicable worlds that search finds for the text."""
+        near, query = self._derived.near, (self.text, self.worlds, self.is_question)
+        if query not in near:
+            if len(near) > FOUND:
+                near.clear()
+            near[query] = self._find("states", POOL)
+            if self.worlds is not None:
+                near[query] = self._keep_applicable(near[query])
+        return near[query]
+
+    def states_of_all_writers(self) -> list[Found]:
+        """Return the states that search finds, including those of untrusted writers and of other worlds."""
+        return self._find("states", POOL)
+
+    def neighbors(self) -> list[Neighbor]:
+        """Return the best steps of similar states, without those of the situation itself."""
+        states = self.states()
+        best = self._best([ref for ref, _, _ in states])
+        own = {voter.step for voter in self.voters}
+        return [
+            Neighbor(best[ref], similarity, why)
+            for ref, similarity, why in sorted(states)  # by id, which breaks ties
+            if ref in best and best[ref].step not in own
+        ]
+
+    # -- the situation itself ---------------------------------------------------------------------
+
+    def _read_voters(self) -> Sequence[TakenStep]:
+        """Return the steps of the situation that vote, from the cache if possible."""
+        cached, which = self._derived.voters, (self.signature, self.after is not None, self.worlds)
+        voters = cached.get(which)
+        if voters is None:
+            if len(cached) > VOTED:
+                cached.clear()
+            voters = cached[which] = clusters.read_voters(self._store, self.namespace, *which)
+        return voters
+
+    # -- states -----------------------------------------------------------------------------------
+
+    def _keep_applicable(self, found: list[Found]) -> list[Found]:
+        """Keep the states of applicable worlds; search deeper if other worlds crowd them out."""
+        best = self._best([ref for ref, _, _ in found])
+        kept = [state for state in found if state[0] in best]
+        if len(kept) < DEPTH <= len(found):
+            found = self._find("states", DEEPER * POOL, DEEPER * DEPTH)
+            best = self._best([ref for ref, _, _ in found])
+            kept = [state for state in found if state[0] in best][:POOL]
+        return kept
+
+    def _best(self, states: Sequence[int]) -> Mapping[int, TakenStep]:
+        """Return the best step that was taken in each state in the applicable worlds."""
+        known = self._derived.done.setdefault(self.worlds, {})
+        return find_best_steps(self._store, states, steps_of(self.worlds), self.after is not None, known)
+
+    def _find(self, kind: Kind, k: int, depth: int = DEPTH) -> list[Found]:
+        """Return the matches that are similar enough to be shown."""
+        if kind == "states" and self._derived.has_untrusted:  # their states must not crowd out trusted ones
+            k *= testimony.POOL_FACTOR
+        found = find(
+            self._index, kind, self.text, k,
+            frequencies=self._derived.words, vector=self._embed(), version=self._version,
+            is_question=self.is_question, depth=depth,
+        )  # fmt: skip
+        return [hit for hit in found if hit[1] >= MIN_COSINE]
+
+    def _embed(self) -> Vectors:
+        """Return the vector of the text, (dim,) float32."""
+        self.searched = True
+        if self._vector is None:
+            self._vector = self._index.embed(self.text)
+        return self._vector
+
+    # -- items ------------------------------------------------------------------------------------
+
+    def _of_worlds(self, found: Iterable[Found]) -> list[Found]:
+        """Return the matches that are active items of the applicable worlds."""
+        is_of, worlds = self._derived.is_of, self.worlds
+        return [hit for hit in found if is_of(hit[0], worlds)]
+
+    def _find_items(self) -> tuple[Hit, ...]:
+        """Return the items for the situation of the state, at most BOUND, in no particular order."""
+        is_of, worlds = self._derived.is_of, self.worlds
+        query = f"{self.state.task}\n{self.text}"
+        filed = self._find_filed(query)
+        refs = [ref for ref in dict.fromkeys(ref for _, _, refs in filed for ref in refs) if is_of(ref, worlds)]
+        matches, near = self._match_items(query, refs)
+        chosen = list(dict.fromkeys((*near, *refs)))
+        if len(chosen) > BOUND:  # the order of all sources together decides only which items are kept
+            fused = fuse(*(refs for _, _, refs in reversed(filed)), near)
+            chosen = [ref for ref in fused if is_of(ref, worlds)][:BOUND]
+        # In ascending order of similarity: the last entry of an item is the strongest reason to show it.
+        floors = {ref: (floor, why) for floor, why, refs in filed for ref in refs}
+        items, numbers, found = self._derived.items, self._derived.numbers, set(near)
+        hits = []
+        for ref in chosen:
+            floor, reason = floors.get(ref, (0.0, ""))
+            similarity = matches.similarity(ref) if ref in found else matches.cosines[ref]
+            if max(similarity, floor) >= MIN_COSINE:
+                why = matches.why(ref) if ref in found and floor < similarity else reason
+                hits.append(Hit(items[numbers[ref]], max(similarity, floor), why))
+        return tuple(hits)
+
+    def _match_items(self, query: str, filed: Sequence[int]) -> tuple[Matches, list[int]]:
+        """Return the items that match by words and meaning, and the applicable ones among the best of them."""
+        is_of, worlds = self._derived.is_of, self.worlds
+
+        def search_within(depth: int) -> tuple[Matches, list[int]]:
+            matches = match(
+                self._index, "items", query, self._embed(),
+                frequencies=self._derived.words, version=self._version, depth=depth, further=filed,
+            )  # fmt: skip
+            return matches, [ref for ref in matches.order[:depth] if is_of(ref, worlds)]
+
+        depth = max(DEPTH, 4 * self.k)
+        matches, near = search_within(depth)
+        # Searching deep is the exception: only items of other worlds can leave gaps in the first result.
+        return search_within(DEEPER * depth) if worlds is not None and len(near) < depth else (matches, near)
+
+    def _find_filed(self, query: str) -> list[tuple[float, str, list[int]]]:
+        """Return the filed items as (least similarity, reason, numbers), in ascending order of similarity."""
+        own = self._read_filed("signature", [plain(self.state.signature)])
+        at_place, adjacent = self._find_by_place(plain(self.state.location))
+        return [
+            (MIN_COSINE, "its tags", self._find_by_tag(query)),
+            (NEXT_DOOR, "a place that is near", adjacent),
+            (HERE, "its own place", at_place),
+            (1.0, "its own situation", own),
+        ]
+
+    def _read_filed(self, by: str, values: Sequence[str]) -> list[int]:
+        """Return the numbers of the active items filed under any of these values, the best score first."""
+        rows = self._store.rows(
+            f"SELECT DISTINCT number FROM item_places WHERE namespace = ? AND by = ? "
+            f"AND value IN ({','.join('?' * len(values))})",
+            (self.namespace, by, *values),
+        )
+        items, numbers = self._derived.items, self._derived.numbers
+        scored = [(-items[numbers[number]].score, number) for (number,) in rows if number in numbers]
+        return [number for _, number in sorted(scored)[:BOUND]]
+
+    def _find_by_place(self, location: str) -> tuple[list[int], list[int]]:
+        """Return the items filed under a place, and those filed under places reached from it."""
+        any_place = "SELECT 1 FROM item_places WHERE namespace = ? AND by = 'location' LIMIT 1"
+        # One index lookup saves a library without placed items the query for reachable places.
+        if not location or not self._store.rows(any_place, (self.namespace,)):
+            return [], []
+        at_place = self._read_filed("location", [location])
+        places = self._derived.reached.get(location)
+        if places is None:
+            places = clusters.read_reachable(self._store, self.namespace, location)
+            self._derived.reached[location] = places
+        return at_place, self._read_filed("location", places) if places else []
+
+    def _find_by_tag(self, query: str) -> list[int]:
+        """Return the items that share at least TAGS tags with the words of a state, most shared tags first."""
+        count: Callable[[str, int], int] = self._derived.words.get
+        rarest = [word for _, word in sorted((count(word, 0), word) for word in content_words(query))[:TAG_WORDS]]
+        rows = self._store.rows(
+            f"SELECT number FROM item_places WHERE namespace = ? AND by = 'tag' AND value IN "
+            f"({','.join('?' * len(rarest))}) GROUP BY number HAVING count(*) >= ? "
+            "ORDER BY count(*) DESC, number LIMIT ?",
+            (self.namespace, *rarest, TAGS, BOUND),
+        )
+        return [row[0] for row in rows]

@@ -1,0 +1,153 @@
+"""The arguments of one recall: checked, redacted, and as a key under which a result can be found again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hardwon.memory.privacy.redaction import redact, redact_names, redact_state
+from hardwon.memory.records import Kind, Recollection, State
+from hardwon.memory.validation import (
+    check_choice,
+    check_count,
+    check_kinds,
+    check_object,
+    check_state,
+    check_text,
+    check_texts,
+)
+
+Level = Literal["step", "task"]
+Key = tuple[Any, ...]
+"""The arguments of a recall as one hashable value."""
+KEPT = 512
+"""Largest number of kept recollections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One recall, without secrets."""
+
+    state: State
+    """The current state, or a question as the observation of one."""
+    k: int = 5
+    """Largest number of items, and of steps."""
+    kinds: Sequence[Kind] | None = None
+    """Kinds of items to return, or None for all."""
+    budget_tokens: int | None = None
+    """Token budget for items and steps together, or None for no limit."""
+    level: Level = "step"
+    actions: Mapping[str, str] | None = None
+    """Admissible actions, each with the text about its earlier tries."""
+    given: Mapping[str, str] | None = None
+    """The same actions as the caller wrote them."""
+    by_text: bool = False
+    """Whether to search by text instead of looking up the situation."""
+    after: str | None = None
+    """The previous action of this episode; "" at its beginning, None if unknown."""
+
+    def restore_names(self, recollection: Recollection) -> Recollection:
+        """Return the recollection with estimates under the caller's actions instead of the redacted ones."""
+        if self.given is None or self.actions is self.given:  # nothing was redacted
+            return recollection
+        found = recollection.estimates
+        # actions that differ only in a secret share one estimate
+        estimates = {action: found[redact(action)] for action in self.given if redact(action) in found}
+        return replace(recollection, estimates=estimates)
+
+
+def parse_request(
+    state_or_text: State | str,
+    task: str | None,
+    k: int,
+    kinds: Sequence[Kind] | None,
+    budget_tokens: int | None,
+    level: Level,
+    actions: Mapping[str, str] | None,
+    after: str | None,
+) -> Request:
+    """Check the arguments of a recall, and redact them.
+
+    Args:
+        state_or_text: State of the episode, or a question in words.
+        task: Task of the episode, if the state does not have one.
+        k: Largest number of items, and of steps.
+        kinds: Kinds of items to return, or None for all.
+        budget_tokens: Token budget, or None for no limit.
+        level: "step" or "task".
+        actions: Admissible actions, each with the text about its earlier tries.
+        after: The previous action.
+
+    Raises:
+        ConfigError: An argument is out of range.
+        WrongType: An argument has the wrong type.
+    """
+    check_text("task", task or "")
+    check_text("after", after or "")
+    check_count("k", k)
+    check_kinds(kinds)
+    check_choice("level", level, ("step", "task"))
+    if budget_tokens is not None:
+        check_count("budget_tokens", budget_tokens)
+    if actions is not None:
+        check_object("actions", actions)
+        check_texts("actions", tuple(actions.values()))
+    state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")
+    check_state(state)
+    if task is not None and not state.task:
+        state = replace(state, task=task)
+    given = actions or {}
+    # the library stores redacted text only, so an unredacted query would miss its own situation
+    return Request(
+        redact_state(state), k, kinds, budget_tokens, level, redact_names(given), given,
+        isinstance(state_or_text, str), after and redact(after),
+    )  # fmt: skip
+
+
+def make_key(
+    state: State | str,
+    task: str | None,
+    k: int,
+    kinds: Sequence[Kind] | None,
+    budget_tokens: int | None,
+    level: Level,
+    actions: Mapping[str, str] | None,
+    after: str | None,
+) -> Key | None:
+    """Return the arguments of a recall as a key, or None if they have none.
+
+    Equal keys belong to equal arguments, so whatever was checked for one holds for the other. Types that compare equal
+    but are checked differently, such as True and 1, are part of the key; unusual types have no key.
+    """
+    if type(state) is not State or type(state.facts) is not dict or level != "step":
+        return None
+    if not (kinds is None or type(kinds) is tuple) or not (actions is None or type(actions) is dict):
+        return None
+    key = (
+        state.observation, repr(state.facts) if state.facts else "", state.location, state.task, state.feedback,
+        state.notes, state.signature_if_known, task, type(k), k, kinds, type(budget_tokens), budget_tokens,
+        None if actions is None else tuple(actions.items()), after,
+    )  # fmt: skip
+    try:
+        hash(key)
+    except TypeError:  # an argument of a wrong type, which `parse_request` reports
+        return None
+    return key
+
+
+class Recollections(dict[Key, Recollection]):
+    """Results of recalls by their arguments, until the library changes."""
+
+    def keep(self, key: Key | None, recollection: Recollection) -> None:
+        """Keep a result that needed no search, at most KEPT of them.
+
+        A result that needed one is not kept: the next recall reads what the search bound to the situation.
+        """
+        if key is not None and recollection.path == "cluster":
+            if len(self) >= KEPT:
+                self.clear()
+            self[key] = copy_recollection(recollection)
+
+
+def copy_recollection(recollection: Recollection) -> Recollection:
+    """Return a recollection whose estimates the receiver may change."""
+    return replace(recollection, estimates=dict(recollection.estimates)) if recollection.estimates else recollection

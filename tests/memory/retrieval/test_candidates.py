@@ -1,0 +1,166 @@
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+import hardwon
+from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.retrieval.candidates import find, match
+from hardwon.memory.retrieval.request import KEPT, make_key
+
+DRAWER = State("You see a wooden drawer. It is closed.", location="kitchen", task="find the spoon")
+CALLS, FILES = 45, 6
+"""Largest number of calls, and of our files, of a recall in a known situation."""
+OURS = str(Path(hardwon.__file__).parent)
+
+
+def count_calls(call):
+    """Return what a call returns, and the number of Python calls in each of our files."""
+    calls: Counter[str] = Counter()
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            calls[frame.f_code.co_filename] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        result = call()
+    finally:
+        sys.setprofile(before)
+    return result, calls
+
+
+@pytest.fixture
+def house(library: ExperienceLibrary, episode):
+    """A library with steps, items of every source, and a guardrail."""
+    for number, action in enumerate(("open drawer", "kick drawer", "go yard", "wait", "open drawer 2", "look")):
+        library.record(episode(action, see=DRAWER.observation, reward=number / 10))
+        library.record(episode(action, see=f"You see a wooden {action}.", reward=number / 10))
+    library.add_many(Item("insight", f"a wooden drawer {word}", score=0.8) for word in ("closed", "open", "of oak"))
+    library.add(Item("strategy", "zzz here", signatures=(DRAWER.signature,)))
+    library.add(Item("strategy", "zzz there", locations=("kitchen",)))
+    library.add(Item("strategy", "zzz tagged", tags=("wooden", "drawer")))
+    library.add(Item("guardrail", "no kicks", condition={"text": "closed"}, forbids="kick {1}", score=0.9, pinned=True))
+    return library
+
+
+# ---- the cost of a known situation
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"actions": {"open drawer": "", "kick drawer": "tried"}, "after": "wait", "budget_tokens": 500}]
+)
+def test_a_recall_in_a_known_situation_is_a_short_path(house, options):
+    """The arguments are looked up; no search, no ranking and no query of rows."""
+    house.recall(DRAWER, **options)
+    second = house.recall(replace(DRAWER), **options)
+    third, calls = count_calls(lambda: house.recall(replace(DRAWER), **options))
+    assert third == second
+    assert third.path == "cluster"
+    assert third.steps
+    assert third.items
+    assert 0 < calls.total() <= CALLS, calls
+    assert len(calls) <= FILES, calls
+
+
+def test_other_arguments_are_another_recall(house):
+    """Everything that a result depends on is part of its key."""
+    whole = [house.recall(DRAWER) for _ in range(3)][-1]
+    assert len(house.recall(DRAWER, k=2).steps) == 2
+    assert not house.recall(DRAWER, kinds=("remedy",)).items
+    assert house.recall(DRAWER, budget_tokens=0).tokens == 0
+    assert house.recall(DRAWER, actions={"kick drawer": ""}).estimates
+    assert house.recall(replace(DRAWER, task="dance")).path == "cluster"
+    assert house.recall(DRAWER) == whole
+
+
+def test_a_write_is_seen_by_the_next_recall(house, episode):
+    """Kept results belong to one version of the library, whoever changes it."""
+    assert [house.recall(DRAWER) for _ in range(3)][-1].path == "cluster"
+    with ExperienceLibrary.open(house.path) as other:
+        other.record(episode("sing", see=DRAWER.observation, reward=1.0))
+    assert house.recall(DRAWER).steps[0].what.action == "sing"
+    house.retire(next(hit.what.id for hit in house.recall(DRAWER).items if hit.what.title == "zzz here"), "wrong")
+    assert "zzz here" not in [hit.what.title for hit in house.recall(DRAWER).items]
+
+
+def test_what_a_caller_does_with_a_result_changes_no_other(house):
+    """Estimates are a dict, and everyone gets their own."""
+    options = {"actions": {"open drawer": ""}}
+    for _ in range(4):
+        estimates = house.recall(DRAWER, **options).estimates
+        assert list(estimates) == ["open drawer"]
+        estimates.clear()
+
+
+def test_an_invalid_argument_is_refused_also_after_a_valid_one(house):
+    """True equals 1, and is no number of results."""
+    for _ in range(3):
+        house.recall(DRAWER, k=1)
+    with pytest.raises(ConfigError):
+        house.recall(DRAWER, k=True)
+    with pytest.raises(ConfigError):
+        house.recall(replace(DRAWER, notes=([],)), k=1)
+
+
+def test_facts_are_compared_by_their_content():
+    """A dict has no hash; the same facts are the same key."""
+    one, other = (replace(DRAWER, facts={"open": value}, signature="s") for value in ([1], [2]))
+    again = replace(one, facts={"open": [1]})
+    arguments = None, 5, None, None, "step", None, None
+    assert make_key(one, *arguments) == make_key(again, *arguments) != make_key(other, *arguments)
+    assert make_key("a question", *arguments) is None
+    assert make_key(one, None, 5, None, None, "task", None, None) is None
+
+
+def test_few_results_are_kept(house):
+    """Their number is bounded."""
+    for number in range(KEPT + 10):
+        for _ in range(2):
+            house.recall(DRAWER, k=1, budget_tokens=1000 + number)
+    assert 0 < len(house._derived.recollections) <= KEPT
+
+
+# ---- merging
+
+
+def test_every_source_names_its_reason(house):
+    """An item is a candidate once, with the strongest reason to show it."""
+    why = {hit.what.title: hit.why for hit in house.recall(DRAWER, k=20).items}
+    assert why["zzz here"] == "its own situation"
+    assert why["zzz there"] == "its own place"
+    assert why["zzz tagged"] in ("its tags", "words and meaning")
+    assert why["a wooden drawer closed"] == "words and meaning"
+
+
+def test_a_match_asks_each_index_once(house, monkeypatch):
+    """Also for the cosines of items that neither words nor meaning found."""
+    house.index()
+    index = house._search
+    vectors = index.index("items")
+    spies = [Mock(wraps=vectors.search), Mock(wraps=vectors.cosine)]
+    for name, spy in zip(("search", "cosine"), spies, strict=True):
+        monkeypatch.setattr(vectors, name, spy)
+    scans = index.scans
+    found = match(
+        index, "items", "a wooden drawer", index.embed("a wooden drawer"), frequencies={}, version=None, depth=2,
+        further=range(1, 7),
+    )  # fmt: skip
+    assert [spy.call_count for spy in spies] == [1, 1]
+    assert index.scans == scans + 1
+    assert set(found.cosines) == set(range(1, 7))
+    assert set(found.order) <= set(found.cosines)
+
+
+def test_a_match_by_words_counts_by_its_share_of_them(house):
+    """A short question has a small cosine to a long text."""
+    house.index()
+    (first, *_) = find(house._search, "items", "oak", 3, frequencies={}, how="text")
+    hybrid = {ref: (near, why) for ref, near, why in find(house._search, "items", "oak", 3, frequencies={})}
+    assert hybrid[first[0]][0] >= first[1] == 1.0
+    assert "words" in hybrid[first[0]][1]
