@@ -171,6 +171,28 @@ class RemoteLibrary(ExperienceLibrary):
         """Change fields of an item; the old values stay in its history."""
         return read(Item, self._wire.send("PATCH", f"items/{part(item_id)}", changes))
 
+    def feedback(self, item_id: str, helped: bool, *, writer: str = "", episode: str = "") -> Item:
+        """Report whether an item helped; see `ExperienceLibrary.feedback`.
+
+        Args:
+            item_id: The id, or an unambiguous prefix of it.
+            helped: Whether the item helped.
+            writer: Ignored: the server knows the writer by its token.
+            episode: Id of the recorded episode in which the item was used.
+
+        Returns:
+            The item with its new score. If the token may not read, an insight without content that has only the id.
+
+        Raises:
+            TooMuchFeedback: The item is already rated for this episode, or there were too many ratings in a minute.
+            UnknownName: The item or the episode does not exist.
+        """
+        body = {"helped": helped, "episode": episode}
+        answer = self._wire.answer("POST", f"items/{part(item_id)}/feedback", json=body)
+        if answer.status_code == 204:
+            return Item("insight", "not readable with this token", id=item_id)
+        return read(Item, answer.json())
+
     def pin(self, item_id: str, pinned: bool = True) -> Item:
         """Protect an item from being replaced or evicted."""
         return self._post_change(item_id, "pin", {"pinned": pinned})

@@ -274,6 +274,36 @@ def test_what_a_writer_recorded(filled, path):
     assert filled.verify() == []
 
 
+def test_the_feedback_of_a_writer_is_forgotten(filled, path):
+    """Also where it recorded nothing; the scores are those of a library that never had the feedback."""
+    first, second, *_ = [item.id for item in filled.items(sort="old")]
+    before = {ref: filled.get(ref).score for ref in (first, second)}
+    filled.feedback(first, True, writer="token:mallory", episode="e1")
+    filled.feedback(first, True, writer="token:alice", episode="e2")
+    filled.feedback(second, False, writer="token:mallory", episode="e1")
+    assert filled.get(second).score < before[second]
+    receipt = filled.forget(writer="token:mallory")
+    assert receipt.counts["opinions"] == 2
+    assert b"mallory" not in bytes_of(path)
+    assert filled.get(second).score == pytest.approx(before[second], abs=1e-3)
+    assert filled.get(first).score > before[first]  # the feedback of others still counts
+    filled.forget(writer="token:alice")
+    assert filled.get(first).score == pytest.approx(before[first], abs=2e-3)
+    assert filled.verify() == []
+
+
+def test_the_feedback_on_an_episode_is_forgotten_with_it(filled, path):
+    (ref, *_) = [item.id for item in filled.items(sort="old") if item.writer == "user"]
+    before = filled.get(ref).score
+    filled.feedback(ref, True, writer="token:alice", episode="e9")
+    assert filled.get(ref).score > before
+    filled.forget(episode="e9")
+    assert filled.get(ref).score == before
+    filled.feedback(ref, True, writer="token:alice", episode="quux-1")
+    filled.forget(text="quux")
+    assert b"quux" not in bytes_of(path)
+
+
 def test_an_item_by_its_writer(filled):
     """Who wrote items takes them along."""
     assert filled.forget(writer="chat:m/1").counts["items removed"] == 4

@@ -1,7 +1,7 @@
 """Define the errands of `hardwon team` and `hardwon bench team`, their members and their admission policies."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,13 +75,11 @@ def open_errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") ->
         from examples.team_tasks.scout import Scout
         from examples.team_tasks.slow import Slow
 
-        slow = Slow(TextWorldExpress("coin", HOUSE), lambda action: latency.call_s, without="close ")
-        yield Errand(fold, seed, slow, Scout)
-        slow.close()
+        with closing(Slow(TextWorldExpress("coin", HOUSE), lambda action: latency.call_s, without="close ")) as slow:
+            yield Errand(fold, seed, slow, Scout)
     elif ":" in what:
-        own = open_environment(what)
-        yield Errand("", seed, own, lambda n: EpisodicPolicy())
-        own.close()
+        with closing(open_environment(what)) as own:
+            yield Errand("", seed, own, lambda n: EpisodicPolicy())
     else:
         raise UnknownName.of("errand", what, [*ERRANDS, "MODULE:CLASS"])
 

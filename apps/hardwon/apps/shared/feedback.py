@@ -4,8 +4,7 @@ Without limits, a mistaken or malicious client could move any item to the top or
 rate an item once per episode, and only a few items per minute. HTTP and MCP share these limits.
 """
 
-import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from threading import Lock
 
 from hardwon.memory import ExperienceLibrary, Item
@@ -16,16 +15,19 @@ STEP = 0.1
 A_MINUTE = 20
 """Largest number of ratings by one client in a minute."""
 REMEMBERED = 100_000
-"""Largest number of ratings, and of clients, that are remembered; the oldest are dropped."""
+"""Largest number of ratings that are remembered; the oldest are dropped."""
 
 
 class Feedback:
-    """Limits on client feedback, kept in memory while the server runs. Thread-safe."""
+    """Limits on client feedback. Thread-safe.
+
+    The library keeps the number of ratings in the last minute, so that several processes share the limit. The ratings
+    of an episode are kept in this process; for untrusted clients the library keeps them as well.
+    """
 
     def __init__(self, *, a_minute: int = A_MINUTE) -> None:
         self._per_minute = a_minute
         self._rated: OrderedDict[tuple[str, ...], None] = OrderedDict()
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
         self._lock = Lock()
 
     def give(
@@ -63,8 +65,9 @@ class Feedback:
         key = (client, library.namespace, episode, item.id)
         # Reserve the rating before the write: two calls at once must not both pass the limit.
         with self._lock:
-            self._admit(client, key, time.monotonic())
+            self._admit(key)
         try:
+            library.count_rating(client, most=self._per_minute)
             if not trusted:
                 return library.feedback(item.id, helped, writer=writer, episode=episode)
             score = round(item.score + STEP * (float(helped) - item.score), 4)
@@ -74,23 +77,11 @@ class Feedback:
                 self._rated.pop(key, None)
             raise
 
-    def _admit(self, client: str, key: tuple[str, ...], now: float) -> None:
+    def _admit(self, key: tuple[str, ...]) -> None:
         if key in self._rated:
             raise TooMuchFeedback(
                 f"you have already rated {key[-1]} in this episode. Rate it again after the next episode."
             )
-        times = self._times.setdefault(client, deque(maxlen=self._per_minute))
-        # Most recent last, so that dropping the oldest does not reset the limit of an active client.
-        self._times.move_to_end(client)
-        if len(times) == self._per_minute and now - times[0] < 60:
-            wait_s = 60 - (now - times[0])
-            raise TooMuchFeedback(
-                f"more than {self._per_minute} ratings in a minute. Continue in {wait_s:.0f} s, and rate only items "
-                "that clearly helped or misled you."
-            )
-        times.append(now)
         self._rated[key] = None
         if len(self._rated) > REMEMBERED:
             self._rated.popitem(last=False)
-        if len(self._times) > REMEMBERED:
-            self._times.popitem(last=False)

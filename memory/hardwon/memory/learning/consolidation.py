@@ -21,7 +21,7 @@ from hardwon.memory.values.value_table import ValueTable
 from .curator import Curator
 from .rule_mining import RATE_LIMITS, RuleMiner
 from .skill_mining import SkillMiner
-from .untrusted_writers import UntrustedWriters, generalize_item
+from .untrusted_writers import UNSUPPORTED, UntrustedWriters, find_unsupported, generalize_item
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -47,6 +47,8 @@ class Consolidator:
         self._idle = IdleWatch(self._store, self._namespace)
         self._voices = UntrustedWriters(self._store, self._namespace)
         self._heard = ""
+        self._has_joined = True
+        """Whether items that only untrusted writers justify may still be in use."""
 
     def keep(self, episodes: Sequence[Trajectory]) -> None:
         """Keep episodes that this process just recorded, so that they need not be read again."""
@@ -67,7 +69,7 @@ class Consolidator:
         writers = find_counted_writers(self._store, self._namespace)
         if writers != self._heard:  # a second writer joined an untrusted one: the counts change
             self.start_over()
-            self._heard = writers
+            self._heard, self._has_joined = writers, True
         changes = self._store.rows(
             "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' "
             "ORDER BY seq DESC LIMIT ?",
@@ -94,7 +96,7 @@ class Consolidator:
             return collect_proposals(self._evolution, self._induction, values, self._generalize)
         return [
             *collect_proposals(self._evolution, self._induction, values, _keep_unchanged),
-            *self._voices.proposals(values),
+            *self._voices.proposals(),
         ]
 
     @staticmethod
@@ -107,11 +109,16 @@ class Consolidator:
         return replace(general, trust="untrusted") if general is not None and general.steps else general
 
     def released(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Return the guardrails that the counts no longer support, each with the reason."""
+        """Return the items that the counts no longer support, each with the reason."""
         all_items = list(items)
         released = list(self._evolution.released(values, iter(all_items)))
         if self._heard == ALONE:
             return released
+        if self._has_joined:
+            self._has_joined = False
+            counted = {item.id for item, _ in released}
+            unsupported = find_unsupported(self._store, self._namespace, all_items)
+            released += [(item, UNSUPPORTED) for item in unsupported if item.id not in counted]
         released_ids = {item.id for item, _ in released}
         uncounted = (
             item

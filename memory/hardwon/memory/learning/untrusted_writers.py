@@ -1,13 +1,16 @@
-"""Untrusted writers: items that they justify in a namespace with other writers, counted per writer.
+"""Untrusted writers: items that they justify in a namespace with other writers, counted per credential.
 
-The same rules read the steps of each writer separately. An item that one writer's steps justify waits in quarantine.
-An item that the steps of two writers justify independently counts as evidence, like a trusted finding, and is released.
-Agreement therefore depends on the number of writers and not on the number of repetitions. Guardrails and warnings are
-also weighed against the successes of all other writers, so two writers who agree cannot block a call that works for
-everyone else. Items from untrusted steps are in general words: forms of actions, and counts.
+The same rules read the steps of each writer separately. Whatever they justify waits in quarantine, however many writers
+agree: two tokens may belong to one person. The reason names the number of credentials that report the same, so that the
+person who releases it can weigh it. An item becomes active when steps of a trusted writer justify it, or when a person
+releases it. Items from untrusted steps are in general words: forms of actions, and counts.
+
+The steps of an untrusted writer who is alone in a namespace concern nobody else, and its rules are active in general
+words. When others write there too, these items leave use again; see `find_unsupported`.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import sqrt
@@ -26,8 +29,8 @@ from hardwon.memory.values.value_table import ValueTable
 from .rule_mining import RELEASE_RATE, WEIGHT, RuleMiner
 from .skill_mining import SkillMiner
 
-AGREEING = 2
-"""Number of writers that must justify an item independently before it becomes active."""
+UNSUPPORTED = "only untrusted writers report it, and others write here, too"
+"""Reason for retiring an item that an untrusted writer justified while it was alone."""
 
 Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
 
@@ -61,24 +64,14 @@ class UntrustedWriters:
         self._writers[name].induction.read(episode)
         self._writers[name].values.unread = True
 
-    def proposals(self, trusted: ValueTable) -> list[Proposal]:
-        """Return the items that the steps of each writer justify.
-
-        Items are untrusted, or trusted if AGREEING writers support them.
-
-        Args:
-            trusted: The values of trusted steps.
-        """
+    def proposals(self) -> list[Proposal]:
+        """Return the items that the steps of each writer justify, all of them untrusted."""
         proposals: list[Proposal] = []
         # A copy, because `is_outweighed` adds writers that have no recent episodes.
         for name, writer in list(self._writers.items()):
             values = writer.values.read()
             for key, item in writer.evolution.candidates(values):
                 marked = self._mark_support(name, generalize_item(item, item.forbids or key.partition(" | ")[0]))
-                if marked is not None and marked.trust == "trusted" and self.is_outweighed(marked, trusted):
-                    marked = replace(
-                        marked, trust="untrusted", body=f"{marked.body} It works for other writers.".strip()
-                    )
                 if marked is not None:
                     proposals.append((marked, _nothing, partial(writer.evolution.postpone, key, values)))
             for candidate, item in writer.induction.candidates():
@@ -112,14 +105,31 @@ class UntrustedWriters:
         return [writer.values.read() for writer in self._writers.values()]
 
     def _mark_support(self, name: str, item: Item | None) -> Item | None:
-        """Count a writer's support for an item; return it as untrusted until AGREEING writers support it."""
+        """Count a credential's support for an item, and return the item as untrusted with that count."""
         if item is None:
             return None
-        writers = self._supporters.setdefault(item.id, set())
-        writers.add(name)
-        if len(writers) >= AGREEING:
-            return item
-        return replace(item, trust="untrusted", body=f"{item.body} Only {name} reports it.".strip())
+        supporters = self._supporters.setdefault(item.id, set())
+        supporters.add(name)
+        who = f"Only {name} reports it." if len(supporters) == 1 else f"{len(supporters)} untrusted writers report it."
+        return replace(item, trust="untrusted", body=f"{item.body} {who}".strip())
+
+
+def find_unsupported(store: Store, namespace: int, items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the active items that the rules derived only from untrusted steps, and that no person released."""
+    mined = [item for item in items if item.writer == "rules" and item.source == "experience" and item.provenance]
+    refs = json.dumps(sorted({ref for item in mined for ref in item.provenance}))
+    witnesses = dict(store.rows("SELECT id, witness FROM steps WHERE id IN (SELECT value FROM json_each(?))", (refs,)))
+    reviewed = {
+        ref
+        for (ref,) in store.rows(
+            "SELECT DISTINCT ref FROM changes WHERE namespace = ? AND what = 'item' AND op LIKE 'released:%'",
+            (namespace,),
+        )
+    }
+    for item in mined:
+        behind = [witnesses[ref] for ref in item.provenance if ref in witnesses]
+        if behind and all(behind) and item.id not in reviewed:
+            yield item
 
 
 def generalize_item(item: Item, pattern: str = "") -> Item | None:

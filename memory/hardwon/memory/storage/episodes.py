@@ -275,11 +275,12 @@ _INSERT = (
 
 
 def witness_of(writer: str) -> str:
-    """Return the verified part of a writer's name: `mcp` for `mcp:CLIENT`, because clients choose the rest themselves.
+    """Return the credential behind a writer's name: of a token its name, and of other writers only the interface.
 
-    Agreement between writers counts these names, so that one program cannot pose as several writers.
+    An operator names a token. The rest of `mcp:CLIENT` or `import:FILE` comes from the client, who could pose as
+    several writers with it.
     """
-    return plain(writer.partition(":")[0] if writer.startswith("mcp:") else writer)
+    return plain(writer if writer.startswith("token:") else writer.partition(":")[0])
 
 
 def _is_evidence(episode: Trajectory) -> bool:

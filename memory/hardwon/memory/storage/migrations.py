@@ -111,10 +111,17 @@ def m013_opinions(connection: Connection) -> None:
     connection.execute(_OPINIONS)
 
 
+def m014_ratings(connection: Connection) -> None:
+    """Add the times of feedback in the last minute, by client, so that all processes of a server share the limit."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS ratings (id INTEGER PRIMARY KEY, client TEXT NOT NULL, at REAL NOT NULL)"
+    )
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
-    *(m012_item_worlds, m013_opinions),
+    *(m012_item_worlds, m013_opinions, m014_ratings),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 

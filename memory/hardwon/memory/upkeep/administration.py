@@ -1,5 +1,6 @@
 """Administration of a library: queries over episodes and items, and changes of items. `library` records and recalls."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -317,6 +318,20 @@ class TendedLibrary(ABC):
             if score == item.score:
                 return item
             return catalogue.change(connection, self._number, item, {"score": score}, "updated")
+
+    def count_rating(self, client: str, *, most: int) -> None:
+        """Count one rating of a client, over all processes that serve this file.
+
+        Args:
+            client: The client.
+            most: Largest number of ratings in a minute.
+
+        Raises:
+            TooMuchFeedback: The client has used up its ratings.
+        """
+        check_text("client", client)
+        with self._transaction() as connection:
+            opinions.count_rating(connection, client, most, time.time())
 
     def pin(self, item_id: str, pinned: bool = True) -> Item:
         """Protect an item from being replaced or evicted, or lift the protection.

@@ -78,6 +78,8 @@ class _Selection:
     items: set[str] = field(default_factory=set)
     bank: list[int] = field(default_factory=list)
     inbox: list[int] = field(default_factory=list)
+    opinions: list[tuple[str, str, str]] = field(default_factory=list)
+    """Feedback, as (item, writer, episode)."""
     values: list[int] = field(default_factory=list)
     """Rows of the LangGraph store, which shares the file."""
 
@@ -239,6 +241,7 @@ class _Deletion:
         chosen.bank = self._read_ids(
             "SELECT id FROM bank_entries WHERE namespace = ? AND team = ?", self._namespace, name
         )
+        chosen.opinions = self._run(_OPINIONS.format("writer = ?"), (self._namespace, name)).fetchall()
         return chosen
 
     def _select_text(self, text: str) -> _Selection:
@@ -272,6 +275,7 @@ class _Deletion:
             {*self._match_rows("items", "id"), *self._read_ids(changed, *scope)},
             self._match_rows("bank_entries", "id"),
             self._match_rows("inbox", "id"),
+            self._run(_OPINIONS.format("has_text(CAST(writer AS BLOB), CAST(episode AS BLOB))"), scope).fetchall(),
             values,
         )
 
@@ -289,6 +293,10 @@ class _Deletion:
 
     def _delete_selection(self, chosen: _Selection) -> None:
         """Delete the selected rows, then everything derived from them."""
+        about = _OPINIONS.format(f"episode {_IN}")
+        of_episodes = self._run(about, (self._namespace, json.dumps(chosen.episodes))).fetchall()
+        self._withdraw_opinions({*chosen.opinions, *of_episodes})
+        self._delete("ratings", "1")
         texts, steps = self._delete_episodes(chosen.episodes)
         self._delete("inbox", f"id {_IN}", json.dumps(chosen.inbox))
         self._delete("bank_pulls", f"entry {_IN}", json.dumps(chosen.bank))
@@ -299,6 +307,24 @@ class _Deletion:
         self._revise_items(chosen.items, steps, extract_tokens(texts))
         # FTS5 keeps words of deleted rows in its segments until they are merged; a rebuild drops them now.
         self._run(f"INSERT INTO items_text_{self._namespace}(items_text_{self._namespace}) VALUES ('rebuild')")
+
+    def _withdraw_opinions(self, opinions: Collection[tuple[str, str, str]]) -> None:
+        """Delete feedback, and take back the score that it moved."""
+        moved: Counter[str] = Counter()
+        for item_id, writer, episode in sorted(opinions):
+            key = (self._namespace, item_id, writer, episode)
+            where = "namespace = ? AND item_id = ? AND writer = ? AND episode = ?"
+            moved[item_id] += sum(self._read_ids(f"SELECT moved FROM opinions WHERE {where}", *key))
+            self._delete("opinions", where, *key)
+        for item_id, change in moved.items():
+            rows = self._run(
+                "SELECT record FROM items WHERE namespace = ? AND id = ?", (self._namespace, item_id)
+            ).fetchall()
+            item = parse_item(rows[0][0]) if rows else None
+            if item is None or not change:
+                continue
+            score = round(min(1.0, max(0.0, item.score - change)), 4)
+            catalogue.write(self._connection, self._namespace, replace(item, score=score), "recomputed")
 
     def _delete_episodes(self, refs: Collection[str]) -> tuple[list[str], set[int]]:
         """Delete episodes and everything counted from them; return their texts and the ids of their steps."""
@@ -336,10 +362,9 @@ class _Deletion:
         rebuild_states_text(self._connection, self._store, namespace)
         rollups.rebuild(self._connection, self._store, namespace)
         worlds.renew(self._connection, namespace)
-        remaining = {
-            witness_of(name)
-            for name in self._read_ids("SELECT DISTINCT writer FROM trajectories WHERE namespace = ?", namespace)
-        }
+        names = self._read_ids("SELECT DISTINCT writer FROM trajectories WHERE namespace = ?", namespace)
+        # The full names, too: libraries of an earlier version counted by them.
+        remaining = {*names, *map(witness_of, names)}
         self._delete("writers", f"namespace = ? AND name NOT {_IN}", namespace, json.dumps(sorted(remaining)))
         return texts, steps
 
@@ -542,3 +567,4 @@ class _Deletion:
 
 _USED_KEYS = "SELECT DISTINCT value FROM steps, json_each(iif(json_valid(steps.keys), steps.keys, '[]'))"
 _HISTORY = "namespace = ? AND what = 'item' AND ref = ?"
+_OPINIONS = "SELECT item_id, writer, episode FROM opinions WHERE namespace = ? AND {}"

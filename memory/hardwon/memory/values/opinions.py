@@ -18,6 +18,35 @@ MOST = 0.15
 """Largest total change of an item's score by one untrusted writer."""
 
 
+MINUTE_S = 60.0
+
+
+def count_rating(connection: Connection, client: str, most: int, now: float) -> None:
+    """Count one rating of a client, unless it gave too many in the last minute.
+
+    The times are in the library, so that all processes of a server share the limit. Older ones are deleted.
+
+    Args:
+        connection: An open transaction.
+        client: The client that is limited.
+        most: Largest number of ratings in a minute.
+        now: Time in seconds since the epoch.
+
+    Raises:
+        TooMuchFeedback: The client has used up its ratings.
+    """
+    # Times in the future are from before the clock was put back; they would never expire.
+    connection.execute("DELETE FROM ratings WHERE at <= ? OR at > ?", (now - MINUTE_S, now + 1.0))
+    times = connection.execute("SELECT at FROM ratings WHERE client = ? ORDER BY at", (client,)).fetchall()
+    if len(times) >= most:
+        wait_s = times[len(times) - most][0] + MINUTE_S - now
+        raise TooMuchFeedback(
+            f"more than {most} ratings in a minute. Continue in {wait_s:.0f} s, and rate only items that clearly "
+            "helped or misled you."
+        )
+    connection.execute("INSERT INTO ratings(client, at) VALUES (?, ?)", (client, now))
+
+
 def record_opinion(
     connection: Connection, namespace: int, item: Item, helped: bool, writer: str, episode: str
 ) -> float:

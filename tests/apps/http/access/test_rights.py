@@ -1,11 +1,14 @@
 """What a token may do: read, record, write; who an item's writer is; and feedback, which nobody gives too often."""
 
+import subprocess
+import sys
+
 import pytest
 from fastapi.testclient import TestClient as Plain
 
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
-from hardwon.apps.shared.feedback import Feedback
+from hardwon.apps.shared.feedback import A_MINUTE, Feedback
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.remote import RemoteLibrary
@@ -216,7 +219,7 @@ def test_feedback_moves_the_score_once_in_an_episode(calls, own):
 
 def test_pace_of_feedback_is_limited_for_each_client(library, monkeypatch):
     now = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("time.time", lambda: now)
     items = [library.add(Item("insight", f"Drawer {word} holds spoons")).item_id for word in ("red", "blue", "tall")]
     given = Feedback(a_minute=2)
     for item in items[:2]:
@@ -228,6 +231,43 @@ def test_pace_of_feedback_is_limited_for_each_client(library, monkeypatch):
     given.give(library, items[2], True, client="a", episode="1")
 
 
+_RATER = """
+import sys
+from hardwon.apps.shared.feedback import Feedback
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import TooMuchFeedback
+given = Feedback()
+with ExperienceLibrary.open(sys.argv[1]) as library:
+    allowed = 0
+    for item in library.items():
+        try:
+            given.give(library, item.id, True, client="ci", episode="")
+            allowed += 1
+        except TooMuchFeedback:
+            pass
+print(allowed)
+"""
+
+
+def test_pace_of_feedback_is_one_over_all_processes(path):
+    """Two processes of one server share the twenty ratings of a minute."""
+    words = ("red", "blue", "tall", "old", "wet", "dry", "far", "odd", "raw", "big", "new", "hot", "icy", "low", "sad")
+    with ExperienceLibrary.open(path) as library:
+        library.add_many(
+            [Item("insight", f"The {word} drawer holds {thing}") for word in words for thing in ("oil", "ink")]
+        )
+        assert len(library.items()) > A_MINUTE
+    command = [sys.executable, "-c", _RATER, str(path)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE) as one,
+        subprocess.Popen(command, stdout=subprocess.PIPE) as two,
+    ):
+        counts = [int(process.communicate(timeout=60)[0]) for process in (one, two)]
+    assert sum(counts) == A_MINUTE
+    with ExperienceLibrary.open(path) as library, pytest.raises(TooMuchFeedback, match="in a minute"):
+        library.count_rating("ci", most=A_MINUTE)
+
+
 def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(path):
     """Servers restart, episodes go on: no number of words of untrusted writers takes a person's item out of recall."""
     item = Item("insight", "Drawer red holds spoons", source="person", score=0.6)
@@ -236,7 +276,7 @@ def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(
     for restart in range(5):
         with ExperienceLibrary.open(path) as library:
             given = Feedback()
-            for n in range(4):
+            for n in range(3):
                 given.give(library, ref, False, client="mcp", episode=f"{restart}.{n}", trusted=False)
     with ExperienceLibrary.open(path) as library:
         assert library.get(ref).score == pytest.approx(0.6 - opinions.MOST)

@@ -192,7 +192,7 @@ def test_remote_library_is_general_unless_asked(shop, serving, tmp_path):
             found = library.recall(STATE, k=20)
             assert planted(repr(found)) == []
             assert planted(repr((library.offered(STATE), library.items(), library.search("refund")))) == []
-            with pytest.raises(LibraryForbidden, match="may not log"):
+            with pytest.raises(LibraryForbidden, match="may not read the log"):
                 library.trajectories()
         with RemoteLibrary(url, agent, raw=True) as library, pytest.raises(LibraryForbidden):
             library.recall(STATE)
@@ -214,15 +214,15 @@ def test_mcp_is_general_as_well(shop, tool):
     assert planted(text) == []
 
 
-def test_dashboard_needs_the_right_to_read_the_log(shop, tokens):
-    from hardwon.apps.dashboard import mount
+def test_dashboard_needs_the_right_to_read_the_log(client, tokens):
+    from hardwon.apps.dashboard.frame import Room
 
-    app = create_app(shop, tokens=tokens, local=False, runs=shop.parent)
-    mount(app)
-    agent, auditor = tokens.add("agent", read=True, record=True), tokens.add("auditor")
-    with Plain(app, base_url="http://127.0.0.1:8420") as client:
-        for path in ("/", "/items", "/episodes", "/map", "/runs"):
-            refused = client.get(path, headers={"Authorization": f"Bearer {agent}"})
-            assert refused.status_code == 403
-            assert planted(refused.text) == []
-        assert client.get("/items", headers={"Authorization": f"Bearer {auditor}"}).status_code == 200
+    for rights, allowed in (({"read": True, "record": True}, False), ({"read": True, "log": False}, False), ({}, True)):
+        tokens.add(str(rights), **rights)
+        caller = tokens.callers()[-1]
+        reading = Room(client.app, caller, "default").read(ExperienceLibrary.items)
+        if allowed:
+            assert asyncio.run(reading)
+        else:
+            with pytest.raises(LibraryForbidden, match="may not read the log"):
+                asyncio.run(reading)

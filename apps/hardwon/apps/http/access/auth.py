@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import secrets
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from typing import Any, Literal
 from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, UnknownName
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.marks import is_marked, mark
+from hardwon.memory.trust.intake import writer_name
 
 PREFIX = "hardwon_"
 """Prefix of every token, so that a leaked one is recognized."""
@@ -40,6 +42,7 @@ untrusted writer; change everything.
 
 `log` includes `read`, and `write` includes all others. `record` does not include `read`.
 """
+_VERBS: dict[Right, str] = {"read": "read", "log": "read the log of", "record": "record", "write": "write"}
 _MARK = "had_tokens"
 """Name of the row in the library's `meta` table that records that the library had a token."""
 
@@ -64,7 +67,7 @@ class Caller:
     @property
     def writer(self) -> str:
         """Return the name under which the library stores the caller's data. A client cannot choose it."""
-        return "http" if self.namespaces is None and self.id == "local" else f"token:{self.name}"
+        return "http" if self.namespaces is None and self.id == "local" else writer_name("token", self.name)
 
     def may(self, namespace: str | None, right: Right) -> bool:
         """Return whether the caller has a right. `namespace` None asks for data that belongs to no namespace."""
@@ -79,7 +82,7 @@ class Caller:
         if not self.may(namespace, right):
             where = f"namespace {namespace!r}" if namespace is not None else "data of all namespaces"
             raise LibraryForbidden(
-                f"the token {self.name!r} may not {right} {where}; it may {rights_text(self.rights)}. "
+                f"the token {self.name!r} may not {_VERBS[right]} {where}; it may {rights_text(self.rights)}. "
                 "Create a token with this right: hardwon serve token add"
             )
 
@@ -167,8 +170,10 @@ class Tokens:
         names = None if namespaces is None else tuple(dict.fromkeys(namespaces))
         secret = PREFIX + secrets.token_urlsafe(32)
         with self._changing() as tokens:
-            if not name.strip() or name in {caller.name for caller in tokens.values()}:
-                raise ConfigError(f"the token name {name!r} is empty or in use. Choose another name.")
+            if _same_name(name) in {"", *(_same_name(caller.name) for caller in tokens.values())}:
+                raise ConfigError(
+                    f"the token name {name!r} is empty, or in use in this or another spelling. Choose another name."
+                )
             self._write({**tokens, _hash(secret): Caller(secrets.token_hex(4), name, names, rights)})
         return secret
 
@@ -308,6 +313,11 @@ class Tokens:
             new.replace(self.path)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written ({error}). Check its folder's permissions.") from error
+
+
+def _same_name(name: str) -> str:
+    """Return the form in which two token names count as one: as stored with episodes, without case or width."""
+    return writer_name("", unicodedata.normalize("NFKC", name).casefold()).removeprefix(":")
 
 
 def _hash(secret: str) -> str:

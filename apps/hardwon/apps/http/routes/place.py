@@ -140,7 +140,7 @@ async def _place(
 ) -> Place:
     state = request.app.state
     length = request.headers.get("content-length", "")
-    short = length.isdigit() and int(length) < SHORT_BYTES
+    short = length.isascii() and length.isdigit() and int(length[:20]) < SHORT_BYTES
     caller = request.state.caller
     writer, trust = door_of(caller, state.trust)
     return Place(state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hardwon.memory.errors import UnknownName
 from hardwon.trainers.metrics import FILE as METRICS
@@ -18,6 +18,8 @@ KINDS = {"train": METRICS, "run": EPISODES}
 DEPTH = 2
 """Levels of subfolders that are searched for runs."""
 READ_BYTES = 1 << 20
+LONGEST_LINE = 16 << 20
+"""Largest line in bytes; longer ones are passed over."""
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
@@ -62,19 +64,44 @@ class Tail:
         self._at = 0
 
     def lines(self) -> list[str]:
-        """Return new whole lines, at most a MiB of them. Lines that are not JSON objects are skipped."""
+        """Return new lines with JSON objects: about a MiB of them, or one longer line."""
         try:
             if self._path.stat().st_size < self._at:
                 self._at = 0
             with self._path.open("rb") as file:
-                file.seek(self._at)
-                read = file.read(READ_BYTES)
+                # Until something is found: an empty result means that there is nothing new.
+                while whole := self._read(file):
+                    if lines := [line for line in whole.decode(errors="replace").split("\n") if _is_json(line)]:
+                        return lines
         except FileNotFoundError:
-            return []
-        # An unfinished line is read again later. A line longer than READ_BYTES would stall the tail.
-        whole = read[: read.rfind(b"\n") + 1]
+            pass
+        return []
+
+    def _read(self, file: BinaryIO) -> bytes:
+        """Return the next whole lines and move past them; empty if there is none yet."""
+        file.seek(self._at)
+        content = file.read(READ_BYTES)
+        whole = content[: content.rfind(b"\n") + 1]  # an unfinished line is read again later
+        if not whole and len(content) == READ_BYTES:
+            whole = self._read_long(file, content)
         self._at += len(whole)
-        return [line for line in whole.decode(errors="replace").split("\n") if _is_json(line)]
+        return whole
+
+    def _read_long(self, file: BinaryIO, content: bytes) -> bytes:
+        """Return a line that is longer than READ_BYTES; empty if it is unfinished.
+
+        Of a line beyond LONGEST_LINE, only the line break is returned.
+        """
+        content += file.readline(LONGEST_LINE - len(content))
+        if content.endswith(b"\n"):
+            return content
+        size = len(content)
+        while part := file.readline(READ_BYTES):
+            size += len(part)
+            if part.endswith(b"\n"):
+                self._at += size - 1
+                return b"\n"
+        return b""
 
 
 def _is_json(line: str) -> bool:

@@ -1,0 +1,99 @@
+"""Untrusted writers: agreement counts credentials, and no number of them makes an item active."""
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.storage.episodes import witness_of
+from hardwon.runtime.environments.calls import Call
+from hardwon.runtime.integrations.tool_episode import ToolEpisode
+
+
+def errand(library, name, *tools, failed=(), number=0):
+    """Return an episode of tool calls, one after the other."""
+    episode, calls = ToolEpisode(library, f"{name} {number}"), list[Call]()
+    for tool in tools:
+        before = episode.state(calls)
+        calls.append(
+            Call(tool, {"order": number}, "" if tool in failed else "done", "refused" if tool in failed else "")
+        )
+        episode.add_answer(before, calls, why={})
+    return episode.trajectory(not failed, ending="success" if not failed else "failure")
+
+
+def push(library, writers, *, times=15, failed=()):
+    """Let every writer record the same, many times."""
+    for number in range(times):
+        for writer in writers:
+            told = errand(library, "Pay the bill", "look_up", "wire_all", "confirm", failed=failed, number=number)
+            library.receive([told], writer=writer, trust="untrusted")
+        library.evolve()
+
+
+def record_own(library, times=5):
+    """Record other work of a trusted writer, so that the untrusted ones are not alone."""
+    library.record_many([errand(library, "Ship a parcel", "pack", "ship", number=number) for number in range(times)])
+    library.evolve()
+
+
+def active(library):
+    return [item.title for item in library.items() if "wire_all" in f"{item.title} {item.forbids} {item.steps}"]
+
+
+@pytest.mark.parametrize("failed", [(), ("wire_all",)], ids=["successes", "failures"])
+@pytest.mark.parametrize(
+    "writers",
+    [
+        ["token:a"], ["token:a", "token:b"], ["token:a", "token:b", "token:c", "token:d"], ["mcp:one", "mcp:two"],
+        ["import:a.jsonl", "import:b.jsonl"], ["http", "mcp"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_no_number_of_untrusted_writers_makes_an_item_active(library, writers, failed):
+    record_own(library)
+    push(library, writers, failed=failed)
+    assert active(library) == []
+
+
+def test_what_they_claim_waits_with_the_number_of_credentials(library):
+    record_own(library)
+    push(library, ["token:a", "token:b"])
+    waiting = [item for item in library.items(status="quarantined") if "wire_all" in item.title]
+    assert waiting
+    assert any("2 untrusted writers report it" in item.body for item in waiting) or all(
+        "Only token:a reports it" in item.body for item in waiting
+    )
+    released = library.release(waiting[0].id, "we looked at it")
+    library.evolve()
+    assert library.get(released.id).status == "active"  # a person decided, and nothing takes it back
+
+
+@pytest.mark.parametrize(
+    ("name", "credential"),
+    [("token:ci", "token:ci"), ("mcp:claude", "mcp"), ("import:log.jsonl", "import"), ("http", "http"), ("", "")],
+)
+def test_a_credential_is_the_part_that_no_client_chooses(name, credential):
+    assert witness_of(name) == credential
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one process", "opened again"])
+def test_what_one_claims_alone_leaves_use_when_others_come(path, again):
+    """A writer alone in a namespace teaches itself; who comes later is not bound by it."""
+    with ExperienceLibrary.open(path) as library:
+        push(library, ["mcp"], failed=("wire_all",))
+        assert active(library) != []
+        if not again:
+            record_own(library)
+            assert active(library) == []
+    with ExperienceLibrary.open(path) as library:
+        record_own(library)
+        assert active(library) == []
+        assert library.verify() == []
+
+
+def test_what_a_trusted_writer_finds_is_active(library):
+    push(library, ["token:a"], failed=("wire_all",), times=6)
+    library.record_many(
+        [errand(library, "Pay the bill", "look_up", "wire_all", failed=("wire_all",), number=n) for n in range(15)]
+    )
+    library.evolve()
+    assert active(library) != []
