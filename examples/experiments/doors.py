@@ -13,6 +13,7 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -110,18 +111,19 @@ async def _evaluate(run: Path) -> tuple[Worlds, int]:
     """Return the newest checkpoint's success by held-out world, sampled as by `hardwon eval`, and its weight count."""
     from hardwon.trainers.checkpoint import find
     from hardwon.trainers.evaluate import collect_episodes
-    from hardwon.trainers.session import Stage, read_config
+    from hardwon.trainers.player import Player
+    from hardwon.trainers.session import Session, read_config
 
     checkpoint = find(run)
     config = read_config(checkpoint)
-    with tempfile.TemporaryDirectory() as folder:
-        stage = Stage.restore(checkpoint, Path(folder))
-        try:
-            arms = stage.arms_to_evaluate(config.eval.copies)
-            rollouts = await stage.play(config.tasks.eval.all, arms, salt=f"eval/{config.run.seed}")
-            weights = sum(weight.numel() for weight in stage.roles["policy"].model.parameters())
-        finally:
-            stage.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Session.restore(checkpoint, Path(folder))) as session,
+        closing(Player(session)) as player,
+    ):
+        arms = config.list_evaluated_arms()
+        rollouts = await player.play(config.tasks.eval.all, arms, salt=f"eval/{config.run.seed}")
+        weights = sum(weight.numel() for weight in session.roles["policy"].model.parameters())
     by_world: dict[str, list[bool]] = {}
     for episode in collect_episodes(rollouts):
         if episode.success is not None:

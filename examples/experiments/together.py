@@ -15,6 +15,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +28,8 @@ from hardwon.apps.shared.common import tell
 
 if TYPE_CHECKING:
     from hardwon.trainers.config.schema import TrainConfig, Worlds
-    from hardwon.trainers.session import Stage
+    from hardwon.trainers.player import Player
+    from hardwon.trainers.session import Session
 
 ROLES = ("policy", "extractor", "guide", "admission")
 ARMS = ("all learn", *(f"{role} frozen" for role in ROLES), "none learns")
@@ -140,20 +142,22 @@ def measure(checkpoint: Path, worlds: "Worlds", copies: int) -> Figures:
         worlds: Held-out worlds.
         copies: Episodes per world and arm.
     """
-    from hardwon.trainers.session import Stage
+    from hardwon.trainers.player import Player
+    from hardwon.trainers.session import Session
 
-    with TemporaryDirectory() as folder:
-        stage = Stage.restore(checkpoint, Path(folder))
-        try:
-            return asyncio.run(_measure_async(stage, worlds, copies))
-        finally:
-            stage.close()
+    with (
+        TemporaryDirectory() as folder,
+        closing(Session.restore(checkpoint, Path(folder))) as session,
+        closing(Player(session)) as player,
+    ):
+        return asyncio.run(_measure_async(session, player, worlds, copies))
 
 
-async def _measure_async(stage: "Stage", worlds: "Worlds", copies: int) -> Figures:
+async def _measure_async(session: "Session", player: "Player", worlds: "Worlds", copies: int) -> Figures:
     from hardwon.trainers.evaluate import Played, collect_episodes
 
-    rollouts = await stage.play(worlds.all, dict.fromkeys(MEMORY, copies), salt="held out")
+    arms = {arm: copies for arm in session.config.list_arms() if arm.name in MEMORY}
+    rollouts = await player.play(worlds.all, arms, salt="held out")
     parts: dict[tuple[str, str], list[Played]] = {}
     for played in collect_episodes(rollouts):
         parts.setdefault((played.world, played.arm), []).append(played)
@@ -168,13 +172,13 @@ async def _measure_async(stage: "Stage", worlds: "Worlds", copies: int) -> Figur
             }
         )
     for fold, seed in worlds.all[:TEAM_WORLDS]:
-        figures[f"{fold}#{seed}"].update(await _play_team(stage, fold, seed))
+        figures[f"{fold}#{seed}"].update(await _play_team(session, fold, seed))
     return figures
 
 
-async def _play_team(stage: "Stage", fold: str, seed: int) -> dict[str, float]:
+async def _play_team(session: "Session", fold: str, seed: int) -> dict[str, float]:
     """Return a team's reward in one world, and the shares of its steps that were shared and that were pulled."""
-    role: Any = stage.roles["admission"]
+    role: Any = session.roles["admission"]
     episode, _ = await role.send(fold, seed, "held out")
     decided = episode.decisions
     if not decided:  # the coin was in the first room, so no step could be shared

@@ -11,13 +11,14 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers import metrics, train
+from hardwon.trainers import learning, metrics, train
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.player import Player
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.note_generators import KeepOrSkip
-from hardwon.trainers.session import Stage
+from hardwon.trainers.session import Session
 
 WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0, "merge_every": 2}, "warmstart": None}
 
@@ -70,7 +71,7 @@ def seconds_of(settings: dict[str, Any], out: Path, delay_s: float, monkeypatch:
     """How long all rollouts take where a decision takes 0.1 s, and a reading `delay_s` to find nothing."""
     spent = []
     with monkeypatch.context() as patch:
-        generate, play = LocalEngine.generate, Stage.play
+        generate, play = LocalEngine.generate, Player.play
 
         async def slowly(self: LocalEngine, request: Any) -> Any:
             await asyncio.sleep(0.1)
@@ -80,7 +81,7 @@ def seconds_of(settings: dict[str, Any], out: Path, delay_s: float, monkeypatch:
             await asyncio.sleep(delay_s)
             return []
 
-        async def timed(self: Stage, *worlds: Any, **how: Any) -> Any:
+        async def timed(self: Player, *worlds: Any, **how: Any) -> Any:
             began = asyncio.get_running_loop().time()
             rollouts = await play(self, *worlds, **how)
             spent.append((began, asyncio.get_running_loop().time()))
@@ -88,7 +89,7 @@ def seconds_of(settings: dict[str, Any], out: Path, delay_s: float, monkeypatch:
 
         patch.setattr(LocalEngine, "generate", slowly)
         patch.setattr(KeepOrSkip, "read", reads)
-        patch.setattr(Stage, "play", timed)
+        patch.setattr(Player, "play", timed)
         patch.setattr(asyncio, "run", partial(run_by, Clock))
         train(settings, [f"run.out={out}"])
     return spent[-1][1] - spent[0][0]
@@ -115,14 +116,14 @@ def test_to_be_repeatable_a_run_waits_at_the_end_of_an_iteration_alone(corridor,
 def test_what_is_read_beside_an_iteration_is_shown_from_the_next_one_on(corridor, monkeypatch):
     """Episodes of 1 are read beside 2, and what was written of them is recalled in 3."""
     shown: list[set[str]] = []
-    learned = Stage.distribute
+    learned = learning.distribute
 
-    def watched(self: Stage, rollouts: list[Rollout]) -> None:
+    def watched(session: Session, rollouts: list[Rollout]) -> None:
         steps = [step for rollout in rollouts for step in rollout.trajectory.steps]
         shown.append({item for step in steps for item in step.why.get("recalled", ())})
-        learned(self, rollouts)
+        learned(session, rollouts)
 
-    monkeypatch.setattr(Stage, "distribute", watched)
+    monkeypatch.setattr(learning, "distribute", watched)
     report = train(library_run(corridor, 3))
     read = [line["extractor/read"] for line in metrics.read(Path(report.out))]
     assert (read[0], read[1] > 0) == (0, True)
@@ -202,9 +203,9 @@ def test_an_evaluation_recalls_without_diversity(corridor, monkeypatch):
     asked: list[bool] = []
     ranked = diversity.Diversity.ranked
     playing = threading.local()
-    play = Stage.play
+    play = Player.play
 
-    async def watched(self: Stage, *worlds: Any, learning: bool = False, **how: Any) -> Any:
+    async def watched(self: Player, *worlds: Any, learning: bool = False, **how: Any) -> Any:
         playing.learning = learning
         return await play(self, *worlds, learning=learning, **how)
 
@@ -212,7 +213,7 @@ def test_an_evaluation_recalls_without_diversity(corridor, monkeypatch):
         asked.append(playing.learning)
         return ranked(self, *items, **how)
 
-    monkeypatch.setattr(Stage, "play", watched)
+    monkeypatch.setattr(Player, "play", watched)
     monkeypatch.setattr(diversity.Diversity, "ranked", counted)
     settings = library_run(corridor, 4)
     train({**settings, "eval": {"every": 4, "copies": 1}})

@@ -26,8 +26,9 @@ from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
+from hardwon.trainers.player import Player
 from hardwon.trainers.rollouts.task_sampler import Drawn
-from hardwon.trainers.session import Stage
+from hardwon.trainers.session import Session
 
 TIMES = ("seconds", "tokens_per_second", "cpu_s")
 
@@ -146,27 +147,27 @@ def test_an_export_with_adapters_is_loaded_by_peft(corridor, tmp_path):
     assert shape["r"] == 4
     base = AutoModelForCausalLM.from_pretrained(shape["base_model_name_or_path"])
     loaded = PeftModel.from_pretrained(base, folder)
-    stage = Stage.restore(Path(report.checkpoint), tmp_path / "stage")
+    session = Session.restore(Path(report.checkpoint), tmp_path / "stage")
     ids = torch.arange(5, 15)[None]
     with torch.no_grad():
-        expected = stage.roles["policy"].model(input_ids=ids).logits
+        expected = session.roles["policy"].model(input_ids=ids).logits
         assert torch.allclose(loaded(input_ids=ids).logits, expected, atol=1e-5)
         with loaded.disable_adapter():
             assert not torch.allclose(loaded(input_ids=ids).logits, expected, atol=1e-5)
-    stage.close()
+    session.close()
 
 
 def test_rows_name_the_version_that_sampled_them(corridor, monkeypatch):
     """The engine serves a new version after every update of the role."""
     versions = []
-    play = Stage.play
+    play = Player.play
 
     async def watched(self, *arguments, **settings):
         rollouts = await play(self, *arguments, **settings)
         versions.append({row.version for rollout in rollouts for row in rollout.rows})
         return rollouts
 
-    monkeypatch.setattr(Stage, "play", watched)
+    monkeypatch.setattr(Player, "play", watched)
     train(corridor(run={"iterations": 3, "rerolls": 0}, warmstart=None))
     assert versions == [{1}, {2}, {3}]
 

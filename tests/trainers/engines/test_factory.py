@@ -11,7 +11,7 @@ from tests.trainers.fake_vllm import MODEL, serving
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.trainers import metrics, train
 from hardwon.trainers.models.tiny import SPECIAL, build_tokenizer
-from hardwon.trainers.session import Stage
+from hardwon.trainers.player import Player
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def base(tmp_path: Path) -> str:
 def test_a_server_generates_under_the_version_that_was_pushed_to_it(corridor, base, monkeypatch):
     """Adapters are pushed after every update by version, and the rows say under which they were sampled."""
     versions: list[set[int]] = []
-    play = Stage.play
+    play = Player.play
 
-    async def watched(self: Stage, *worlds: Any, **how: Any) -> Any:
+    async def watched(self: Player, *worlds: Any, **how: Any) -> Any:
         rollouts = await play(self, *worlds, **how)
         versions.append({row.version for rollout in rollouts for row in rollout.rows})
         return rollouts
 
-    monkeypatch.setattr(Stage, "play", watched)
+    monkeypatch.setattr(Player, "play", watched)
     with serving() as fake:
         settings = corridor(
             model={"base": base, "adapter": 4},

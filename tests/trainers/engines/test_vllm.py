@@ -37,10 +37,10 @@ from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.engines.vllm import VllmEngine
 from hardwon.trainers.models.adapters import add_adapter, parameters_of
 from hardwon.trainers.models.tiny import build_model, build_tokenizer
+from hardwon.trainers.player import Player
 from hardwon.trainers.roles.base import weights_of
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
 from hardwon.trainers.rollouts.transcript import Transcript
-from hardwon.trainers.session import Stage
 from hardwon.trainers.trainer import train
 
 ROOT = Path(__file__).parents[3]
@@ -277,17 +277,17 @@ def test_rollouts_through_the_runtime_carry_the_version(engine, trained):
 def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatch):
     """`train` with engine.kind=server: what it updates is sampled by the server, under the version on the rows."""
     played: list[list[PackedSequence]] = []
-    play, weights = Stage.play, list[dict[str, Any]]()
+    play, weights = Player.play, list[dict[str, Any]]()
 
-    async def watched(self: Stage, *worlds: Any, **how: Any) -> Any:
+    async def watched(self: Player, *worlds: Any, **how: Any) -> Any:
         rollouts = await play(self, *worlds, **how)
         rows = [row for rollout in rollouts for row in rollout.rows]
         played.append(pack_samples(rows, {rollout.trajectory.id: [1.0] * len(rollout.rows) for rollout in rollouts}))
-        now: Any = self.roles["policy"].weights()
+        now: Any = self._session.roles["policy"].weights()
         weights.append({name: value.clone() for name, value in now.items()})
         return rollouts
 
-    monkeypatch.setattr(Stage, "play", watched)
+    monkeypatch.setattr(Player, "play", watched)
     settings = corridor(
         model={"base": str(trained.base), "adapter": 4},
         engine={"kind": "server", "url": url},

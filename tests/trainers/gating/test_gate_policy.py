@@ -18,7 +18,7 @@ from hardwon.memory.records import Hit
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context
-from hardwon.trainers import TokenPolicy, metrics, train
+from hardwon.trainers import TokenPolicy, learning, metrics, train
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.gate import Gated, GatedGuidance, Judgement, Question
@@ -27,7 +27,6 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenize
 from hardwon.trainers.roles.item_reward import consumed
 from hardwon.trainers.rollouts.rollout import Spec, collect
 from hardwon.trainers.rollouts.transcript import Transcript
-from hardwon.trainers.session import Stage
 
 TOKENIZER = build_tokenizer(["find the prize in a red hall . go east west insight : - wait add swordfish", QUESTION])
 TRANSCRIPT = Transcript(TOKENIZER)
@@ -287,17 +286,17 @@ def test_a_run_asks_its_policy_and_logs_every_answer(corridor, reads):
 def test_what_the_policy_rejects_was_shown_to_nobody(corridor, monkeypatch):
     """systems.md §5: reject -> the run counts as control, not consumer."""
     used: list[str | None] = []
-    learned = Stage.distribute
+    learned = learning.distribute
 
-    def watched(self, rollouts):
+    def watched(session, rollouts):
         used.extend(item for rollout in rollouts for item in consumed(rollout.trajectory))
-        learned(self, rollouts)
+        learned(session, rollouts)
 
     async def reject(self, question):
         return Judgement("reject", why=str(self.prompt(question)))
 
     monkeypatch.setattr(PolicyGate, "ajudge", reject)
-    monkeypatch.setattr(Stage, "distribute", watched)
+    monkeypatch.setattr(learning, "distribute", watched)
     report = train(run(corridor))
     assert {line["answer"] for line in answers(report.out)} == {"reject"}
     assert set(used) == {None}

@@ -12,6 +12,7 @@ import math
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -20,18 +21,20 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Agent
+from hardwon.runtime.interfaces.arms import CONTROL, Arm
 
 from .algorithms.samples import Rollout
-from .config.schema import CONTROL, EnvironmentConfig, Worlds
+from .config.schema import EnvironmentConfig, Worlds
+from .player import Player
 from .rollouts.explore import open_world
-from .session import Stage, read_config
+from .session import Session, read_config
 
 Z = 1.959964
 """Standard deviations of a two-sided 95% interval."""
 RESAMPLES = 2000
 """Bootstrap resamples, over task instances."""
-RUNTIME_ARMS = (CONTROL, "library")
-"""Arms of `evaluate_policy`."""
+RUNTIME_ARMS = {arm.name: arm for arm in (Arm(CONTROL), Arm("library", "library"))}
+"""Arms of `evaluate_policy`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class ArmResult:
     """The results of an arm."""
 
     episodes: int
@@ -88,7 +91,7 @@ def _to_episode(trajectory: Trajectory, world: str, copy: int, *, failed: bool) 
     return Played(trajectory.arm, world, copy, success, len(trajectory.steps), int(spent))
 
 
-def summarise(played: Sequence[Played]) -> dict[str, Arm]:
+def summarise(played: Sequence[Played]) -> dict[str, ArmResult]:
     """Return the results of every arm, in the order of first appearance.
 
     Args:
@@ -106,15 +109,15 @@ def summarise(played: Sequence[Played]) -> dict[str, Arm]:
 
 def _summarize_arm(
     name: str, worlds: Mapping[str, Sequence[Played]], control: Mapping[str, Sequence[Played]], excluded: int
-) -> Arm:
+) -> ArmResult:
     """Return the results of one arm, compared with the control episodes of the same task instances."""
     episodes = [episode for played in worlds.values() for episode in played]
     if not episodes:
-        return Arm(0, 0.0, 0.0, 1.0, None, None, None, 0.0, 0.0, excluded)
+        return ArmResult(0, 0.0, 0.0, 1.0, None, None, None, 0.0, 0.0, excluded)
     low, high = _interval(worlds)
     compared = name != CONTROL and bool(control)
     differences = [_mean(worlds[world]) - _mean(control[world]) for world in worlds if world in control]
-    return Arm(
+    return ArmResult(
         len(episodes),
         _mean(episodes),
         low,
@@ -166,7 +169,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def flatten_report(report: Mapping[str, Arm]) -> dict[str, float]:
+def flatten_report(report: Mapping[str, ArmResult]) -> dict[str, float]:
     """Return the results as numbers by name, such as `success/control`, for the metrics log."""
     return {
         f"{name}/{arm}": value
@@ -185,7 +188,7 @@ async def evaluate_checkpoint(
     arms: Sequence[str] | None = None,
     copies: int | None = None,
     temperature: float | None = None,
-) -> dict[str, Arm]:
+) -> dict[str, ArmResult]:
     """Evaluate the policy of a checkpoint together with its library.
 
     Arguments that are None take the value of the checkpoint's settings.
@@ -205,22 +208,23 @@ async def evaluate_checkpoint(
         UnknownName: The checkpoint has no arm of that name.
     """
     config = read_config(checkpoint)
-    with tempfile.TemporaryDirectory() as folder:
+    available = config.list_evaluated_arms(copies)
+    names = [arm.name for arm in available]
+    for name in arms or ():
+        if name not in names:
+            raise UnknownName.of("arm", name, names)
+    with (
         # works on copies of the libraries, so the checkpoint stays intact
-        stage = Stage.restore(checkpoint, Path(folder))
-        try:
-            available = stage.arms_to_evaluate(copies or config.eval.copies)
-            for arm in arms or ():
-                if arm not in available:
-                    raise UnknownName.of("arm", arm, available)
-            rollouts = await stage.play(
-                (worlds or config.tasks.eval).all,
-                {arm: number for arm, number in available.items() if not arms or arm in arms},
-                salt=f"eval/{config.run.seed}",
-                temperature=config.eval.temperature if temperature is None else temperature,
-            )
-        finally:
-            stage.close()
+        tempfile.TemporaryDirectory() as folder,
+        closing(Session.restore(checkpoint, Path(folder))) as session,
+        closing(Player(session)) as player,
+    ):
+        rollouts = await player.play(
+            (worlds or config.tasks.eval).all,
+            {arm: number for arm, number in available.items() if not arms or arm.name in arms},
+            salt=f"eval/{config.run.seed}",
+            temperature=config.eval.temperature if temperature is None else temperature,
+        )
     return summarise(collect_episodes(rollouts))
 
 
@@ -231,7 +235,7 @@ def evaluate_policy(
     library: str | Path | None = None,
     arms: Sequence[str] = (),
     copies: int = 1,
-) -> dict[str, Arm]:
+) -> dict[str, ArmResult]:
     """Evaluate any runtime policy without memory and, if a library is given, with its recall.
 
     The library is opened read-only and the agent does not learn.
@@ -250,14 +254,14 @@ def evaluate_policy(
     Raises:
         UnknownName: An arm is neither `control` nor `library`.
     """
-    arms = arms or (RUNTIME_ARMS if library else (CONTROL,))
-    for arm in arms:
-        if arm not in RUNTIME_ARMS:
-            raise UnknownName.of("arm", arm, RUNTIME_ARMS)
+    for name in arms:
+        if name not in RUNTIME_ARMS:
+            raise UnknownName.of("arm", name, RUNTIME_ARMS)
     world = open_world(environment)
     played: list[Played] = []
     try:
-        for arm in arms:
+        for name in arms or (RUNTIME_ARMS if library else (CONTROL,)):
+            arm = RUNTIME_ARMS[name]
             played += _play_policy(policy, world, environment.max_steps, worlds, library, arm, copies)
     finally:
         world.close()
@@ -265,10 +269,10 @@ def evaluate_policy(
 
 
 def _play_policy(
-    policy: Any, world: Any, max_steps: int, worlds: Worlds, library: str | Path | None, arm: str, copies: int
+    policy: Any, world: Any, max_steps: int, worlds: Worlds, library: str | Path | None, arm: Arm, copies: int
 ) -> list[Played]:
     """Play every task instance `copies` times in one arm."""
-    has_memory = arm != CONTROL and library is not None
+    has_memory = arm.has_memory and library is not None
     path = library if has_memory and library is not None else ":memory:"
     played = []
     with ExperienceLibrary.open(path, read_only=has_memory) as memory:
@@ -277,7 +281,7 @@ def _play_policy(
                 policy,
                 memory,
                 world.clone(),
-                arm=arm,
+                arm=arm.name,
                 learn=False,
                 guardrails=has_memory,
                 max_steps=max_steps,

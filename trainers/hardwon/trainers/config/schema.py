@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, NO_MEMORY, Arm
 from hardwon.trainers.algorithms.advantages import ESTIMATORS
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
@@ -31,8 +32,6 @@ GUIDANCE = {
 """Kinds of guidance that an arm can show, by name."""
 LEARNS = frozenset({"library", "role"})
 """Guidance that changes during training. Arms with it are also evaluated in their initial state."""
-CONTROL = "control"
-"""Name of the arm without guidance, which every group contains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,8 +364,13 @@ class TrainConfig:
         for arm in self.guidance:
             if arm not in self.arms:
                 raise ConfigError(f"guidance.{arm}: {nearest(arm, [*self.arms])} It must be one of the arms.")
-        if self.get_guidance(CONTROL) != "none":
+        if self.get_guidance(CONTROL) != NO_MEMORY:
             raise ConfigError(f"guidance.{CONTROL} is {self.get_guidance(CONTROL)!r}; {CONTROL} is shown nothing.")
+        for evaluated in self.list_evaluated_arms():
+            if evaluated.frozen and evaluated.name in self.arms:
+                raise ConfigError(
+                    f"arms.{evaluated.name} has the name of the frozen copy of another arm; choose another name."
+                )
 
     def _check_worlds(self) -> None:
         """Check that training and exploration share no task instance with evaluation."""
@@ -379,8 +383,24 @@ class TrainConfig:
                 )
 
     def get_guidance(self, arm: str) -> str:
-        """Return the kind of guidance of an arm."""
-        return "none" if arm == CONTROL and arm not in self.guidance else self.guidance.get(arm, arm)
+        """Return the kind of guidance of the arm with this name."""
+        return NO_MEMORY if arm == CONTROL and arm not in self.guidance else self.guidance.get(arm, arm)
+
+    def list_arms(self) -> dict[Arm, int]:
+        """Return the arms of training with their episodes per group."""
+        return {Arm(name, self.get_guidance(name)): copies for name, copies in self.arms.items()}
+
+    def list_evaluated_arms(self, copies: int | None = None) -> dict[Arm, int]:
+        """Return the arms of an evaluation with their episodes per task instance.
+
+        Arms whose memory changes during training come twice: as they are, and frozen.
+
+        Args:
+            copies: Episodes per task instance and arm; `eval.copies` if None.
+        """
+        arms = list(self.list_arms())
+        frozen = [arm.freeze() for arm in arms if arm.memory in LEARNS]
+        return dict.fromkeys([*arms, *frozen], copies or self.eval.copies)
 
     @property
     def uses_library(self) -> bool:

@@ -29,7 +29,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class Session:
+class CachedSession:
     """Tokens that one episode has read under one role, and the location of their keys and values."""
 
     version: int
@@ -93,7 +93,7 @@ class _PreallocatedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 class BatchCache:
     """Keys and values of a batch. `slots`, (rows, slots), marks the filled slots."""
 
-    def __init__(self, sessions: Sequence[Session], model: Any, device: torch.device) -> None:
+    def __init__(self, sessions: Sequence[CachedSession], model: Any, device: torch.device) -> None:
         self.past: Any = DynamicCache(config=model.config)
         self._device = device
         self._shapes_masks = getattr(model.config, "_attn_implementation", "") == "sdpa"

@@ -21,7 +21,7 @@ from hardwon.trainers.algorithms.logprobs import autocast, compute_logprobs
 from hardwon.trainers.algorithms.samples import Allowed, PackedSequence
 
 from .base import Completion, Request, Weights
-from .cache import BatchCache, Session
+from .cache import BatchCache, CachedSession
 
 READ_AT_ONCE = 16_384
 """Tokens of a micro-batch when log-probabilities are computed, padding included."""
@@ -33,7 +33,7 @@ class _Running:
 
     request: Request
     future: "asyncio.Future[Completion]"
-    session: Session
+    session: CachedSession
     unread: list[int]
     said: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class LocalEngine:
         self._versions = dict.fromkeys(roles, 0)
         self._own: dict[str, Any] = {}
         self._open: set[str] = set()
-        self._sessions: dict[tuple[str, str], Session] = {}
+        self._sessions: dict[tuple[str, str], CachedSession] = {}
         self._waiting: list[_Running] = []
         self._round: asyncio.Task[None] | None = None
         self.tokens_read = 0
@@ -178,7 +178,7 @@ class LocalEngine:
         session = self._sessions.get((request.session, request.role)) if request.session else None
         # keys and values of other weights are wrong, not just old
         if session is None or session.version != version:
-            session = Session(version)
+            session = CachedSession(version)
         kept = 0  # length of the cached prefix; the last token is always read again, for its logits
         for cached, token in zip(session.tokens, request.prompt[:-1], strict=False):
             if cached != token:

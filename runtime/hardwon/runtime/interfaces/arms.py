@@ -1,0 +1,28 @@
+"""Arms: the conditions that an experiment compares on the same tasks."""
+
+from dataclasses import dataclass, replace
+
+CONTROL = "control"
+"""Name of the arm without memory, to which the others are compared."""
+NO_MEMORY = "none"
+"""The kind of memory of an arm whose episodes consult none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One condition of an experiment. Its name labels episodes and results; nothing is read from the name."""
+
+    name: str
+    memory: str = NO_MEMORY
+    """Kind of memory that the episodes consult, such as `library`; `none` for no memory."""
+    frozen: bool = False
+    """Whether the memory stays as it was at the start of the run."""
+
+    @property
+    def has_memory(self) -> bool:
+        """Return whether the episodes consult a memory."""
+        return self.memory != NO_MEMORY
+
+    def freeze(self) -> "Arm":
+        """Return the arm with the memory of the start of the run, under the name `NAME-frozen`."""
+        return replace(self, name=f"{self.name}-frozen", frozen=True)

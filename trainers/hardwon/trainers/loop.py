@@ -1,0 +1,270 @@
+"""The loop of a run: draw tasks, play groups, assign credit, update one role, reload the engine.
+
+    loop = TrainingLoop(session, player, position, metrics, screen)
+    await loop.run()
+
+The loop starts from any position and saves checkpoints. `trainer` opens what it drives.
+"""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hardwon.runtime.interfaces.arms import CONTROL
+
+from . import learning
+from .algorithms import parallel
+from .algorithms.samples import Rollout
+from .checkpoint import Checkpoints, random_states
+from .console import Screen
+from .engines.factory import get_tokens_read
+from .evaluate import collect_episodes, flatten_report, summarise
+from .metrics import Metrics
+from .player import Player
+from .roles.base import Role
+from .rollouts.explore import Task
+from .rollouts.task_sampler import Drawn
+from .session import Session
+
+
+@dataclass(slots=True)
+class Position:
+    """The position of a run, without its weights."""
+
+    iteration: int = 0
+    drawn: int = 0
+    """Environment seeds drawn so far."""
+    turn: int = 0
+    """Index of the role whose turn it is."""
+    in_turn: int = 0
+    """Updates that this role has made in its turn."""
+    evaluated: int = -1
+    """Iteration of the last evaluation, or -1."""
+    first_evaluation: dict[str, Any] = field(default_factory=dict)
+    last_evaluation: dict[str, Any] = field(default_factory=dict)
+
+
+class TrainingLoop:
+    """The iterations of one run, from its current position to its end."""
+
+    def __init__(self, session: Session, player: Player, position: Position, metrics: Metrics, screen: Screen) -> None:
+        self.session, self.player, self.position = session, player, position
+        self.metrics, self.screen = metrics, screen
+        self.config = session.config
+        self.checkpoints = Checkpoints(session.out / "checkpoints", self.config.run.keep)
+        self.worlds = Drawn(self.config.tasks.train.all, self.config.run.seed)
+        self.worlds.count = position.drawn
+        self.saved = -1
+        """Iteration of the newest checkpoint, or -1."""
+        self.stopping = False
+
+    @contextmanager
+    def stop_on_sigterm(self) -> Iterator[None]:
+        """Stop the run cleanly at the first SIGTERM; the second one kills the process."""
+
+        def stop(*_: object) -> None:
+            self.stopping = True
+            # The default handler is back, so a second SIGTERM kills a run that hangs.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.screen.tell("stopping: finishing the current iteration, then saving a checkpoint.")
+
+        try:
+            before: Any = signal.signal(signal.SIGTERM, stop)
+        except ValueError:  # signal handlers can only be installed in the main thread
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    async def run(self) -> None:
+        """Iterate until the end or a stop request; evaluate and save on schedule."""
+        self.screen.begin(self.position.iteration)
+        while True:
+            iteration, is_last = self.position.iteration, self.position.iteration >= self.config.run.iterations
+            if (
+                not self.stopping
+                and self._is_due(self.config.eval.every, is_last)
+                # a run that resumes right after an evaluation must not repeat it
+                and self.position.evaluated != iteration
+            ):
+                # save at once: only a checkpoint of the evaluated iteration can carry the score
+                await self._evaluate()
+                self._save()
+            elif self.saved != iteration and (self.stopping or self._is_due(self.config.run.save_every, is_last)):
+                self._save()
+            if is_last or self.stopping:
+                break
+            await self._iterate()
+        if self.stopping and not is_last:
+            self.screen.tell(f"stopped and saved after iteration {iteration}; add --resume to continue.")
+
+    def _is_due(self, every: int, last: bool) -> bool:
+        """Return whether something that happens every `every` iterations is due now."""
+        return every > 0 and (last or self.position.iteration % every == 0)
+
+    async def _iterate(self) -> None:
+        """Run one iteration: play, assign credit, update one role, reload the engine, update the library.
+
+        Roles of the `Reader` kind read episodes in the background while the groups are played.
+        """
+        began, number = time.perf_counter(), self.position.iteration + 1
+        self._start_workers()
+        self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
+        read = get_tokens_read(self.session.engine)
+        await self._read_ahead(number)
+        played, learnable, group_counts = await self._play_groups(number)
+        rollout_seconds = time.perf_counter() - began
+        learning.distribute(self.session, learnable)
+        metrics = {
+            **_summarize_episodes(played, list(self.config.arms)),
+            **group_counts,
+            **learning.log_gate(self.session, number),
+        }
+        metrics.update(await learning.update_library(self.session, number, played))
+        if (role := self._select_role()) is not None:
+            metrics.update({f"{role.name}/{name}": value for name, value in role.update().items()})
+            self.session.engine.load_adapter(role.name, self.session.engine.versions()[role.name] + 1, role.weights())
+        # Advance only after the update: a checkpoint must describe finished iterations.
+        self.position.iteration, self.position.drawn = number, self.worlds.count
+        metrics["tokens_per_second"] = (get_tokens_read(self.session.engine) - read) / max(rollout_seconds, 1e-9)
+        metrics["seconds"] = time.perf_counter() - began
+        self.metrics.log(number, metrics)
+        self.screen.show(number, metrics)
+
+    def _start_workers(self) -> None:
+        """Have the other processes, if any, load the current checkpoint and join the updates."""
+        workers = parallel.get_team()
+        if workers is not None and not workers.active:
+            # Workers load their state from a checkpoint, so there must be one of this iteration.
+            if self.saved != self.position.iteration:
+                self._save()
+            workers.broadcast_job(("start", str(self.checkpoints.latest())))
+            workers.active = True
+
+    async def _read_ahead(self, number: int) -> None:
+        """Start reading for the upcoming tasks; wait for the results only before the first rollouts."""
+        readers = learning.list_readers(self.session)
+        # 2 * most below: readings are usually shown one iteration later, after the draws of this one
+        most = self.config.run.groups * (1 + self.config.run.rerolls)
+        for reader in readers:
+            reader.read(self.worlds.ahead(2 * most), f"{self.config.run.seed}/{number}")
+            if number == 1:  # nothing was read during an earlier iteration, so wait once
+                await reader.written()
+                reader.read(self.worlds.ahead(2 * most), f"{self.config.run.seed}/{number}'")
+
+    async def _play_groups(self, number: int) -> tuple[list[Rollout], list[Rollout], dict[str, float]]:
+        """Return the groups as first drawn, the rollouts to learn from, and counts.
+
+        Dynamic sampling: a group without a learning signal for any role is replaced by a group of another task
+        instance, at most `rerolls` times. Remaining groups without a signal still count in the loss denominator.
+        """
+        groups = await self._play(self.worlds.draw(self.config.run.groups), f"{self.config.run.seed}/{number}")
+        # rerolling selects groups by outcome, so success rates and the library use the first draw
+        first = [rollout for group in groups.values() for rollout in group]
+        rerolled = 0
+        for again in range(1, self.config.run.rerolls + 1):
+            without_signal = [world for world, group in groups.items() if not self._is_wanted(group)]
+            # groups are keyed by task instance: a repeated one would overwrite its own group
+            replacements = self.worlds.draw(len(without_signal), without=list(groups))
+            if not replacements:
+                break
+            rerolled += len(replacements)
+            # Near the end of a small pool there may be fewer replacements than groups without a signal.
+            for world in without_signal[: len(replacements)]:
+                del groups[world]
+            groups.update(await self._play(replacements, f"{self.config.run.seed}/{number}.{again}"))
+        remaining = sum(not self._is_wanted(group) for group in groups.values())
+        counts = {"groups_rerolled": float(rerolled), "groups_without_signal": float(remaining)}
+        return first, [rollout for group in groups.values() for rollout in group], counts
+
+    async def _play(self, worlds: Sequence[Task], salt: str) -> dict[Task, list[Rollout]]:
+        """Play one group per task instance and return the rollouts by instance."""
+        rollouts = await self.player.play(
+            worlds, self.config.list_arms(), salt=salt, temperature=self.config.run.temperature, learning=True
+        )
+        size = sum(self.config.arms.values())
+        return {world: rollouts[n * size : (n + 1) * size] for n, world in enumerate(worlds)}
+
+    def _is_wanted(self, group: Sequence[Rollout]) -> bool:
+        """Return whether any role can learn from a group."""
+        return any(role.wants(group) for role in self.session.roles.values())
+
+    def _select_role(self) -> Role | None:
+        """Return the role to train now: the current one until its phase ends, then the next that is ready."""
+        roles, position = list(self.session.roles.values()), self.position
+        if position.in_turn >= self.config.roles[roles[position.turn].name].phase:
+            position.turn, position.in_turn = (position.turn + 1) % len(roles), 0
+        for ahead in range(len(roles)):
+            at = (position.turn + ahead) % len(roles)
+            if roles[at].ready():
+                if ahead:
+                    position.turn, position.in_turn = at, 0
+                position.in_turn += 1
+                return roles[at]
+        return None
+
+    async def _evaluate(self) -> None:
+        """Play the held-out task instances in every arm, then log the results."""
+        iteration = self.position.iteration
+        rollouts = await self.player.play(
+            self.config.tasks.eval.all,
+            self.config.list_evaluated_arms(),
+            salt=f"eval/{self.config.run.seed}",
+            temperature=self.config.eval.temperature,
+        )
+        report = summarise(collect_episodes(rollouts))
+        self.metrics.log(
+            iteration, {**flatten_report(report), **learning.log_gate(self.session, iteration, "eval")}, kind="eval"
+        )
+        self.position.evaluated, self.position.last_evaluation = (
+            iteration,
+            {arm: asdict(part) for arm, part in report.items()},
+        )
+        self.position.first_evaluation = self.position.first_evaluation or self.position.last_evaluation
+        summary = ", ".join(
+            f"{arm} {part.success:.2f} ({part.low:.2f} to {part.high:.2f})" for arm, part in report.items()
+        )
+        self.screen.tell(f"evaluation after iteration {iteration}: {summary}")
+
+    def _score_checkpoint(self) -> float | None:
+        """Return the mean success of the arms with memory, or of control; None without a current evaluation."""
+        if self.position.evaluated != self.position.iteration:
+            return None
+        successes = {arm: part["success"] for arm, part in self.position.last_evaluation.items()}
+        current = [successes[name] for name in self.config.arms if name != CONTROL]
+        return fmean(current or successes.values())
+
+    def _save(self) -> None:
+        """Save a checkpoint of the current iteration."""
+        import torch
+
+        def write(folder: Path) -> None:
+            self.session.save(folder)
+            torch.save({"state": asdict(self.position), "random": random_states()}, folder / "run.pt")
+
+        self.checkpoints.save(self.position.iteration, write, self._score_checkpoint())
+        self.saved = self.position.iteration
+
+
+def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str]) -> dict[str, float]:
+    """Return success and steps by arm, mean reward, and counts of failures."""
+    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
+    counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
+    metrics: dict[str, float] = {f"failed/{why}": float(number) for why, number in sorted(failures.items())}
+    for arm in arms:
+        of_arm = [trajectory for trajectory in counted if trajectory.arm == arm]
+        if of_arm:
+            metrics[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in of_arm)
+            metrics[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in of_arm)
+    if counted:
+        metrics["reward"] = fmean(trajectory.total_reward for trajectory in counted)
+    metrics["episodes"] = float(len(counted))
+    return metrics

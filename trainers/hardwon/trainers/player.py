@@ -1,0 +1,137 @@
+"""The player: plays groups of episodes in a session and returns their rollouts.
+
+    rollouts = await Player(session).play([("train", 7)], config.list_arms(), salt="1")
+
+Episodes use the same agent, loop and library as in production.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hardwon.runtime import Agent
+from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
+from hardwon.runtime.interfaces.arms import Arm
+
+from .algorithms.samples import Rollout
+from .gating.diversity import DiverseLibrary
+from .gating.gate import GatedGuidance
+from .gating.other_worlds import OtherWorlds
+from .rollouts.explore import Task
+from .rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
+from .session import Session
+
+CONCURRENT = 256
+"""Episodes that run at once."""
+
+
+class Player:
+    """Plays the episodes of a session. Close it before the session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._agents: dict[tuple[Arm, float, bool], Agent] = {}
+        self._policies: dict[float, TokenPolicy] = {}
+        self.snapshot = ""
+        """Name of the library version in use; stored with every sample."""
+
+    async def play(
+        self,
+        worlds: Sequence[Task],
+        arms: Mapping[Arm, int],
+        *,
+        salt: str,
+        temperature: float = 1.0,
+        learning: bool = False,
+    ) -> list[Rollout]:
+        """Play episodes of every arm in every task instance.
+
+        Args:
+            worlds: The task instances.
+            arms: Episodes per task instance, by arm.
+            salt: Distinguishes the random numbers of this call from those of other calls.
+            temperature: Sampling temperature of the policy.
+            learning: True lets roles sample the guidance that they learn from; false lets them choose greedily.
+
+        Returns:
+            The rollouts, ordered by task instance, then arm, then copy.
+        """
+        specs = [
+            Spec(fold, seed, arm.name, copy, memory=self._select_memory((fold, seed), arm, worlds), salt=salt)
+            for fold, seed in worlds
+            for arm, copies in arms.items()
+            for copy in range(copies)
+        ]
+        specs = await self._prepare_specs(specs, arms, learning)
+        agents = {arm.name: self._get_agent(arm, temperature, learning) for arm in arms}
+        self._policies[temperature].snapshot = self.snapshot
+        rollouts: list[Rollout] = []
+        for at in range(0, len(specs), CONCURRENT):
+            rollouts += await collect(agents, self._session.engine, specs[at : at + CONCURRENT])
+        return rollouts
+
+    def close(self) -> None:
+        """Close the agents."""
+        for agent in self._agents.values():
+            agent.close()
+
+    def _select_memory(self, world: Task, arm: Arm, worlds: Sequence[Task]) -> str | None:
+        """Return the text shown at the start of an episode: from this task instance or from another."""
+        explorer = self._session.explorer
+        if arm.memory == "experience":
+            return explorer.experience(world)
+        if arm.memory == "another":
+            candidates = [*worlds, *self._session.config.explore.worlds.all]
+            return explorer.experience(candidates[(candidates.index(world) + 1) % len(candidates)])
+        return None
+
+    async def _prepare_specs(self, specs: Sequence[Spec], arms: Mapping[Arm, int], learning: bool) -> list[Spec]:
+        """Let the roles fill in the guidance of the arms with memory `role`."""
+        prepared = dict(enumerate(specs))
+        for frozen in (False, True):
+            guided = {arm.name for arm in arms if arm.memory == "role" and arm.frozen is frozen}
+            chosen = [at for at, spec in prepared.items() if spec.arm in guided]
+            # one role after another: a later one sees the text of an earlier one in `spec.memory`
+            for role in self._session.roles.values() if chosen else ():
+                given = [prepared[at] for at in chosen]
+                # The greedy path stores nothing, so an evaluation leaves no trace in the training buffers.
+                answer = role.prepare(given, frozen=frozen) if learning or frozen else role.choose(given)
+                prepared.update(zip(chosen, await answer, strict=True))
+        return [prepared[at] for at in range(len(specs))]
+
+    def _get_agent(self, arm: Arm, temperature: float, learning: bool) -> Agent:
+        """Return the agent of an arm; agents are cached."""
+        session = self._session
+        # shared by all arms, so `play` sets the snapshot in one place
+        policy = self._policies.setdefault(
+            temperature, TokenPolicy(session.engine, session.transcript, temperature=temperature)
+        )
+        if (cached := self._agents.get((arm, temperature, learning))) is not None:
+            return cached
+        recalls = arm.memory == "library"
+        agent = self._agents[arm, temperature, learning] = Agent(
+            policy,
+            self._select_library(arm, learning),
+            session.environment.clone(),
+            arm=arm.name,
+            learn=False,
+            guardrails=recalls,
+            guidance=self._build_retrieval(arm) if recalls else GivenGuidance(),
+            max_steps=session.config.environment.max_steps,
+            recall_k=session.config.library.recall if recalls else 0,
+            retries=0,
+        )
+        return agent
+
+    def _select_library(self, arm: Arm, learning: bool) -> Any:
+        """Return the library that an arm recalls from: frozen or as it is, and varied for training."""
+        session = self._session
+        library: Any = session.start if arm.frozen and session.start is not None else session.library
+        if arm.memory != "library":
+            return library
+        others = OtherWorlds(library)
+        return DiverseLibrary(others, session.diversity) if learning and session.config.library.diverse else others
+
+    def _build_retrieval(self, arm: Arm) -> Guidance:
+        """Return the guidance of an arm that recalls. Frozen arms pass no gate: it has learned since the start."""
+        retrieval, gate = RetrievalGuidance(), self._session.gate
+        return retrieval if gate is None or arm.frozen else GatedGuidance(retrieval, gate)
