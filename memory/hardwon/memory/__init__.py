@@ -4,8 +4,9 @@ It does not depend on prompts, models, graphs or torch. Names are imported on fi
 records does not load the library and its dependencies.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from .lazy_names import attach_names
 
 if TYPE_CHECKING:
     from .errors import HardwonError as HardwonError
@@ -34,41 +35,4 @@ if TYPE_CHECKING:
     )
     from .upkeep.forgetting import ForgetReceipt as ForgetReceipt
 
-_HOMES = {
-    "Add": "records",
-    "Admission": "records",
-    "Diagnosis": "records",
-    "Estimate": "records",
-    "EvolutionReport": "records",
-    "ExperienceLibrary": "library",
-    "Failure": "records",
-    "ForgetReceipt": "upkeep.forgetting",
-    "Hit": "records",
-    "Item": "records",
-    "Operation": "records",
-    "Problem": "records",
-    "Recollection": "records",
-    "Return": "records",
-    "Segment": "records",
-    "State": "records",
-    "Step": "records",
-    "Summary": "records",
-    "HardwonError": "errors",
-    "Trajectory": "records",
-    "Update": "records",
-    "Usage": "records",
-    "Verdict": "records",
-}
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names, including those that are not imported yet."""
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = attach_names(__name__)

@@ -3,8 +3,9 @@
 Names are imported on first use, so that `import hardwon.runtime` stays fast.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from hardwon.memory.lazy_names import attach_names
 
 if TYPE_CHECKING:
     from .agent import Agent as Agent, Event as Event, Result as Result
@@ -50,55 +51,4 @@ if TYPE_CHECKING:
     )
     from .teams.team import Team as Team, TeamResult as TeamResult
 
-_HOMES = {
-    "AdmitAll": "teams.sharing_policy",
-    "AdmitNone": "teams.sharing_policy",
-    "Agent": "agent",
-    "AwaitedGuidance": "guidance.base",
-    "BabyAI": "environments.babyai",
-    "ChatAdmission": "teams.chat_roles",
-    "ChatExtractor": "llm.extractor",
-    "ChatPlanner": "planning.chat_planner",
-    "ChatPolicy": "policies.chat",
-    "Context": "interfaces.types",
-    "Decision": "interfaces.types",
-    "Environment": "interfaces.types",
-    "EpisodicPolicy": "policies.episodic",
-    "Event": "agent",
-    "ExperienceMiddleware": "integrations.middleware",
-    "GatedRetrieval": "guidance.gated",
-    "Guidance": "guidance.base",
-    "Hint": "guidance.base",
-    "Info": "interfaces.types",
-    "McpEnvironment": "environments.tools.mcp",
-    "McpTools": "environments.tools.mcp",
-    "LogisticAdmission": "teams.sharing_policy",
-    "Plan": "planning.plans",
-    "PlannedStep": "planning.plans",
-    "Planner": "planning.plans",
-    "Policy": "interfaces.types",
-    "PromptedGuidance": "guidance.generated",
-    "RandomPolicy": "policies.episodic",
-    "Result": "agent",
-    "RetrievalGuidance": "guidance.base",
-    "RuleAdmission": "teams.sharing_policy",
-    "SkillPlanner": "planning.plans",
-    "HardwonStore": "integrations.langgraph_store",
-    "Team": "teams.team",
-    "TeamResult": "teams.team",
-    "TextWorldExpress": "environments.textworld",
-    "ToolEnvironment": "environments.tools.environment",
-    "WarmUpGuidance": "guidance.base",
-    "open_environment": "environments",
-}
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = attach_names(__name__)

@@ -5,8 +5,9 @@
 Names are imported when they are first used, so that `import hardwon.trainers` costs nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from hardwon.memory.lazy_names import attach_names
 
 if TYPE_CHECKING:
     from .config.schema import TrainConfig as TrainConfig
@@ -21,30 +22,4 @@ if TYPE_CHECKING:
     from .rollouts.rollout import TokenPolicy as TokenPolicy
     from .trainer import TrainReport as TrainReport, train as train
 
-_HOMES = {
-    "Engine": "engines.base",
-    "EngineChatModel": "engines.chat",
-    "LocalEngine": "engines.local",
-    "PolicyRole": "roles.base",
-    "Role": "roles.base",
-    "ServerEngine": "engines.server",
-    "TokenPolicy": "rollouts.rollout",
-    "TrainConfig": "config.schema",
-    "TrainReport": "trainer",
-    "TrainedGuidance": "roles.guide_speech",
-    "VllmEngine": "engines.vllm",
-    "evaluate_checkpoint": "evaluate",
-    "evaluate_policy": "evaluate",
-    "train": "trainer",
-}
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = attach_names(__name__)
