@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from hardwon.trainers.session import Session
 
 ROLES = ("policy", "extractor", "guide", "admission")
-ARMS = ("all learn", *(f"{role} frozen" for role in ROLES), "none learns")
+FROZEN_ROLES = {f"{role} frozen": role for role in ROLES}
+"""The role that an arm freezes, by the name of the arm."""
+ARMS = ("all learn", *FROZEN_ROLES, "none learns")
 MEMORY = ("control", "retrieved", "guided")
 """Arms of the evaluation."""
 TEAM_WORLDS = 20
@@ -110,7 +112,7 @@ def train_arm(settings: "TrainConfig", arm: str, folder: Path) -> Path:
 
 def freeze_role(settings: "TrainConfig", arm: str, out: Path) -> "TrainConfig":
     """Return the settings with a learning rate of 0 for the role that the arm freezes."""
-    role = arm.removesuffix(" frozen")
+    role = FROZEN_ROLES.get(arm)
     roles = dict(settings.roles)
     if role in roles:
         # A learning rate of 0 instead of no role: the arms keep the same turns and random numbers.

@@ -21,18 +21,51 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.interfaces.arms import Arm
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
 
-ARMS = ("random", "empty", "task", "step", "unguarded", "skills")
-MEMORYLESS = frozenset({"random", "empty"})
 Row = dict[str, Any]
 Report = Callable[[Row], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSetup:
+    """An arm and how its agent plays the test episodes."""
+
+    arm: Arm
+    policy: str | None = None
+    """The policy to use instead of the plan's."""
+    guardrails: bool = True
+    planner: Literal["skills"] | None = None
+
+    @property
+    def level(self) -> Literal["task", "step"]:
+        """Return how often the agent recalls: once per task, or at every step."""
+        return "task" if self.arm.memory == "task" else "step"
+
+
+LEARNER = Arm("step", "step")
+"""The arm that learns; the others read its library."""
+BASELINE = Arm("empty")
+"""The arm that harm is measured against."""
+SETUPS = {
+    setup.arm.name: setup
+    for setup in (
+        ArmSetup(Arm("random"), policy="random"),
+        ArmSetup(BASELINE),
+        ArmSetup(Arm("task", "task")),
+        ArmSetup(LEARNER),
+        ArmSetup(Arm("unguarded", "step"), guardrails=False),
+        ArmSetup(Arm("skills", "step"), planner="skills"),
+    )
+}
+"""The arms that a plan may name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +90,9 @@ class Plan:
     max_steps: int
 
     def __post_init__(self) -> None:
-        for arm in self.arms:
-            if arm not in ARMS:
-                raise UnknownName.of("arm", arm, ARMS)
+        for name in self.arms:
+            if name not in SETUPS:
+                raise UnknownName.of("arm", name, SETUPS)
         if self.episodes < 0:
             raise ConfigError(f"episodes is {self.episodes}; use 0 or more.")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
@@ -70,13 +103,18 @@ class Plan:
         path = Path(self.library)
         return path if seed == self.seeds[0] else path.with_name(f"{path.stem}-seed{seed}{path.suffix}")
 
-    def tests(self) -> list[tuple[str, int]]:
-        """Return (arm, checkpoint) of every test; an arm that does not learn is tested once."""
+    @property
+    def setups(self) -> list[ArmSetup]:
+        """Return the arms of the plan and how they play."""
+        return [SETUPS[name] for name in self.arms]
+
+    def tests(self) -> list[tuple[ArmSetup, int]]:
+        """Return the arm and the checkpoint of every test; an arm without memory is tested once."""
         return [
-            (arm, checkpoint)
+            (setup, checkpoint)
             for checkpoint in self.checkpoints
-            for arm in self.arms
-            if arm not in MEMORYLESS or checkpoint == self.checkpoints[0]
+            for setup in self.setups
+            if setup.arm.has_memory or checkpoint == self.checkpoints[0]
         ]
 
     def total(self) -> int:
@@ -86,7 +124,7 @@ class Plan:
     @property
     def learns(self) -> bool:
         """Return whether any arm needs a learned library."""
-        return bool(set(self.arms) - MEMORYLESS)
+        return any(setup.arm.has_memory for setup in self.setups)
 
 
 def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report = lambda row: None) -> list[Row]:
@@ -217,15 +255,15 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     # The library itself says how many training episodes are done: `_learn` continues from `library.episodes`.
     with ExperienceLibrary.open(path if plan.learns else ":memory:") as library:
-        learner = Agent(policy, library, environment, arm="step", max_steps=plan.max_steps, seed=seed)
+        learner = Agent(policy, library, environment, arm=LEARNER, max_steps=plan.max_steps, seed=seed)
         try:
             order = training_order(plan, seed)
             for checkpoint in plan.checkpoints:
                 if plan.learns:
                     _learn(learner, order, library.episodes, checkpoint, seed, report)
-                for arm, at in plan.tests():
+                for setup, at in plan.tests():
                     if at == checkpoint:
-                        _test(plan, arm, library, environment, checkpoint, seed, finished, report)
+                        _test(plan, setup, library, environment, checkpoint, seed, finished, report)
             if plan.learns:
                 library.index()
         finally:
@@ -247,12 +285,12 @@ def _learn(learner: "Agent", order: list[int], start: int, stop: int, seed: int,
         # CPU time, because parallel seeds share the cores.
         began = time.process_time()
         result = learner.run("train", order[episode])
-        report(_make_row("learn", "step", seed, episode, order[episode], result, time.process_time() - began))
+        report(_make_row("learn", LEARNER.name, seed, episode, order[episode], result, time.process_time() - began))
 
 
 def _test(
     plan: Plan,
-    arm: str,
+    setup: ArmSetup,
     library: "ExperienceLibrary",
     environment: Any,
     checkpoint: int,
@@ -263,18 +301,19 @@ def _test(
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent, as_policy
 
-    missing = [task for task in plan.eval_seeds if ("test", arm, seed, checkpoint, task) not in finished]
-    consulted = ExperienceLibrary.open(":memory:") if arm in MEMORYLESS else library
+    arm = setup.arm
+    missing = [task for task in plan.eval_seeds if ("test", arm.name, seed, checkpoint, task) not in finished]
+    consulted = library if arm.has_memory else ExperienceLibrary.open(":memory:")
     agent = Agent(
-        as_policy("random" if arm == "random" else plan.policy),
+        as_policy(setup.policy or plan.policy),
         consulted,
         # A clone, because `agent.close` closes its environment, which the learner still needs.
         environment.clone(),
-        arm="control" if arm in MEMORYLESS else arm,
-        level="task" if arm == "task" else "step",
+        arm=arm,
+        level=setup.level,
         learn=False,
-        guardrails=arm != "unguarded",
-        planner="skills" if arm == "skills" else None,
+        guardrails=setup.guardrails,
+        planner=setup.planner,
         max_steps=plan.max_steps,
         seed=seed,
     )
@@ -282,7 +321,7 @@ def _test(
         for task in missing:
             began = time.process_time()
             result = agent.run(plan.eval_fold, task)
-            report(_make_row("test", arm, seed, checkpoint, task, result, time.process_time() - began))
+            report(_make_row("test", arm.name, seed, checkpoint, task, result, time.process_time() - began))
     finally:
         agent.close()
         if consulted is not library:  # an in-memory library of this test
@@ -316,17 +355,17 @@ def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
         rows: All rows of the experiment; one without success is counted as excluded.
     """
     tests = [row for row in rows if row["phase"] == "test"]
-    control = {(row["agent_seed"], row["seed"]): row["success"] for row in tests if row["arm"] == "empty"}
+    control = {(row["agent_seed"], row["seed"]): row["success"] for row in tests if row["arm"] == BASELINE.name}
     learning_s = sum(row["cpu_s"] for row in rows if row["phase"] == "learn")
     return {
-        arm: _summarise_arm(
+        setup.arm.name: _summarise_arm(
             plan,
-            [row for row in tests if row["arm"] == arm],
-            {} if arm in MEMORYLESS else control,
-            # Learning happens once, in the arm `step`; the other arms only read its library.
-            learning_s * (arm == "step"),
+            [row for row in tests if row["arm"] == setup.arm.name],
+            control if setup.arm.has_memory else {},
+            # Learning happens once; the other arms only read the learner's library.
+            learning_s * (setup.arm == LEARNER),
         )
-        for arm in plan.arms
+        for setup in plan.setups
     }
 
 

@@ -20,6 +20,7 @@ from hardwon.memory.learning.extraction import Extractor
 
 from .environments.timeout import Watched
 from .guidance.base import Guidance, RetrievalGuidance
+from .interfaces.arms import Arm
 from .interfaces.types import Environment, Policy, Resumable, Usage
 from .interfaces.working_memory import WorkingMemory, place
 from .loop.enforcement import mode_of
@@ -98,7 +99,7 @@ class Agent:
         library: ExperienceLibrary,
         environment: Environment,
         *,
-        arm: str = "retrieved",
+        arm: Arm | str = "retrieved",
         level: Literal["step", "task"] = "step",
         learn: bool = True,
         guardrails: 'bool | Literal["warn", "block"]' = True,
@@ -118,7 +119,8 @@ class Agent:
             policy: A policy, `"episodic"`, `"random"`, a LangChain chat model, or its name such as `"openai:gpt-5"`.
             library: The experience that the agent recalls from and, if `learn` is set, records to.
             environment: The environment to act in.
-            arm: The condition recorded with each episode; in `"control"` the policy gets no hints and no skills.
+            arm: The condition recorded with each episode. Without memory, the policy gets no hints and no skills. A
+                name alone stands for an arm that recalls from the library; `"control"` stands for one without memory.
             level: Recall at every step, or `"task"` to recall by task.
             learn: Record episodes and evolve the library.
             guardrails: `"block"` or True refuses forbidden actions, `"warn"` refuses only their repetition after a
@@ -148,7 +150,7 @@ class Agent:
         # Environments are expensive to start: episodes borrow one from this list and return it when they end.
         self._idle: list[Environment] = [_add_timeout(environment, step_timeout_s)]
         self._live: dict[str, Live] = {}
-        self._settings = Settings(arm, level, learn, mode_of(guardrails), max_steps, recall_k, seed)
+        self._settings = Settings(Arm.of(arm), level, learn, mode_of(guardrails), max_steps, recall_k, seed)
         self.policy = as_policy(policy)
         self._nodes = Nodes(
             self.policy,

@@ -7,6 +7,7 @@ import pytest
 from hardwon.memory import Diagnosis, Failure, Item, State, Step
 from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
 from hardwon.runtime.guidance.base import Hint, RetrievalGuidance
+from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Decision, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Nodes
@@ -108,7 +109,7 @@ def test_without_memory_there_is_no_hint(nodes, library, script):
     reading = replace(nodes, policy=script("wait", reads="text"))
     recalled = episode(**reading.recall(episode()))
     assert "the red room is a room" in reading.guide(recalled)["hint"].text
-    assert settings(reading, arm="control").guide(recalled)["hint"] is None
+    assert settings(reading, arm=Arm.of("control")).guide(recalled)["hint"] is None
     assert nodes.guide(recalled)["hint"] is None
 
 

@@ -281,7 +281,7 @@ def _play_policy(
                 policy,
                 memory,
                 world.clone(),
-                arm=arm.name,
+                arm=arm,
                 learn=False,
                 guardrails=has_memory,
                 max_steps=max_steps,

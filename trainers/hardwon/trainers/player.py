@@ -112,7 +112,7 @@ class Player:
             policy,
             self._select_library(arm, learning),
             session.environment.clone(),
-            arm=arm.name,
+            arm=arm,
             learn=False,
             guardrails=recalls,
             guidance=self._build_retrieval(arm) if recalls else GivenGuidance(),
@@ -128,7 +128,7 @@ class Player:
         library: Any = session.start if arm.frozen and session.start is not None else session.library
         if arm.memory != "library":
             return library
-        others = OtherWorlds(library)
+        others: Any = OtherWorlds(library)
         return DiverseLibrary(others, session.diversity) if learning and session.config.library.diverse else others
 
     def _build_retrieval(self, arm: Arm) -> Guidance:

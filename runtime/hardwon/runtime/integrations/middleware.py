@@ -46,6 +46,7 @@ from langgraph.runtime import Runtime
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.abstraction import abstract_verdict
 from hardwon.runtime.guidance.base import Guidance, Hint, RetrievalGuidance, forbidden_in
+from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.diagnosis import why_replan
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.chat_model import name_of
@@ -103,7 +104,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         *,
         namespace: Callable[[Any], str] | None = None,
         grader: Grader | None = None,
-        arm: str = "retrieved",
+        arm: Arm | str = "retrieved",
         learn: bool = True,
         guardrails: bool | Literal["warn", "block"] = "warn",
         guidance: Guidance | None = None,
@@ -120,7 +121,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             grader: Maps the agent's final state to a score in [0, 1], a bool, or None for an unknown outcome.
                 Without a grader, a run succeeds if it ends with a structured response, or if the last call of
                 every tool worked.
-            arm: The experiment arm recorded with the episodes. "control" recalls nothing, for comparison.
+            arm: The experiment arm recorded with the episodes. A name alone stands for an arm that recalls from the
+                library; "control" stands for one that recalls nothing, for comparison.
             learn: Whether to record episodes and evolve the library.
             guardrails: "warn" runs forbidden calls and puts a warning below the answer. If such a call failed and
                 is repeated with nothing done in between, it is refused once. "block" (or True) refuses forbidden
@@ -143,7 +145,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             raise ConfigError(f"place is {place!r}; use 'message' or 'system'.")
         super().__init__()
         self.tools = []
-        self._grader, self._arm, self._learn = grader, arm, learn
+        self._grader, self._arm, self._learn = grader, Arm.of(arm), learn
         self._guardrails: Mode | None = mode_of(guardrails)
         self._guidance, self._place = guidance or RetrievalGuidance(), place
         self._recall_k, self._seed = recall_k, seed
@@ -315,7 +317,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             episode.calls = tuple(iter_calls(after))
             episode.state = state = episode.told.state(episode.calls)
             episode.model = name_of(request.model)
-            hint = None if self._arm == "control" else self._find_hint(episode, state)
+            hint = self._find_hint(episode, state) if self._arm.has_memory else None
         if hint is None or not hint.text:
             return request
         text = f"{HEADING}\n{block('experience', hint.text, GUIDANCE)}"
@@ -539,7 +541,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             "policy": episode.model,
             "thread": getattr(info, "thread_id", None) or "",
         }
-        trajectory = episode.told.trajectory(success, score, arm=self._arm, ending=ending, meta=meta, id=name)
+        trajectory = episode.told.trajectory(success, score, arm=self._arm.name, ending=ending, meta=meta, id=name)
         episode.library.record(trajectory)
         if success is not None:
             episode.library.evolve()

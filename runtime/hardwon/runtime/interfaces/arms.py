@@ -18,6 +18,13 @@ class Arm:
     frozen: bool = False
     """Whether the memory stays as it was at the start of the run."""
 
+    @classmethod
+    def of(cls, arm: "Arm | str") -> "Arm":
+        """Return the arm; of a name, the arm that recalls from the library, or the one without memory for `control`."""
+        if isinstance(arm, Arm):
+            return arm
+        return cls(arm) if arm == CONTROL else cls(arm, "library")
+
     @property
     def has_memory(self) -> bool:
         """Return whether the episodes consult a memory."""
@@ -26,3 +33,7 @@ class Arm:
     def freeze(self) -> "Arm":
         """Return the arm with the memory of the start of the run, under the name `NAME-frozen`."""
         return replace(self, name=f"{self.name}-frozen", frozen=True)
+
+
+RETRIEVED = Arm("retrieved", "library")
+"""The usual arm of an agent: it recalls from its library."""

@@ -281,7 +281,7 @@ class Nodes(AdvisingNodes):
             episode["steps"],
             None if excluded else episode.get("success", False),
             episode.get("score", 0.0),
-            self.settings.arm,
+            self.settings.arm.name,
             episode["seed"],
             episode["ending"],
             meta,

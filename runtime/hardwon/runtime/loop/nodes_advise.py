@@ -51,7 +51,7 @@ class AdvisingNodes:
         return self._apply_hint(episode, why, context, withheld, await apropose_hint(self.guidance, context), began)
 
     def _find_occasion(self, episode: EpisodeState) -> Occasion | None:
-        if self.policy.reads == "values" or self.settings.arm == "control":
+        if self.policy.reads == "values" or not self.settings.arm.has_memory:
             return None
         return find_occasion(
             steps=len(episode["steps"]),
@@ -103,8 +103,8 @@ class AdvisingNodes:
 
     @property
     def _is_trying(self) -> bool:
-        """Return whether items may be withheld at random: in learning episodes outside the control arm."""
-        return self.settings.learn and self.settings.arm != "control"
+        """Return whether items may be withheld at random: in learning episodes of an arm with memory."""
+        return self.settings.learn and self.settings.arm.has_memory
 
     def _episode_name(self, episode: EpisodeState) -> str:
         # A frozen agent makes the same random choices whatever its library contains.
@@ -144,7 +144,7 @@ class AdvisingNodes:
 
     def _select_items(self, episode: EpisodeState, kinds: Sequence[Kind]) -> tuple[tuple[Item, ...], tuple[str, ...]]:
         """Return fitting skills and remedies that have not failed in this episode, and the ids of the withheld ones."""
-        if self.settings.arm == "control":
+        if not self.settings.arm.has_memory:
             return (), ()
         results = episode["skills"] or {}
         fitting = [item for item in self.library.offered(episode["state"], kinds=kinds) if results.get(item.id, True)]

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypedDict
 
 from hardwon.memory import Recollection, State, Step, Trajectory
 from hardwon.runtime.guidance.base import Hint
+from hardwon.runtime.interfaces.arms import RETRIEVED, Arm
 from hardwon.runtime.interfaces.types import Decision, Environment, Info, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.plans import Plan
@@ -71,7 +72,7 @@ class Live:
 class Settings:
     """How an agent runs its episodes; see `Agent` for the meaning of each field."""
 
-    arm: str = "retrieved"
+    arm: Arm = RETRIEVED
     level: Literal["step", "task"] = "step"
     learn: bool = True
     guardrails: Mode | None = "block"
