@@ -167,3 +167,21 @@ def test_a_step_that_was_refused_stays_without_keys(library):
         Trajectory("get out", (Step(door, "push door", door, Diagnosis(False, Failure.BLOCKED)),), False)
     )
     assert library.trajectory(ref).steps[0].keys == ()
+
+
+def test_states_of_a_stranger_do_not_push_out_trusted_ones(library):
+    """Five hundred crafted states that are closer to the question than the trusted ones leave these in recall."""
+
+    def play(see, action, **fields):
+        here = State(see, task="answer the customer")
+        step = Step(here, action, here, Diagnosis(True), 1.0, keys=library.keys(here, action))
+        library.record(Trajectory(here.task, (step,), True, 1.0, **fields))
+
+    for number in range(3):
+        play(f"A customer wants the money back for a lamp, letter {'abc'[number]}.", f"refund lamp{number}")
+    asked = "A customer wants the money back for a broken blue chair from the shop in Bonn"
+    for number in range(500):
+        play(f"{asked}, case x{number}y.", "escalate", trust="untrusted", writer="mallory")
+    found = library.recall(State(f"{asked}.", task="answer the customer"), k=5)
+    trusted = [hit.what.action for hit in found.steps if not hit.what.why.get("untrusted")]
+    assert sorted(trusted) == ["refund lamp0", "refund lamp1", "refund lamp2"]

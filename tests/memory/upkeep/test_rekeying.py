@@ -89,3 +89,31 @@ def test_readers_leave_it_to_a_writer(old):
     with sqlite3.connect(old) as connection:
         assert not connection.execute("SELECT 1 FROM meta WHERE name = 'keys'").fetchone()
     connection.close()
+
+
+NUMBERED = State("You see drawer no. 7 and ｄｒａｗｅｒ ８.", task="open ｄｒａｗｅｒ ８")
+
+
+def test_numbers_and_letters_of_another_width_are_found_again(tmp_path):
+    """Version 3 knew `drawer no. 7` as `no`, and letters of full width were other letters."""
+    path, actions = tmp_path / "wide.db", ["open drawer no. 7", "open ｄｒａｗｅｒ ８"]
+    with ExperienceLibrary.open(path, "hashing") as library:
+        for seed in range(4):
+            steps = []
+            for t, (action, head) in enumerate(zip(actions, ("no", "ｄｒａｗｅｒ"), strict=True)):
+                form, facts = "open {1}", f"{COUNTS} | 1: | "
+                keys = ("*", form, f"{form} | {COUNTS}", f"{form} | {facts}", f"open {head} | {facts}")
+                steps.append(Step(NUMBERED, action, NUMBERED, Diagnosis(True), float(t), t, keys))
+            library.record(Trajectory(NUMBERED.task, tuple(steps), success=True, seed=seed))
+        assert library.stats()["episodes"] == 4
+        fresh = [library.keys(NUMBERED, action, COUNTS) for action in actions]
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = '3' WHERE name = 'keys'")
+    connection.close()
+    with ExperienceLibrary.open(path) as library:
+        steps = library.trajectory(library.trajectories()[0]["id"]).steps
+        assert [step.keys for step in steps] == fresh
+        found = library.recall(NUMBERED, actions=dict.fromkeys(actions, COUNTS)).estimates
+        assert [found[action].n for action in actions] == [4, 4]  # only the second is named by the task
+        assert [found[action].key.partition(" | ")[0] for action in actions] == ["open drawer", "open drawer"]
+        assert library.verify() == []

@@ -12,7 +12,6 @@ from hardwon.memory.records import Hit, State
 from hardwon.memory.situations.keys import content_words
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import plain, state_text
-from hardwon.memory.trust import testimony
 
 from . import clusters
 from .cache import NamespaceCache
@@ -29,7 +28,7 @@ MEANING = 0.5
 DEPTH = 24
 """Number of matches taken from each index before they are merged."""
 DEEPER = 8
-"""Factor on the depth of a search if its results are from other worlds."""
+"""Factor on the depth of a search if its results are from other worlds or untrusted writers."""
 MIN_COSINE = 0.2
 """Least similarity of a result that matches by words and meaning alone; an empty result is valid."""
 HERE = 0.5
@@ -245,7 +244,7 @@ class Candidates:
             if len(near) > FOUND:
                 near.clear()
             near[query] = self._find("states", POOL)
-            if self.worlds is not None:
+            if self.worlds is not None or self._derived.has_untrusted:
                 near[query] = self._keep_applicable(near[query])
         return near[query]
 
@@ -279,14 +278,23 @@ class Candidates:
     # -- states -----------------------------------------------------------------------------------
 
     def _keep_applicable(self, found: list[Found]) -> list[Found]:
-        """Keep the states of applicable worlds; search deeper if other worlds crowd them out."""
-        best = self._best([ref for ref, _, _ in found])
-        kept = [state for state in found if state[0] in best]
-        if len(kept) < DEPTH <= len(found):
-            found = self._find("states", DEEPER * POOL, DEEPER * DEPTH)
-            best = self._best([ref for ref, _, _ in found])
-            kept = [state for state in found if state[0] in best][:POOL]
+        """Keep the states with steps that count here; search deeper if others crowd them out.
+
+        States of other worlds do so, and states of untrusted writers, who may record as many as they want. Past these
+        the search goes in two rounds.
+        """
+        kept = self._keep_best(found)
+        for factor in (DEEPER, DEEPER**2)[: 1 + self._derived.has_untrusted]:
+            if len(kept) >= DEPTH or len(found) < DEPTH:
+                break
+            found = self._find("states", factor * POOL, factor * DEPTH)
+            kept = self._keep_best(found)[:POOL]
         return kept
+
+    def _keep_best(self, found: list[Found]) -> list[Found]:
+        """Return the states in which a step that counts here was taken."""
+        best = self._best([ref for ref, _, _ in found])
+        return [state for state in found if state[0] in best]
 
     def _best(self, states: Sequence[int]) -> Mapping[int, TakenStep]:
         """Return the best step that was taken in each state in the applicable worlds."""
@@ -295,8 +303,6 @@ class Candidates:
 
     def _find(self, kind: Kind, k: int, depth: int = DEPTH) -> list[Found]:
         """Return the matches that are similar enough to be shown."""
-        if kind == "states" and self._derived.has_untrusted:  # their states must not crowd out trusted ones
-            k *= testimony.POOL_FACTOR
         found = find(
             self._index, kind, self.text, k,
             frequencies=self._derived.words, vector=self._embed(), version=self._version,

@@ -28,9 +28,29 @@ _ARTICLES = words_of(
     a an the this that these those some my your his her its our their
     """
 )
-_NUMBER_WORDS = words_of(
+_NUMBER_WORDS = {
+    **{"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"},
+    **{"six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"},
+}
+_MARKERS = words_of(
     """
-    one two three four five six seven eight nine ten
+    no nr num number n° nro núm № #
+    """
+)
+"""Words that announce a number: `drawer no. 7`."""
+_UNITS = words_of(
+    """
+    mm cm dm m km inch inches ft foot feet yd mi mile miles meter meters metre metres
+    mg g kg t lb lbs oz gram grams kilogram kilograms pound pounds ounce ounces ton tons
+    ml cl dl l liter liters litre litres gal gallon gallons pt qt
+    ms s sec min h hr hrs second seconds minute minutes hour hours
+    kb mb gb tb hz khz mhz ghz w kw v kv amp mah k c f °c °f pa bar psi cal kcal px % percent
+    """
+)
+"""Words that only measure if they follow a number: `2 l of water`, `ruler 20 cm`."""
+_ROMAN = words_of(
+    """
+    ii iii iv vi vii viii ix xi xii xiii xiv xv
     """
 )
 MAX_LABEL = 4
@@ -41,8 +61,16 @@ KEPT_DIGITS = 3
 HOLE = re.compile(r"\{\d+\}")
 _QUOTES = "\"'`“”‘’«»„"
 _AROUND = _QUOTES + "()[]<>{},;:!?"
-_NUMERIC = re.compile(r"[#№]?v?\d+(?:[.,:/x-]\d+)*[a-z.%]?")
-_NUMBERED = re.compile(r"([^\W\d_](?:[\w'-]*[^\W\d_])?)(?:[_#-]\d+|(?<=[^\W\d_]{4})\d{1,3})")
+_NUMERIC = re.compile(
+    r"(?:(?:no|nr|num|n°)[.:]?|[#№])?[+−-]?v?\d+(?:[.,:/⁄x-]\d+)*(?:[a-z°]{1,3}|[-/][a-z]{1,2}|[.%])?"
+)
+
+"""A number with its marker, its sign, and its unit or letter: `7`, `no.7`, `20cm`, `4-b`, `3rd`, `-1`."""
+_MARKER = re.compile(r"\A(?:(?:no|nr|num|n°)[.:]?|[#№])(?=[+−-]?v?\d)")
+"""The marker at the beginning of a number."""
+_LABEL = re.compile(r"[a-z]-?\d{1,3}")
+"""A letter with a number, which tells things of one kind apart if it follows their noun: `gate b12`."""
+_NUMBERED = re.compile(r"([^\W\d_][\w'-]*[^\W\d_])(?:[_#-]\d+|(?<=[^\W\d_]{4})\d{1,3})")
 _ASIDE = re.compile(r"(?<=\S)\s+[(\[<][^()\[\]<>]*[)\]>]\s*\Z")
 _UNSAFE = re.compile(r"[,(){}\[\]\"]+")
 """Characters that have a meaning in patterns, which are parsed like actions."""
@@ -96,9 +124,15 @@ def _split(text: str) -> list[str]:
     lowered = text.lower()
     if lowered.isascii():
         found: list[str] = _WORD.findall(lowered)
-    else:  # composed accents and one kind of apostrophe, so that equal words compare equal
-        found = _any_script().findall(unicodedata.normalize("NFC", lowered).replace("’", "'"))
+    else:
+        found = _any_script().findall(_normalized(text))
     return found
+
+
+def _normalized(text: str) -> str:
+    """Return a text in lower case, with one form of each letter and apostrophe, so that equal words compare equal."""
+    # full-width letters and ligatures, too; before `lower`, because some of them stand for capitals
+    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).lower().replace("’", "'")
 
 
 @lru_cache(maxsize=1024)
@@ -112,24 +146,26 @@ def head_noun(phrase: str) -> str:
     """Return the noun that a phrase names, without numbers, quotes and attributes.
 
     `a dirty dress` -> dress, `sinkbasin 1` -> sinkbasin, `chef's knife` -> knife, `cup of green tea` -> `cup of tea`.
+    Units and markers belong to their numbers: `ruler 20 cm` -> ruler, `2 l of water` -> water, `box no. 7` -> box.
     Paths, addresses and versions stay whole. A phrase that consists of numbers keeps all of them.
     """
     if HOLE.fullmatch(phrase):
         return phrase
     tokens = _tokens(phrase)
     before, is_divided, after = _divided(tokens)
-    if is_divided:
+    # an amount of something is that thing: `2 l of water`
+    if is_divided and not (before[-1] in _UNITS and all(_find_numbers(before))):
         return f"{_last(before)} of {_last(after)}"
-    return _last(tokens)
+    return _last(after if is_divided else tokens)
 
 
-def _tokens(phrase: str) -> list[str]:
+def _tokens(phrase: str, *, with_aside: bool = False) -> list[str]:
     """Return the words of a phrase without articles and surrounding punctuation."""
-    lowered = _ASIDE.sub("", unicodedata.normalize("NFC", phrase.lower()).replace("’", "'"))
+    lowered = _normalized(phrase) if with_aside else _ASIDE.sub("", _normalized(phrase))
     stripped = [_bare(token) for token in lowered.split()]
     tokens = [token for token in stripped if token]
     content = [token for token in tokens if token not in _ARTICLES]
-    return content or tokens or [token for token in phrase.lower().split() if token][:1]
+    return content or tokens or [token for token in lowered.split() if token][:1]
 
 
 def _bare(token: str) -> str:
@@ -146,21 +182,59 @@ def _divided(tokens: list[str]) -> tuple[list[str], bool, list[str]]:
     return tokens[:at], bool(at), tokens[at + 1 :]
 
 
+def _find_numbers(tokens: list[str]) -> list[bool]:
+    """Return for each token whether it is a number, or the marker or unit of a neighboring one."""
+    digits = [_NUMERIC.fullmatch(token) is not None for token in tokens]
+    found = list(digits)
+    for at, token in enumerate(tokens):
+        if token in _MARKERS:
+            found[at] = at + 1 < len(tokens) and (digits[at + 1] or tokens[at + 1] in _NUMBER_WORDS)
+        elif token in _UNITS:
+            found[at] = at > 0 and digits[at - 1]
+    return found
+
+
 def _last(tokens: list[str]) -> str:
-    """Return the last token that is not a number, without a number at its end, or all tokens if all are numbers."""
-    for token in reversed(tokens):
-        if _NUMERIC.fullmatch(token) or (token in _NUMBER_WORDS and len(tokens) > 1):
+    """Return the last token that is not a number, without a number at its end, or the numbers if there is no other."""
+    numeric = _find_numbers(tokens)
+    for at in range(len(tokens) - 1, -1, -1):
+        token = tokens[at]
+        if numeric[at] or (_is_label(token) and not all(numeric[:at])):
+            continue
+        # a single word is a noun, whatever it looks like
+        if token in _NUMBER_WORDS and len(tokens) > 1:
             continue
         if _WHOLE.search(token):
             return token
         numbered = _NUMBERED.fullmatch(token)
         return numbered[1] if numbered else token
-    return " ".join(tokens)
+    return " ".join([_MARKER.sub("", token) for token in tokens if token not in _MARKERS] or tokens)
+
+
+def _is_label(token: str) -> bool:
+    """Return whether a token that follows a noun only tells things of its kind apart: `gate b12`, `chapter iv`."""
+    return token in _ROMAN or _LABEL.fullmatch(token) is not None
 
 
 def numbers(phrase: str) -> tuple[str, ...]:
-    """Return the numbers in a phrase, which its head leaves out: they identify one of several drawers."""
-    return tuple(re.findall(r"\d+", phrase))
+    """Return the numbers in a phrase, which its head leaves out: they identify one of several drawers.
+
+    Letters that belong to a number stay: `room 4-B` is not `room 4-C`.
+    """
+    tokens = _tokens(phrase, with_aside=True)
+    found: list[str] = []
+    for token, is_numeric in zip(tokens, _find_numbers(tokens), strict=True):
+        if token in _NUMBER_WORDS:
+            found.append(_NUMBER_WORDS[token])
+        elif is_numeric and token in _UNITS:
+            found[-1] += token  # `20 cm` is `20cm`
+        elif is_numeric and token not in _MARKERS:
+            found.append(re.sub(r"[./-](?=[a-z]*\Z)", "", _MARKER.sub("", token)))
+        elif _is_label(token):
+            found.append(token.replace("-", ""))
+        else:
+            found += re.findall(r"\d+", token)
+    return tuple(found)
 
 
 @lru_cache(maxsize=8192)
@@ -175,7 +249,7 @@ def identity(value: str, name: str = "") -> str | None:
     # one mark stands for any number of secrets, so it distinguishes nothing
     if _REDACTED.search(value):
         return None
-    text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in value.lower().split())))
+    text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in _normalized(value).split())))
     if not text:
         return ""
     # only constants in lower case: the camel case of `userId` marks it as an id
@@ -185,8 +259,10 @@ def identity(value: str, name: str = "") -> str | None:
         return _place_of(link[1], link[2])
     if " " not in text:
         return text
-    kept = [token for token in text.split() if not _NUMERIC.fullmatch(token)]
-    return " ".join(kept or text.split()) if len(kept) <= MAX_LABEL else None
+    tokens = text.split()
+    kept = [token for token, is_numeric in zip(tokens, _find_numbers(tokens), strict=True) if not is_numeric]
+    kept = kept[1:] if kept[1:] and kept[0] == "of" != tokens[0] else kept  # the water of `2 l of water`
+    return " ".join(kept or tokens) if len(kept) <= MAX_LABEL else None
 
 
 def _is_abstract(text: str, name: str) -> bool:

@@ -24,8 +24,6 @@ READ = 4000
 SIMILARITY_MARGIN, COPIES = 0.2, 20
 """A state counts if its cosine is at most the margin below the one of rank `COPIES`. An attacker who records copies of
 an expected request therefore needs more than this number to push out other states."""
-POOL_FACTOR = 4
-"""Factor for the number of searched states if untrusted ones are among them, so that they do not push out others."""
 WORDS_OF_NAME, LONGEST_NAME, ARGUMENTS = 4, 40, 8
 LONGEST_COMMAND = 8
 """Maximum number of words of an action that is not a call. A longer one is a sentence."""

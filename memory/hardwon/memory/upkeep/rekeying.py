@@ -24,7 +24,7 @@ from .write_buffer import file_all
 logger = logging.getLogger(__name__)
 _CHUNK = 1024
 """Steps processed together."""
-_DERIVED = ("words", "attempts", "item places")
+_DERIVED = ("words", "worlds", "attempts", "item places")
 """Other structures derived from words and templates."""
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 
