@@ -111,8 +111,8 @@ def test_numbers_and_letters_of_another_width_are_found_again(tmp_path):
         connection.execute("UPDATE meta SET value = '3' WHERE name = 'keys'")
     connection.close()
     with ExperienceLibrary.open(path) as library:
-        steps = library.trajectory(library.trajectories()[0]["id"]).steps
-        assert [step.keys for step in steps] == fresh
+        newest = library.trajectory(library.trajectories()[0]["id"])
+        assert [step.keys for step in newest.steps] == fresh
         found = library.recall(NUMBERED, actions=dict.fromkeys(actions, COUNTS)).estimates
         assert [found[action].n for action in actions] == [4, 4]  # only the second is named by the task
         assert [found[action].key.partition(" | ")[0] for action in actions] == ["open drawer", "open drawer"]
