@@ -35,12 +35,12 @@ def explain_actions(library: ExperienceLibrary) -> None:
     episode = library.trajectory(library.trajectories(limit=1)[0]["id"])
     print(f"  {episode.task}")
     for step in episode.steps[:5]:
-        if "value" not in step.why:  # no estimate: the action was unknown in this situation
-            print(f"  {step.action}\n    exploration" if step.why.get("explored") else f"  {step.action}")
+        why = step.why
+        if why.value is None:  # no estimate: the action was unknown in this situation
+            print(f"  {step.action}\n    exploration" if why.explored else f"  {step.action}")
             continue
-        value, steps = step.why["value"], step.why["n"]
-        print(f"  {step.action}\n    a return of {value:.2f} was expected, from {steps} steps such as:")
-        for earlier in library.steps(step.why["like"])[-2:]:
+        print(f"  {step.action}\n    a return of {why.value:.2f} was expected, from {why.count} steps such as:")
+        for earlier in library.steps(why.similar or ())[-2:]:
             result = shorten(earlier.post.feedback or earlier.post.observation, 60)
             print(f"      {earlier.action} -> {result} (return {earlier.return_to_go:.2f})")
 

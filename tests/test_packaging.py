@@ -39,6 +39,7 @@ PUBLIC = {
         "Item",
         "Operation",
         "Problem",
+        "Reasons",
         "Recollection",
         "Return",
         "Segment",

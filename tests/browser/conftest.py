@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.reasons import Reasons
 
 CHROMIUM = Path("/usr/bin/chromium")
 OPTIONS = [
@@ -27,8 +28,8 @@ def _episode(number, library, guardrail):
     fails = number % 2
     shown = {"recalled": [guardrail], "value": 0.4, "n": 3, "key": "*"} if number > 10 else {}
     stuck = Diagnosis(False, Failure.NO_EFFECT, 0.0, True, evidence="Nothing happens.")
-    steps = [Step(closed, "wait", closed, stuck, 0.0, 0, library.keys(closed, "wait"), shown)]
-    why = {**shown, "blocked": [guardrail]} if number > 20 else shown
+    steps = [Step(closed, "wait", closed, stuck, 0.0, 0, library.keys(closed, "wait"), Reasons.of(shown))]
+    why = Reasons.of({**shown, "blocked": [guardrail]} if number > 20 else shown)
     steps.append(Step(closed, "open box", opened, Diagnosis(True), 0.0, 1, library.keys(closed, "open box"), why))
     action, reward = ("bite raw potato", 0.0) if fails else ("eat apple", 1.0)
     judged = Diagnosis(False, Failure.TASK_LOST) if fails else Diagnosis(True, progress=1.0)

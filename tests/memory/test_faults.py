@@ -162,7 +162,7 @@ def check_episodes(library, told, begun):
     steps = library.steps(numbers)
     assert [step.id for step in steps] == numbers
     for step in steps:
-        wanted = writers.episode_of(step.why["trajectory"]).steps[step.t]
+        wanted = writers.episode_of(step.why.trajectory).steps[step.t]
         assert (step.pre, step.action, step.post) == (wanted.pre, wanted.action, wanted.post)
     cell = library._caught_up().values.cells.get("*")
     assert (cell.n if cell else 0) == len(numbers)

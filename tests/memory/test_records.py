@@ -72,7 +72,7 @@ trajectories = st.builds(
 
 def told(step):
     """What a step says, without what the library adds."""
-    why = {name: value for name, value in step.why.items() if name != "trajectory"}
+    why = step.why.to_dict(with_trajectory=False)
     return step.pre, step.action, step.post, step.diagnosis, step.reward, step.t, step.keys, why, step.return_to_go
 
 

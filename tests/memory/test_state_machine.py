@@ -21,6 +21,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, S
 from hardwon.memory.errors import ConfigError, LibraryReadOnly, UnknownName
 from hardwon.memory.learning.curator import says_the_same
 from hardwon.memory.learning.rule_mining import RATE_LIMITS
+from hardwon.memory.reasons import Reasons
 
 _spec: Any = importlib.util.spec_from_file_location("writers", Path(__file__).with_name("writers.py"))
 writers: Any = importlib.util.module_from_spec(_spec)
@@ -147,7 +148,7 @@ class Model(RuleBasedStateMachine):
             why = {"recalled": list(ids)} if ids else {}
             keys = ("*", action, f"! {action} @ around 1: raw")
             reward = 0.0 if fails else 0.5
-            steps.append(Step(see, action, replace(see, feedback="Done."), judged, reward, t, keys, why))
+            steps.append(Step(see, action, replace(see, feedback="Done."), judged, reward, t, keys, Reasons.of(why)))
         trajectory = Trajectory("eat something", tuple(steps), success, id=f"e{self.number()}")
         assert library.record(trajectory) == trajectory.id
         stored = library.trajectory(trajectory.id)

@@ -86,7 +86,7 @@ class Crew:
             if hasattr(what, "title"):
                 assert what.writer == "rules" or what.title == writers.item_of(what.id).title
             else:
-                wanted = writers.episode_of(what.why["trajectory"]).steps[what.t]
+                wanted = writers.episode_of(what.why.trajectory).steps[what.t]
                 assert (what.pre, what.action) == (wanted.pre, wanted.action)
             self.counted["hits"] += 1
 

@@ -271,7 +271,7 @@ def said(episode):
             step,
             id=None,
             return_to_go=None,
-            why={name: value for name, value in step.why.items() if name != "trajectory"},
+            why=step.why.to_dict(with_trajectory=False),
         )
         for step in episode.steps
     )

@@ -227,7 +227,7 @@ def check_hits(library: ExperienceLibrary, place: str, thing: str) -> int:
     found = library.recall(f"who stands in the {place} beside the {thing}?", k=5)
     for hit in found.steps:
         step: Any = hit.what
-        ref = step.why["trajectory"]
+        ref = step.why.trajectory
         wanted = episode_of(ref).steps[step.t]
         assert (step.pre, step.action, step.post) == (wanted.pre, wanted.action, wanted.post), ref
     for hit in found.items:

@@ -113,7 +113,7 @@ def test_a_forbidden_action_never_reaches_the_environment(agent, library, rooms)
     world = rooms()
     result = agent("wait", instead="go west", world=world, max_steps=100, learn=False).run()
     assert Counter(world.ran) == {"go west": 100}
-    assert [len(step.why["blocked"]) for step in result.trajectory.steps] == [1] * 100
+    assert [len(step.why.blocked) for step in result.trajectory.steps] == [1] * 100
     assert result.blocked == 100
 
 

@@ -120,7 +120,7 @@ def test_what_is_read_beside_an_iteration_is_shown_from_the_next_one_on(corridor
 
     def watched(session: Session, rollouts: list[Rollout]) -> None:
         steps = [step for rollout in rollouts for step in rollout.trajectory.steps]
-        shown.append({item for step in steps for item in step.why.get("recalled", ())})
+        shown.append({item for step in steps for item in (step.why.recalled or ())})
         learned(session, rollouts)
 
     monkeypatch.setattr(learning, "distribute", watched)

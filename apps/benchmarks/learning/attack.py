@@ -71,7 +71,7 @@ def build_episode(
     for name, arguments, result in calls:
         before = recorder.state(calls_done)
         calls_done.append(Call(name, arguments, result))
-        recorder.add_answer(before, calls_done, why={})
+        recorder.add_answer(before, calls_done)
     return recorder.trajectory(True, arm="mcp", ending="success", meta={"environment": "mcp"})
 
 

@@ -235,7 +235,7 @@ def _test(out: Path, wanted: Transfer, cell: Cell) -> list[Row]:
                         "score": round(episode.score, 4),
                         "steps": len(episode.steps),
                         "loops": sum(step.diagnosis.loop for step in episode.steps),
-                        "blocked": sum(len(step.why.get("blocked", ())) for step in episode.steps),
+                        "blocked": sum(len(step.why.blocked or ()) for step in episode.steps),
                     }
                 )
         finally:

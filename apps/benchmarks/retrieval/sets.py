@@ -301,11 +301,11 @@ class Ours:
         """Return the recorded observations of the steps that are retrieved for a question."""
         steps = [step for step in query(questions[number].text) if isinstance(step, Step)]
         # The library redacts observations, so the raw ones are the ones to compare.
-        return [self._observations[step.why["trajectory"], step.t] for step in steps]
+        return [self._observations[str(step.why.trajectory), step.t] for step in steps]
 
     def _list_actions(self, hits: Sequence[Any]) -> list[str]:
         """Return the recorded actions of hits."""
-        return [self._labels[hit.what.why["trajectory"], hit.what.t] for hit in hits]
+        return [self._labels[str(hit.what.why.trajectory), hit.what.t] for hit in hits]
 
 
 def _build_trajectory(name: str, steps: Sequence[RecordedStep]) -> Trajectory:

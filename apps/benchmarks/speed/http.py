@@ -33,8 +33,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fixtures import CachedEmbedder, Rooms, build
-from hardwon.memory import ExperienceLibrary, State
+from hardwon.memory import ExperienceLibrary, State, Trajectory
 from hardwon.memory.retrieval.embedders import open_embedder
+from hardwon.memory.wire import plain
 
 BODIES = 400
 """Number of distinct recall requests."""
@@ -319,7 +320,7 @@ def calls(seed: int, items: Sequence[str]) -> Iterator[Call]:
             yield "PATCH", f"/v1/items/{rng.choice(items)}", changes
         elif share < 0.98:
             (episode,) = rooms.generate_episodes(STEPS, lambda state, action: (f"* {action.split()[0]}", action))
-            yield "POST", "/v1/episodes", {"episodes": [{**asdict(episode), "id": f"{seed}-{number}"}]}
+            yield "POST", "/v1/episodes", {"episodes": [{**plain(Trajectory, episode), "id": f"{seed}-{number}"}]}
         else:
             yield "POST", "/v1/evolve", {}
 
@@ -390,8 +391,6 @@ def _replay(path: str, items: list[str], clients: int, each: int) -> float | Non
     # The server imports these as well. Import them before the first measurement, so that they do not count as growth.
     from fastapi import FastAPI
     from pydantic import TypeAdapter
-
-    from hardwon.memory import Trajectory
 
     del FastAPI
     episodes, first = TypeAdapter(list[Trajectory]), None

@@ -183,7 +183,7 @@ def _generate_episodes(library: ExperienceLibrary, rooms: Rooms, steps: int) -> 
             failed = chance.random() < FAILING
             answer = "nothing of that name is here" if failed else rooms.draw_state().observation
             calls.append(Call("look", {"at": f"thing {chance.randrange(99)}"}, answer, answer if failed else ""))
-            episode.add_answer(pre, calls, why={})
+            episode.add_answer(pre, calls)
         yield episode.trajectory(bool(number % 2), arm="retrieved", seed=number)
 
 

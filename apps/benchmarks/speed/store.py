@@ -150,7 +150,7 @@ class _PlainStore:
             ids.append(run("INSERT INTO states VALUES (NULL, ?, ?, ?, ?, ?)", shown).lastrowid)
             run("INSERT INTO texts(rowid, text) VALUES (?, ?)", (ids[-1], state_text(state)))
             run("INSERT INTO vectors VALUES (?, ?)", (ids[-1], self._vector))
-        rest = (dumps(asdict(step.diagnosis)), dumps(step.keys), dumps(dict(step.why)))
+        rest = (dumps(asdict(step.diagnosis)), dumps(step.keys), dumps(step.why.to_dict()))
         run("INSERT INTO steps VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", (ids[0], step.action, ids[1], step.reward, *rest))
         run("COMMIT")
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hardwon.apps.shared.argument_errors import sentence, unknown_arguments
 from hardwon.apps.shared.feedback import Feedback
-from hardwon.memory import ExperienceLibrary, Item, State, Verdict
+from hardwon.memory import ExperienceLibrary, Item, Reasons, State, Verdict
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 from hardwon.runtime.environments.calls import Call, build_state, parse_call
 from hardwon.runtime.guidance.abstraction import abstract_verdict
@@ -343,7 +343,7 @@ def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken]) 
         pre = _state(task, step.situation) if step.situation.strip() else before
         calls.append(_call(step))
         ran = library.check(pre, calls[-1].text).items  # it was done although these forbid it: its outcome decides
-        episode.add_answer(pre, calls, why={"overrode": list(ran), "trial": list(ran)} if ran else {})
+        episode.add_answer(pre, calls, why=Reasons(overridden=ran or None, trial=ran or None))
     return episode
 
 

@@ -11,6 +11,7 @@ from .lazy_names import attach_names
 if TYPE_CHECKING:
     from .errors import HardwonError as HardwonError
     from .library import ExperienceLibrary as ExperienceLibrary
+    from .reasons import Reasons as Reasons
     from .records import (
         Add as Add,
         Admission as Admission,

@@ -11,6 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import ConfigError, WrongType
+from .reasons import NO_REASONS, Reasons
 from .signature import signature
 
 Kind = Literal["strategy", "warning", "skill", "guardrail", "remedy", "insight"]
@@ -149,8 +150,11 @@ class Step:
     """Index of the step in its episode, from 0."""
     keys: tuple[str, ...] = ()
     """Keys under which the step is filed, from general to specific; see `hardwon.memory.situations.keys`."""
-    why: Mapping[str, Any] = field(default_factory=dict)
-    """Why the policy chose the action: estimate, recalled items and steps, blocked actions, tokens."""
+    why: Reasons = field(default_factory=lambda: NO_REASONS)
+    """Why the policy chose the action: estimate, recalled items and steps, blocked actions, tokens.
+
+    A dict is converted; see `Reasons.of`.
+    """
     id: int | None = None
     """Id in the library; None until the episode is recorded."""
     return_to_go: float | None = None
@@ -162,6 +166,8 @@ class Step:
         # the test saves a call per step: steps almost always come with tuples
         if type(self.keys) is not tuple or type(self.admissible) is not tuple:
             _as_tuples(self, "keys", "admissible")
+        if type(self.why) is not Reasons:
+            object.__setattr__(self, "why", Reasons.of(self.why))
 
 
 BOUND = 1.0

@@ -13,6 +13,7 @@ from operator import ge, le
 from typing import Any
 
 from .errors import ConfigError, WrongType
+from .reasons import ITEM_KEYS
 from .records import KINDS, Diagnosis, Failure, Item, State, Step, Trajectory
 
 MAX_ID = 512
@@ -30,8 +31,7 @@ LARGEST = 1e100
 _WHOLE = 2**63
 # no file name contains a NUL, and a lone surrogate has no UTF-8 form
 _NOT_IN_IDS = re.compile("[\x00\ud800-\udfff]")
-_NAMES_ITEMS = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
-"""Keys of a step's `why` that contain item ids."""
+_NO_VALUES: dict[str, Any] = {}
 _TEXT = {str}
 _SHOWN = 60
 
@@ -91,7 +91,7 @@ def _check_step(step: Step, t: int, seen: set[int]) -> None:
             check_state(state, t)
     if type(step.action) is not str:
         check_text(f"step {t}: action", step.action)
-    why = step.why
+    why = step.why.to_dict() if step.why else _NO_VALUES
     if not _is_object(why):
         check_object(f"step {t}: why", why)
     if type(step.reward) is not float or not -LARGEST <= step.reward <= LARGEST:
@@ -100,10 +100,11 @@ def _check_step(step: Step, t: int, seen: set[int]) -> None:
         check_texts(f"step {t}: keys", step.keys)
     if step.admissible and set(map(type, step.admissible)) != {str}:
         check_texts(f"step {t}: admissible", step.admissible)
-    if why and not _NAMES_ITEMS.isdisjoint(why):
-        for name in sorted(_NAMES_ITEMS & why.keys()):
-            if why[name] is not None and not isinstance(why[name], str):
-                check_texts(f"step {t}: why[{name!r}]", why[name])
+    if why and (extra := step.why.extra) and not ITEM_KEYS.keys().isdisjoint(extra):
+        # values that `Reasons.of` could not read as ids
+        for name in sorted(ITEM_KEYS.keys() & extra.keys()):
+            if extra[name] is not None and not isinstance(extra[name], str):
+                check_texts(f"step {t}: why[{name!r}]", extra[name])
     _check_diagnosis(step.diagnosis, t)
 
 

@@ -61,7 +61,7 @@ class Result:
     @property
     def blocked(self) -> int:
         """Return how many actions guardrails refused."""
-        return sum(len(step.why.get("blocked", ())) for step in self.trajectory.steps)
+        return sum(len(step.why.blocked or ()) for step in self.trajectory.steps)
 
 
 @dataclass(frozen=True, slots=True)

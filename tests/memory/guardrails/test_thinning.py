@@ -5,6 +5,7 @@ import pytest
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import Guard, covers, forbids
 from hardwon.memory.guardrails.thinning import IDLE_AFTER, IDLE_SINCE, LOOK_EVERY
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.situations.keys import Situation
 
 SHOWN = {"text": "table"}
@@ -93,7 +94,9 @@ def play(library, episodes, action="put plate in sink", why=None, failed=False):
     failure = Failure.INVALID_ACTION if failed else Failure.NONE
     judged = Diagnosis(not failed, failure, 0.0, failed)
     for _ in range(episodes):
-        library.record(Trajectory(STATE.task, (Step(STATE, action, STATE, judged, why=why or {}),), True, 1.0))
+        library.record(
+            Trajectory(STATE.task, (Step(STATE, action, STATE, judged, why=Reasons.of(why or {})),), True, 1.0)
+        )
 
 
 def test_a_guardrail_that_never_decides_is_retired(library):

@@ -16,6 +16,7 @@ from hardwon.memory.privacy.redaction import (
     redact_step,
     redact_trajectory,
 )
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.upkeep.write_buffer import pack_episode
 
 BODY = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z"
@@ -245,9 +246,11 @@ def test_a_fact_named_like_a_secret_is_one_whatever_it_looks_like():
 
 def test_a_step_is_redacted_in_action_diagnosis_reasons_and_keys():
     judged = Diagnosis(False, diff={"facts": {"to": MAIL}}, evidence=f"no {MAIL}")
-    step = Step(State("a"), f"mail {MAIL}", State("b"), judged, keys=(f"mail {MAIL}",), why={"answer": [MAIL]})
+    step = Step(
+        State("a"), f"mail {MAIL}", State("b"), judged, keys=(f"mail {MAIL}",), why=Reasons(extra={"answer": [MAIL]})
+    )
     told = redact_step(step)
-    assert MAIL not in json.dumps([told.action, told.keys, dict(told.why), dict(told.diagnosis.diff)])
+    assert MAIL not in json.dumps([told.action, told.keys, told.why.to_dict(), dict(told.diagnosis.diff)])
     assert told.diagnosis.evidence == f"no {GONE}"
     assert told.pre is step.pre
 
@@ -279,7 +282,7 @@ def test_a_trajectory_without_secrets_is_the_same_object():
 def test_whoever_reads_a_packed_episode_misses_no_secret_in_it(text, name):
     """Then only episodes that may hold one are read part by part."""
     state = State(text, {name: text}, notes=(text,))
-    step = Step(state, text, state, Diagnosis(True, evidence=text), why={name: [text]})
+    step = Step(state, text, state, Diagnosis(True, evidence=text), why=Reasons.of({name: [text]}))
     for episode in (Trajectory(text, (), True), Trajectory("t", (step,), True, meta={name: {name: text}})):
         assert may_hold_secrets(pack_episode(episode)) or redact_trajectory(episode) is episode
 

@@ -9,6 +9,7 @@ from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import LibraryError
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.storage.checksums import SUMMED
 
 SEE = State("a room with a drawer", {"door": "shut"}, "room", "find the map", "you wait", ("a note",))
@@ -29,7 +30,9 @@ def _populate(path) -> None:
         added = library.add(Item("insight", "drawers jam", "pull them hard"))
         assert added.item_id
         library.record(_episode("first"))
-        shown = replace(_episode("second"), steps=tuple(replace(s, why={"recalled": [added.item_id]}) for s in SEEN))
+        shown = replace(
+            _episode("second"), steps=tuple(replace(s, why=Reasons(recalled=(str(added.item_id),))) for s in SEEN)
+        )
         library.record(shown)
         library.update(added.item_id, title="drawers often jam")
         library.retire(library.add(Item("insight", "tables do not jam")).item_id or "", "not so")

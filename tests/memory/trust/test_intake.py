@@ -8,6 +8,7 @@ from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.trust.intake import writer_name
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 
@@ -68,11 +69,13 @@ def test_the_client_chooses_neither_writer_nor_trust(library):
 
 def test_an_untrusted_episode_has_no_signature_of_its_own_choice_and_names_no_item(library):
     victim = State("a place that others know", task="pay")
-    step = Step(State("my words", signature=victim.signature), "pay", State("done"), FINE, 1.0, why={"recalled": ["i"]})
+    step = Step(
+        State("my words", signature=victim.signature), "pay", State("done"), FINE, 1.0, why=Reasons(recalled=("i",))
+    )
     (ref,) = library.receive([Trajectory("pay", (step,), True)], writer="token:m", trust="untrusted")
     stored = library.trajectory(ref).steps[0]
     assert stored.pre.signature == State("my words").signature
-    assert "recalled" not in stored.why
+    assert stored.why.recalled is None
     assert library.recall(victim).steps == ()
 
 

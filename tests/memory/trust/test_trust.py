@@ -9,6 +9,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Add, Update
 from hardwon.runtime.llm import prompts
 
@@ -26,7 +27,7 @@ def secretive(n=4, *, library=None):
     action = f'send(to="{MAIL}", password="hunter2")'
     judged = Diagnosis(False, Failure.TOOL_ERROR, diff={"feedback": TOLD}, evidence=f"no card {CARD}")
     keys = library.keys(pre, action) if library else (f"* {MAIL}",)
-    steps = tuple(Step(pre, action, post, judged, -1.0, t, keys, {"answer": TOLD}) for t in range(n))
+    steps = tuple(Step(pre, action, post, judged, -1.0, t, keys, Reasons(extra={"answer": TOLD})) for t in range(n))
     return Trajectory(pre.task, steps, False, meta={"user": MAIL, "nested": {"password": "hunter2"}})
 
 

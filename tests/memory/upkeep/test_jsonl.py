@@ -30,13 +30,13 @@ def full(library, episode):
 def told(trajectory):
     """An episode without the numbers of its steps, which are the file's own."""
     return replace(
-        trajectory, steps=tuple(replace(step, id=None, why={**step.why, "like": ()}) for step in trajectory.steps)
+        trajectory, steps=tuple(replace(step, id=None, why=step.why.updated(similar=())) for step in trajectory.steps)
     )
 
 
 def evidence(library, item):
     """Where an item's evidence is: episode and step."""
-    return [(step.why["trajectory"], step.t) for step in library.steps(item.provenance)]
+    return [(step.why.trajectory, step.t) for step in library.steps(item.provenance)]
 
 
 @pytest.fixture

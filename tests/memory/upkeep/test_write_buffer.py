@@ -14,6 +14,7 @@ from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, HardwonError, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.upkeep.write_buffer import pack_episode, unpack_episode
 
@@ -23,7 +24,7 @@ SEE = State("You see drawer 3. It is closed.", {"holding": ["a map"]}, "hall", "
 def taken(action="open drawer 3", **changes):
     """A step, with all that a step may have."""
     judged = Diagnosis(False, Failure.NO_EFFECT, 0.25, True, False, {"location": "attic"}, "It is stuck.")
-    return replace(Step(SEE, action, SEE, judged, 0.5, keys=("*", action), why={"value": 0.1}), **changes)
+    return replace(Step(SEE, action, SEE, judged, 0.5, keys=("*", action), why=Reasons(value=0.1)), **changes)
 
 
 def one(*steps, **changes):

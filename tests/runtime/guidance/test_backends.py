@@ -87,8 +87,8 @@ def test_the_cost_of_every_call_is_on_the_step_and_the_episode(script, library, 
     """Tokens, calls and seconds, of abstentions too."""
     result = agent(script, library, rooms, Says())[0].run()
     steps, meta = result.trajectory.steps, result.trajectory.meta["guidance"]
-    assert [step.why["guidance"]["asked"] for step in steps] == ["start", "situation", "situation", "situation"]
-    assert all(step.why["guidance"]["prompt_tokens"] == 7 and step.why["guidance"]["abstained"] for step in steps)
+    assert [step.why.guidance["asked"] for step in steps] == ["start", "situation", "situation", "situation"]
+    assert all(step.why.guidance["prompt_tokens"] == 7 and step.why.guidance["abstained"] for step in steps)
     counted = {name: meta[name] for name in ("asked", "abstained", "calls", "prompt_tokens", "completion_tokens")}
     assert counted == {"asked": 4, "abstained": 4, "calls": 4, "prompt_tokens": 28, "completion_tokens": 12}
     assert meta["seconds"] > 0
@@ -157,7 +157,7 @@ def test_what_a_model_recommends_against_a_guardrail_is_dropped(written, shown, 
     running, policy = agent(script, library, rooms, Says("go west now", written=written))
     result = running.run()
     assert policy.seen[0].guidance == shown
-    assert ("dropped" in result.trajectory.steps[0].why["guidance"]) is written
+    assert ("dropped" in result.trajectory.steps[0].why.guidance) is written
 
 
 # -- the gate
@@ -183,11 +183,11 @@ def test_every_decision_of_the_gate_is_kept_with_the_step(script, library, rooms
     library.add(Item("insight", "the red room is a room"))
     guidance = GatedRetrieval(similarity=1.0, score=1.0)
     first = agent(script, library, rooms, guidance)[0].run().trajectory.steps[0].why
-    assert first["guidance"]["abstained"]
-    (decision,) = first["guidance"]["gate"]
+    assert first.guidance["abstained"]
+    (decision,) = first.guidance["gate"]
     assert not decision["accepted"]
     assert "below" in decision["because"]
-    assert "recalled" not in first
+    assert first.recalled is None
 
 
 def test_a_gate_says_nothing_of_nothing():
@@ -272,5 +272,5 @@ def test_a_prompted_hint_in_the_loop(prompted, script, library, rooms):
     running, policy = agent(script, library, rooms, guidance)
     result = asyncio.run(running.arun())
     assert policy.seen[0].guidance == "go east"
-    assert result.trajectory.steps[0].why["recalled"] == [library.items()[0].id]
+    assert result.trajectory.steps[0].why.recalled == (library.items()[0].id,)
     assert result.trajectory.meta["guidance"]["calls"] >= 1

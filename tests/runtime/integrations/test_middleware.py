@@ -207,7 +207,7 @@ def test_a_forbidden_call_never_runs_and_is_answered_with_the_reason(library, de
         "Do something else; do not call it again like this."
     )
     blocked, done = last(library).steps
-    assert (blocked.diagnosis.failure, blocked.why["blocked"]) == (Failure.BLOCKED, [guard])
+    assert (blocked.diagnosis.failure, blocked.why.blocked) == (Failure.BLOCKED, (guard,))
     assert done.action == "book(table=8)"
     assert last(library).success is None  # nobody saw how the refused call would have ended
 
@@ -703,7 +703,7 @@ def test_a_call_that_is_forbidden_runs_with_a_warning_by_default(library, desk):
     assert told.messages[2].text.startswith("table 7 is yours\n\nExperience warns of this call: seven is always taken.")
     (step,) = last(library).steps
     assert step.post.feedback == "table 7 is yours"
-    assert step.why["overrode"] == [guard]
+    assert step.why.overridden == (guard,)
     assert ("overridden", 1.0) in [(usage["mode"], usage["outcome"]) for usage in library.usages(guard)]
     assert library.get(guard).confidence < 0.6
 

@@ -86,7 +86,7 @@ def test_episodes_of_a_second_event_loop_are_answered_too(provider):
 def test_a_rate_limit_is_waited_out(provider):
     pauses: list[float] = []
     provider.errors = [(429, {"retry-after": "3"}), (503, {})]
-    assert policy(provider, sleep=pauses.append).decide(context()).why["attempts"] == 3
+    assert policy(provider, sleep=pauses.append).decide(context()).why.extra["attempts"] == 3
     assert pauses[0] == 3.0
 
 

@@ -330,7 +330,7 @@ def test_it_is_told_what_the_episode_was_shown(agent, library):
         library.add(Item("insight", f"in the {colour} room go to the golden room"))
     extractor = Own()
     result = agent(extractor=extractor, reads="text").run()
-    recalled = [ref for step in result.trajectory.steps for ref in step.why.get("recalled", ())]
+    recalled = [ref for step in result.trajectory.steps for ref in (step.why.recalled or ())]
     assert extractor.shown == [[library.get(ref).title for ref in dict.fromkeys(recalled)]]
     assert extractor.shown[0]
 

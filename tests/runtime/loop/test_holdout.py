@@ -60,8 +60,8 @@ def test_items_are_held_back_while_learning(library, reader):
     modes: Counter[str] = Counter()
     for seed in range(25):
         steps = reader(seed)
-        shown = {ref for why in steps for ref in why.get("recalled", ())}
-        withheld = {ref for why in steps for ref in why.get("withheld", ())}
+        shown = {ref for why in steps for ref in (why.recalled or ())}
+        withheld = {ref for why in steps for ref in (why.withheld or ())}
         assert not shown & withheld
         modes.update(shown=len(shown), withheld=len(withheld))
     assert 0 < modes["withheld"] < 0.3 * modes["shown"]
@@ -73,9 +73,13 @@ def test_nothing_is_held_back_when_it_counts(library, reader):
     for colour in ("red", "blue", "green", "white"):
         library.add(Item("insight", f"in the {colour} room go to the golden room"))
     evaluated = [why for seed in range(25) for why in reader(seed, learn=False)]
-    assert any(why.get("recalled") for why in evaluated)
-    assert not any("withheld" in why for why in evaluated)
-    assert not any("withheld" in why or "recalled" in why for seed in range(10) for why in reader(seed, arm="control"))
+    assert any(why.recalled for why in evaluated)
+    assert not any(why.withheld for why in evaluated)
+    assert not any(
+        why.withheld is not None or why.recalled is not None
+        for seed in range(10)
+        for why in reader(seed, arm="control")
+    )
 
 
 def forced(library, rooms, script, **options):
@@ -91,10 +95,10 @@ def test_what_is_forbidden_is_tried_now_and_then(library, rooms, script, monkeyp
     """systems.md §7.7: about 2 in 100 blocked actions run; the step names the guardrail, and is not blocked by it."""
     monkeypatch.setattr(library, "evolve", lambda: None)  # else it finds guardrails of its own
     ref, steps = forced(library, rooms, script)
-    overrode = [step for step in steps if step.why.get("overrode")]
+    overrode = [step for step in steps if step.why.overridden]
     assert 8 <= len(overrode) <= 45  # of 1200, 24 expected
-    assert all(step.action == "wait" and step.why["overrode"] == [ref] for step in overrode)
-    assert not any("blocked" in step.why for step in overrode)
+    assert all(step.action == "wait" and step.why.overridden == (ref,) for step in overrode)
+    assert not any(step.why.blocked is not None for step in overrode)
     assert len([usage for usage in library.usages(ref) if usage["mode"] == "overridden"]) == len(overrode)
 
 
@@ -108,8 +112,8 @@ def test_where_all_is_forbidden_the_step_says_what_was_overridden(library, rooms
     """The choice stands against the guardrail; that is a try of it, too."""
     ref = library.add(Item("guardrail", "no", condition={"text": "red"}, forbids="go east", confidence=0.9)).item_id
     result = Agent(script("go east"), library, rooms(actions=["go east"]), learn=False).run()
-    assert result.trajectory.steps[0].why["overrode"] == [ref]
-    assert all("overrode" not in step.why for step in result.trajectory.steps[1:])
+    assert result.trajectory.steps[0].why.overridden == (ref,)
+    assert all(step.why.overridden is None for step in result.trajectory.steps[1:])
 
 
 def test_what_hurts_in_this_world_has_its_trials_the_other_way_round():

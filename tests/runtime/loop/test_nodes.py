@@ -6,6 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, State, Step
 from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
+from hardwon.memory.reasons import Reasons
 from hardwon.runtime.guidance.base import Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Decision, Usage
@@ -196,7 +197,7 @@ def test_after_two_replans_the_step_is_blocked(nodes, library):
     update = nodes.diagnose(state)
     step = update["steps"][0]
     assert (step.diagnosis.failure, step.diagnosis.evidence, step.keys) == (Failure.BLOCKED, "no go east", ())
-    assert step.why["blocked"] == [library.items()[0].id]
+    assert step.why.blocked == (library.items()[0].id,)
     assert nodes.live["t"].environment.ran == []
 
 
@@ -309,7 +310,9 @@ def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
 def test_who_was_shown_what_is_on_the_step(nodes):
     """For the usage table."""
     state = episode(
-        decision=Decision("wait", {"said": "so"}), outcome=(RED, 0.0, False, {}), hint=Hint("x", ("a", "b"), (7,))
+        decision=Decision("wait", Reasons(extra={"said": "so"})),
+        outcome=(RED, 0.0, False, {}),
+        hint=Hint("x", ("a", "b"), (7,)),
     )
     assert nodes.diagnose(state)["steps"][0].why == {"said": "so", "recalled": ["a", "b"], "like": [7]}
 

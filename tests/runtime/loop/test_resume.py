@@ -80,7 +80,7 @@ def test_a_reading_policy_is_told_the_same(start, script):
         return made
 
     expected = bare(agent(InMemorySaver()).run(seed=3, thread_id="t"))
-    assert len({tuple(step.why["recalled"]) for step in expected.steps}) > 1
+    assert len({tuple(step.why.recalled) for step in expected.steps}) > 1
     for after in (6, 14, 15, 32, 33, 50):
         saver = InMemorySaver()
         interrupt(agent(saver), after)

@@ -131,7 +131,7 @@ def test_an_agent_follows_the_plan_of_a_model(planner, library, workshop):
     agent = Agent(EpisodicPolicy(), library, workshop(), planner=chat, max_steps=4, learn=False)
     result = agent.run()
     assert [step.action for step in result.trajectory.steps[:3]] == list(tools)
-    assert all("skill" not in step.why for step in result.trajectory.steps)
+    assert all(step.why.skills is None for step in result.trajectory.steps)
     assert result.usage.calls == result.trajectory.meta["calls"] >= 2
 
 
@@ -167,4 +167,4 @@ def test_a_reading_policy_is_shown_the_plan(scripted, workshop, library):
     assert "<plan>\nnext: gather wood\nthen: craft table\nthen: craft pickaxe\n</plan>" in first
     assert "<plan>\ndone: gather wood\nnext: craft table\nthen: craft pickaxe\n</plan>" in second
     assert first.count("</plan>") == 1
-    assert all("skill" in step.why for step in result.trajectory.steps)
+    assert all(step.why.skills is not None for step in result.trajectory.steps)

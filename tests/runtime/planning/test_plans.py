@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from hardwon.memory import Diagnosis, Estimate, Failure, Item, Recollection, State, Step
+from hardwon.memory.reasons import Reasons
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.plans import (
@@ -208,7 +209,7 @@ def test_a_remedy_is_tried_once_in_a_situation(planner, half_done):
     """In another situation of the episode it may be tried again."""
     elsewhere = State("You are on the roof.")
     for where, items in ((KITCHEN, ("bake",)), (elsewhere, ("bake", "warm"))):
-        tried = Step(where, "wait", where, Diagnosis(True), why={"skill": "warm"})
+        tried = Step(where, "wait", where, Diagnosis(True), why=Reasons(skills=("warm",)))
         history = (tried, *failed("take pie"))
         repaired = planner.repair(half_done, "", asked(history=history), [remedy("warm", "wait", scope="suffix")])
         assert repaired.item_ids == items

@@ -6,6 +6,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.reasons import Reasons
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.planning.plans import Plan, PlannedStep, SkillPlanner
 from hardwon.runtime.planning.progress import find_followed_step
@@ -35,10 +36,12 @@ class Obedient:
     def decide(self, context):
         self.seen.append(context)
         chosen = EpisodicPolicy().decide(context) if context.plan and context.plan.next else None
-        if chosen is None or not chosen.why.get("planned"):
-            taken = sum(not step.why.get("planned") for step in context.history)
+        if chosen is None or not chosen.why.planned:
+            taken = sum(not step.why.planned for step in context.history)
             return replace(
-                EpisodicPolicy().decide(context), action=self.otherwise[taken % len(self.otherwise)], why={"done": True}
+                EpisodicPolicy().decide(context),
+                action=self.otherwise[taken % len(self.otherwise)],
+                why=Reasons(extra={"done": True}),
             )
         return chosen
 
@@ -67,7 +70,7 @@ def test_a_plan_is_followed(agent, library):
     ref = library.add(skill()).item_id
     result = agent().run()
     assert taken(result)[:4] == [*TOOLS, "rest"]
-    assert [step.why.get("skill") for step in result.trajectory.steps[:4]] == [ref, ref, ref, None]
+    assert [step.why.skills for step in result.trajectory.steps[:4]] == [(ref,), (ref,), (ref,), None]
     assert result.trajectory.meta["skills"] == {ref: True}
 
 
@@ -217,8 +220,8 @@ def test_a_skill_that_failed_is_not_begun_again(agent, library):
     """In the same episode; it may be in the next one."""
     ref = library.add(skill("dig sand", "fly away")).item_id
     for _ in range(2):
-        followed_steps = [step.why.get("skill") for step in agent().run().trajectory.steps]
-        assert followed_steps.count(ref) == 1
+        followed_steps = [step.why.skills for step in agent().run().trajectory.steps]
+        assert followed_steps.count((ref,)) == 1
 
 
 def test_a_check_that_is_not_met_asks_for_a_repair(agent, library):
@@ -236,7 +239,7 @@ def test_trouble_without_a_plan_may_be_repaired_too(agent, library, script):
     result = agent(policy, max_steps=4).run()
     failures = [step.diagnosis.failure for step in result.trajectory.steps]
     assert failures[2] is Failure.PRECONDITION
-    assert (taken(result)[3], result.trajectory.steps[3].why["skill"]) == ("craft table", ref)
+    assert (taken(result)[3], result.trajectory.steps[3].why.skills) == ("craft table", (ref,))
 
 
 def test_a_guardrail_comes_before_the_plan(agent, library, workshop):

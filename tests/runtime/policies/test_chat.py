@@ -190,7 +190,7 @@ def test_a_call_that_was_cut_off_is_no_action(answer):
 def test_an_invalid_answer_is_shown_again_with_numbers():
     chat = policy("dance", "2")
     decision = chat.decide(context())
-    assert (decision.action, decision.why["repaired"], decision.why["attempts"]) == ("go north", True, 2)
+    assert (decision.action, decision.why.extra["repaired"], decision.why.extra["attempts"]) == ("go north", True, 2)
     assert "<answer>\ndance\n</answer>" in asked(chat)
     assert "Answer with one number from 1 to 4" in asked(chat)
 
@@ -243,7 +243,7 @@ def test_structured_never_is_never_constrained():
 
 def test_the_nearest_action_is_taken_only_at_the_end_and_says_so():
     decision = policy("open blue door", "open blue door", max_retries=1).decide(context())
-    assert (decision.action, decision.why["nearest"]) == ("open the blue door", True)
+    assert (decision.action, decision.why.extra["nearest"]) == ("open the blue door", True)
 
 
 def test_two_near_actions_are_not_guessed_between():
@@ -379,7 +379,7 @@ def test_tokens_and_cost_add_up_over_repairs():
     chat = policy(counted("dance", 100, 10), counted("2", 50, 1), price_usd_per_million=(2.0, 10.0))
     decision = chat.decide(context())
     assert decision.usage == Usage(150, 11, (150 * 2 + 11 * 10) / 1e6, 2)
-    assert "tokens_estimated" not in decision.why
+    assert "tokens_estimated" not in decision.why.extra
 
 
 def test_tokens_are_estimated_when_the_model_does_not_tell():
@@ -387,7 +387,7 @@ def test_tokens_are_estimated_when_the_model_does_not_tell():
     decision = chat.decide(context())
     asked_characters = sum(len(message.content) for message in chat._model.seen[0])
     assert decision.usage == Usage(-(-asked_characters // 4), 2, 0.0, 1)
-    assert decision.why["tokens_estimated"] is True
+    assert decision.why.extra["tokens_estimated"] is True
 
 
 def test_a_failure_carries_its_usage_across_processes():
@@ -397,7 +397,7 @@ def test_a_failure_carries_its_usage_across_processes():
 
 
 def test_a_long_answer_is_kept_short_in_the_reasons():
-    assert len(policy("go north" + " " * 5000 + "\n" + "x" * 5000).decide(context()).why["answer"]) == 500
+    assert len(policy("go north" + " " * 5000 + "\n" + "x" * 5000).decide(context()).why.extra["answer"]) == 500
 
 
 # ---- async

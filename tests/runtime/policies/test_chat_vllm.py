@@ -157,8 +157,8 @@ def policy(base_url: str, **options: Any) -> ChatPolicy:
 def test_nonsense_is_constrained_to_an_admissible_action(base_url):
     decision = policy(base_url, structured="choice").decide(context())
     assert decision.action in ACTIONS
-    assert decision.why["answer"] == decision.action
-    assert (decision.why["repaired"], decision.why["attempts"]) == (True, 2)
+    assert decision.why.extra["answer"] == decision.action
+    assert (decision.why.extra["repaired"], decision.why.extra["attempts"]) == (True, 2)
 
 
 def test_without_the_constraint_the_same_nonsense_is_a_failure(base_url):
@@ -169,7 +169,7 @@ def test_without_the_constraint_the_same_nonsense_is_a_failure(base_url):
 def test_standard_structured_output_works_too(base_url):
     decision = policy(base_url, structured="auto", max_tokens=400).decide(context())
     assert decision.action in ACTIONS
-    assert decision.why["answer"].lstrip().startswith("{")
+    assert decision.why.extra["answer"].lstrip().startswith("{")
 
 
 def test_the_constraint_leaves_out_what_was_refused(base_url):
@@ -181,7 +181,7 @@ def test_the_constraint_leaves_out_what_was_refused(base_url):
 def test_the_tokens_are_those_the_server_counted(base_url):
     decision = policy(base_url, structured="choice", price_usd_per_million=(1.0, 2.0)).decide(context())
     usage = decision.usage
-    assert "tokens_estimated" not in decision.why
+    assert "tokens_estimated" not in decision.why.extra
     assert usage.calls == 2
     assert usage.prompt_tokens > 200
     assert 32 < usage.completion_tokens < 64
@@ -190,7 +190,7 @@ def test_the_tokens_are_those_the_server_counted(base_url):
 
 def test_a_free_form_answer_is_its_first_line(base_url):
     decision = policy(base_url).decide(context(actions=()))
-    assert decision.action in decision.why["answer"]
+    assert decision.action in decision.why.extra["answer"]
 
 
 def test_many_episodes_share_the_server(base_url):
@@ -216,7 +216,7 @@ def test_a_whole_episode_runs_and_is_recorded(base_url, library):
     assert 3 <= len(recorded.steps) <= 12
     assert {step.action for step in recorded.steps} <= {"go east", "go west", "jump"}
     assert Failure.POLICY_ERROR not in {step.diagnosis.failure for step in recorded.steps}
-    assert result.usage.calls == sum(step.why["attempts"] for step in recorded.steps)
+    assert result.usage.calls == sum(step.why.extra["attempts"] for step in recorded.steps)
     assert recorded.meta["prompt_tokens"] == result.usage.prompt_tokens > 200 * len(recorded.steps)
 
 
@@ -225,10 +225,10 @@ def test_a_guardrail_holds_against_the_model(base_url, library):
     library.add(rail)
     agent = Agent(policy(base_url, structured="choice", seed=None), library, Corridor(), max_steps=12)
     steps: list[Step] = []
-    while len(steps) < 100 and not any(step.why.get("blocked") for step in steps):  # until the model tries it
+    while len(steps) < 100 and not any(step.why.blocked for step in steps):  # until the model tries it
         steps += agent.run(seed=len(steps)).trajectory.steps
     agent.close()
-    assert any(step.why.get("blocked") for step in steps)
+    assert any(step.why.blocked for step in steps)
     assert {step.action for step in steps} <= {"go east", "go west"}
 
 

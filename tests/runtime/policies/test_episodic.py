@@ -81,7 +81,7 @@ def test_exploration_fades():
 def test_it_explores_while_learning_only():
     """With the chance that compute_exploration_rate() says, and says so."""
     runs = [EpisodicPolicy().decide(asked(seed=n, learning=True, episode=0)) for n in range(200)]
-    explored = [run for run in runs if run.why.get("explored")]
+    explored = [run for run in runs if run.why.explored]
     assert 60 < len(explored) < 140
     assert {run.action for run in explored} == {"go", "stay"}
     assert {choose(seed=n) for n in range(50)} == {"go"}
@@ -161,7 +161,7 @@ def test_it_does_what_is_planned():
     values = {"go": 0.1 + margin, "stay": 0.1}
     assert choose(values=values) == "go"
     decision = EpisodicPolicy().decide(asked(values, plan=planned("stay", "go")))
-    assert (decision.action, decision.why["planned"], decision.why["value"]) == ("stay", True, 0.1)
+    assert (decision.action, decision.why.planned, decision.why.value) == ("stay", True, 0.1)
 
 
 def test_what_is_clearly_better_comes_before_the_plan():

@@ -129,7 +129,7 @@ def test_values_appear_only_after_a_pull(bank):
     assert "whole account" not in str(before.guidance)
     assert f"[{entry}] read(page=3) -> the whole account of the third page" in str(after.guidance)
     assert decision.action == "open drawer"
-    assert decision.why["pulled"] == [entry]
+    assert decision.why.extra["pulled"] == [entry]
     assert bank.pulls() == [(entry, "blue")]
 
 

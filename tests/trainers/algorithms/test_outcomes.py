@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Diagnosis, State, Step, Trajectory
+from hardwon.memory import Diagnosis, Reasons, State, Step, Trajectory
 from hardwon.trainers.algorithms.advantages import ESTIMATORS
 from hardwon.trainers.algorithms.imitation import build_examples
 from hardwon.trainers.algorithms.outcomes import measure_outcome, select_best
@@ -16,7 +16,7 @@ HALL = State("You are in the hall.", location="hall", task="tidy up")
 
 
 def played(name, score, *, success: bool | None = False, reward=0.0, **why):
-    step = Step(HALL, "wait", HALL, Diagnosis(True), reward, 0, why=why)
+    step = Step(HALL, "wait", HALL, Diagnosis(True), reward, 0, why=Reasons.of(why))
     return Trajectory("tidy up", (step,), success, score, id=name)
 
 

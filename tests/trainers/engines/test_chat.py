@@ -123,7 +123,7 @@ def test_a_chat_policy_over_it_gives_an_admissible_action(engine, structured):
     context = Context(state, actions, Recollection(), None, {}, (), WorkingMemory(), random.Random(0))
     decision = ChatPolicy(model(engine), structured=structured).decide(context)
     assert decision.action in actions
-    assert (decision.why["repaired"], "tokens_estimated" in decision.why) == (True, False)
+    assert (decision.why.extra["repaired"], "tokens_estimated" in decision.why.extra) == (True, False)
 
 
 def test_an_agent_takes_it_as_its_policy(engine):

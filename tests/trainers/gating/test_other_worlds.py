@@ -124,7 +124,7 @@ def test_a_run_never_shows_steps_of_the_instance_that_it_plays(corridor, tmp_pat
     with ExperienceLibrary.open(tmp_path / "run" / "library.db") as library:
         for row in library.trajectories():
             played = library.trajectory(row["id"])
-            like = {ref for step in played.steps for ref in step.why.get("like", ())}
+            like = {ref for step in played.steps for ref in step.why.similar or ()}
             shown += len(like)
             assert library.select_steps(like, task=played.task, seed=played.seed) == frozenset()
     assert shown

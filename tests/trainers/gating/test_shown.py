@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any, cast
 
 from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Hit, Recollection
 from hardwon.runtime.guidance.base import RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context
@@ -196,7 +197,9 @@ def test_a_gate_by_record_rejects_what_did_harm():
 
 def played(name, success, arm="library", **why):
     state = State("a hall")
-    return Trajectory("find", (Step(state, "go", state, Diagnosis(True), why=why),), success, arm=arm, id=name)
+    return Trajectory(
+        "find", (Step(state, "go", state, Diagnosis(True), why=Reasons.of(why)),), success, arm=arm, id=name
+    )
 
 
 def test_an_episode_that_was_shown_steps_and_no_item_is_no_control():

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hardwon.memory import Diagnosis, State, Step, Trajectory
+from hardwon.memory import Diagnosis, Reasons, State, Step, Trajectory
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import Conversations
 from hardwon.trainers.models.tiny import build_tokenizer
@@ -20,7 +20,9 @@ def words(ids):
 def make_episode(turns=3, **why):
     names = ["red", "blue", "green", "red"]
     states = [State(f"You find {name}.", task="find the prize", location=name) for name in names]
-    steps = tuple(Step(states[n], "go east", states[n + 1], Diagnosis(True), t=n, why=why) for n in range(turns))
+    steps = tuple(
+        Step(states[n], "go east", states[n + 1], Diagnosis(True), t=n, why=Reasons.of(why)) for n in range(turns)
+    )
     return Trajectory("find the prize", steps, True, id="e")
 
 

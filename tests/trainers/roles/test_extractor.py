@@ -12,6 +12,7 @@ import torch
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Add, Admission, Return, Update
 from hardwon.trainers.algorithms.imitation import WarmStart, warm_start
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
@@ -404,7 +405,7 @@ def test_it_writes_into_the_library_what_it_read_of_a_recorded_episode():
         admissions = asyncio.run(learner.extract(trajectory))
     item = admissions[0].item_id
     state = trajectory.steps[0].pre
-    step = Step(state, "go east", state, Diagnosis(True), why={"recalled": [item]})
+    step = Step(state, "go east", state, Diagnosis(True), why=Reasons.of({"recalled": [item]}))
     spec = Spec("find", 0)
     learner.buffer.take()
     learner.collect(

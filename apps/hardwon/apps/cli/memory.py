@@ -289,7 +289,7 @@ def _format_hit(hit: "Hit") -> dict[str, Any]:
     from hardwon.memory import Item
 
     what = "item" if isinstance(hit.what, Item) else "step"
-    return {"similarity": hit.similarity, "why": hit.why, what: asdict(hit.what)}
+    return {"similarity": hit.similarity, "why": hit.why, what: hit.what}
 
 
 @app.command()

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from hardwon.memory import ExperienceLibrary, Failure, Item, State, Step
+from hardwon.memory import ExperienceLibrary, Failure, Item, Reasons, State, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.situations.describe import condition_words, key_words
@@ -29,22 +29,6 @@ _AT_ONCE = 500
 """Largest number of steps per query."""
 _DIGITS = 18
 """Numbers with this many digits are longer than any id and could overflow SQLite's integers."""
-_KNOWN_WHY = frozenset(
-    {
-        "value",
-        "n",
-        "key",
-        "like",
-        "explored",
-        "blocked",
-        "recalled",
-        "withheld",
-        "overrode",
-        "skill",
-        "planned",
-        "trajectory",
-    }
-)
 
 
 def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
@@ -208,9 +192,9 @@ def list_clusters(library: ExperienceLibrary, limit: int, offset: int = 0) -> li
 def explain_steps(library: ExperienceLibrary, steps: Sequence[Step]) -> list[dict[str, Any]]:
     """Return every step with its reasons, including the steps and items behind them."""
     # Two queries for all steps, instead of two for each.
-    referred = {ref for step in steps for ref in step.why.get("like", ())}
+    referred = {ref for step in steps for ref in step.why.similar or ()}
     past = {step["id"]: step for step in load_past_steps(library, sorted(referred))}
-    named = {ref for step in steps for mode in ("blocked", "recalled") for ref in step.why.get(mode, ())}
+    named = {ref for step in steps for ids in (step.why.blocked, step.why.recalled) for ref in ids or ()}
     items = {item.id: item for item in library.items(status=None) if item.id in named} if named else {}
     return [_explain_step(step, past, items) for step in steps]
 
@@ -219,7 +203,7 @@ def _explain_step(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping
     why = step.why
     return {
         "id": step.id,
-        "episode": why.get("trajectory"),
+        "episode": why.trajectory,
         "t": step.t,
         "location": step.pre.location,
         "observation": step.pre.observation,
@@ -232,17 +216,26 @@ def _explain_step(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping
         "happened": describe_outcome(step),
         "diagnosis": asdict(step.diagnosis),
         "why": {
-            "explored": bool(why.get("explored")),
-            "value": why.get("value"),
-            "n": why.get("n"),
-            "key": why.get("key"),
-            "key_words": key_words(why["key"], step.action) if why.get("key") else [],
-            "rests_on": [past[ref] for ref in why.get("like", ()) if ref in past],
-            "blocked": [_describe_item(ref, items) for ref in dict.fromkeys(why.get("blocked", ()))],
-            "recalled": [_describe_item(ref, items) for ref in dict.fromkeys(why.get("recalled", ()))],
-            "policy": {name: value for name, value in why.items() if name not in _KNOWN_WHY},
+            "explored": bool(why.explored),
+            "value": why.value,
+            "n": why.count,
+            "key": why.key,
+            "key_words": key_words(why.key, step.action) if why.key else [],
+            "rests_on": [past[ref] for ref in why.similar or () if ref in past],
+            "blocked": [_describe_item(ref, items) for ref in dict.fromkeys(why.blocked or ())],
+            "recalled": [_describe_item(ref, items) for ref in dict.fromkeys(why.recalled or ())],
+            "policy": _list_other_reasons(why),
         },
     }
+
+
+def _list_other_reasons(why: Reasons) -> dict[str, Any]:
+    """Return the reasons that have no line of their own in an explanation, by JSON key."""
+    rest = why.updated(
+        value=None, count=None, key=None, similar=None, explored=None, planned=None,
+        blocked=None, recalled=None, withheld=None, overridden=None, skills=None,
+    )  # fmt: skip
+    return rest.to_dict(with_trajectory=False)
 
 
 def _describe_item(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
@@ -267,8 +260,8 @@ def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict
     return [
         {
             "id": step.id,
-            "episode": step.why["trajectory"],
-            "episode_success": None if (success := won.get(step.why["trajectory"])) is None else bool(success),
+            "episode": step.why.trajectory,
+            "episode_success": None if (success := won.get(step.why.trajectory)) is None else bool(success),
             "t": step.t,
             "location": step.pre.location,
             "observation": step.pre.observation,

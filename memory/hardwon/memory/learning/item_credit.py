@@ -22,7 +22,7 @@ world does not lower the score in another.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from sqlite3 import Connection
 from typing import Any
@@ -30,6 +30,7 @@ from typing import Any
 from hardwon.memory import items as catalogue
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.guardrails.probation import WEAKENED, judge_trial
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.world_scores import WorldScores
@@ -40,15 +41,13 @@ CAUTION = 0.1
 """Weight of an item without positive utility when a negative error is distributed."""
 RECENT = 200
 """Number of recent episodes of a task in a baseline."""
-_BOOKED = frozenset(["recalled", "withheld", "blocked", "overrode", "skill"])
-"""Keys of a step's reasons that name items."""
-_SETTLED_ALONE = frozenset(["blocked", "overrode"])
-"""Keys that are settled even if the outcome of the episode is unknown."""
 _OUTCOME = (
     "CASE json_extract(meta, '$.outcome') WHEN 'score' THEN min(1.0, max(0.0, score)) "
     "WHEN 'reward' THEN min(1.0, max(0.0, total_reward)) ELSE success END"
 )
 """`Trajectory.outcome` of a stored episode."""
+Ids = tuple[str, ...] | None
+"""Ids of the items that a step names in one role; None if it names none."""
 OVERRIDES = 2
 """Successful overrides that retire a guardrail."""
 
@@ -73,10 +72,10 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     outcome = trajectory.outcome or 0.0
     control = _read_control_outcome(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
-    refused = _steps_by_item(trajectory, "blocked")
+    refused = _steps_by_item(trajectory, lambda why: why.blocked)
     shown = [
         item
-        for item in _read_active_items(connection, namespace, _steps_by_item(trajectory, "recalled"))
+        for item in _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.recalled))
         if item.id not in refused  # the outcome of a refused call was never observed
     ]
     without = {item.id: _read_withheld_outcome(connection, namespace, trajectory, item.id) for item in shown}
@@ -100,7 +99,7 @@ def names_items(trajectory: Trajectory) -> bool:
     if trajectory.trust != "trusted":
         return False
     if trajectory.success is None:
-        return any(not _SETTLED_ALONE.isdisjoint(step.why) for step in trajectory.steps if step.why)
+        return any(step.why.blocked is not None or step.why.overridden is not None for step in trajectory.steps)
     return bool(trajectory.meta.get("skills")) or any(map(_names_items, trajectory.steps))
 
 
@@ -139,21 +138,18 @@ def shared_error(
 
 def _names_items(step: Step) -> bool:
     """Return whether a step has a usage of an item."""
-    return bool(step.why) and not _BOOKED.isdisjoint(step.why)
+    why = step.why
+    usages = (why.recalled, why.withheld, why.blocked, why.overridden, why.skills)
+    return any(ids is not None for ids in usages)
 
 
-def _steps_by_item(trajectory: Trajectory, mode: str) -> dict[str, int]:
-    """Return the items that steps name under a mode, each with the number of the first such step."""
+def _steps_by_item(trajectory: Trajectory, read_ids: Callable[[Reasons], Ids]) -> dict[str, int]:
+    """Return the items that a field of the reasons names, each with the number of the first such step."""
     named: dict[str, int] = {}
     for step in trajectory.steps:
-        for item_id in _as_tuple(step.why.get(mode)):
+        for item_id in read_ids(step.why) or ():
             named.setdefault(item_id, step.t)
     return named
-
-
-def _as_tuple(value: Any) -> tuple[str, ...]:
-    """Return one id or several ids as a tuple."""
-    return (value,) if isinstance(value, str) else tuple(value or ())
 
 
 def _write_usages(
@@ -164,10 +160,14 @@ def _write_usages(
     for step in trajectory.steps:
         unknown = step.diagnosis.failure is Failure.UNAVAILABLE
         worked = None if unknown else float(step.diagnosis.success)
-        ended = (("recalled", outcome), ("withheld", outcome), ("blocked", outcome), ("overrode", worked))
-        for key, result in ended:
-            mode = "overridden" if key == "overrode" else key
-            rows += [(item_id, step.t, mode, result) for item_id in _as_tuple(step.why.get(key))]
+        why = step.why
+        usages: tuple[tuple[str, Ids, float | None], ...] = (
+            ("recalled", why.recalled, outcome),
+            ("withheld", why.withheld, outcome),
+            ("blocked", why.blocked, outcome),
+            ("overridden", why.overridden, worked),
+        )
+        rows += [(item_id, step.t, mode, result) for mode, ids, result in usages for item_id in ids or ()]
     verified = trajectory.meta.get("skills") or {} if outcome is not None else {}
     rows += [
         (item_id, t, "followed", float(verified.get(item_id, 0)))
@@ -188,7 +188,7 @@ def _write_usages(
 
 def _find_followed_skills(trajectory: Trajectory) -> dict[str, int]:
     """Return the skills that were followed, each with its first step."""
-    return _steps_by_item(trajectory, "skill")
+    return _steps_by_item(trajectory, lambda why: why.skills)
 
 
 def _read_active_items(connection: Connection, namespace: int, named: Iterable[str]) -> list[Item]:
@@ -276,13 +276,13 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
     """
     for step in trajectory.steps:
         if step.diagnosis.failure is not Failure.UNAVAILABLE:
-            for item_id in _as_tuple(step.why.get("trial")):
+            for item_id in step.why.trial or ():
                 judge_trial(connection, namespace, item_id, step.diagnosis.success)
-    guardrails = _read_active_items(connection, namespace, _steps_by_item(trajectory, "overrode"))
+    guardrails = _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.overridden))
     _count_uses(
         connection,
         namespace,
-        [*guardrails, *_read_active_items(connection, namespace, _steps_by_item(trajectory, "blocked"))],
+        [*guardrails, *_read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.blocked))],
         clock,
     )
     for item in guardrails:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from operator import is_
 from typing import Any, TypeVar
 
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
@@ -427,8 +428,17 @@ def _step(step: Step, states: dict[int, State]) -> Step:
         diagnosis=_with(diagnosis, diff=_value_of(diagnosis.diff), evidence=redact(diagnosis.evidence)),
         keys=redact_all(step.keys),
         admissible=redact_all(step.admissible),
-        why=_value_of(step.why),
+        why=_redact_reasons(step.why),
     )
+
+
+def _redact_reasons(why: Reasons) -> Reasons:
+    """Return the reasons without secrets, or the same record if there are none."""
+    if not why:
+        return why
+    values = why.to_dict()
+    redacted = _value_of(values)
+    return why if redacted is values else Reasons.of(redacted)
 
 
 def _shared(state: State, states: dict[int, State]) -> State:

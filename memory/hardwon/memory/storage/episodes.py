@@ -19,6 +19,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from hardwon.memory.errors import ConfigError, LibraryDamaged
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.situations.keys import fact_words, vocabulary
 
@@ -243,9 +244,7 @@ class Batch:
                             step.diagnosis.failure.value,
                             _encode_diagnosis(step.diagnosis),
                             f"[{','.join([keys[key] for key in step.keys])}]",
-                            dumps({name: value for name, value in step.why.items() if name != "trajectory"})
-                            if step.why
-                            else "{}",
+                            dumps(step.why.to_dict(with_trajectory=False)),
                             0 if episode.trust == "trusted" else witnesses[witness_of(episode.writer)],
                             offers.get(step.admissible),
                         )
@@ -502,7 +501,7 @@ def _build_step(
         reward,
         t,
         keys,
-        {**why, "trajectory": trajectory_id},
+        Reasons.of({**why, "trajectory": trajectory_id}),
         ref,
         return_to_go,
         admissible,

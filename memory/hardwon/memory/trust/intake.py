@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.reasons import NO_REASONS
 from hardwon.memory.records import Failure, State, Step, Trajectory, Trust
 from hardwon.memory.situations.familiarity import Familiarity
 
@@ -97,4 +98,4 @@ def _is_done(step: Step) -> bool:
 
 def _without_reasons(step: Step) -> Step:
     """Return the step without `why` and progress, which an untrusted writer could use to change scores."""
-    return replace(step, why={}, diagnosis=replace(step.diagnosis, progress=0.0))
+    return replace(step, why=NO_REASONS, diagnosis=replace(step.diagnosis, progress=0.0))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Hit, State, Step
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.storage.database import Store
@@ -152,5 +153,5 @@ def _step(form: str, usage: FormUsage) -> Step:
     """Return a step that contains only the form and its most frequent outcome."""
     bad = 2 * len(usage.failed) > usage.total
     failure = Failure(max(sorted(set(usage.failures)), key=usage.failures.count)) if bad else Failure.NONE
-    why = {"untrusted": True, "episodes": usage.total, "failed": len(usage.failed), "writers": len(usage.episodes)}
+    why = Reasons(untrusted=True, episodes=usage.total, failed=len(usage.failed), writers=len(usage.episodes))
     return Step(State("", signature="-"), form, State("", signature="-"), Diagnosis(not bad, failure), why=why)

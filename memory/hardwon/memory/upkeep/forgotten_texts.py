@@ -53,7 +53,7 @@ def extract_texts(record: Trajectory | Item) -> Iterator[str]:
     for step in record.steps:
         diagnosis = step.diagnosis
         yield from _walk_strings(
-            [step.action, diagnosis.evidence, diagnosis.diff, list(step.why.values()), list(step.admissible)]
+            [step.action, diagnosis.evidence, diagnosis.diff, list(step.why.to_dict().values()), list(step.admissible)]
         )
         for state in (step.pre, step.post):
             yield from _walk_strings([state.observation, state.facts, state.location, state.feedback, state.notes])

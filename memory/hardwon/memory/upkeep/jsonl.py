@@ -16,6 +16,7 @@ from hardwon.memory import items
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.privacy.private_files import open_new
 from hardwon.memory.privacy.redaction import redact, redact_item, redact_values
+from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Item, State, Step, Trajectory, Trust
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.database import Store
@@ -92,9 +93,9 @@ def _encode_step(step: Step, places: Mapping[int, Place]) -> dict[str, Any]:
         **_read_fields(step),
         **{name: _read_fields(getattr(step, name)) for name in ("pre", "post", "diagnosis")},
     }
-    why = {name: value for name, value in step.why.items() if name != "trajectory"}
-    if "like" in why:
-        why["like"] = _locate_steps(why["like"], places)
+    why = step.why.to_dict(with_trajectory=False)
+    if step.why.similar is not None:
+        why["like"] = _locate_steps(step.why.similar, places)
     del values["id"]
     return {**values, "why": why}
 
@@ -192,12 +193,13 @@ class Import:
         diagnosis, why = value["diagnosis"], dict(value.get("why", {}))
         if "like" in why:
             why["like"] = [self._ids.get(tuple(ref), 0) if isinstance(ref, list) else ref for ref in why["like"]]
-        return replace(
-            Step(**{**value, "pre": State(**value["pre"]), "post": State(**value["post"])}),
-            diagnosis=Diagnosis(**{**diagnosis, "failure": Failure(diagnosis["failure"])}),
-            why=why,
-            id=None,
-        )
+        records = {
+            "pre": State(**value["pre"]),
+            "post": State(**value["post"]),
+            "diagnosis": Diagnosis(**{**diagnosis, "failure": Failure(diagnosis["failure"])}),
+            "why": Reasons.of(why),
+        }
+        return Step(**{**value, **records, "id": None})
 
     def _read_item(self, value: dict[str, Any]) -> bool:
         columns = {name: value.pop(name) for name in _ITEM_COLUMNS if name in value}

@@ -389,7 +389,7 @@ def pack_episode(episode: Trajectory) -> str:
                     _encode_diagnosis(step.diagnosis),
                     _check_number("reward", step.reward),
                     step.keys,
-                    {name: value for name, value in step.why.items() if name != "trajectory"} if step.why else step.why,
+                    step.why.to_dict(with_trajectory=False),
                     offers[step.admissible],
                 ]
                 for step in episode.steps

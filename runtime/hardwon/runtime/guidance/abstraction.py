@@ -9,7 +9,7 @@ states. Rendering an abstracted recollection gives the same lines as rendering t
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, Recollection, State, Step, Summary, Verdict
+from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, Reasons, Recollection, State, Step, Summary, Verdict
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.situations.actions import parse_action
 
@@ -49,7 +49,7 @@ def abstract_hits(hits: Iterable[Hit], visible: Visible) -> list[Hit]:
     return [
         *items,
         *(replace(found[id(group.example)], what=_merge_group(group)) for group in groups),
-        *(hit for hit in hits if isinstance(hit.what, Step) and hit.what.why.get("untrusted")),
+        *(hit for hit in hits if isinstance(hit.what, Step) and hit.what.why.untrusted),
     ]
 
 
@@ -61,7 +61,7 @@ def _merge_group(group: StepGroup) -> Step:
         group.action,
         _NO_STATE,
         Diagnosis(diagnosis.success, diagnosis.failure, evidence=group.message),
-        why={"like": list(group.ids)},
+        why=Reasons(similar=tuple(group.ids)),
         return_to_go=group.mean,
     )
 

@@ -148,11 +148,11 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
     groups: dict[tuple[str, str], StepGroup] = {}
     for step in steps:
         action = generalize_action(" ".join(step.action.split()), visible)
-        if step.why.get("untrusted") or instruction_in(action):  # a prompt injection in a recorded action
+        if step.why.untrusted or instruction_in(action):  # a prompt injection in a recorded action
             continue
         outcome, message = _describe_failure(step, visible)
         group = groups.setdefault((action, outcome), StepGroup(action, outcome, message, step))
-        ids = list(step.why.get("like", ())) if step.id is None else [step.id]
+        ids = list(step.why.similar or ()) if step.id is None else [step.id]
         group.n += max(1, len(ids))
         group.returns += max(1, len(ids)) * (step.return_to_go or 0.0)
         group.ids += ids
@@ -165,7 +165,7 @@ def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tup
     Steps from untrusted sources get lines of their own without ids, at the end.
     """
     steps = list(steps)
-    untrusted = [(_render_untrusted(step), ()) for step in steps if step.why.get("untrusted")]
+    untrusted = [(_render_untrusted(step), ()) for step in steps if step.why.untrusted]
     return [*((group.text, tuple(group.ids)) for group in group_steps(steps, visible)), *untrusted]
 
 
@@ -216,7 +216,7 @@ def _collect_request_text(step: Step) -> str:
 
 def _render_untrusted(step: Step) -> str:
     """Return the line for an untrusted step: the form of its action, with counts."""
-    episodes, failed = int(step.why.get("episodes", 1)), int(step.why.get("failed", 0))
+    episodes, failed = step.why.episodes or 1, step.why.failed or 0
     outcome = f"worked in {episodes - failed} of {episodes} episodes" if episodes > 1 else "worked once"
     if not step.diagnosis.success:
         times = f" in {failed} of {episodes} episodes" if episodes > 1 else ""

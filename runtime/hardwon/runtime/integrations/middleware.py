@@ -23,9 +23,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from hardwon.memory import ExperienceLibrary, State
+from hardwon.memory import ExperienceLibrary, Reasons, State
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.guardrails.outage import is_outage
+from hardwon.memory.reasons import NO_REASONS
 
 try:
     from langchain.agents.middleware.types import (
@@ -354,8 +355,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         # A generated hint may suggest an action that a guardrail forbids; such a hint is dropped.
         if hint is not None and (not hint.text or (hint.written and forbidden_in(hint.text, context))):
             hint = None
-        recalled = {"recalled": list(hint.item_ids), "like": list(hint.step_ids)} if hint else {}
-        episode.why = {**recalled, **({"withheld": list(withheld)} if withheld else {})}
+        recalled = Reasons(recalled=hint.item_ids, similar=hint.step_ids) if hint else NO_REASONS
+        episode.why = recalled.updated(withheld=withheld or None)
         episode.hints[situation] = hint, episode.why
         return hint
 
@@ -488,7 +489,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             calls = (*episode.calls, call)
             cached = episode.rulings.get(call_id or "")
             ruling = cached[1] if cached else None
-            why = {**episode.why, **ruling.why} if ruling else episode.why
+            why = episode.why.merged(ruling.why) if ruling else episode.why
             # LangChain reports a person's rejection as a tool error. The tool did not run and must not be blamed.
             if error and REJECTED.search(error):
                 episode.told.add_rejection(pre, calls, why=episode.why)

@@ -13,7 +13,8 @@ from langchain.agents.middleware.types import ModelResponse
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.types import Command
 
-from hardwon.memory import ExperienceLibrary, State, Verdict
+from hardwon.memory import ExperienceLibrary, Reasons, State, Verdict
+from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.loop.enforcement import Ruling
@@ -40,9 +41,9 @@ class ActiveRun:
     """The state before the last model call."""
     calls: tuple[Call, ...] = ()
     """The calls that the last model call could see answered."""
-    why: dict[str, Any] = field(default_factory=dict)
+    why: Reasons = field(default_factory=lambda: NO_REASONS)
     """Ids recalled and withheld for the last model call."""
-    hints: dict[str, tuple[Hint | None, dict[str, Any]]] = field(default_factory=dict)
+    hints: dict[str, tuple[Hint | None, Reasons]] = field(default_factory=dict)
     """Hint and its sources, by the signature of the situation."""
     model: str = ""
     rulings: dict[str, tuple[str, Ruling]] = field(default_factory=dict)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory, Verdict
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Reasons, State, Step, Trajectory, Verdict
+from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, build_state, clip
 from hardwon.runtime.interfaces.diagnosis import diagnose
 from hardwon.runtime.interfaces.types import Info
@@ -64,7 +65,7 @@ class ToolEpisode:
         *,
         invalid: bool = False,
         outage: bool = False,
-        why: Mapping[str, Any],
+        why: Reasons = NO_REASONS,
     ) -> Step:
         """Add a step for the last of these calls, which was answered.
 
@@ -90,7 +91,7 @@ class ToolEpisode:
         self.steps.append(step)
         return step
 
-    def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Mapping[str, Any]) -> Step:
+    def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Reasons = NO_REASONS) -> Step:
         """Add a step for the last of these calls, which a person rejected with a reason, so it did not run."""
         call, post = calls[-1], self.state(calls)
         diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence=call.error)
@@ -101,10 +102,10 @@ class ToolEpisode:
         self.steps.append(step)
         return step
 
-    def add_refusal(self, pre: State, action: str, verdict: Verdict, why: Mapping[str, Any]) -> Step:
+    def add_refusal(self, pre: State, action: str, verdict: Verdict, why: Reasons) -> Step:
         """Add a step for a call that a guardrail refused, so it did not run."""
         diagnosis = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=verdict.cause)
-        why = {**why, "blocked": [verdict.item_id] if verdict.item_id else []}
+        why = why.updated(blocked=(verdict.item_id,) if verdict.item_id else ())
         # Not added to `working` or `_broken`, unlike a rejection: `is_unfinished` accounts for refusals.
         step = Step(pre, action, pre, diagnosis, t=len(self.steps), why=why)
         self.steps.append(step)
@@ -115,7 +116,7 @@ class ToolEpisode:
         for n, call in enumerate(calls):
             # Refused calls did not run, and replaying them as answers would count as evidence.
             if not call.result.startswith(REFUSED):
-                self.add_answer(self.state(calls[:n]), calls[: n + 1], why={})
+                self.add_answer(self.state(calls[:n]), calls[: n + 1])
 
     def trajectory(self, success: bool | None, score: float | None = None, **fields: Any) -> Trajectory:
         """Return the episode as a trajectory; the last step's reward is the score.

@@ -7,9 +7,10 @@ broke.
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, runtime_checkable
 
-from hardwon.memory import Recollection, State, Step
+from hardwon.memory import Reasons, Recollection, State, Step
+from hardwon.memory.reasons import NO_REASONS
 
 from .working_memory import WorkingMemory
 
@@ -170,9 +171,13 @@ class Decision:
 
     action: str
     """The chosen action as text."""
-    why: Mapping[str, Any] = field(default_factory=dict)
-    """The reasons, recorded with the step: plain JSON values."""
+    why: Reasons = field(default_factory=lambda: NO_REASONS)
+    """The reasons, recorded with the step. A dict of plain JSON values is converted; see `Reasons.of`."""
     usage: Usage = Usage()
+
+    def __post_init__(self) -> None:
+        if type(self.why) is not Reasons:
+            object.__setattr__(self, "why", Reasons.of(self.why))
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hardwon.memory import ExperienceLibrary, Failure, State, Step, Verdict
+from hardwon.memory import ExperienceLibrary, Failure, Reasons, State, Step, Verdict
 from hardwon.memory.errors import ConfigError, UnknownName
 
 Mode = Literal["warn", "block"]
@@ -36,12 +36,12 @@ class Ruling:
         return self.runs and bool(self.verdict.items)
 
     @property
-    def why(self) -> dict[str, list[str]]:
+    def why(self) -> Reasons:
         """Return the reasons to record with the step; they link the step's outcome to the guardrails."""
-        items = list(self.verdict.items)
+        items = self.verdict.items
         if not self.runs:
-            return {"blocked": items[:1]}
-        return {**({"overrode": items} if items else {}), **({"trial": items} if self.verdict.trial else {})}
+            return Reasons(blocked=items[:1])
+        return Reasons(overridden=items or None, trial=items if self.verdict.trial else None)
 
 
 def mode_of(guardrails: object) -> Mode | None:
@@ -109,7 +109,7 @@ def limit(library: ExperienceLibrary, verdict: Verdict, refusals: int, most: int
 
 def settle(library: ExperienceLibrary, step: Step) -> None:
     """Report the outcome of a trial whose episode is not recorded; an outage proves nothing and is ignored."""
-    trial = step.why.get("trial")
+    trial = step.why.trial
     if trial and step.diagnosis.failure not in (Failure.UNAVAILABLE, Failure.BLOCKED):
         library.settle_trial(trial, step.diagnosis.success)
 

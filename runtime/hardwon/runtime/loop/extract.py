@@ -55,7 +55,7 @@ def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) 
 def _load_shown_items(trajectory: Trajectory, library: ExperienceLibrary) -> tuple[Item, ...]:
     """Return the items that the episode was shown, each once, in the order of their first use."""
     shown = []
-    for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.get("recalled", ())):
+    for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.recalled or ()):
         with contextlib.suppress(UnknownName):  # another process may have deleted it
             shown.append(library.get(ref))
     return tuple(shown)

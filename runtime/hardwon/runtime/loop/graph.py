@@ -9,7 +9,19 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from hardwon.memory import Diagnosis, Estimate, Failure, Hit, Item, Recollection, State, Step, Summary, Trajectory
+from hardwon.memory import (
+    Diagnosis,
+    Estimate,
+    Failure,
+    Hit,
+    Item,
+    Reasons,
+    Recollection,
+    State,
+    Step,
+    Summary,
+    Trajectory,
+)
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Decision, Usage
 from hardwon.runtime.planning.plans import Plan, PlannedStep
@@ -59,6 +71,7 @@ RECORDS = (
     Item,
     Plan,
     PlannedStep,
+    Reasons,
     Recollection,
     State,
     Step,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from hardwon.memory import Diagnosis, Failure, Step, Trajectory, Verdict
+from hardwon.memory import Diagnosis, Failure, Reasons, Step, Trajectory, Verdict
 from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
@@ -197,7 +197,7 @@ class Nodes(AdvisingNodes):
         step = replace(step, post=working.annotate(step.post))
         planned = find_followed_step(episode.get("plan"), step.action) if episode["outcome"] is not None else None
         if planned is not None and planned.item_id:
-            step = replace(step, why={**step.why, "skill": planned.item_id})
+            step = replace(step, why=step.why.updated(skills=(planned.item_id,)))
         steps = (*episode["steps"], step)
         ending = "blocked" if episode.get("stopped") else self._determine_ending(steps, done, info)
         update = {
@@ -225,21 +225,12 @@ class Nodes(AdvisingNodes):
 
     def _build_step(self, episode: EpisodeState, working: WorkingMemory) -> tuple[Step, bool, Info]:
         pre, decision, steps = episode["state"], episode["decision"], episode["steps"]
-        why: dict[str, Any] = {
-            name: list(episode[name]) for name in ("blocked", "overrode", "trial") if episode.get(name)
-        }
+        why = Reasons.of({name: episode[name] for name in ("blocked", "overrode", "trial") if episode.get(name)})
         if decision is None:
             failure = Failure.POLICY_ERROR
             diagnosis = Diagnosis(False, failure, 0.0, True, evidence=episode.get("policy_failure") or "")
             return Step(pre, "", pre, diagnosis, t=len(steps), why=why), False, {}
-        why.update(decision.why)
-        if hint := episode["hint"]:
-            why["recalled"] = list(hint.item_ids)
-            why["like"] = list(hint.step_ids)
-        if guided := episode.get("guided"):
-            why["guidance"] = guided
-        if withheld := episode.get("withheld", {}).get(pre.signature):
-            why["withheld"] = list(withheld)
+        why = why.merged(decision.why).updated(**_collect_advice(episode))
         outcome = episode["outcome"]
         if outcome is None:
             cause = episode["forbidden"].get(decision.action, "")
@@ -323,9 +314,21 @@ def _exclude(error: EnvironmentFailure) -> Update:
     return {"ending": Failure.ENVIRONMENT_HANG if hung else Failure.ENVIRONMENT_CRASH, "failed": str(error)}
 
 
+def _collect_advice(episode: EpisodeState) -> dict[str, Any]:
+    """Return the fields of `Reasons` that tell which advice the policy got in this step."""
+    advice = dict[str, Any]()
+    if hint := episode["hint"]:
+        advice.update(recalled=hint.item_ids, similar=hint.step_ids)
+    if guided := episode.get("guided"):
+        advice["guidance"] = guided
+    if withheld := episode.get("withheld", {}).get(episode["state"].signature):
+        advice["withheld"] = withheld
+    return advice
+
+
 def _summarize_guidance(steps: Sequence[Step]) -> dict[str, float]:
     """Return how often guidance ran and abstained in an episode, with tokens, cost and seconds of its models."""
-    records = [step.why["guidance"] for step in steps if "guidance" in step.why]
+    records = [step.why.guidance for step in steps if step.why.guidance is not None]
     sums = {
         name: sum(record.get(name, 0) for record in records)
         for name in ("abstained", "calls", "prompt_tokens", "completion_tokens", "cost_usd", "seconds")

@@ -177,7 +177,7 @@ def _suggest_remedies(plan: Plan, context: Context, items: Sequence[Item]) -> It
     if not context.history or context.history[-1].diagnosis.success:
         return
     failed, signature = context.history[-1], context.state.signature
-    tried = {step.why.get("skill") for step in context.history if step.pre.signature == signature}
+    tried = {ref for step in context.history if step.pre.signature == signature for ref in step.why.skills or ()}
     fitting = [
         item
         for item in items

@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
 from hardwon.runtime.llm import prompts
@@ -202,10 +203,11 @@ class ChatPolicy:
         return prompts.find_nearest(answer, only, context.forbidden)
 
     def _build_decision(self, action: str, answer: str, tally: "_Tally", *, nearest: bool = False) -> Decision:
-        why = {"answer": answer[:MAX_WHY], "repaired": tally.repairing, "attempts": tally.attempts}
+        # the words of the model are of no use to the library, so they have no fields of their own
+        why: dict[str, Any] = {"answer": answer[:MAX_WHY], "repaired": tally.repairing, "attempts": tally.attempts}
         why |= {"nearest": True} if nearest else {}
         why |= {"tokens_estimated": True} if tally.estimated else {}
-        return Decision(action, why, tally.usage)
+        return Decision(action, Reasons(extra=why), tally.usage)
 
     def _build_failure(self, tally: "_Tally") -> PolicyFailure:
         failure = PolicyFailure(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-from hardwon.memory import Estimate
+from hardwon.memory import Estimate, Reasons
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.planning.plans import find_planned_action
@@ -56,9 +56,8 @@ class EpisodicPolicy:
             if not context.working.failed(action, _find_estimate(estimates, action).context)
         ] or open_actions
         if (planned := _choose_planned(context, candidates)) is not None:
-            return Decision(
-                planned, {**_build_reasons(_find_estimate(estimates, planned), explored=False), "planned": True}
-            )
+            why = _build_reasons(_find_estimate(estimates, planned), explored=False)
+            return Decision(planned, why.updated(planned=True))
         if context.learning and context.rng.random() < compute_exploration_rate(context.episode):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=True))
@@ -146,7 +145,7 @@ def _find_estimate(estimates: Mapping[str, Estimate], action: str) -> Estimate:
     return estimates.get(action) or Estimate(0.0)
 
 
-def _build_reasons(estimate: Estimate, *, explored: bool) -> dict[str, object]:
+def _build_reasons(estimate: Estimate, *, explored: bool) -> Reasons:
     if explored:
-        return {"explored": True}
-    return {"value": round(estimate.value, 4), "n": estimate.n, "key": estimate.key, "like": list(estimate.steps)}
+        return Reasons(explored=True)
+    return Reasons(value=round(estimate.value, 4), count=estimate.n, key=estimate.key, similar=estimate.steps)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from hardwon.memory import State, Step
+from hardwon.memory import Reasons, State, Step
 from hardwon.memory.bank import Bank, Entry
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime.interfaces.types import Context, Decision, Described, Environment, Info, Policy, Usage
@@ -251,7 +251,7 @@ class SharedPolicy:
             self._values[entry] = (
                 "There is no such entry any more." if value is None else self._format_value(entry, value)
             )
-        why = {**decision.why, "pulled": pulled} if pulled else decision.why
+        why = decision.why.merged(Reasons(extra={"pulled": pulled})) if pulled else decision.why
         return replace(decision, why=why, usage=spent)
 
     def decide(self, context: Context) -> Decision:

@@ -25,7 +25,7 @@ def calls(library, task, *made, success=True, **fields):
     for name, arguments, result, *error in made:
         before = told.state(done)
         done.append(Call(name, arguments, result, *error))
-        told.add_answer(before, done, why={})
+        told.add_answer(before, done)
     return told.trajectory(success, **fields)
 
 

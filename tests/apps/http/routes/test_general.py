@@ -38,7 +38,7 @@ def record_desk(library):
             before = episode.state(calls)
             arguments = {"invoice": invoice, "customer": name, "account": account}
             calls.append(Call(tool, arguments, "" if error else f"credited {account}", error))
-            episode.add_answer(before, calls, why={})
+            episode.add_answer(before, calls)
         library.record(episode.trajectory(True, ending="success"))
         library.evolve()
 

@@ -71,7 +71,7 @@ class CompactFormat:
         *past, now = conversation.turns
         for t, (turn, step) in enumerate(zip(past, context.history, strict=True)):
             # A turn that this process did not send has no tokens; its hint is recorded with the step.
-            ids += turn.ids or self.encode_state(step.pre, step.why.get("memory"), first=t == 0)
+            ids += turn.ids or self.encode_state(step.pre, step.why.memory, first=t == 0)
             ids += turn.sampled or self.text(step.action)
         if now.ids is None:
             now.ids = self.encode_state(context.state, now.hint, first=not past)
@@ -101,9 +101,9 @@ class CompactFormat:
         """Return the tokens of an episode up to its next action; `memory` is the text shown at this step."""
         ids: Ids = ()
         for t, step in enumerate(history):
-            ids += self.encode_state(step.pre, step.why.get("memory"), first=t == 0)
+            ids += self.encode_state(step.pre, step.why.memory, first=t == 0)
             # the tokens as sampled: tokenizing the action's text again could give others
-            ids += tuple(step.why.get("said") or self.text(step.action))
+            ids += step.why.tokens or self.text(step.action)
         return (*ids, *self.encode_state(state, memory, first=not history))
 
     def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:

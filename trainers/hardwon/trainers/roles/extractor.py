@@ -177,7 +177,7 @@ class ExtractorRole:
         """Read a recorded episode together with the active items that it was shown."""
         library = self._parts.library
         trajectory = library.trajectory(trajectory_id)
-        recalled = dict.fromkeys(item for step in trajectory.steps for item in step.why.get("recalled", ()))
+        recalled = dict.fromkeys(item for step in trajectory.steps for item in step.why.recalled or ())
         items = [item for item in map(library.get, recalled) if item.status == "active"]
         written = await self._writer.read(trajectory, items, salt=salt)
         return Reading(trajectory, tuple(item.id for item in items), tuple(written))

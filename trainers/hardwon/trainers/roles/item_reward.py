@@ -93,8 +93,8 @@ def consumed(trajectory: Trajectory, shown: Mapping[str, str] = MappingProxyType
     """
     items: list[str | None] = [shown[trajectory.id]] if trajectory.id in shown else []
     for step in trajectory.steps:
-        items += step.why.get("recalled", ())
-    if not items and any(step.why.get("like") or step.why.get("memory") for step in trajectory.steps):
+        items += step.why.recalled or ()
+    if not items and any(step.why.similar or step.why.memory for step in trajectory.steps):
         return []
     return list(dict.fromkeys(items)) or [None]
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from hardwon.memory import Reasons
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Hint
@@ -142,7 +143,7 @@ class TokenPolicy:
         del episode.rows[turn:]  # drop the sample of an attempt that a guardrail rejected
         episode.rows.append(self._row(episode, context, request, completion))
         episode.shown = context.guidance or episode.shown
-        why = {"said": list(completion.tokens), **({"memory": memory} if memory else {})}
+        why = Reasons(tokens=tuple(completion.tokens), memory=memory or None)
         usage = Usage(len(prompt), sum(completion.mask), calls=1)
         return Decision(actions_by_tokens[completion.tokens], why, usage)
 
