@@ -30,7 +30,7 @@ from hardwon.memory.situations.actions import is_of
 from hardwon.runtime import ExperienceMiddleware
 from hardwon.runtime.integrations import middleware as module, namespaces
 from hardwon.runtime.integrations.middleware_run import split_message
-from hardwon.runtime.loop import holdout
+from hardwon.runtime.loop import advisor, holdout
 
 create_agent: Any = agents.create_agent
 
@@ -182,7 +182,7 @@ def test_the_seed_decides_what_is_held_back(tmp_path, desk, monkeypatch):
     drawn = []
     for seed in (1, 2):
         lots: set[str] = set()
-        monkeypatch.setattr(module, "is_withheld", lambda lot, item, lots=lots: lots.add(lot) or False)
+        monkeypatch.setattr(advisor, "is_withheld", lambda lot, item, lots=lots: lots.add(lot) or False)
         with ExperienceLibrary.open(tmp_path / f"{seed}.db") as library:
             library.add(Item("insight", "Book a table by the window", "Book a table."))
             ran(library, desk, *BOOKS_SEVEN, seed=seed)
@@ -452,7 +452,7 @@ def test_parallel_calls_of_a_resumed_run_share_one_rebuilt_episode(library, monk
     monkeypatch.setattr(middleware, "_begin", wait_for_the_other)
     state = {"hardwon_episode": "resumed", "messages": [HumanMessage("Book a table."), call("book", table=6)]}
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: middleware._find_episode(state, None), range(2))
+        first, second = pool.map(lambda _: middleware._find_run(state, None), range(2))
     assert first is second
 
 

@@ -14,19 +14,16 @@ agent calls its model and its tools, and errors of tools pass through unchanged.
 
 import asyncio
 import logging
-import random
 import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from hardwon.memory import ExperienceLibrary, Reasons, State
+from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.guardrails.outage import is_outage
-from hardwon.memory.reasons import NO_REASONS
 
 try:
     from langchain.agents.middleware.types import (
@@ -45,25 +42,19 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 
 from hardwon.runtime.environments.calls import Call, clip
-from hardwon.runtime.guidance.abstraction import abstract_verdict
-from hardwon.runtime.guidance.base import Guidance, Hint, RetrievalGuidance, forbidden_in
+from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
-from hardwon.runtime.interfaces.diagnosis import why_replan
-from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.chat_model import name_of
 from hardwon.runtime.llm.prompts import GUIDANCE, block, call_text
-from hardwon.runtime.loop.enforcement import Mode, Ruling, is_unfinished, mode_of, rule, settle
-from hardwon.runtime.loop.holdout import is_withheld, without
-from hardwon.runtime.loop.nodes import GUIDANCE_TOKENS
+from hardwon.runtime.loop.advisor import Advisor
+from hardwon.runtime.loop.enforcement import Mode, Ruling, is_unfinished, mode_of
 
 from .middleware_run import (
-    REJECTED,
     ActiveRun,
     Answer,
     add_rejections,
     append_warning,
     find_message,
-    format_refusal,
     format_warning,
     get_tool_name,
     prepend_messages,
@@ -278,26 +269,34 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
     def _begin(self, name: str, state: Mapping[str, Any], context: Any, *, resumed: bool = False) -> ActiveRun:
         library = self._libraries.of(context)
         task, after = split_at_request([normalize_message(message) for message in state["messages"]])
-        episode = ActiveRun(library, ToolEpisode(library, task), f"{self._seed}:{task}:{library.episodes}")
+        run = ActiveRun(
+            library,
+            ToolEpisode(library, task),
+            f"{self._seed}:{task}:{library.episodes}",
+            Advisor(library, self._guidance, self._learn),
+            self._guardrails,
+            self._learn,
+            self._recall_k,
+        )
         if resumed:
-            episode.told.replay(list(iter_calls(after)))
+            run.episode.replay(list(iter_calls(after)))
             # Mark replayed calls as answered, so rejections among them are not recorded twice.
-            episode.answered.update(message["answers"] for message in after if message["role"] == "tool")
+            run.answered.update(message["answers"] for message in after if message["role"] == "tool")
         with self._lock:
-            self._open[name] = episode
+            self._open[name] = run
             # Runs that were interrupted for good never reach `after_agent`; evict the oldest to bound memory.
             abandoned = self._open.popitem(last=False)[1] if len(self._open) > OPEN_EPISODES else None
         if abandoned:
             self._libraries.release(abandoned.library)
-        return episode
+        return run
 
-    def _find_episode(self, state: Mapping[str, Any], context: Any) -> ActiveRun | None:
+    def _find_run(self, state: Mapping[str, Any], context: Any) -> ActiveRun | None:
         """Return the episode of a state, rebuilt from its messages if another process began it."""
         name = state.get("hardwon_episode")
         if not name:
             return None
-        if (episode := self._get_open(name)) is not None:
-            return episode
+        if (run := self._get_open(name)) is not None:
+            return run
         # Parallel tool calls of a resumed run arrive at once; a second rebuild would lose the steps of the first.
         with self._rebuilding:
             return self._get_open(name) or self._begin(name, state, context, resumed=True)
@@ -309,16 +308,14 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     def _add_hint(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with a hint, or unchanged if there is none."""
-        episode = self._find_episode(request.state, request.runtime.context)
-        if episode is None:
+        run = self._find_run(request.state, request.runtime.context)
+        if run is None:
             return request
-        with episode.lock:
+        with run.lock:
             _, after = split_at_request([normalize_message(message) for message in request.messages])
-            add_rejections(episode, after)
-            episode.calls = tuple(iter_calls(after))
-            episode.state = state = episode.told.state(episode.calls)
-            episode.model = name_of(request.model)
-            hint = self._find_hint(episode, state) if self._arm.has_memory else None
+            state = run.read_messages(after)
+            run.model = name_of(request.model)
+            hint = run.find_hint(state) if self._arm.has_memory else None
         if hint is None or not hint.text:
             return request
         text = f"{HEADING}\n{block('experience', hint.text, GUIDANCE)}"
@@ -326,39 +323,6 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return request.override(messages=[*request.messages, HumanMessage(text)])
         blocks = request.system_message.content_blocks if request.system_message else []
         return request.override(system_message=SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}]))
-
-    def _find_hint(self, episode: ActiveRun, state: State) -> Hint | None:
-        """Return the hint for a state: a new one in new situations and after trouble, else the last one."""
-        steps, situation = episode.told.steps, state.signature
-        # A hint for a known situation is reused: recall costs a query, and a stable prompt keeps caches valid.
-        if situation in episode.hints and not why_replan(steps):
-            hint, episode.why = episode.hints[situation]
-            return hint
-        recollection = episode.library.recall(
-            state, k=self._recall_k, budget_tokens=GUIDANCE_TOKENS, after=steps[-1].action if steps else ""
-        )
-        get = episode.library.get if self._learn else None
-        remaining, withheld = without(recollection, lambda ref: self._learn and is_withheld(episode.asked, ref), get)
-        context = Context(
-            state=state,
-            actions=(),
-            recollection=remaining,
-            guidance=None,
-            forbidden={},
-            history=tuple(steps),
-            working=episode.told.working,
-            rng=random.Random(f"{episode.asked}:{len(steps)}"),
-            learning=self._learn,
-            replan=why_replan(steps),
-        )
-        hint = self._guidance.propose(context)
-        # A generated hint may suggest an action that a guardrail forbids; such a hint is dropped.
-        if hint is not None and (not hint.text or (hint.written and forbidden_in(hint.text, context))):
-            hint = None
-        recalled = Reasons(recalled=hint.item_ids, similar=hint.step_ids) if hint else NO_REASONS
-        episode.why = recalled.updated(withheld=withheld or None)
-        episode.hints[situation] = hint, episode.why
-        return hint
 
     def _refuse_all(self, request: ModelRequest[Any], response: Any, before: list[Any]) -> list[Any] | AIMessage | None:
         """Return the messages for another model call, or the last message of the run, if all calls are refused.
@@ -368,21 +332,21 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         """
         if self._guardrails is None:
             return None
-        episode = self._find_episode(request.state, request.runtime.context)
+        run = self._find_run(request.state, request.runtime.context)
         message = next((result for result in reversed(response.result) if isinstance(result, AIMessage)), None)
-        if episode is None or message is None or not message.tool_calls or response.structured_response is not None:
+        if run is None or message is None or not message.tool_calls or response.structured_response is not None:
             return None
         # Unknown tools and calls without an id go on to the agent, which reports them itself.
         tool_names = {get_tool_name(tool) for tool in request.tools}
         if not all(call["name"] in tool_names and call["id"] for call in message.tool_calls):
             return None
-        rulings = [self._rule_on(episode, call) for call in message.tool_calls]
+        rulings = [run.rule_on(call) for call in message.tool_calls]
         if any(ruling.runs for ruling in rulings):
-            self._refuse_some(episode, response, message, rulings, before)
+            self._refuse_some(run, response, message, rulings, before)
             return None
         transcript: list[Any] = [*before, *response.result]
         for call, ruling in zip(message.tool_calls, rulings, strict=True):
-            transcript.append(self._refuse(episode, call, ruling))
+            transcript.append(run.refuse(call, ruling))
         if any(ruling.over for ruling in rulings):
             before[:] = transcript
             cause = rulings[0].verdict.cause or "a guardrail"
@@ -390,50 +354,23 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         return transcript
 
     def _refuse_some(
-        self, episode: ActiveRun, response: Any, message: AIMessage, rulings: Sequence[Ruling], before: list[Any]
+        self, run: ActiveRun, response: Any, message: AIMessage, rulings: Sequence[Ruling], before: list[Any]
     ) -> None:
         """Answer the refused calls of a message and keep only the others, so approval is asked for those alone."""
         refused = [(call, ruling) for call, ruling in zip(message.tool_calls, rulings, strict=True) if not ruling.runs]
         if not refused:
             return
         first, rest = split_message(message, {call["id"] for call, _ in refused})
-        before += [first, *(self._refuse(episode, call, ruling) for call, ruling in refused)]
+        before += [first, *(run.refuse(call, ruling) for call, ruling in refused)]
         response.result = [rest if result is message else result for result in response.result]
-
-    def _rule_on(self, episode: ActiveRun, call: Mapping[str, Any]) -> Ruling:
-        """Return the ruling on a call; it stays the same unless a person edits the call."""
-        action = call_text(call["name"], call["args"])
-        with episode.lock:
-            cached = episode.rulings.get(call["id"])
-            # Both hooks rule on a call. A second evaluation could differ, because probation trials are random.
-            if cached is None or cached[0] != action:
-                state = episode.state or episode.told.state(())
-                steps = episode.told.steps
-                ruling = rule(episode.library, self._guardrails, state, action, steps, learn=self._learn)
-                # The cause reaches the model's prompt, so it must not hold values of other requests.
-                ruling = replace(ruling, verdict=abstract_verdict(episode.library, ruling.verdict, state, action))
-                cached = episode.rulings[call["id"]] = action, ruling
-            return cached[1]
-
-    def _refuse(self, episode: ActiveRun, call: Mapping[str, Any], ruling: Ruling) -> ToolMessage:
-        """Record a refused call as a step and return the refusal."""
-        action = call_text(call["name"], call["args"])
-        with episode.lock:
-            state = episode.state or episode.told.state(())
-            episode.told.add_refusal(state, action, ruling.verdict, episode.why)
-            episode.answered.add(call["id"])
-            episode.rulings.pop(call["id"], None)  # some models reuse ids
-        return ToolMessage(
-            format_refusal(action, ruling.verdict), name=call["name"], tool_call_id=call["id"], status="error"
-        )
 
     def _refuse_if_forbidden(self, request: ToolCallRequest) -> ToolMessage | None:
         """Return the refusal of a call that guardrails forbid, or None if the call may run."""
-        episode = self._find_episode(request.state, request.runtime.context)
-        if episode is None or self._guardrails is None:
+        run = self._find_run(request.state, request.runtime.context)
+        if run is None or self._guardrails is None:
             return None
-        ruling = self._rule_on(episode, request.tool_call)
-        return None if ruling.runs else self._refuse(episode, request.tool_call, ruling)
+        ruling = run.rule_on(request.tool_call)
+        return None if ruling.runs else run.refuse(request.tool_call, ruling)
 
     def describe(self, tool_call: Mapping[str, Any], state: Mapping[str, Any], runtime: Any) -> str:
         """Return a description of a tool call for the person who approves it, with any guardrail warning.
@@ -449,13 +386,10 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             The call as text, followed by the warning if a guardrail applies.
         """
         action = call_text(tool_call["name"], tool_call["args"])
-        episode = self._run_safely(lambda: self._find_episode(state, getattr(runtime, "context", None)))
-        if episode is None or self._guardrails is None:
+        run = self._run_safely(lambda: self._find_run(state, getattr(runtime, "context", None)))
+        if run is None or self._guardrails is None:
             return action
-        current = episode.state or episode.told.state(())
-        verdict = self._run_safely(
-            lambda: abstract_verdict(episode.library, episode.library.check(current, action), current, action)
-        )
+        verdict = self._run_safely(lambda: run.check(action))
         return action if verdict is None or verdict.allowed else f"{action}\n\n{format_warning(verdict)}"
 
     def _record_answer(self, request: ToolCallRequest, answer: Answer) -> Answer:
@@ -477,72 +411,53 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         self._run_safely(lambda: self._record(request.state, request.runtime, False, 0.0, "tool_error"))
 
     def _add_step(self, request: ToolCallRequest, result: str, error: str, *, outage: bool = False) -> Ruling | None:
-        episode = self._find_episode(request.state, request.runtime.context)
-        if episode is None:
+        run = self._find_run(request.state, request.runtime.context)
+        if run is None:
             return None
-        call, call_id = (
-            Call(request.tool_call["name"], request.tool_call["args"], result, error),
-            request.tool_call["id"],
-        )
-        with episode.lock:
-            pre = episode.state or episode.told.state(())
-            calls = (*episode.calls, call)
-            cached = episode.rulings.get(call_id or "")
-            ruling = cached[1] if cached else None
-            why = episode.why.merged(ruling.why) if ruling else episode.why
-            # LangChain reports a person's rejection as a tool error. The tool did not run and must not be blamed.
-            if error and REJECTED.search(error):
-                episode.told.add_rejection(pre, calls, why=episode.why)
-            else:
-                episode.told.add_answer(pre, calls, invalid=request.tool is None, outage=outage, why=why)
-                if not self._learn:
-                    settle(episode.library, episode.told.steps[-1])
-            episode.answered.add(call_id or "")
-            return ruling
+        call = Call(request.tool_call["name"], request.tool_call["args"], result, error)
+        return run.add_answer(call, request.tool_call["id"], invalid=request.tool is None, outage=outage)
 
     def _finish(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> None:
-        episode = self._find_episode(state, runtime.context)
-        if episode is None:
+        run = self._find_run(state, runtime.context)
+        if run is None:
             return
-        with episode.lock:
-            add_rejections(episode, split_at_request([normalize_message(message) for message in state["messages"]])[1])
-        score = self._grade(state, episode)
+        with run.lock:
+            add_rejections(run, split_at_request([normalize_message(message) for message in state["messages"]])[1])
+        score = self._grade(state, run)
         success = None if score is None else score >= 1.0
         ending = "success" if success else "done"
         self._record(state, runtime, success, score or 0.0, ending)
 
-    def _grade(self, state: Mapping[str, Any], episode: ActiveRun) -> float | None:
+    def _grade(self, state: Mapping[str, Any], run: ActiveRun) -> float | None:
         if self._grader is not None:
             graded = self._run_safely(lambda: self._grader(state) if self._grader else None)
             return None if graded is None else min(1.0, max(0.0, float(graded)))
-        if is_unfinished(episode.told.steps):
+        if is_unfinished(run.episode.steps):
             return None
-        return float(state.get("structured_response") is not None or not episode.told.broken)
+        return float(state.get("structured_response") is not None or not run.episode.broken)
 
     def _record(self, state: Mapping[str, Any], runtime: Any, success: bool | None, score: float, ending: str) -> None:
         """Write the episode once; an episode without steps is not written."""
         name = state["hardwon_episode"]
         with self._lock:
             # Popped under the lock, because `_record_error` and `after_agent` may both want to write the episode.
-            episode = self._open.pop(name, None)
-        if episode is None:
+            run = self._open.pop(name, None)
+        if run is None:
             return
         try:
-            if self._learn and episode.told.steps:
-                self._write(episode, runtime, success, score, ending, name)
+            if self._learn and run.episode.steps:
+                self._write(run, runtime, success, score, ending, name)
         finally:
-            self._libraries.release(episode.library)
+            self._libraries.release(run.library)
 
-    def _write(
-        self, episode: ActiveRun, runtime: Any, success: bool | None, score: float, ending: str, name: str
-    ) -> None:
+    def _write(self, run: ActiveRun, runtime: Any, success: bool | None, score: float, ending: str, name: str) -> None:
         info = getattr(runtime, "execution_info", None)
         meta = {
             "environment": "langchain",
-            "policy": episode.model,
+            "policy": run.model,
             "thread": getattr(info, "thread_id", None) or "",
         }
-        trajectory = episode.told.trajectory(success, score, arm=self._arm.name, ending=ending, meta=meta, id=name)
-        episode.library.record(trajectory)
+        trajectory = run.episode.trajectory(success, score, arm=self._arm.name, ending=ending, meta=meta, id=name)
+        run.library.record(trajectory)
         if success is not None:
-            episode.library.evolve()
+            run.library.evolve()

@@ -24,6 +24,7 @@ from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.plans import PlannedStep
 from hardwon.runtime.planning.progress import advance_plan, find_followed_step, judge_skills
 
+from .advisor import collect_sources
 from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
 from .holdout import is_forced
@@ -316,13 +317,10 @@ def _exclude(error: EnvironmentFailure) -> Update:
 
 def _collect_advice(episode: EpisodeState) -> dict[str, Any]:
     """Return the fields of `Reasons` that tell which advice the policy got in this step."""
-    advice = dict[str, Any]()
-    if hint := episode["hint"]:
-        advice.update(recalled=hint.item_ids, similar=hint.step_ids)
+    withheld = episode.get("withheld", {}).get(episode["state"].signature, ())
+    advice = collect_sources(episode["hint"], withheld)
     if guided := episode.get("guided"):
         advice["guidance"] = guided
-    if withheld := episode.get("withheld", {}).get(episode["state"].signature):
-        advice["withheld"] = withheld
     return advice
 
 

@@ -7,20 +7,18 @@ Items withheld at random (see `loop.holdout`) are hidden from guidance and plann
 
 import asyncio
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.records import Kind
-from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, apropose_hint, find_occasion, forbidden_in
-from hardwon.runtime.interfaces.types import Context, Described, Policy, Usage
+from hardwon.runtime.guidance.base import Guidance, Occasion, find_occasion
+from hardwon.runtime.interfaces.types import Context, Described, Policy
 from hardwon.runtime.planning.plans import Plan, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 
-from .holdout import is_withheld, without
-from .state import EpisodeState, Live, Settings, Update, build_cost_fields
+from .advisor import Advice, Advisor
+from .state import EpisodeState, Live, Settings, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +34,21 @@ class AdvisingNodes:
 
     def guide(self, episode: EpisodeState) -> Update:
         """Propose a hint on the occasions for guidance, and repeat the situation's last hint otherwise."""
-        if (why := self._find_occasion(episode)) is None:
+        if (occasion := self._find_occasion(episode)) is None:
             return self._repeat_hint(episode)
         context, withheld = self._prepare_guidance(episode)
-        began = time.perf_counter()
-        return self._apply_hint(episode, why, context, withheld, self.guidance.propose(context), began)
+        return self._apply_advice(episode, self._advisor.advise(occasion, context), withheld)
 
     async def aguide(self, episode: EpisodeState) -> Update:
         """Propose a hint as `guide` does, awaiting guidance that waits for a model."""
-        if (why := self._find_occasion(episode)) is None:
+        if (occasion := self._find_occasion(episode)) is None:
             return self._repeat_hint(episode)
         context, withheld = self._prepare_guidance(episode)
-        began = time.perf_counter()
-        return self._apply_hint(episode, why, context, withheld, await apropose_hint(self.guidance, context), began)
+        return self._apply_advice(episode, await self._advisor.aadvise(occasion, context), withheld)
+
+    @property
+    def _advisor(self) -> Advisor:
+        return Advisor(self.library, self.guidance, self._is_trying)
 
     def _find_occasion(self, episode: EpisodeState) -> Occasion | None:
         if self.policy.reads == "values" or not self.settings.arm.has_memory:
@@ -65,41 +65,23 @@ class AdvisingNodes:
 
     def _prepare_guidance(self, episode: EpisodeState) -> tuple[Context, tuple[str, ...]]:
         """Return the context for guidance without the withheld items, and the ids of these items."""
-        get = self.library.get if self._is_trying else None
-        recollection, withheld = without(episode["recollection"], lambda ref: self._is_withheld(episode, ref), get)
+        recollection, withheld = self._advisor.withhold(episode["recollection"], self._episode_name(episode))
         return self.context({**episode, "hint": None, "recollection": recollection}), withheld
 
-    def _apply_hint(
-        self,
-        episode: EpisodeState,
-        why: Occasion,
-        context: Context,
-        withheld: tuple[str, ...],
-        hint: Hint | None,
-        began: float,
-    ) -> Update:
+    def _apply_advice(self, episode: EpisodeState, advice: Advice, withheld: tuple[str, ...]) -> Update:
         """Return the update after guidance: the hint or its absence, and the cost."""
-        signature, record, spent = episode["state"].signature, dict[str, Any](asked=why), Usage()
-        if hint is not None:
-            record, spent = {**record, **hint.why}, hint.usage
-        # Even a warning is dropped: the guardrail blocks the action anyway (decision 019).
-        if hint is not None and hint.written and (action := forbidden_in(hint.text, context)):
-            hint, record["dropped"] = None, action
-        hint = hint if hint is not None and hint.text else None
-        record["abstained"] = hint is None
-        if spent.calls:
-            record.update(build_cost_fields(spent), seconds=time.perf_counter() - began)
+        signature = episode["state"].signature
         return {
-            "hint": hint,
-            "guided": record,
-            "usage": episode["usage"] + spent,
+            "hint": advice.hint,
+            "guided": advice.record,
+            "usage": episode["usage"] + advice.usage,
             # None is stored too: abstaining also holds for the situation, until there is trouble.
-            "hints": {**episode["hints"], signature: hint},
+            "hints": {**episode["hints"], signature: advice.hint},
             "withheld": {**episode["withheld"], signature: withheld},
         }
 
     def _is_withheld(self, episode: EpisodeState, item_id: str) -> bool:
-        return self._is_trying and is_withheld(self._episode_name(episode), item_id)
+        return self._advisor.is_withheld(self._episode_name(episode), item_id)
 
     @property
     def _is_trying(self) -> bool:

@@ -1,0 +1,87 @@
+"""The advisor: one procedure by which recalled experience becomes a hint, for the loop and for the middleware.
+
+It withholds items at random to measure them (see `loop.holdout`), asks the guidance for a hint, and drops a hint that
+nobody should read: an empty one, and a model's text that mentions a forbidden action.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hardwon.memory import ExperienceLibrary, Recollection
+from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, apropose_hint, forbidden_in
+from hardwon.runtime.interfaces.types import Context, Usage
+
+from .holdout import is_withheld, without
+from .state import build_cost_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The result of asking for a hint."""
+
+    hint: Hint | None
+    """The hint that the policy reads; None if the guidance abstained or its hint was dropped."""
+    record: dict[str, Any]
+    """The occasion, the reasons of the guidance, whether there is a hint, and the cost; plain JSON values."""
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Advisor:
+    """Turns recalled experience into hints."""
+
+    library: ExperienceLibrary
+    guidance: Guidance
+    is_trying: bool
+    """Whether items may be withheld at random, as in learning episodes outside the control arm."""
+
+    def is_withheld(self, episode: str, item_id: str) -> bool:
+        """Return whether an item is withheld in an episode, by the name that seeds the episode's draws."""
+        return self.is_trying and is_withheld(episode, item_id)
+
+    def withhold(self, recollection: Recollection, episode: str) -> tuple[Recollection, tuple[str, ...]]:
+        """Return the recollection without the items that are withheld in an episode, and the ids of these items."""
+        get = self.library.get if self.is_trying else None
+        return without(recollection, lambda ref: self.is_withheld(episode, ref), get)
+
+    def advise(self, occasion: Occasion, context: Context) -> Advice:
+        """Ask the guidance for a hint.
+
+        Args:
+            occasion: Why the guidance runs.
+            context: The situation, with the recollection that `withhold` returned.
+        """
+        began = time.perf_counter()
+        return _review(self.guidance.propose(context), occasion, context, began)
+
+    async def aadvise(self, occasion: Occasion, context: Context) -> Advice:
+        """Ask the guidance for a hint, awaiting guidance that waits for a model; see `advise`."""
+        began = time.perf_counter()
+        return _review(await apropose_hint(self.guidance, context), occasion, context, began)
+
+
+def _review(hint: Hint | None, occasion: Occasion, context: Context, began: float) -> Advice:
+    """Return the advice for a proposed hint, without the hint if it must not be read."""
+    record, usage = dict[str, Any](asked=occasion), Usage()
+    if hint is not None:
+        record, usage = {**record, **hint.why}, hint.usage
+    # Even a warning is dropped: the guardrail blocks the action anyway (decision 019).
+    if hint is not None and hint.written and (action := forbidden_in(hint.text, context)):
+        hint, record["dropped"] = None, action
+    hint = hint if hint is not None and hint.text else None
+    record["abstained"] = hint is None
+    if usage.calls:
+        record.update(build_cost_fields(usage), seconds=time.perf_counter() - began)
+    return Advice(hint, record, usage)
+
+
+def collect_sources(hint: Hint | None, withheld: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of `Reasons` that name the items and past steps of a hint, and the withheld items."""
+    sources = dict[str, Any]()
+    if hint is not None:
+        sources.update(recalled=hint.item_ids, similar=hint.step_ids)
+    if ids := tuple(withheld):
+        sources["withheld"] = ids
+    return sources
