@@ -65,7 +65,7 @@ class ToolEpisode:
         *,
         invalid: bool = False,
         outage: bool = False,
-        why: Reasons = NO_REASONS,
+        why: Reasons | Mapping[str, Any] = NO_REASONS,
     ) -> Step:
         """Add a step for the last of these calls, which was answered.
 
@@ -85,7 +85,7 @@ class ToolEpisode:
             info["unavailable"] = True
         diagnosis = diagnose(pre, call.text, post, 0.0, info, self.steps, self.working)
         keys = self._library.keys(pre, call.text, self.working.counts(pre, call.text))
-        step = Step(pre, call.text, post, diagnosis, 0.0, len(self.steps), keys, why)
+        step = Step(pre, call.text, post, diagnosis, 0.0, len(self.steps), keys, Reasons.of(why))
         self.working.add(step)
         self._broken[call.name] = bool(call.error)
         self.steps.append(step)
