@@ -139,29 +139,22 @@ class Agent:
             ConfigError: A number is out of range, or a chat model's settings are invalid.
             UnknownName: The policy or the planner has an unknown name.
         """
-        if max_steps < 1:
-            raise ConfigError(f"max_steps is {max_steps}; an episode needs at least 1.")
-        if retries < 0:
-            raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
-        self.library = library
+        _check_limits(max_steps, retries)
+        self.library, self.policy = library, as_policy(policy)
+        self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
+        settings = Settings(Arm.of(arm), level, learn, mode_of(guardrails), max_steps, recall_k, seed)
+        planned = _resolve_planner(planner, library)
+        nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, extractor)
+        self._install(environment, nodes)
+
+    def _install(self, environment: Environment, nodes: Nodes) -> None:
+        """Use these nodes for all episodes, each in an environment of its own that is cloned from this one."""
         self._environment = environment
-        self._retries = retries
-        self._step_timeout_s = step_timeout_s
         # Environments are expensive to start: episodes borrow one from this list and return it when they end.
-        self._idle: list[Environment] = [_add_timeout(environment, step_timeout_s)]
+        self._idle: list[Environment] = [_add_timeout(environment, self._step_timeout_s)]
+        # The nodes find the environments of running episodes in this dictionary.
         self._live: dict[str, Live] = {}
-        self._settings = Settings(Arm.of(arm), level, learn, mode_of(guardrails), max_steps, recall_k, seed)
-        self.policy = as_policy(policy)
-        self._nodes = Nodes(
-            self.policy,
-            library,
-            guidance or RetrievalGuidance(),
-            self._settings,
-            self._live,
-            _resolve_planner(planner, library),
-            extractor,
-        )
-        self._checkpointer = checkpointer
+        self._nodes = replace(nodes, live=self._live)
         self._graphs: dict[tuple[bool, bool], Any] = {}
 
     def run(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
@@ -244,12 +237,10 @@ class Agent:
             policy: The policy of the copy.
             around: Wraps a clone of this agent's environment.
         """
-        # The copy is shallow, so everything that holds environments or nodes must be replaced below.
         twin = copy.copy(self)
-        twin.policy, twin._environment = policy, around(self._environment.clone())
-        twin._idle, twin._live, twin._graphs = [_add_timeout(twin._environment, self._step_timeout_s)], {}, {}
-        # `live` must be the twin's own dictionary, in which its episodes find their environments.
-        twin._nodes = replace(self._nodes, policy=policy, live=twin._live)
+        twin.policy = policy
+        # The copy is shallow, so everything that holds environments must be replaced.
+        twin._install(around(self._environment.clone()), replace(self._nodes, policy=policy))
         return twin
 
     def close(self) -> None:
@@ -378,6 +369,13 @@ class Agent:
     def _durability(self) -> dict[str, Any]:
         # "sync" writes each checkpoint before the next stage starts: a killed process loses no finished stage.
         return {"durability": "sync"} if self._checkpointer is not None else {}
+
+
+def _check_limits(max_steps: int, retries: int) -> None:
+    if max_steps < 1:
+        raise ConfigError(f"max_steps is {max_steps}; an episode needs at least 1.")
+    if retries < 0:
+        raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
 
 
 def _advance(run: _Run, answer: Any) -> _GraphCall | Result:
