@@ -186,5 +186,5 @@ def test_states_of_a_stranger_do_not_push_out_trusted_ones(library):
     for number in range(500):
         play(f"{asked}, case x{number}y.", "escalate", trust="untrusted", writer="mallory")
     found = library.recall(State(f"{asked}.", task="answer the customer"), k=5)
-    trusted = [hit.what.action for hit in found.steps if not hit.what.why.get("untrusted")]
+    trusted = [hit.what.action for hit in found.steps if not hit.what.why.untrusted]
     assert sorted(trusted) == ["refund lamp0", "refund lamp1", "refund lamp2"]
