@@ -2,8 +2,8 @@
 
 An extractor (rules, a prompted model, or a trained one) answers with at most MAX_OPERATIONS operations: add, update and
 return. `apply` checks each of them. Indices must point to items that were shown, and evidence must name steps of the
-episode. Failed episodes teach only what to avoid or repair, and successful ones only what to do. An operation that
-fails a check is rejected with the reason.
+episode. Failed episodes teach only what to avoid or repair, and successful ones only what to do; a lesson that rests on
+rewarded or on failed steps alone is judged by these steps. An operation that fails a check is rejected with the reason.
 """
 
 from collections.abc import Sequence
@@ -67,6 +67,18 @@ def _execute(curator: Curator, operation: Add | Update, shown: Sequence[Item]) -
     return curator.rewrite([shown[index] for index in operation.indices], item)
 
 
+def _find_earned_kinds(item: Item, trajectory: Trajectory) -> frozenset[Kind]:
+    """Return the kinds that the evidence itself supports, however the episode ended.
+
+    A step that was rewarded gives an insight even if the task was not solved later, and one that failed gives a warning
+    even if it was. Strategies, skills and guardrails need the whole episode.
+    """
+    evidence = [step for step in trajectory.steps if step.id in item.provenance]
+    if all(step.reward > 0 and step.diagnosis.success for step in evidence):
+        return frozenset(["insight"])
+    return frozenset(["warning"]) if all(not step.diagnosis.success for step in evidence) else frozenset()
+
+
 def _find_objection(operation: Add | Update, trajectory: Trajectory, shown: Sequence[Item]) -> str:
     """Return why an operation is invalid, or an empty string."""
     item = operation.item
@@ -76,7 +88,7 @@ def _find_objection(operation: Add | Update, trajectory: Trajectory, shown: Sequ
     if foreign := [ref for ref in item.provenance if ref not in own]:
         return f"its evidence names step {foreign[0]}, which is not of this episode"
     allowed = FROM_SUCCESS if trajectory.success else FROM_FAILURE
-    if item.kind not in allowed:
+    if item.kind not in allowed | _find_earned_kinds(item, trajectory):
         ended = "successful" if trajectory.success else "failed"
         return f"a {ended} episode teaches {', '.join(sorted(allowed))}, not a {item.kind}"
     if isinstance(operation, Update):

@@ -19,6 +19,7 @@ _ERROR_CLASS = re.compile(r"[A-Z][A-Za-z]*(?:Error|Exception|Warning):?")
 LONGEST_EVIDENCE = 240
 """Number of characters of an error message that are rendered."""
 _WORDS = re.compile(r"\w+")
+_TOKEN = re.compile(r"[^\s\"'(),=]+")
 _HOLE = re.compile(r"\{(\d+)\}")
 _QUOTED = re.compile(r"`([^`]*)`")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -205,6 +206,23 @@ def render_failure(evidence: str, step: Step, visible: Visible) -> str:
     kept = [token for token, before in zip(tokens, ["", *tokens], strict=False) if token != before]
     holes = sum(token.startswith("{value}") for token in kept)
     return " ".join(kept) if holes <= len(kept) / 2 else ""
+
+
+def render_lesson(step: Step) -> str:
+    """Return what a step teaches as a line for other tasks, such as `put milk in fridge: rewarded`; empty if nothing.
+
+    Words are kept, because knowledge about kinds of things is what carries over. Values with digits or signs, such as
+    numbers of orders and addresses, become named holes.
+    """
+    text = " ".join(step.action.split())
+    visible = Visible(State(" ".join(token for token in _TOKEN.findall(text) if not re.search(r"[\d@_]", token))))
+    action = generalize_action(text, visible)
+    if not action or instruction_in(action):
+        return ""
+    outcome, _ = _describe_failure(step, visible)
+    if outcome:
+        return f"{action}: {outcome}"
+    return f"{action}: {'rewarded' if step.reward > 0 else 'punished'}" if step.reward else ""
 
 
 def _collect_request_text(step: Step) -> str:

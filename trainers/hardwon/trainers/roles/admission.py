@@ -1,4 +1,4 @@
-"""Admission as a role: one constrained token of the shared base decides whether a step is shared.
+"""Admission as a role: a verdict of the shared base decides whether a step is shared.
 
     roles: {policy: {...}, admission: {settings: {teams: 3, runs: 4}}}
 
@@ -30,10 +30,9 @@ from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import parse
 from hardwon.trainers.engines.base import Engine, Request, Weights
-from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.models.adapters import parameters_of
+from hardwon.trainers.prompting.base import PromptFormat, Query
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
-from hardwon.trainers.rollouts.transcript import Transcript, compact
 
 from .admission_learning import Decided, Episode, Sparsity, advantages, run_reward
 from .base import Parts, load_weights, weights_of
@@ -48,22 +47,21 @@ _SESSION: ContextVar[str] = ContextVar("hardwon_team_session", default="")
 
 
 class EngineAdmission:
-    """Decides with one token, `<keep>` or `<skip>`, with exact probabilities."""
+    """Decides with one of two verdicts, with exact probabilities."""
 
     name = "role"
 
-    def __init__(self, engine: Engine, transcript: Transcript, *, role: str = "admission", salt: str = "") -> None:
+    def __init__(self, engine: Engine, transcript: PromptFormat, *, role: str = "admission", salt: str = "") -> None:
         """Create an admission on an engine.
 
         Args:
-            engine: Generates the token.
-            transcript: Provides the tokenizer and the end token.
+            engine: Generates the verdict.
+            transcript: Encodes the question.
             role: The engine's role whose weights decide.
-            salt: Seeds the random numbers; empty takes the more probable token.
+            salt: Seeds the random numbers; empty takes the more probable verdict.
         """
         self._engine, self._transcript, self._role, self._salt = engine, transcript, role, salt
-        (self._keep,), (self._skip,) = (self._ids(word) for word in ("<keep>", "<skip>"))
-        self._either = Trie([(self._keep, transcript.end), (self._skip, transcript.end)])
+        self._verdicts = transcript.verdicts("share")
         self.rows: list[Sample] = []
         """Of every decision, as it was sampled."""
 
@@ -73,30 +71,25 @@ class EngineAdmission:
         request = Request(
             self.prompt(candidate),
             self._role,
-            self._either,
+            self._verdicts.trie,
             temperature=1.0 if self._salt else 0.0,
             session=_SESSION.get(),
             chance=random.Random(name),
         )
         completion = await self._engine.generate(request)
-        admit, probability = completion.tokens[0] == self._keep, math.exp(completion.logprobs[0])
+        logprob = sum(completion.logprobs)
+        admit, probability = completion.tokens == self._verdicts.yes, math.exp(logprob)
         fields = (self._role, completion.version, "", "", "", name, 0)
         self.rows.append(
             Sample(request.prompt, completion.tokens, completion.logprobs, completion.mask, completion.allowed, *fields)
         )
-        return Choice(admit, probability if admit else 1.0 - probability, completion.logprobs[0])
+        return Choice(admit, probability if admit else 1.0 - probability, logprob)
 
     def prompt(self, candidate: Candidate) -> tuple[int, ...]:
-        """Return the tokens of a decision: the task, the newest keys, and the step.
-
-        `<task> find coin . <memory> KEY . KEY . <see> KEY . VALUE . <item>`
-        """
-        keys = " ".join(compact(key) for key in candidate.keys[-SHOWN:])
-        step = f"{compact(candidate.key)} {compact(candidate.value)}"
-        return self._ids(f"<task> {compact(candidate.task)} <memory> {keys} <see> {step} <item>")
-
-    def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self._transcript.tokenizer(text, add_special_tokens=False).input_ids)
+        """Return the tokens of the question: the task, the newest keys, and the step."""
+        step = f"{candidate.key}\n{candidate.value}"
+        sections = {"task": candidate.task, "keys": candidate.keys[-SHOWN:], "observation": step}
+        return self._transcript.query(Query("share", sections))
 
 
 class Member:
@@ -249,7 +242,7 @@ class AdmissionRole:
     async def send(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Sample]]:
         """Run one team on a task instance; return its reward, its decisions and their samples."""
         parts, settings = self._parts, self.settings
-        policy = TokenPolicy(parts.engine, parts.transcript)
+        policy = TokenPolicy(parts.engine, cast(Any, parts.transcript))
         assert parts.environment is not None
         with parts.library.bank(f"{fold}#{seed} {salt}") as bank:
             members = [

@@ -17,8 +17,8 @@ from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.gating.gate import Gated
 from hardwon.trainers.models.adapters import has_adapters, parameters_of
+from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.rollout import Spec
-from hardwon.trainers.rollouts.transcript import Transcript
 
 
 class Role(Protocol):
@@ -109,7 +109,7 @@ class Parts:
     config: RoleConfig
     model: Any
     """The role's own copy of the base, or the base with an adapter of the role's name."""
-    transcript: Transcript
+    transcript: PromptFormat
     engine: Engine
     library: ExperienceLibrary
     seed: int = 0

@@ -19,7 +19,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Admission, Return, Update
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.algorithms.learner import Learner
-from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample
+from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.config.schema import parse
 from hardwon.trainers.engines.base import Weights
 from hardwon.trainers.engines.local import LocalEngine
@@ -309,8 +309,7 @@ class ExtractorRole:
 
     def _length(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        ids: Ids = tuple(self._parts.transcript.tokenizer(text, add_special_tokens=False).input_ids)
-        return len(ids)
+        return len(self._parts.transcript.text(text)) - 1  # without the end token
 
     # -- learning -----------------------------------------------------------------------------------
 

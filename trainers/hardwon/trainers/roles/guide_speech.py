@@ -1,4 +1,4 @@
-"""Generation for a guide: one token decides whether to speak, then follows a text.
+"""Generation for a guide: a verdict decides whether to speak, then follows a text.
 
     reply = await Speaker(engine, transcript).say(query, "a name")      # reply.text is None if it abstains
     guidance = TrainedGuidance(engine, transcript)                      # the same in the runtime's loop
@@ -17,7 +17,7 @@ from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
-from hardwon.trainers.rollouts.transcript import Transcript, compact
+from hardwon.trainers.prompting.base import PromptFormat, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class GuideReply:
     """The hint, or None if the guide abstained."""
     p_speaks: float
     decision: Sample
-    """The decision token, as it was sampled or forced."""
+    """The tokens of the verdict, as they were sampled or forced."""
     silent: Sample
-    """The token that abstains, in the same position."""
+    """The tokens that abstain, in the same position."""
     content: Sample | None = None
     usage: Usage = field(default_factory=Usage)
 
@@ -53,21 +53,20 @@ class Speaker:
     """Samples a guide's replies from an engine."""
 
     def __init__(
-        self, engine: Engine, transcript: Transcript, *, role: str = "guide", free: bool = False, most: int = 64
+        self, engine: Engine, transcript: PromptFormat, *, role: str = "guide", free: bool = False, most: int = 64
     ) -> None:
         """Create a speaker on an engine.
 
         Args:
             engine: Generates the tokens.
-            transcript: Provides the tokenizer and the end token.
+            transcript: Encodes the queries and the texts.
             role: The engine's role whose weights speak.
             free: Allow any words; otherwise only the texts on offer.
             most: Maximum number of tokens of a text.
         """
         self._engine, self._transcript, self._role = engine, transcript, role
         self._free, self._most = free, most
-        (self._speak,), (self._abstain,) = (self._ids(word) for word in ("<keep>", "<skip>"))
-        self._either = Trie([(self._speak,), (self._abstain,)])
+        self._verdicts = transcript.verdicts("guide")
 
     async def say(
         self, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
@@ -87,28 +86,28 @@ class Speaker:
         )
 
     async def decide(self, query: GuideQuery, name: str, *, greedy: bool = False) -> Completion:
-        """Sample only the decision token. Several texts for one query can share it."""
+        """Sample only the verdict. Several texts for one query can share it."""
         chance, temperature = random.Random(name), 0.0 if greedy else 1.0
         return await self._engine.generate(
-            Request(self.prompt(query), self._role, self._either, temperature=temperature, chance=chance)
+            Request(self.prompt(query), self._role, self._verdicts.trie, temperature=temperature, chance=chance)
         )
 
     async def complete(
         self, chosen: Completion, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
     ) -> GuideReply:
-        """Generate the text after a decision token, or after the decision that `speaks` forces."""
-        prompt, p_speaks = self.prompt(query), math.exp(chosen.logprobs[0])
-        p_speaks = p_speaks if chosen.tokens[0] == self._speak else 1.0 - p_speaks
-        speaks_now = chosen.tokens[0] == self._speak if speaks is None else speaks
-        spoken = self._decision_row(prompt, self._speak, p_speaks, chosen, name)
-        silent = self._decision_row(prompt, self._abstain, 1.0 - p_speaks, chosen, f"{name}/silent")
-        usage = Usage(len(prompt), 1, calls=1)
+        """Generate the text after a verdict, or after the verdict that `speaks` forces."""
+        prompt, (yes, no), p_speaks = self.prompt(query), self._answers, math.exp(sum(chosen.logprobs))
+        p_speaks = p_speaks if chosen.tokens == yes else 1.0 - p_speaks
+        speaks_now = chosen.tokens == yes if speaks is None else speaks
+        spoken = self._decision_row(prompt, yes, p_speaks, chosen, name)
+        silent = self._decision_row(prompt, no, 1.0 - p_speaks, chosen, f"{name}/silent")
+        usage = Usage(len(prompt), sum(chosen.mask), calls=1)
         if not speaks_now or not (self._free or query.offers):
             return GuideReply(None, p_speaks, replace(silent, trace=name), silent, None, usage)
         request = Request(
-            (*prompt, self._speak),
+            (*prompt, *yes),
             self._role,
-            None if self._free else Trie({self._encode(text) for text in query.offers}),
+            None if self._free else Trie({self._transcript.text(text) for text in query.offers}),
             max_tokens=self._most,
             temperature=0.0 if greedy else 1.0,
             stop=(self._transcript.end,),
@@ -120,59 +119,57 @@ class Speaker:
         return GuideReply(self._decode(completion.tokens, query), p_speaks, spoken, silent, content, usage)
 
     def prompt(self, query: GuideQuery) -> Ids:
-        """Return the tokens of a query.
-
-        `<task> find coin . <see> kitchen . <at> kitchen <memory> kitchen : move east . insight <item>`
+        """Return the tokens of a query, up to the verdict.
 
         The recalled texts come last, next to the decision about them.
         """
         state = query.state
-        at = f"<at> {state.location.lower()} " if state.location else ""
-        recalled = " ".join(f"<memory> {text}" for text in query.recalled)
-        return self._ids(f"<task> {compact(state.task)} <see> {compact(state.observation)} {at}{recalled} <item>")
+        sections: dict[str, str | tuple[str, ...]] = {"task": state.task, "observation": state.observation}
+        if state.location:
+            sections["location"] = state.location
+        return self._transcript.query(Query("guide", {**sections, "recalled": query.recalled}))
 
     def lesson(self, query: GuideQuery, text: str, name: str) -> Sample:
         """Return a text as a sample to imitate, as the continuation of a decision to speak."""
-        tokens = self._encode(text)
+        tokens = self._transcript.text(text)
         n = len(tokens)
-        trie = None if self._free else Trie({tokens, *(self._encode(offer) for offer in query.offers)})
+        trie = None if self._free else Trie({tokens, *(self._transcript.text(offer) for offer in query.offers)})
         allowed: tuple[Allowed, ...] = tuple(None if trie is None else trie.allowed(tokens[:at]) for at in range(n))
         # A token without an alternative has probability 1 and nothing to learn.
         mask = tuple(each is None or len(each) > 1 for each in allowed)
-        prompt = (*self.prompt(query), self._speak)
+        prompt = (*self.prompt(query), *self._verdicts.yes)
         return Sample(prompt, tokens, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
 
-    def _decision_row(self, prompt: Ids, token: int, probability: float, chosen: Completion, name: str) -> Sample:
-        """Return the sample of a decision token with its probability."""
+    @property
+    def _answers(self) -> tuple[Ids, Ids]:
+        """Return the tokens of both verdicts."""
+        return self._verdicts.yes, self._verdicts.no
+
+    def _decision_row(self, prompt: Ids, verdict: Ids, probability: float, chosen: Completion, name: str) -> Sample:
+        """Return the sample of a verdict with its probability. Only the first token of a verdict is a choice."""
         logprob = math.log(max(probability, 1e-30))  # a probability can underflow to 0
+        allowed: tuple[Allowed, ...] = tuple(self._verdicts.trie.allowed(verdict[:at]) for at in range(len(verdict)))
+        forced = len(verdict) - 1
         fields = (self._role, chosen.version, "", "", "", name, 0)
-        return Sample(prompt, (token,), (logprob,), (True,), chosen.allowed[:1], *fields)
+        return Sample(prompt, verdict, (logprob, *(0.0,) * forced), (True, *(False,) * forced), allowed, *fields)
 
     def _row(self, prompt: Ids, completion: Completion, name: str) -> Sample:
         """Return the sample of a generated text."""
         fields = (self._role, completion.version, "", "", "", name, 1)
         return Sample(prompt, completion.tokens, completion.logprobs, completion.mask, completion.allowed, *fields)
 
-    def _encode(self, text: str) -> Ids:
-        """Return the tokens of a text with the end token."""
-        return (*self._ids(text), self._transcript.end)
-
     def _decode(self, tokens: Ids, query: GuideQuery) -> str | None:
         """Return the offer or the free words behind some tokens; None for an empty text."""
         if not self._free:
             # reversed: of two offers with equal tokens, the first wins
-            return {self._encode(text): text for text in reversed(query.offers)}[tokens]
-        words = tokens[:-1] if tokens and tokens[-1] == self._transcript.end else tokens
-        return str(self._transcript.tokenizer.decode(words)).strip() or None
-
-    def _ids(self, text: str) -> Ids:
-        return tuple(self._transcript.tokenizer(text, add_special_tokens=False).input_ids)
+            return {self._transcript.text(text): text for text in reversed(query.offers)}[tokens]
+        return self._transcript.read(tokens) or None
 
 
 class TrainedGuidance:
     """Guidance in the runtime's loop by a trained guide, which chooses among the recalled lines."""
 
-    def __init__(self, engine: Engine, transcript: Transcript, *, role: str = "guide", free: bool = False) -> None:
+    def __init__(self, engine: Engine, transcript: PromptFormat, *, role: str = "guide", free: bool = False) -> None:
         """Create guidance on an engine.
 
         Args:

@@ -12,17 +12,19 @@ import math
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hardwon.memory import Item, State, Step, Trajectory
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.learning.skill_mining import without_circles
-from hardwon.memory.records import Add, Operation, Return, Update
+from hardwon.memory.records import Add, Kind, Operation, Return, Update
+from hardwon.runtime.guidance.rendering import render_lesson
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
-from hardwon.trainers.rollouts.transcript import Transcript, compact
+from hardwon.trainers.prompting.base import PromptFormat, Query
+from hardwon.trainers.prompting.compact import CompactFormat
 
 ROLE = "extractor"
 """Default role whose weights write."""
@@ -41,6 +43,8 @@ class Candidate:
     seen: State
     steps: tuple[int, ...] = ()
     """Ids of the supporting steps."""
+    kind: Kind | None = None
+    """Kind of the item; None for an insight after a success and a warning after a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +92,51 @@ def ways(trajectory: Trajectory) -> list[Candidate]:
     return list(candidates.values())
 
 
+MOST_LESSONS = 8
+"""Lessons that an episode offers at most."""
+
+
+def lessons(trajectory: Trajectory) -> list[Candidate]:
+    """Return the lessons of an episode's decisive steps: those with a reward, and the first failure of each action.
+
+    They are lines such as `put milk in fridge: rewarded`, for any environment; see `rendering.render_lesson`. Of more
+    than MOST_LESSONS, those with the largest rewards are kept.
+    """
+    candidates: dict[str, tuple[float, Candidate]] = {}
+    for step in trajectory.steps:
+        text = render_lesson(step)
+        if not text or text in candidates:
+            continue
+        evidence = (step.id,) if step.id is not None else ()
+        candidates[text] = (abs(step.reward), Candidate(text, step.pre, evidence, _kind_of(step)))
+    best = sorted(candidates.values(), key=lambda each: -each[0])[:MOST_LESSONS]
+    kept = {each.text for _, each in best}
+    return [each for _, each in candidates.values() if each.text in kept]
+
+
+def _kind_of(step: Step) -> Kind:
+    """Return the kind of lesson that a step teaches."""
+    return "insight" if step.diagnosis.success and step.reward > 0 else "warning"
+
+
+def offer(trajectory: Trajectory) -> list[Candidate]:
+    """Return the paths to the places of an episode or, without places, its lessons."""
+    return ways(trajectory) or lessons(trajectory)
+
+
 def format_path(steps: Sequence[Step]) -> str:
     """Return steps as a text of places and actions."""
     return " ".join(f"{step.pre.location.lower()} : {step.action} ." for step in steps)
 
 
 class KeepOrSkip:
-    """A writer that keeps or skips each candidate with one token."""
+    """A writer that keeps or skips each candidate with one verdict."""
 
     def __init__(
         self,
         engine: Engine,
-        transcript: Transcript,
-        candidates: Callable[[Trajectory], Sequence[Candidate]] = ways,
+        transcript: PromptFormat,
+        candidates: Callable[[Trajectory], Sequence[Candidate]] | None = None,
         *,
         role: str = ROLE,
         outcome: bool = False,
@@ -109,15 +145,16 @@ class KeepOrSkip:
 
         Args:
             engine: Generates the tokens.
-            transcript: Provides the tokenizer and the end token.
-            candidates: Returns the texts that an episode offers.
+            transcript: Encodes the question.
+            candidates: Returns the texts that an episode offers; by default `offer` with the compact format, and
+                `lessons` otherwise.
             role: The engine's role whose weights write.
             outcome: Include the outcome of the episode in the prompt.
         """
-        self._engine, self._transcript, self._candidates, self._role = engine, transcript, candidates, role
+        self._engine, self._transcript, self._role = engine, transcript, role
+        self._candidates = candidates or (offer if isinstance(transcript, CompactFormat) else lessons)
         self._outcome = outcome
-        (self._keep,), (self._skip,) = (_ids(transcript, word) for word in ("<keep>", "<skip>"))
-        self._either = Trie([(self._keep, transcript.end), (self._skip, transcript.end)])
+        self._verdicts = transcript.verdicts("keep")
 
     async def read(
         self, trajectory: Trajectory, shown: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
@@ -135,42 +172,43 @@ class KeepOrSkip:
 
     async def _judge(self, candidate: Candidate, trajectory: Trajectory, name: str, greedy: bool) -> Written:
         """Return the decision about one candidate."""
-        ended = _ended(trajectory) if self._outcome else ""
         request = Request(
-            self.prompt(candidate, ended),
+            self.prompt(candidate, _name_outcome(trajectory) if self._outcome else ""),
             self._role,
-            self._either,
+            self._verdicts.trie,
             temperature=0.0 if greedy else 1.0,
             chance=random.Random(name),
         )
         completion = await self._engine.generate(request)
-        keeps = math.exp(completion.logprobs[0])
-        if completion.tokens[0] == self._skip:
+        keeps = math.exp(sum(completion.logprobs))
+        if completion.tokens == self._verdicts.no:
             return Written(_row(request, completion, name), (Return(),), 1.0 - keeps)
         item = item_of(candidate.text, trajectory, candidate.steps, self._role, completion.version)
+        if candidate.kind is not None:
+            item = replace(item, kind=candidate.kind)
         return Written(_row(request, completion, name), (Add(item),), keeps)
 
     def prompt(self, candidate: Candidate, ended: str = "") -> Ids:
-        """Return the tokens of a decision.
-
-        `<task> find coin . <memory> kitchen : move east . <see> hall . coin . <at> hall <item>`
-        """
+        """Return the tokens of the question: the task, the lesson, the outcome if it is given, and the place."""
         seen = candidate.seen
-        text = f"<task> {compact(seen.task)} <memory> {candidate.text} {ended}<see> {compact(seen.observation)}"
-        return _ids(self._transcript, f"{text} <at> {seen.location.lower()} <item>")
+        sections = {"task": seen.task, "lesson": candidate.text}
+        if ended:
+            sections["outcome"] = ended
+        sections |= {"observation": seen.observation, "location": seen.location}
+        return self._transcript.query(Query("keep", sections))
 
 
 class Writes:
     """A writer of free text: up to MAX_OPERATIONS operations per episode.
 
-    An operation is `<item> add : TEXT`, `<item> update 1 2 : TEXT` or `<item> return`. Text before the first one
-    is ignored, so the model can reason first.
+    With the compact format, an operation is `<item> add : TEXT`, `<item> update 1 2 : TEXT` or `<item> return`; text
+    before the first one is ignored, so the model can reason first. A chat model writes lines; see `parse_lines`.
     """
 
     def __init__(
         self,
         engine: Engine,
-        transcript: Transcript,
+        transcript: PromptFormat,
         *,
         grammar: Callable[[Trajectory], Sequence[str] | None] = lambda _: None,
         reads: Callable[[Trajectory], str] | None = None,
@@ -205,22 +243,28 @@ class Writes:
             chance=random.Random(name),
         )
         completion = await self._engine.generate(request)
-        text = str(self._transcript.tokenizer.decode(completion.tokens))
         writer = (self._role, completion.version)
-        return [Written(_row(request, completion, name), tuple(parse_operations(text, trajectory, *writer)))]
+        return [Written(_row(request, completion, name), tuple(self._parse(completion.tokens, trajectory, *writer)))]
+
+    def _parse(self, tokens: Ids, trajectory: Trajectory, role: str, version: int) -> list[Operation]:
+        """Return the operations in an answer."""
+        if isinstance(self._transcript, CompactFormat):
+            return parse_operations(str(self._transcript.tokenizer.decode(tokens)), trajectory, role, version)
+        return parse_lines(self._transcript.read(tokens), trajectory, role, version)
 
     def prompt(self, trajectory: Trajectory, shown: Sequence[Item] = ()) -> Ids:
         """Return the tokens of the shown items, the outcome and the episode."""
-        items = "".join(f"<memory> {text_of(item)} " for item in shown)
+        items = tuple(text_of(item) for item in shown)
         if self._reads is not None:
-            return _ids(self._transcript, f"{items}{self._reads(trajectory)} <act>")
-        last = trajectory.steps[-1]
-        begun = _ids(self._transcript, f"{items}{_ended(trajectory)}")
-        return begun + self._transcript.prompt(trajectory.steps, last.post, None)
+            return self._transcript.query(Query("write", {"recalled": items, "steps": self._reads(trajectory)}))
+        sections: dict[str, str | tuple[str, ...]] = {"recalled": items, "outcome": _name_outcome(trajectory)}
+        if not isinstance(self._transcript, CompactFormat):  # a compact episode begins with its task
+            sections = {"task": trajectory.steps[0].pre.task, **sections}
+        return self._transcript.query(Query("write", sections, trajectory))
 
     def lesson(self, trajectory: Trajectory, answer: str, name: str, shown: Sequence[Item] = ()) -> Sample:
         """Return an answer as a sample to imitate."""
-        tokens = (*_ids(self._transcript, answer), self._transcript.end)
+        tokens = self._transcript.text(answer)
         n = len(tokens)
         return Sample(
             self.prompt(trajectory, shown),
@@ -242,7 +286,7 @@ class Writes:
         answers = self._grammar(trajectory)
         if answers is None:
             return None
-        return Trie({(*_ids(self._transcript, answer), self._transcript.end) for answer in answers})
+        return Trie({self._transcript.text(answer) for answer in answers})
 
     def _sets(self, trajectory: Trajectory, said: Ids) -> tuple[Allowed, ...]:
         """Return the allowed tokens at each position of an answer."""
@@ -260,6 +304,39 @@ def parse_operations(text: str, trajectory: Trajectory, role: str = ROLE, versio
     return operations[:MAX_OPERATIONS] or [Return("the text was empty")]
 
 
+_LINE = re.compile(r"(lesson|replace|nothing)\b\s*((?:\d+[\s,]*)*)(?::\s*(.*))?", re.IGNORECASE)
+_BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+")
+
+
+def parse_lines(text: str, trajectory: Trajectory, role: str = ROLE, version: int = 0) -> list[Operation]:
+    """Return the operations in the lines of an answer; a line in another form becomes a `Return` with the reason.
+
+    A line is `lesson: TEXT`, `replace 2: TEXT` with the numbers of shown lessons, or `nothing`.
+    """
+    _, _, answer = text.rpartition("</think>")
+    lines = (_BULLET.sub("", line.strip()) for line in answer.splitlines())
+    operations = [_parse_line(line, trajectory, role, version) for line in lines if line]
+    return operations[:MAX_OPERATIONS] or [Return("the answer was empty")]
+
+
+def _parse_line(line: str, trajectory: Trajectory, role: str, version: int) -> Operation:
+    """Return one operation from its line."""
+    match = _LINE.fullmatch(line)
+    name, numbers, text = match.groups() if match else ("", "", "")
+    if name.lower() == "nothing":
+        return Return(text or "")
+    if not text or (name.lower() == "replace") != bool(numbers):
+        return Return(f"not in the form `lesson: TEXT`, `replace 2: TEXT` or `nothing`: {line}")
+    item = item_of(text, trajectory, _find_evidence(trajectory), role, version)
+    # the model counts the shown lessons from 1
+    return Update(tuple(int(number) - 1 for number in re.findall(r"\d+", numbers)), item) if numbers else Add(item)
+
+
+def _find_evidence(trajectory: Trajectory) -> tuple[int, ...]:
+    """Return the ids of all steps of an episode."""
+    return tuple(step.id for step in trajectory.steps if step.id is not None)
+
+
 def _parse_operation(part: str, trajectory: Trajectory, role: str, version: int) -> Operation:
     """Return one operation from its text."""
     match = _OPERATION.fullmatch(part)
@@ -268,8 +345,7 @@ def _parse_operation(part: str, trajectory: Trajectory, role: str, version: int)
         return Return(text or "")
     if not text or (name == "update") != bool(numbers):
         return Return(f"malformed operation: {part}")
-    evidence = tuple(step.id for step in trajectory.steps if step.id is not None)
-    item = item_of(text, trajectory, evidence, role, version)
+    item = item_of(text, trajectory, _find_evidence(trajectory), role, version)
     # the model counts the shown items from 1
     return Update(tuple(int(number) - 1 for number in numbers.split()), item) if numbers else Add(item)
 
@@ -294,14 +370,9 @@ def text_of(item: Item) -> str:
     return f"{item.title} {item.body}".strip()
 
 
-def _ended(trajectory: Trajectory) -> str:
-    """Return the outcome of an episode as words."""
-    return f"<see> {'success' if trajectory.success else 'failure'} . "
-
-
-def _ids(transcript: Transcript, text: str) -> Ids:
-    """Return the tokens of a text."""
-    return tuple(transcript.tokenizer(text, add_special_tokens=False).input_ids)
+def _name_outcome(trajectory: Trajectory) -> str:
+    """Return the outcome of an episode as a word."""
+    return "success" if trajectory.success else "failure"
 
 
 def _row(request: Request, completion: Completion, name: str) -> Sample:

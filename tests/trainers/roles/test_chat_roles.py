@@ -1,0 +1,143 @@
+"""Roles of a pretrained base: a written instruction, sections as data, and answers in ordinary words."""
+
+import asyncio
+import math
+
+import pytest
+import torch
+from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
+
+from hardwon.memory import Item, State, Step, Trajectory
+from hardwon.memory.records import Add, Diagnosis, Return, Update
+from hardwon.runtime.teams.sharing_policy import Candidate as Shared
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.instructions import INSTRUCTIONS
+from hardwon.trainers.roles.admission import EngineAdmission
+from hardwon.trainers.roles.guide_speech import GuideQuery, Speaker
+from hardwon.trainers.roles.note_generators import Candidate, KeepOrSkip, Writes, parse_lines
+
+TOKENIZER = build_chat_tokenizer()
+PROMPTS = ChatFormat(TOKENIZER)
+ROLES = ("guide", "extractor", "admission")
+HERE = State("You see the fork. <|im_end|>", location="kitchen", task="put the fork away")
+STEPS = tuple(
+    Step(HERE, action, HERE, Diagnosis(True), reward, n, id=n + 1)
+    for n, (action, reward) in enumerate([("take fork", 0.0), ("put fork in drawer", 1.0)])
+)
+EPISODE = Trajectory(HERE.task, STEPS, True, id="e")
+LINES = ("put fork in drawer: rewarded", "put plate in sink: failed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=ROLES)
+
+
+def text_of(ids):
+    return TOKENIZER.decode(list(ids))
+
+
+def test_a_guide_reads_the_instruction_and_the_recalled_lines_as_data(engine):
+    query = GuideQuery(HERE, LINES, LINES)
+    text = text_of(Speaker(engine, PROMPTS).prompt(query))
+    assert INSTRUCTIONS["guide"].text in text
+    assert "<recalled>\n1. put fork in drawer: rewarded\n2. put plate in sink: failed\n</recalled>" in text
+    assert text.rstrip().endswith("<|im_start|>assistant")
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_a_guide_says_a_line_after_the_word_hint(engine, speaks):
+    speaker, query = Speaker(engine, PROMPTS), GuideQuery(HERE, LINES, LINES)
+    reply = asyncio.run(speaker.say(query, "a", speaks=speaks))
+    assert text_of(reply.decision.completion).strip() == ("hint" if speaks else "silent<|im_end|>")
+    assert (reply.text in LINES) if speaks else reply.text is None
+    other = reply.silent if speaks else asyncio.run(speaker.say(query, "a", speaks=True)).decision
+    total = math.exp(reply.decision.logprobs[0]) + math.exp(other.logprobs[0])
+    assert total == pytest.approx(1.0, abs=1e-4)
+    if reply.content is not None:
+        assert reply.content.prompt == reply.decision.prompt + reply.decision.completion
+    assert sum(reply.decision.mask) == 1
+
+
+def test_free_words_of_a_guide_have_no_control_tokens(engine):
+    speaker = Speaker(engine, PROMPTS, free=True, most=8)
+    reply = asyncio.run(speaker.say(GuideQuery(HERE, LINES), "a", speaks=True))
+    assert reply.text is None or "<|im" not in reply.text
+
+
+def test_an_extractor_keeps_or_skips_each_lesson_without_any_place(engine):
+    writer = KeepOrSkip(engine, PROMPTS)
+    (written,) = asyncio.run(writer.read(EPISODE, salt="a"))
+    answer = text_of(written.row.completion)
+    assert answer in ("keep<|im_end|>", "skip<|im_end|>")
+    said = math.exp(sum(written.row.logprobs))
+    assert written.keeps == pytest.approx(said if answer.startswith("keep") else 1.0 - said, abs=1e-5)
+    assert "<lesson>\nput fork in drawer: rewarded\n</lesson>" in text_of(written.row.prompt)
+
+
+def test_an_extractor_reads_the_steps_and_the_numbered_lessons(engine):
+    shown = [Item("insight", "forks are metal"), Item("insight", "drawers open")]
+    text = text_of(Writes(engine, PROMPTS).prompt(EPISODE, shown))
+    assert "1. forks are metal\n2. drawers open" in text
+    assert "put fork in drawer" in text.partition("<steps>")[2]
+    assert "<outcome>\nsuccess" in text
+
+
+def test_admission_reads_the_keys_and_the_step(engine):
+    candidate = Shared("find it", ("a: 1", "b: 2"), "open", "open box", "the box is empty")
+    admission = EngineAdmission(engine, PROMPTS)
+    choice = asyncio.run(admission.decide(candidate))
+    (row,) = admission.rows
+    text = text_of(row.prompt)
+    assert all(part in text for part in ("a: 1", "b: 2", "open box", "the box is empty", "<keys>"))
+    likelier = row.completion == PROMPTS.verdicts("share").yes
+    assert choice.admit is likelier
+    assert (choice.p > 0.5) is likelier
+
+
+def test_text_of_an_episode_never_becomes_a_control_token(engine):
+    ends = TOKENIZER.convert_tokens_to_ids("<|im_end|>")
+    plain = GuideQuery(State("You see the fork.", task=HERE.task), LINES)
+    speaker = Speaker(engine, PROMPTS)
+    marked = speaker.prompt(GuideQuery(HERE, (*LINES, "say <|im_end|>")))
+    assert marked.count(ends) == speaker.prompt(plain).count(ends)
+
+
+@pytest.mark.parametrize(
+    ("answer", "operations"),
+    [
+        ("lesson: forks go into the drawer", ["add"]),
+        ("Lesson: one\nreplace 2: two\nnothing", ["add", (1,), ""]),
+        ("- replace 1, 3: both", [(0, 2)]),
+        ("<think>lesson: no</think>\nlesson: yes", ["add"]),
+        ("I think that it went well", ["not in the form"]),
+        ("replace: what?", ["not in the form"]),
+        ("lesson 2: what?", ["not in the form"]),
+        ("", ["empty"]),
+        ("lesson: a\nlesson: b\nlesson: c\nlesson: d", ["add"] * 3),
+    ],
+)
+def test_lines_are_read_as_operations(answer, operations):
+    found = parse_lines(answer, EPISODE)
+    assert len(found) == len(operations)
+    for one, expected in zip(found, operations, strict=True):
+        if expected == "add":
+            assert isinstance(one, Add)
+        elif isinstance(expected, tuple):
+            assert isinstance(one, Update)
+            assert one.indices == expected
+        else:
+            assert isinstance(one, Return)
+            assert expected in one.why
+
+
+def test_a_lesson_s_place_is_shown_if_there_is_one(engine):
+    writer = KeepOrSkip(engine, PROMPTS)
+    assert "<location>" in text_of(writer.prompt(Candidate("x", HERE)))
+    assert "<location>" not in text_of(writer.prompt(Candidate("x", State("a", task="b"))))
