@@ -53,6 +53,7 @@ from .retrieval.search import Search
 from .retrieval.task_recall import recall_by_task
 from .storage.cache_files import SAVE_AFTER
 from .storage.database import Store
+from .storage.freshness import Version
 from .trust.intake import has_keys, received, with_keys
 from .upkeep import forgetting, integrity, jsonl, queries
 from .upkeep.administration import TendedLibrary
@@ -100,12 +101,11 @@ class ExperienceLibrary(TendedLibrary):
         self._probation = Probation(store, self._number)
         self._inbox = WriteBuffer(store, self._number)
         self._inbox.on_filed = self._keep_filed
-        store.on_forgotten = self._start_anew
+        self._freshness = store.freshness
+        self._freshness.on_forgotten = self._start_anew
+        self._freshness.on_switched = self._drop_all
         self.gate: Gate | None = None
         """Learned admission model, called after the admission rules. None admits by rules alone."""
-        self._version: tuple[int, int] | None = None
-        self._looked: int | None = None
-        self._copies = 0
         self._steps_written = 0
         self._keyed = 0
         self._closed = False
@@ -213,7 +213,7 @@ class ExperienceLibrary(TendedLibrary):
         """
         with self._lock:
             episodes = self._with_keys(check_episodes(trajectories))
-            version = self._version
+            version = self._freshness.read_at
             try:
                 return self._inbox.put(episodes)
             except BaseException:  # not `with self._whole()`: its overhead equals a small insert
@@ -228,7 +228,7 @@ class ExperienceLibrary(TendedLibrary):
         """
         if all(map(has_keys, episodes)):
             return episodes
-        if self._version is None or self._keyed >= KEYS_AFTER:
+        if self._freshness.read_at is None or self._keyed >= KEYS_AFTER:
             self._caught_up()
             self._keyed = 0
         self._keyed += len(episodes)
@@ -432,7 +432,7 @@ class ExperienceLibrary(TendedLibrary):
             try:
                 return forgetting.forget(self._store, number, what, value, dry_run=dry_run)
             finally:
-                self._looked = self._version = None  # even if it fails halfway, the next read must look again
+                self._freshness.discard()  # even if it fails halfway, the next read must look again
 
     def _number_of(self, namespace: str) -> int:
         """Return the number of an existing namespace. Raises UnknownName."""
@@ -502,7 +502,7 @@ class ExperienceLibrary(TendedLibrary):
             if level == "task":
                 found = recall_by_task(self._store, derived, self._search, request)
             else:
-                found = recall.recall_by_step(self._store, derived, self._search, request, self._version)
+                found = recall.recall_by_step(self._store, derived, self._search, request, self._freshness.read_at)
             found = request.restore_names(found)
             derived.recollections.keep(key, found)
         return found
@@ -701,7 +701,7 @@ class ExperienceLibrary(TendedLibrary):
         check_choice("how", how, ("hybrid", "dense", "text"))
         with self._lock:
             derived = self._caught_up()
-            return recall.search(self._store, derived, self._search, self._version, redact(text), k, how)
+            return recall.search(self._store, derived, self._search, self._freshness.read_at, redact(text), k, how)
 
     def forget_findings(self) -> None:
         """Clear the cached search results of earlier situations.
@@ -805,20 +805,18 @@ class ExperienceLibrary(TendedLibrary):
     def _whole(self) -> Iterator[None]:
         """Hold the lock, and roll back the in-memory state if the body raises."""
         with self._lock:
-            version = self._version
+            version = self._freshness.read_at
             try:
                 yield
             except BaseException:
                 self._take_back(version)
                 raise
 
-    def _take_back(self, version: tuple[int, int] | None) -> None:
+    def _take_back(self, version: Version | None) -> None:
         """Discard the in-memory state that a failed transaction produced since `version`."""
-        self._inbox.forget()
+        self._inbox.take_back()
         self._guardrails.clear()  # numbers of changes that were rolled back are given again
-        # the rollback put filed episodes back into the inbox, so the next read must file them again
-        self._store.waiting = self._inbox.file
-        if self._version != version:  # derived state contains rows that were rolled back
+        if self._freshness.read_at != version:  # derived state contains rows that were rolled back
             self._forget()
 
     @contextmanager
@@ -835,21 +833,16 @@ class ExperienceLibrary(TendedLibrary):
         try:
             with self._store.at_once() as free:
                 # data_version counts commits of other connections, total_changes the rows written by this one
-                version = (self._store.version(), self._store.connection.total_changes) if free else None
+                version = self._freshness.version() if free else None
                 # a weak reference identifies the cache, but a token kept by a caller does not keep it alive
-                yield (ref(self._derived), version) if free and version == self._version else None
+                yield (ref(self._derived), version) if free and version == self._freshness.read_at else None
         finally:
             self._lock.release()
 
     def _filed(self) -> Store:
         """Return the store after filing all recorded episodes, of this and of other processes."""
         with self._lock:
-            version = self._store.version()
-            # the version shows only commits of other connections; `waiting` is set for episodes of this one
-            if self._looked != version or self._store.waiting is not None:
-                self._store.heed()
-                self._inbox.file()
-                self._looked = version
+            self._freshness.file_waiting(self._inbox.file)
             return self._store
 
     def _start_anew(self) -> None:
@@ -864,28 +857,22 @@ class ExperienceLibrary(TendedLibrary):
         self._derived = NamespaceCache(self._store, self._number)
         self._search = Search(self._store, self._number, self._embedder)
         self._guardrails.clear()
-        self._version = None
+        self._freshness.discard()
+
+    def _drop_all(self) -> None:
+        """Discard derived state and the distiller's counts."""
+        self._distiller.forget()
+        self._forget()
 
     def _caught_up(self) -> NamespaceCache:
         """Return the derived state, updated with everything written since the last call."""
-        version = (self._store.version(), self._store.connection.total_changes)
-        if version != self._version:
-            self._store.heed()
-            self._inbox.file()
-            # reads moved between the file and its in-memory copy: nothing read before can be trusted
-            if self._copies != self._store.copies:
-                self._copies = self._store.copies
-                self._distiller.forget()
-                self._forget()
-            # filing writes rows through this connection: count them, or the next call would catch up again
-            version = (version[0], self._store.connection.total_changes)
-            # one snapshot, so that items, words and values belong to the same moment
-            with self._store.snapshot():
-                changed = self._derived.catch_up()
-            if "item" in changed:
-                self._search.forget("items")
-            self._version = version  # taken before the read: rows written meanwhile are read by the next call
+        self._freshness.catch_up(self._inbox.file, self._read_changes)
         return self._derived
+
+    def _read_changes(self) -> None:
+        """Update the derived state with everything written since the last call."""
+        if "item" in self._derived.catch_up():
+            self._search.forget("items")
 
     def close(self) -> None:
         """Close the file, and save derived state beside it if that makes the next opening faster.

@@ -12,12 +12,13 @@ from hardwon.memory.records import Hit, State
 from hardwon.memory.situations.keys import content_words
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import plain, state_text
+from hardwon.memory.storage.freshness import Version
 
 from . import clusters
 from .cache import NamespaceCache
 from .embedders import Vectors
 from .ranking import POOL, Found, TakenStep, find_best_steps, steps_of
-from .search import Kind, Search, Version
+from .search import Kind, Search
 from .text_index import MORE_TERMS, QUERY_TERMS
 
 How = Literal["hybrid", "dense", "text"]

@@ -14,6 +14,7 @@ from hardwon.memory.records import Hit, Item, Kind, Recollection, Step
 from hardwon.memory.situations.keys import Situation, words
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_best_steps, read_brief_steps
+from hardwon.memory.storage.freshness import Version
 from hardwon.memory.trust import testimony
 from hardwon.memory.trust.instructions import without_instructions
 from hardwon.memory.values.effects import FLOOR
@@ -23,7 +24,7 @@ from .cache import NamespaceCache
 from .candidates import FOUND, Candidates, How, find
 from .ranking import Found, order_by_votes, steps_of
 from .request import Request
-from .search import Search, Version
+from .search import Search
 
 RECALL_FLOOR = FLOOR
 """Score below which an item is not recalled, unless it is pinned."""

@@ -17,6 +17,7 @@ from hardwon.memory.errors import LibraryReadOnly, LibraryUnwritable
 from hardwon.memory.storage.cache_files import Saved, Sidecar, due
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain
+from hardwon.memory.storage.freshness import Version
 
 from .embedders import Embedder, Vectors, refuse_other
 from .text_index import TextIndex, TextMatch
@@ -24,7 +25,6 @@ from .vector_index import Exact, TrainedIndex, VectorIndex
 
 Kind = Literal["states", "items"]
 KINDS: tuple[Kind, ...] = ("states", "items")
-Version = tuple[int, int]
 _READ = 4096
 """Vectors read per query."""
 _EMBED = 512
@@ -82,7 +82,7 @@ class Search:
         """Return the vector index, updated to a version of the library or to the current one."""
         with self._lock:
             index = self._indices.get(kind)
-            version = version or self.version()
+            version = version or self._store.freshness.version()
             if index is not None and self._version.get(kind) == version:
                 return index
             self._refuse_other_vectors()
@@ -101,11 +101,6 @@ class Search:
                 self.save(trained_only=True)
             self._version[kind] = version  # read before the update: later writes are picked up next time
             return index
-
-    def version(self) -> Version:
-        """Return a value that changes with the library, whichever process writes it."""
-        # `data_version` ignores writes of this connection, and `total_changes` counts only those.
-        return self._store.version(), self._store.connection.total_changes
 
     def forget(self, kind: Kind) -> None:
         """Drop an index; it is rebuilt when it is next needed."""

@@ -61,7 +61,7 @@ class Sidecar:
         self._store = store
         self._namespace = namespace
         # Read before any data: arrays that still hold what is forgotten later must never be saved.
-        self._generation = store.generation()
+        self._generation = store.freshness.generation()
         self.folder = None if store.path == ":memory:" else Path(f"{store.path}.index")
 
     @property
@@ -120,7 +120,7 @@ class Sidecar:
             Whether the file was written. Errors of the file system are logged, not raised.
         """
         path = self.path(name)
-        if path is None or not self.writable or self._store.generation() != self._generation:
+        if path is None or not self.writable or self._store.freshness.generation() != self._generation:
             return False  # the arrays may still contain experience that was forgotten in the meantime
         seq, change = _read_last_change(self._store)
         header = {
@@ -140,7 +140,7 @@ class Sidecar:
         except OSError as error:
             logger.info("%s was not written (%s).", path, error)
             return False
-        if self._store.generation() != self._generation:  # experience was forgotten during the write
+        if self._store.freshness.generation() != self._generation:  # experience was forgotten during the write
             path.unlink(missing_ok=True)
             return False
         return True

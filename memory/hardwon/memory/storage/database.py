@@ -1,9 +1,9 @@
 """The library's SQLite file: connections, locking, transactions and error messages.
 
 The file uses WAL with synchronous=FULL, so a transaction is on disk when it returns. Several processes may write; each
-waits for its turn. This module does not know the stored tables. It only knows that a callback may have to run before
-the next read (`Store.waiting`, see `upkeep.write_buffer`). If the file cannot be written then, reads use an in-memory
-copy in which the callback has run.
+waits for its turn. This module does not know the stored tables. `freshness` knows whether a callback must run before
+the next read (see `upkeep.write_buffer`). If the file cannot be written then, reads use an in-memory copy in which the
+callback has run.
 """
 
 import logging
@@ -22,7 +22,6 @@ from hardwon.memory.errors import (
     HardwonError,
     LibraryDamaged,
     LibraryError,
-    LibraryMissing,
     LibraryReadOnly,
     LibraryUnwritable,
     NewerSchema,
@@ -30,6 +29,7 @@ from hardwon.memory.errors import (
 )
 from hardwon.memory.privacy.private_files import FILE_MODE, OwnLock
 
+from .freshness import Freshness
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
 
 BUSY_TIMEOUT_S = 60.0
@@ -76,20 +76,13 @@ class Store:
             LibraryReadOnly: The file needs a migration but `read_only` is set.
         """
         self.path = str(path)
-        self._at = Path(self.path)
         self.read_only = read_only
         self._owner = os.getpid()
         self._lock = OwnLock(self.path)
         self._depth = 0
-        self._generation: int | None = None
-        self._inode: tuple[int, int] | None = None
         self._file: sqlite3.Connection | None = None
-        self.waiting: Callable[[], None] | None = None
-        """Callback that must run before the next read, such as emptying the write buffer. It resets this attribute."""
-        self.on_forgotten: Callable[[], None] | None = None
-        """Callback for the first access after any process has forgotten experience."""
-        self.copies = 0
-        """Number of switches between the file and an in-memory copy. Each switch invalidates everything read before."""
+        self.freshness = Freshness(self, self._lock)
+        """What this process has read from the file, and when that is stale."""
         self._new = self.path != ":memory:" and not Path(self.path).exists()
         if self.path != ":memory:":
             _check_path(Path(self.path), read_only)
@@ -100,11 +93,8 @@ class Store:
             except BaseException:
                 self.connection.close()
                 raise
-        self._generation = self.generation()
-        if self.path != ":memory:":
-            stat = self._at.stat()
-            # Read after connecting, because SQLite creates a new file only then.
-            self._inode = stat.st_dev, stat.st_ino
+        # After connecting, because SQLite creates a new file only then.
+        self.freshness.start()
         self.db = sqlite_utils.Database(self.connection)
 
     def _connect(self) -> sqlite3.Connection:
@@ -205,7 +195,7 @@ class Store:
                 raise LibraryUnwritable(
                     f"{self.path} is being read from a copy, because a write failed. Retry, or reopen it."
                 )
-            self._check_same_file()
+            self.freshness.check_same_file()
             run = self.connection.execute
             try:
                 # In WAL mode, NORMAL skips the fsync of a commit but keeps the order of commits.
@@ -218,7 +208,7 @@ class Store:
                 self._depth += 1
                 try:
                     # Under the write lock, so that no cache brings back what another process just forgot.
-                    self.heed()
+                    self.freshness.heed()
                     yield self.connection
                     run("COMMIT")
                 except BaseException:
@@ -229,7 +219,7 @@ class Store:
                     self._depth -= 1
             except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
                 # Not `_translate_errors`: a context manager would double the time of a short transaction.
-                raise self._translate(error) from error
+                raise self.translate(error) from error
             finally:
                 if not durable:
                     run("PRAGMA synchronous = FULL")
@@ -243,8 +233,8 @@ class Store:
             if self.connection.in_transaction:
                 yield
                 return
-            if self.waiting is not None:
-                self.waiting()
+            if self.freshness.waiting is not None:
+                self.freshness.waiting()
             # Only after `waiting`, which writes: that needs a transaction of its own, and SQLite does not nest them.
             self.connection.execute("BEGIN")
             try:
@@ -256,17 +246,17 @@ class Store:
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
         with self._lock:
-            if self.waiting is not None:
-                self.waiting()
+            if self.freshness.waiting is not None:
+                self.freshness.waiting()
             try:
                 return self.connection.execute(sql, parameters).fetchall()
             except sqlite3.OperationalError as error:
                 if not str(error).startswith(_INVALID_TEXT):
-                    raise self._translate(error) from error
+                    raise self.translate(error) from error
                 return self._read_damaged(sql, parameters)
             except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
                 # Not `_translate_errors`: a context manager would double the time of a short query.
-                raise self._translate(error) from error
+                raise self.translate(error) from error
 
     def _read_damaged(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Read rows of which one contains invalid UTF-8, so that a damaged row does not hide the others."""
@@ -283,6 +273,7 @@ class Store:
         """Switch reads to an in-memory copy of the file to which `change` is applied."""
         with self._lock, self._translate_errors():
             self.to_file()
+            self.freshness.note_copy()
             copy, read_only = _connect(":memory:"), self.read_only
             self.connection.backup(copy)
             # `change` calls `transaction`, which refuses a read-only store and one whose `_file` is set.
@@ -291,7 +282,7 @@ class Store:
                 change()
             finally:
                 self._file, self.read_only = file, read_only
-                self.copies += 1
+                self.freshness.note_switch()
 
     def to_file(self) -> None:
         """Switch back from the in-memory copy to the file."""
@@ -299,7 +290,7 @@ class Store:
             if self._file is not None:
                 self.connection.close()
                 self.connection, self._file = self._file, None
-                self.copies += 1
+                self.freshness.note_switch()
 
     @property
     def copied(self) -> bool:
@@ -318,45 +309,7 @@ class Store:
 
     def version(self) -> int:
         """Return a number that changes when another connection writes to the file."""
-        with self._lock:
-            self._check_same_file()
-            try:
-                # Asks the file even while a copy is read: only the file shows what other processes write.
-                return int((self._file or self.connection).execute("PRAGMA data_version").fetchone()[0])
-            except sqlite3.Error as error:
-                raise self._translate(error) from error
-
-    def _check_same_file(self) -> None:
-        """Check that the path still refers to the file that was opened; otherwise writes would be lost.
-
-        Raises:
-            LibraryMissing: The file was removed or replaced.
-        """
-        if self._inode is None:
-            return
-        try:
-            stat = self._at.stat()
-        except OSError:
-            stat = None
-        if stat is None or (stat.st_dev, stat.st_ino) != self._inode:
-            change = "was removed" if stat is None else "was replaced by another file"
-            raise LibraryMissing(
-                f"{self.path} {change} while the library was open. Restore the file, or reopen the library."
-            )
-
-    def generation(self) -> int:
-        """Return a number that grows when experience is forgotten and again when its bytes are erased."""
-        return int(self.connection.execute("SELECT coalesce(sum(1 + erased), 0) FROM receipts").fetchone()[0])
-
-    def heed(self) -> None:
-        """Call `on_forgotten` if experience was forgotten since the last call, so that caches are dropped."""
-        if self._generation is None:  # the schema is still being created
-            return
-        generation = self.generation()
-        if generation != self._generation:
-            self._generation = generation
-            if self.on_forgotten is not None:
-                self.on_forgotten()
+        return self.freshness.data_version()
 
     def shrink(self, *, rewrite: bool = True) -> None:
         """Truncate the log, and by default rewrite the file without deleted content.
@@ -391,9 +344,10 @@ class Store:
         try:
             yield
         except (sqlite3.Error, OverflowError) as error:
-            raise self._translate(error) from error
+            raise self.translate(error) from error
 
-    def _translate(self, error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> HardwonError:
+    def translate(self, error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> HardwonError:
+        """Return the library error for an error of SQLite; it names the file and the next step."""
         if isinstance(error, UnicodeEncodeError):
             return ConfigError(
                 f"{self.path}: {error.object!r:.60} contains a lone surrogate, which is not valid Unicode. Remove it."

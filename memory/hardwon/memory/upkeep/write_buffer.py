@@ -65,7 +65,7 @@ class WriteBuffer:
         self._key_ids = KeyIds()
         self._recent: dict[str, Trajectory] = {}
         self._steps = self._size = 0
-        self._copied_at = self._newest = 0
+        self._newest = 0
         self._suffix = os.urandom(8).hex()
         """Random suffix that makes the ids assigned by this process unique."""
         self._counted = (0, 0)
@@ -143,7 +143,7 @@ class WriteBuffer:
             if self._steps < KEPT:
                 self._recent[ref] = episode
                 self._steps += len(episode.steps)
-        self._store.waiting = self.file
+        self._store.freshness.hold(self.file)
         if self._size > FILE_AFTER:
             self.file()
 
@@ -153,7 +153,7 @@ class WriteBuffer:
         """Switch from an in-memory copy back to the file, because a write follows."""
         if self._store.copied:
             self._store.to_file()
-            self._store.waiting = self.file
+            self._store.freshness.hold(self.file)
 
     def file(self) -> None:
         """Store all buffered episodes, whichever process recorded them.
@@ -165,10 +165,10 @@ class WriteBuffer:
             self._file_waiting()
             return
         # Somebody wrote to the file, so the copy is stale and the file may be writable again.
-        if store.copied and store.version() != self._copied_at:
+        if store.freshness.is_copy_stale():
             store.to_file()
-        # Reset the callback first: storing reads from the store, which would call it again.
-        store.waiting = None
+        # First of all: storing reads from the store, which would file again.
+        store.freshness.release()
         if not has_waiting(store, self._namespace):
             return
         try:
@@ -180,7 +180,6 @@ class WriteBuffer:
         except LibraryUnwritable as error:
             logger.info("%s Recent episodes are read from an in-memory copy.", error)
             self.forget()
-            self._copied_at = store.version()
             store.to_copy(self._file_waiting)
             self.forget()
 
@@ -301,6 +300,12 @@ class WriteBuffer:
         self._recent.clear()
         self._steps = self._size = 0
         self.forget()
+
+    def take_back(self) -> None:
+        """Return to the state before a transaction that was rolled back."""
+        self.forget()
+        # The rollback put filed episodes back into the buffer, so the next read must file them again.
+        self._store.freshness.hold(self.file)
 
     def forget(self) -> None:
         """Clear the caches that a transaction filled, after it was rolled back."""

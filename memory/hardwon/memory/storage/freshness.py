@@ -1,0 +1,169 @@
+"""What this process has read from a library file, and when that is stale.
+
+Five events make it stale: a write of another connection (SQLite's `data_version`), a write of this one
+(`total_changes`), episodes that wait in the write buffer, a switch between the file and its in-memory copy, and
+`forget` in any process. The store and the write buffer report these events. The store asks before every read whether
+episodes wait, and the library asks whether it must catch up.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hardwon.memory.errors import LibraryMissing
+from hardwon.memory.privacy.private_files import OwnLock
+
+if TYPE_CHECKING:
+    from .database import Store
+
+Version = tuple[int, int]
+"""SQLite's `data_version` and the number of rows that this connection changed: equal versions have equal content."""
+
+
+class Freshness:
+    """Knows what one process has read from a library file, and whether that is still valid."""
+
+    def __init__(self, store: "Store", lock: OwnLock) -> None:
+        """Create the record of a store that is being opened; `start` completes it."""
+        self._store = store
+        self._lock = lock
+        self._path = Path(store.path)
+        self._file: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        self._generation: int | None = None
+        self._filed_at: int | None = None
+        self._copied_at: int | None = None
+        self._has_switched = False
+        self.read_at: Version | None = None
+        """Version up to which the caches of this process are read; None if they must be read from the beginning."""
+        self.waiting: Callable[[], None] | None = None
+        """Callback that files the waiting episodes before the next read; None if this process has none."""
+        self.on_forgotten: Callable[[], None] = _do_nothing
+        """Callback for the first access after any process has forgotten experience."""
+        self.on_switched: Callable[[], None] = _do_nothing
+        """Callback before the next catch-up after reads moved between the file and its copy."""
+
+    def start(self) -> None:
+        """Remember the file as it is when its store has opened it."""
+        self._file = self._store.connection
+        self._generation = self.generation()
+        if self._store.path != ":memory:":
+            stat = self._path.stat()
+            self._inode = stat.st_dev, stat.st_ino
+
+    # -- versions ---------------------------------------------------------------------------------
+
+    def data_version(self) -> int:
+        """Return a number that changes when another connection writes to the file.
+
+        Raises:
+            LibraryMissing: The file was removed or replaced.
+        """
+        with self._lock:
+            self.check_same_file()
+            try:
+                # Asks the file even while a copy is read: only the file shows what other processes write.
+                return int((self._file or self._store.connection).execute("PRAGMA data_version").fetchone()[0])
+            except sqlite3.Error as error:
+                raise self._store.translate(error) from error
+
+    def version(self) -> Version:
+        """Return the version of the library, whichever process wrote it last."""
+        # `data_version` ignores writes of this connection, and `total_changes` counts only those.
+        return self.data_version(), self._store.connection.total_changes
+
+    def check_same_file(self) -> None:
+        """Check that the path still refers to the file that was opened; otherwise writes would be lost.
+
+        Raises:
+            LibraryMissing: The file was removed or replaced.
+        """
+        if self._inode is None:
+            return
+        try:
+            stat = self._path.stat()
+        except OSError:
+            stat = None
+        if stat is None or (stat.st_dev, stat.st_ino) != self._inode:
+            change = "was removed" if stat is None else "was replaced by another file"
+            raise LibraryMissing(
+                f"{self._store.path} {change} while the library was open. Restore the file, or reopen the library."
+            )
+
+    def generation(self) -> int:
+        """Return a number that grows when experience is forgotten and again when its bytes are erased."""
+        query = "SELECT coalesce(sum(1 + erased), 0) FROM receipts"
+        return int(self._store.connection.execute(query).fetchone()[0])
+
+    # -- what was read ----------------------------------------------------------------------------
+
+    def catch_up(self, file: Callable[[], None], read: Callable[[], None]) -> None:
+        """Read what was written since the last call, if anything was.
+
+        Args:
+            file: Stores the buffered episodes of all processes.
+            read: Updates the caches, within one snapshot of the file.
+        """
+        version = self.version()
+        if version == self.read_at:
+            return
+        self.heed()
+        file()
+        if self._has_switched:  # ids of the file and of its copy may differ: nothing read before can be trusted
+            self._has_switched = False
+            self.on_switched()
+        # Filing writes rows through this connection: count them, or the next call would catch up again.
+        version = version[0], self._store.connection.total_changes
+        # One snapshot, so that items, words and values belong to the same moment.
+        with self._store.snapshot():
+            read()
+        self.read_at = version  # taken before the read: rows written meanwhile are read by the next call
+
+    def file_waiting(self, file: Callable[[], None]) -> None:
+        """Call `file` if episodes of this or another process may wait in the write buffer."""
+        version = self.data_version()
+        # The version shows only commits of other connections; `waiting` is set for episodes of this one.
+        if self._filed_at != version or self.waiting is not None:
+            self.heed()
+            file()
+            self._filed_at = version
+
+    def discard(self) -> None:
+        """Treat everything read so far as stale."""
+        self.read_at = self._filed_at = None
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def hold(self, file: Callable[[], None]) -> None:
+        """Note that episodes wait in the write buffer, and that `file` stores them."""
+        self.waiting = file
+
+    def release(self) -> None:
+        """Note that no episode waits any more, or that filing has begun; filing reads, which must not file again."""
+        self.waiting = None
+
+    def note_copy(self) -> None:
+        """Note that a copy of the file is about to be made."""
+        self._copied_at = self.data_version()
+
+    def note_switch(self) -> None:
+        """Note that reads moved between the file and its copy."""
+        self._has_switched = True
+
+    def is_copy_stale(self) -> bool:
+        """Return whether another process wrote to the file since it was copied."""
+        return self._store.copied and self.data_version() != self._copied_at
+
+    def heed(self) -> None:
+        """Call `on_forgotten` if experience was forgotten since the last call, so that caches are dropped."""
+        if self._generation is None:  # the schema is still being created
+            return
+        generation = self.generation()
+        if generation != self._generation:
+            self._generation = generation
+            self.on_forgotten()
+
+
+def _do_nothing() -> None:
+    """Do nothing, in place of a callback."""
