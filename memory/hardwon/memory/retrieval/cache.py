@@ -112,7 +112,7 @@ class NamespaceCache:
 
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call, and return the kinds of changes."""
-        for read in (self.done, self.voters, self.steps, self.ranked, self.recollections):
+        for read in (self.done, self.voters, self.ranked, self.recollections):  # steps do not change
             read.clear()
         before = self._seq
         rows = self._store.rows(

@@ -60,18 +60,16 @@ class Matches(NamedTuple):
     near: frozenset[int]
     """Ids of the matches by meaning."""
 
-    def similarity(self, ref: int) -> float:
-        """Return the cosine of a match or, if larger, its share of the query's words.
+    def rate(self, ref: int) -> tuple[float, str]:
+        """Return the similarity of a match and its reason.
 
-        A short question has a small cosine to a long text that answers it.
+        The similarity is the cosine or, if larger, the share of the query's words that the text contains. A short
+        question has a small cosine to a long text that answers it.
         """
-        return max(self.cosines[ref], self.shares.get(ref, 0.0))
-
-    def why(self, ref: int) -> str:
-        """Return the reason for a match."""
-        if ref not in self.shares:
-            return "meaning"
-        return "words and meaning" if ref in self.near else "words"
+        cosine, share = self.cosines[ref], self.shares.get(ref)
+        if share is None:
+            return cosine, "meaning"
+        return (share if share > cosine else cosine), ("words and meaning" if ref in self.near else "words")
 
 
 def match(
@@ -151,7 +149,7 @@ def find(
     matches = match(
         index, kind, text, vector, frequencies=frequencies, version=version, terms=terms, depth=depth
     )  # fmt: skip
-    return [(ref, matches.similarity(ref), matches.why(ref)) for ref in matches.order[:k]]
+    return [(ref, *matches.rate(ref)) for ref in matches.order[:k]]
 
 
 def fuse(*rankings: Sequence[int]) -> list[int]:
@@ -341,11 +339,13 @@ class Candidates:
         items, numbers, found = self._derived.items, self._derived.numbers, set(near)
         hits = []
         for ref in chosen:
-            floor, reason = floors.get(ref, (0.0, ""))
-            similarity = matches.similarity(ref) if ref in found else matches.cosines[ref]
-            if max(similarity, floor) >= MIN_COSINE:
-                why = matches.why(ref) if ref in found and floor < similarity else reason
-                hits.append(Hit(items[numbers[ref]], max(similarity, floor), why))
+            similarity, why = matches.rate(ref) if ref in found else (matches.cosines[ref], "")
+            if ref in floors:
+                floor, reason = floors[ref]
+                if floor >= similarity or not why:
+                    similarity, why = max(floor, similarity), reason
+            if similarity >= MIN_COSINE:
+                hits.append(Hit(items[numbers[ref]], similarity, why))
         return tuple(hits)
 
     def _match_items(self, query: str, filed: Sequence[int]) -> tuple[Matches, list[int]]:

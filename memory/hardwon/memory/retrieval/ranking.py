@@ -147,23 +147,28 @@ def order_by_votes(
     support = _support([step.kind for step in done], weights)
     least = LEAST_SUPPORT * max(support.values(), default=0.0)
 
-    def worth(at: int) -> tuple[float, float, float, int]:
-        return (-support.get(done[at].kind, 0.0), -weights[at], -done[at].value, at)
-
-    kept = [at for at in range(len(done)) if own is None or support.get(done[at].kind, 0.0) >= least]
-    return sorted(kept, key=worth)
+    ranked = [
+        (-support_here, -weights[at], -step.value, at)
+        for at, step in enumerate(done)
+        if (support_here := support.get(step.kind, 0.0)) >= least or own is None
+    ]
+    ranked.sort()
+    return [at for *_, at in ranked]
 
 
 def weigh(done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str) -> list[float]:
     """Return the weight of each step as a vote; the constants of this module describe its factors."""
     previous_kind = None if after is None else kind_of(after)
-    similarity_of_task = _compare_tasks(task, [step.task for step in done])
+    factor_of_task = {
+        other: math.exp(similarity / TASK_BANDWIDTH)
+        for other, similarity in _compare_tasks(task, [step.task for step in done]).items()
+    }
     return [
         # No overflow: cosines and task similarities are at most 1, so each factor is at most exp(10).
         math.exp(similarity / BANDWIDTH)
         * (SAME_BEFORE if step.before == previous_kind else 1.0)
         * (1.0 if step.value > 0 and not step.failed else FRUITLESS)
-        * math.exp(similarity_of_task[step.task] / TASK_BANDWIDTH)
+        * factor_of_task[step.task]
         for step, similarity in zip(done, similarities, strict=True)
     ]
 
@@ -187,8 +192,9 @@ def _compare_tasks(task: str, others: Sequence[str]) -> Mapping[str, float]:
 def _share(own: frozenset[str], other: frozenset[str], weight: Mapping[str, float]) -> float:
     """Return the weighted Jaccard similarity of two sets of words."""
     # Sets have no fixed order: sorting makes the sum of floats the same in any process.
-    total = sum(weight[word] for word in sorted(own | other))
-    return sum(weight[word] for word in sorted(own & other)) / total if total > 0 else 0.0
+    weigh_word = weight.__getitem__
+    total = sum(map(weigh_word, sorted(own | other)))
+    return sum(map(weigh_word, sorted(own & other))) / total if total > 0 else 0.0
 
 
 def _support(kinds: Sequence[str], weights: Sequence[float]) -> Mapping[str, float]:

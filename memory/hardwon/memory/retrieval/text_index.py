@@ -144,8 +144,9 @@ class TextIndex:
         if newest != self._newest:  # rows were added, so cached counts are stale
             self._newest = newest
             self.forget()
-        reaches = {word: self._count_rows(word) for word in _select_words(text, frequencies)}
-        rarest = sorted((word for word, reach in reaches.items() if reach.rows), key=lambda w: (reaches[w].rows, w))
+        cached = self._reaches
+        reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, frequencies)}
+        rarest = [word for _, word in sorted((reach.rows, word) for word, reach in reaches.items() if reach.rows)]
         if not rarest:
             return Query((), (), 0, 0.0)
         since = reaches[rarest[0]].since
@@ -222,5 +223,7 @@ def _quote(word: str) -> str:
 
 def _select_words(text: str, frequencies: Mapping[str, int]) -> list[str]:
     """Return the words of a text that the fewest episodes showed; unseen words come last."""
-    words = sorted(content_words(text), key=lambda word: (word not in frequencies, frequencies.get(word, 0), word))
-    return words[:CONSIDERED]
+    # The sort decides ties by the word itself, which is the last of each tuple.
+    counts = [(word not in frequencies, frequencies.get(word, 0), word) for word in content_words(text)]
+    counts.sort()
+    return [word for _, _, word in counts[:CONSIDERED]]
