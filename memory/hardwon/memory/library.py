@@ -10,20 +10,18 @@ processes may read and write one library. This module does not depend on prompts
         verdict = library.check(state, "eat raw potato")
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from sqlite3 import Connection
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Self
 from weakref import ref
 
 from . import items as catalogue
 from .bank import Bank
-from .errors import LibraryError, UnknownName
-from .guardrails.conditions import holds
-from .guardrails.probation import WEAKENED, Probation, Standing
+from .errors import LibraryError
+from .guardrails.probation import WEAKENED, Probation
 from .learning import extraction
 from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import Curator, Gate, expire
@@ -33,55 +31,41 @@ from .privacy.redaction import redact, redact_state, redact_trajectory
 from .records import (
     Admission,
     EvolutionReport,
-    Hit,
     Item,
-    Kind,
     Operation,
-    Problem,
-    Recollection,
     State,
     Trajectory,
     Trust,
-    Verdict,
 )
-from .retrieval import recall
 from .retrieval.cache import NamespaceCache
-from .retrieval.candidates import How
+from .retrieval.consulting import ConsultedLibrary
 from .retrieval.embedders import Embedder
-from .retrieval.request import copy_recollection, make_key, parse_request
 from .retrieval.search import Search
-from .retrieval.task_recall import recall_by_task
 from .storage.cache_files import SAVE_AFTER
 from .storage.database import Store
 from .storage.freshness import Version
 from .trust.intake import has_keys, received, with_keys
-from .upkeep import forgetting, integrity, jsonl, queries
-from .upkeep.administration import TendedLibrary
+from .upkeep import forgetting, integrity, jsonl
 from .upkeep.damage import names_damage
+from .upkeep.maintenance import MaintainedLibrary
 from .upkeep.rekeying import rekey
 from .upkeep.setup import agree_on_embedder, namespace_number, reembed as reembed
 from .upkeep.write_buffer import WriteBuffer
 from .validation import (
-    check_choice,
-    check_count,
     check_episode,
     check_episodes,
     check_id,
     check_item,
     check_items,
-    check_kinds,
-    check_state,
     check_text,
-    check_texts,
 )
-from .values.effects import Effect
 
 KEYS_AFTER = 64
 """Number of episodes without keys after which the words that keys depend on are refreshed."""
 
 
 @names_damage
-class ExperienceLibrary(TendedLibrary):
+class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
     """A durable collection of recorded episodes and of the items learned from them, in one SQLite file.
 
     Create one with `open`. All methods are safe to call from several threads, and several processes may use
@@ -392,55 +376,6 @@ class ExperienceLibrary(TendedLibrary):
             retired = (*(item.id for item, _ in (*released, *idle)), *expired)
             return EvolutionReport(tuple(admissions), retired, len(proposals))
 
-    def forget(
-        self,
-        *,
-        episode: str | None = None,
-        writer: str | None = None,
-        text: str | None = None,
-        namespace: str | None = None,
-        dry_run: bool = False,
-    ) -> forgetting.ForgetReceipt:
-        """Delete experience permanently: rows, indexes, summaries, history, and items without other evidence.
-
-        Give exactly one selector. Items that have other evidence are rebuilt from it. The bytes are removed from the
-        file, its write-ahead log and the cache files beside it.
-
-        Args:
-            episode: Id of an episode.
-            writer: Name of a writer.
-            text: Text that episodes or items contain in any field, in upper or lower case.
-            namespace: Name of a namespace, which is deleted as a whole.
-            dry_run: Count the rows without deleting them.
-
-        Returns:
-            A receipt with the number of deleted rows per table.
-
-        Raises:
-            UnknownName: The episode or the namespace does not exist.
-            ConfigError: There is no selector, more than one, or an empty one.
-        """
-        what, value = forgetting.parse_selector(episode=episode, writer=writer, text=text, namespace=namespace)
-        with self._lock:
-            self._filed()
-            number = self._number
-            if what == "namespace":
-                number = self._number_of(value)
-                WriteBuffer(self._store, number).file()  # the selected namespace has a write buffer of its own
-            elif not dry_run:
-                self._inbox.on_file()
-            try:
-                return forgetting.forget(self._store, number, what, value, dry_run=dry_run)
-            finally:
-                self._freshness.discard()  # even if it fails halfway, the next read must look again
-
-    def _number_of(self, namespace: str) -> int:
-        """Return the number of an existing namespace. Raises UnknownName."""
-        numbers = dict(self._store.rows("SELECT name, id FROM namespaces"))
-        if namespace not in numbers:
-            raise UnknownName.of("namespace", namespace, numbers)
-        return int(numbers[namespace])
-
     def bank(self, task: str) -> Bank:
         """Return a short-lived memory that parallel teams share during one task.
 
@@ -452,320 +387,6 @@ class ExperienceLibrary(TendedLibrary):
         """
         check_text("task", task)
         return Bank(self._store, self._number, redact(task), self.add)
-
-    # -- recall -----------------------------------------------------------------------------------
-
-    def recall(
-        self,
-        state_or_text: State | str,
-        *,
-        task: str | None = None,
-        k: int = 5,
-        kinds: Sequence[Kind] | None = None,
-        budget_tokens: int | None = None,
-        level: Literal["step", "task"] = "step",
-        actions: Mapping[str, str] | None = None,
-        after: str | None = None,
-    ) -> Recollection:
-        """Return the past experience that fits a state or a text.
-
-        A known situation is a direct lookup; a new one uses hybrid search. If nothing is similar enough, the result is
-        empty, which is a valid answer.
-
-        Args:
-            state_or_text: State of the episode, or a question in words.
-            task: Task of the episode, if the state does not have one.
-            k: Maximum number of items and of similar steps, each. With 0, only guardrails and estimates are returned.
-            kinds: Kinds of items to return. None returns all kinds.
-            budget_tokens: Maximum number of tokens of the items and steps together. None sets no limit.
-            level: "step" recalls for the next action. "task" retrieves whole episodes by task.
-            actions: Admissible actions, each with a short description of what this episode already tried (see
-                `Situation.keys`). The result then has an estimate for each action.
-            after: The previous action of the episode, or "" at its beginning. Steps that followed the same kind of
-                action rank higher; see `retrieval.ranking`.
-
-        Returns:
-            Items, similar steps, guardrails and estimates, with the reason for each hit.
-
-        Raises:
-            ConfigError: An argument is out of range.
-            WrongType: An argument has the wrong type.
-        """
-        arguments = state_or_text, task, k, kinds, budget_tokens, level, actions, after
-        key = make_key(*arguments)
-        with self._lock:
-            derived = self._caught_up()
-            kept = derived.recollections.get(key) if key is not None else None
-            if kept is not None:
-                return copy_recollection(kept)
-            request = parse_request(*arguments)
-            if level == "task":
-                found = recall_by_task(self._store, derived, self._search, request)
-            else:
-                found = recall.recall_by_step(self._store, derived, self._search, request, self._freshness.read_at)
-            found = request.restore_names(found)
-            derived.recollections.keep(key, found)
-        return found
-
-    def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
-        """Return whether a guardrail forbids an action in a state, without counting the refusal.
-
-        Args:
-            state: Current state.
-            action: Action to check.
-            again: Set to True if the same action failed in this run and no action has succeeded since.
-
-        Returns:
-            A verdict with the guardrails that forbid the action and the cause.
-
-        Raises:
-            WrongType: The state or the action has the wrong type.
-        """
-        _check_query(state, action)
-        with self._lock:
-            derived = self._caught_up()
-            situation, action = derived.situation(redact_state(state)), redact(action)
-            return derived.guard.check(situation.after_failure(action) if again else situation, action)
-
-    def enforce(
-        self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False
-    ) -> Verdict:
-        """Check an action that is about to run, count a refusal, and grant a trial that is due.
-
-        On a trial, the verdict allows the action and names the guardrails. Whoever runs the action records this in
-        the step's `why` as `{"overrode": items, "trial": items}`, so that the outcome of the step decides about the
-        guardrails. See `guardrails.probation`.
-
-        Args:
-            state: Current state.
-            action: Action that is about to run.
-            again: Set to True if the same action failed in this run and no action has succeeded since.
-            keep: Write the counts to the library. If False, they stay in this process, and you pass the outcome of a
-                trial to `settle_trial`.
-            by_hours: With `keep=False`, let only time make a trial due, not the number of refusals.
-
-        Returns:
-            A verdict. `trial` is True if the action is forbidden but may run this time.
-
-        Raises:
-            WrongType: The state or the action has the wrong type.
-        """
-        # most calls are allowed, and then nothing needs to be looked up or counted
-        verdict = self.check(state, action, again=again)
-        if verdict.allowed:
-            return verdict
-        with self._lock:
-            items = self._caught_up().items
-            # `check` released the lock, so another thread may have retired a guardrail since
-            guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
-            if self._probation.lifted.issuperset(verdict.items):
-                return replace(verdict, allowed=True)
-            trial = self._probation.admits(guardrails, self._derived.episodes, keep=keep, by_hours=by_hours)
-        return replace(verdict, allowed=True, trial=True) if trial else verdict
-
-    def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:
-        """Apply the outcome of a trial that is not recorded, for this process only.
-
-        Args:
-            item_ids: Ids of the guardrails on trial.
-            worked: Whether the action succeeded.
-        """
-        with self._lock:
-            self._probation.settle(item_ids, worked)
-
-    def standing(self, item_id: str) -> Standing:
-        """Return a guardrail's counts of refusals and trials, and when its next trial is due.
-
-        Raises:
-            UnknownName: The item does not exist.
-        """
-        with self._lock:
-            self._filed()
-            return self._probation.standing(self.get(item_id).id)
-
-    def effects(self, item_id: str) -> list[Effect]:
-        """Return the measured effect of an item in each world.
-
-        The effect compares episodes that were shown the item with episodes from which it was withheld at random. In a
-        world where an item clearly hurts it is masked: it is only offered occasionally, to measure it again.
-
-        Args:
-            item_id: Id of the item.
-
-        Returns:
-            One effect per world in which the item was measured.
-
-        Raises:
-            UnknownName: The item does not exist.
-        """
-        with self._lock:
-            return self._caught_up().effects(self.get(item_id))
-
-    def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
-        """Return whether a guardrail on whole plans forbids any action of a plan.
-
-        Args:
-            state: State in which the plan is made.
-            actions: Actions of the plan, in order.
-
-        Returns:
-            A verdict for the whole plan.
-
-        Raises:
-            WrongType: The state or an action has the wrong type.
-        """
-        actions = list(actions)
-        _check_query(state, *actions)
-        with self._lock:
-            derived = self._caught_up()
-            return derived.guard.check_plan(derived.situation(redact_state(state)), map(redact, actions))
-
-    def offered(
-        self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
-    ) -> tuple[Item, ...]:
-        """Return the active items whose condition holds in a state, best first.
-
-        Args:
-            state: Current state.
-            kinds: Kinds of items to return.
-            masked: Return only the items that are masked because they hurt in the state's world. By default, only the
-                others are returned. See `effects`.
-
-        Returns:
-            Items in descending order of score times confidence.
-
-        Raises:
-            WrongType: The state or a kind has the wrong type.
-            ConfigError: A kind does not exist.
-        """
-        check_state(state)
-        check_kinds(kinds)
-        with self._lock:
-            derived = self._caught_up()
-            situation = derived.situation(redact_state(state))
-            masked_ids, worlds = derived.masked(situation.state), derived.related(situation.state)
-            candidates = [
-                item
-                for item in derived.items.values()
-                if item.kind in kinds
-                and (item.id in masked_ids) == masked
-                and derived.counts_in(item, worlds)
-                and (item.condition is None or holds(item.condition, situation, ""))
-            ]
-            # the id breaks ties, so that the order does not depend on when items were read
-            return tuple(sorted(candidates, key=lambda item: (-item.score * item.confidence, item.id)))
-
-    def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
-        """Return the keys under which a step with this action in this state is filed.
-
-        Args:
-            state: State before the action.
-            action: Action of the step.
-            counts: What this episode already tried, as the working memory describes it.
-
-        Returns:
-            Keys from the most general to the most specific one.
-        """
-        _check_query(state, action, counts)
-        with self._lock:
-            return self._caught_up().keys(redact_state(state), redact(action), counts)
-
-    def context(self, state: State, action: str) -> str:
-        """Return the words around the arguments of an action in a state.
-
-        Automatic guardrails use this text as their condition.
-        """
-        _check_query(state, action)
-        with self._lock:
-            return self._caught_up().situation(redact_state(state)).context(redact(action))
-
-    def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
-        """Search items and steps by text.
-
-        This is meant for people; policies use `recall`.
-
-        Args:
-            text: Search text.
-            k: Maximum number of hits.
-            how: "dense" (vectors), "text" (BM25) or "hybrid" (both, fused).
-
-        Returns:
-            Hits, best first.
-
-        Raises:
-            ConfigError: `k` or `how` is out of range.
-            WrongType: An argument has the wrong type.
-        """
-        check_text("text", text)
-        check_count("k", k)
-        check_choice("how", how, ("hybrid", "dense", "text"))
-        with self._lock:
-            derived = self._caught_up()
-            return recall.search(self._store, derived, self._search, self._freshness.read_at, redact(text), k, how)
-
-    def forget_findings(self) -> None:
-        """Clear the cached search results of earlier situations.
-
-        Afterwards recall depends only on the content of the library, not on earlier queries of this process.
-        """
-        with self._lock:
-            self._derived.forget_findings()
-
-    # -- inspection -------------------------------------------------------------------------------
-
-    def stats(self) -> dict[str, Any]:
-        """Return counts, sizes and ages of this namespace.
-
-        `scans` is the number of index searches of this process. Recall in a known situation adds none.
-        """
-        counts = queries.stats(self._filed(), self._number, self.namespace, self._embedder)
-        return {**counts, "scans": self._search.scans}
-
-    def verify(self) -> list[Problem]:
-        """Check every derived structure against the recorded episodes and items.
-
-        Returns:
-            The problems found, each with its remedy; empty if all structures agree.
-        """
-        with self._lock:
-            return integrity.verify(self._filed(), self._number)
-
-    def repair(self) -> list[Problem]:
-        """Rebuild every derived structure that `verify` reports.
-
-        Returns:
-            The problems that were repaired.
-        """
-        with self._lock:
-            problems = integrity.repair(self._filed(), self._number)
-            self._forget()  # before filing: derived state may come from the rows that were wrong
-            self._inbox.file()
-            if any(problem.where.endswith("vectors") for problem in problems):
-                self.index()
-            return problems
-
-    def index(self) -> None:
-        """Embed all new texts and load all values, so that the next recall does not have to."""
-        with self._lock:
-            derived = self._caught_up()
-            self._search.index("states")
-            self._search.index("items")
-            derived.read_values()
-
-    def export_jsonl(self, path: str | Path) -> int:
-        """Write items and episodes to a JSONL file, from one consistent snapshot.
-
-        Args:
-            path: File to write.
-
-        Returns:
-            Number of lines written.
-
-        Raises:
-            ConfigError: The file cannot be written.
-        """
-        with self._lock, self._filed().snapshot():
-            return jsonl.export_jsonl(self._store, self._number, path)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
         """Read a file that `export_jsonl` wrote, in one transaction.
@@ -905,9 +526,3 @@ class ExperienceLibrary(TendedLibrary):
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items())
-
-
-def _check_query(state: State, *actions: str) -> None:
-    """Check the types of a state and of actions."""
-    check_state(state)
-    check_texts("actions", actions)

@@ -8,16 +8,19 @@ from sqlite3 import Connection
 from typing import Any, Literal
 
 from hardwon.memory import items as catalogue
+from hardwon.memory.guardrails.probation import Probation, Standing
 from hardwon.memory.learning import item_credit
 from hardwon.memory.privacy.private_files import OwnLock
 from hardwon.memory.privacy.redaction import redact, redact_item, redact_values
 from hardwon.memory.records import Item, Kind, Segment, Step, Summary, Trajectory, Trust
 from hardwon.memory.retrieval import clusters
+from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.storage import rollups
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, read_steps
 from hardwon.memory.validation import check_item, check_object, check_text, check_texts, check_whole
 from hardwon.memory.values import opinions
+from hardwon.memory.values.effects import Effect
 
 from . import figures, queries
 
@@ -27,6 +30,7 @@ class TendedLibrary(ABC):
 
     _lock: OwnLock
     _number: int
+    _probation: Probation
 
     @abstractmethod
     def _filed(self) -> Store:
@@ -35,6 +39,10 @@ class TendedLibrary(ABC):
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]:
         """Commit everything inside together, or nothing."""
+
+    @abstractmethod
+    def _caught_up(self) -> NamespaceCache:
+        """Return the derived state, updated with everything written since the last call."""
 
     # -- queries ----------------------------------------------------------------------------------
 
@@ -277,6 +285,34 @@ class TendedLibrary(ABC):
             ids: Ids of states; unknown ones are skipped.
         """
         return figures.state_figures(self._filed(), self._number, ids)
+
+    def standing(self, item_id: str) -> Standing:
+        """Return a guardrail's counts of refusals and trials, and when its next trial is due.
+
+        Raises:
+            UnknownName: The item does not exist.
+        """
+        with self._lock:
+            self._filed()
+            return self._probation.standing(self.get(item_id).id)
+
+    def effects(self, item_id: str) -> list[Effect]:
+        """Return the measured effect of an item in each world.
+
+        The effect compares episodes that were shown the item with episodes from which it was withheld at random. In a
+        world where an item clearly hurts it is masked: it is only offered occasionally, to measure it again.
+
+        Args:
+            item_id: Id of the item.
+
+        Returns:
+            One effect per world in which the item was measured.
+
+        Raises:
+            UnknownName: The item does not exist.
+        """
+        with self._lock:
+            return self._caught_up().effects(self.get(item_id))
 
     # -- changes ----------------------------------------------------------------------------------
 

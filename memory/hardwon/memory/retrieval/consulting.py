@@ -1,0 +1,270 @@
+"""Consulting a library: recall, checks by guardrails, estimates and search. `library` records and learns."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hardwon.memory.guardrails.conditions import holds
+from hardwon.memory.guardrails.probation import Probation
+from hardwon.memory.privacy.private_files import OwnLock
+from hardwon.memory.privacy.redaction import redact, redact_state
+from hardwon.memory.records import Hit, Item, Kind, Recollection, State, Verdict
+from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.freshness import Freshness
+from hardwon.memory.validation import check_choice, check_count, check_kinds, check_state, check_text, check_texts
+
+from . import recall
+from .cache import NamespaceCache
+from .candidates import How
+from .request import Level, copy_recollection, make_key, parse_request
+from .search import Search
+from .task_recall import recall_by_task
+
+
+class ConsultedLibrary(ABC):
+    """The methods of one namespace of a library that answer questions about a state. They write nothing."""
+
+    _store: Store
+    _freshness: Freshness
+    _lock: OwnLock
+    _derived: NamespaceCache
+    _search: Search
+    _probation: Probation
+
+    @abstractmethod
+    def _caught_up(self) -> NamespaceCache:
+        """Return the derived state, updated with everything written since the last call."""
+
+    def recall(
+        self,
+        state_or_text: State | str,
+        *,
+        task: str | None = None,
+        k: int = 5,
+        kinds: Sequence[Kind] | None = None,
+        budget_tokens: int | None = None,
+        level: Level = "step",
+        actions: Mapping[str, str] | None = None,
+        after: str | None = None,
+    ) -> Recollection:
+        """Return the past experience that fits a state or a text.
+
+        A known situation is a direct lookup; a new one uses hybrid search. If nothing is similar enough, the result is
+        empty, which is a valid answer.
+
+        Args:
+            state_or_text: State of the episode, or a question in words.
+            task: Task of the episode, if the state does not have one.
+            k: Maximum number of items and of similar steps, each. With 0, only guardrails and estimates are returned.
+            kinds: Kinds of items to return. None returns all kinds.
+            budget_tokens: Maximum number of tokens of the items and steps together. None sets no limit.
+            level: "step" recalls for the next action. "task" retrieves whole episodes by task.
+            actions: Admissible actions, each with a short description of what this episode already tried (see
+                `Situation.keys`). The result then has an estimate for each action.
+            after: The previous action of the episode, or "" at its beginning. Steps that followed the same kind of
+                action rank higher; see `retrieval.ranking`.
+
+        Returns:
+            Items, similar steps, guardrails and estimates, with the reason for each hit.
+
+        Raises:
+            ConfigError: An argument is out of range.
+            WrongType: An argument has the wrong type.
+        """
+        arguments = state_or_text, task, k, kinds, budget_tokens, level, actions, after
+        key = make_key(*arguments)
+        with self._lock:
+            derived = self._caught_up()
+            kept = derived.recollections.get(key) if key is not None else None
+            if kept is not None:
+                return copy_recollection(kept)
+            request = parse_request(*arguments)
+            if level == "task":
+                found = recall_by_task(self._store, derived, self._search, request)
+            else:
+                found = recall.recall_by_step(self._store, derived, self._search, request, self._freshness.read_at)
+            found = request.restore_names(found)
+            derived.recollections.keep(key, found)
+        return found
+
+    def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
+        """Return whether a guardrail forbids an action in a state, without counting the refusal.
+
+        Args:
+            state: Current state.
+            action: Action to check.
+            again: Set to True if the same action failed in this run and no action has succeeded since.
+
+        Returns:
+            A verdict with the guardrails that forbid the action and the cause.
+
+        Raises:
+            WrongType: The state or the action has the wrong type.
+        """
+        _check_query(state, action)
+        with self._lock:
+            derived = self._caught_up()
+            situation, action = derived.situation(redact_state(state)), redact(action)
+            return derived.guard.check(situation.after_failure(action) if again else situation, action)
+
+    def enforce(
+        self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False
+    ) -> Verdict:
+        """Check an action that is about to run, count a refusal, and grant a trial that is due.
+
+        On a trial, the verdict allows the action and names the guardrails. Whoever runs the action records this in
+        the step's `why` as `{"overrode": items, "trial": items}`, so that the outcome of the step decides about the
+        guardrails. See `guardrails.probation`.
+
+        Args:
+            state: Current state.
+            action: Action that is about to run.
+            again: Set to True if the same action failed in this run and no action has succeeded since.
+            keep: Write the counts to the library. If False, they stay in this process, and you pass the outcome of a
+                trial to `settle_trial`.
+            by_hours: With `keep=False`, let only time make a trial due, not the number of refusals.
+
+        Returns:
+            A verdict. `trial` is True if the action is forbidden but may run this time.
+
+        Raises:
+            WrongType: The state or the action has the wrong type.
+        """
+        # most calls are allowed, and then nothing needs to be looked up or counted
+        verdict = self.check(state, action, again=again)
+        if verdict.allowed:
+            return verdict
+        with self._lock:
+            items = self._caught_up().items
+            # `check` released the lock, so another thread may have retired a guardrail since
+            guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
+            if self._probation.lifted.issuperset(verdict.items):
+                return replace(verdict, allowed=True)
+            trial = self._probation.admits(guardrails, self._derived.episodes, keep=keep, by_hours=by_hours)
+        return replace(verdict, allowed=True, trial=True) if trial else verdict
+
+    def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:
+        """Apply the outcome of a trial that is not recorded, for this process only.
+
+        Args:
+            item_ids: Ids of the guardrails on trial.
+            worked: Whether the action succeeded.
+        """
+        with self._lock:
+            self._probation.settle(item_ids, worked)
+
+    def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
+        """Return whether a guardrail on whole plans forbids any action of a plan.
+
+        Args:
+            state: State in which the plan is made.
+            actions: Actions of the plan, in order.
+
+        Returns:
+            A verdict for the whole plan.
+
+        Raises:
+            WrongType: The state or an action has the wrong type.
+        """
+        actions = list(actions)
+        _check_query(state, *actions)
+        with self._lock:
+            derived = self._caught_up()
+            return derived.guard.check_plan(derived.situation(redact_state(state)), map(redact, actions))
+
+    def offered(
+        self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
+    ) -> tuple[Item, ...]:
+        """Return the active items whose condition holds in a state, best first.
+
+        Args:
+            state: Current state.
+            kinds: Kinds of items to return.
+            masked: Return only the items that are masked because they hurt in the state's world. By default, only the
+                others are returned. See `effects`.
+
+        Returns:
+            Items in descending order of score times confidence.
+
+        Raises:
+            WrongType: The state or a kind has the wrong type.
+            ConfigError: A kind does not exist.
+        """
+        check_state(state)
+        check_kinds(kinds)
+        with self._lock:
+            derived = self._caught_up()
+            situation = derived.situation(redact_state(state))
+            masked_ids, worlds = derived.masked(situation.state), derived.related(situation.state)
+            candidates = [
+                item
+                for item in derived.items.values()
+                if item.kind in kinds
+                and (item.id in masked_ids) == masked
+                and derived.counts_in(item, worlds)
+                and (item.condition is None or holds(item.condition, situation, ""))
+            ]
+            # the id breaks ties, so that the order does not depend on when items were read
+            return tuple(sorted(candidates, key=lambda item: (-item.score * item.confidence, item.id)))
+
+    def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
+        """Return the keys under which a step with this action in this state is filed.
+
+        Args:
+            state: State before the action.
+            action: Action of the step.
+            counts: What this episode already tried, as the working memory describes it.
+
+        Returns:
+            Keys from the most general to the most specific one.
+        """
+        _check_query(state, action, counts)
+        with self._lock:
+            return self._caught_up().keys(redact_state(state), redact(action), counts)
+
+    def context(self, state: State, action: str) -> str:
+        """Return the words around the arguments of an action in a state.
+
+        Automatic guardrails use this text as their condition.
+        """
+        _check_query(state, action)
+        with self._lock:
+            return self._caught_up().situation(redact_state(state)).context(redact(action))
+
+    def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
+        """Search items and steps by text.
+
+        This is meant for people; policies use `recall`.
+
+        Args:
+            text: Search text.
+            k: Maximum number of hits.
+            how: "dense" (vectors), "text" (BM25) or "hybrid" (both, fused).
+
+        Returns:
+            Hits, best first.
+
+        Raises:
+            ConfigError: `k` or `how` is out of range.
+            WrongType: An argument has the wrong type.
+        """
+        check_text("text", text)
+        check_count("k", k)
+        check_choice("how", how, ("hybrid", "dense", "text"))
+        with self._lock:
+            derived = self._caught_up()
+            return recall.search(self._store, derived, self._search, self._freshness.read_at, redact(text), k, how)
+
+    def forget_findings(self) -> None:
+        """Clear the cached search results of earlier situations.
+
+        Afterwards recall depends only on the content of the library, not on earlier queries of this process.
+        """
+        with self._lock:
+            self._derived.forget_findings()
+
+
+def _check_query(state: State, *actions: str) -> None:
+    """Check the types of a state and of actions."""
+    check_state(state)
+    check_texts("actions", actions)
