@@ -74,7 +74,8 @@ class ConsultedLibrary(ABC):
         arguments = state_or_text, task, k, kinds, budget_tokens, level, actions, after
         key = make_key(*arguments)
         with self._lock:
-            derived = self._caught_up()
+            # Asked here: a known situation is recalled so often that each call counts.
+            derived = self._derived if self._freshness.is_current() else self._caught_up()
             kept = derived.recollections.get(key) if key is not None else None
             if kept is not None:
                 return copy_recollection(kept)
