@@ -205,13 +205,13 @@ def _first_distinct(hits: Iterable[Hit], k: int) -> list[Hit]:
     chosen: dict[str, Hit] = {}
     repeats: list[Hit] = []
     for hit in hits:
-        if len(chosen) >= k:  # before the next hit is read
-            break
         text = hit.what.pre.observation if isinstance(hit.what, Step) else ""
         if text in chosen:
             repeats.append(hit)
         else:
             chosen[text] = hit
+            if len(chosen) == k:  # here, because the loop would read the next hit before a check at its beginning
+                break
     return [*chosen.values(), *repeats][:k]
 
 
