@@ -117,12 +117,12 @@ def test_one_writer_alone_makes_no_active_item_where_others_write(shared, succes
     assert shared.offered(state) == ()
 
 
-def test_a_second_writer_who_says_the_same_releases_it(shared):
-    crafted(shared, 12, True, 1.0, "token:one")
-    crafted(shared, 12, True, 1.0, "token:one")  # records of the same writer are one voice
+def test_no_number_of_untrusted_writers_releases_it(shared):
+    """Two tokens may belong to one person, so agreement only informs the person who decides."""
+    for writer in ("token:one", "token:one", "token:two", "token:three"):
+        crafted(shared, 12, True, 1.0, writer)
     assert shared.items() == []
-    crafted(shared, 12, True, 1.0, "token:two")
-    assert shared.items(["skill"])
+    assert shared.items(["skill"], status="quarantined")
 
 
 def test_names_that_a_client_gives_itself_are_one_voice(shared):
@@ -174,7 +174,7 @@ def test_two_writers_who_agree_do_not_stop_what_works_for_others(library, benign
             library.receive([made], writer=who, trust="untrusted")
             library.evolve()
     if not first:
-        assert library.items(["guardrail"])  # nobody said otherwise
+        assert library.items(["guardrail"], status="quarantined")  # nobody said otherwise
         honest()
     asked = (*range(20), *range(200, 220))
     assert all(library.check(build_state(f"Refund order {n}", (), ""), f"refund(order={n})").allowed for n in asked)
