@@ -247,6 +247,10 @@ def _reading(
             allowed=ruling.runs, reason=reason, item_id=verdict.item_id or "", warned=ruling.warned, over=ruling.over
         )
 
+    return [recall, check, _counting(library)]
+
+
+def _counting(library: ExperienceLibrary) -> Callable[..., Any]:
     @_worded
     def stats() -> dict[str, Any]:
         """Count the experience: episodes, steps, lessons by kind, and failures by cause."""
@@ -254,7 +258,7 @@ def _reading(
         told = library.stats()
         return {name: value for name, value in told.items() if name not in ("path", "namespaces")}
 
-    return [recall, check, stats]
+    return stats
 
 
 # ---- tools that write
@@ -287,6 +291,20 @@ def _writing(library: ExperienceLibrary, trusted: bool, refusals: _Refusals) -> 
         return Recorded(episode_id=ref, steps=len(steps), learnt=learnt)
 
     @_worded
+    def feedback(
+        item_id: Annotated[str, Field(description="The id of a lesson that `recall` or `check` returned.")],
+        helped: Annotated[bool, Field(description="Whether it helped; false where it misled you.")],
+    ) -> dict[str, Any]:
+        """Say whether a lesson helped, once in a task. What misleads again and again is not recalled any more."""
+        # MCP clients do not name episodes, so feedback counts for the last recorded one.
+        moved = given.give(library, item_id, helped, client="mcp", episode=last, trusted=trusted)
+        return {"item_id": moved.id, "score": moved.score}
+
+    return [record, _adding(library, trusted), feedback]
+
+
+def _adding(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]:
+    @_worded
     def add(
         kind: Annotated[
             Literal["strategy", "warning", "insight"],
@@ -314,17 +332,7 @@ def _writing(library: ExperienceLibrary, trusted: bool, refusals: _Refusals) -> 
         admission = library.add(lesson)
         return Added(status=admission.status, reason=admission.reason, item_id=admission.item_id or "")
 
-    @_worded
-    def feedback(
-        item_id: Annotated[str, Field(description="The id of a lesson that `recall` or `check` returned.")],
-        helped: Annotated[bool, Field(description="Whether it helped; false where it misled you.")],
-    ) -> dict[str, Any]:
-        """Say whether a lesson helped, once in a task. What misleads again and again is not recalled any more."""
-        # MCP clients do not name episodes, so feedback counts for the last recorded one.
-        moved = given.give(library, item_id, helped, client="mcp", episode=last, trusted=trusted)
-        return {"item_id": moved.id, "score": moved.score}
-
-    return [record, add, feedback]
+    return add
 
 
 _CLIENT: Mapping[str, Any] = {"environment": "mcp", "policy": "client"}

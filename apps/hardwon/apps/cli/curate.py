@@ -291,9 +291,7 @@ def import_(
     interrupted import.
     """
     from hardwon.apps import importers
-    from hardwon.memory import ExperienceLibrary
     from hardwon.memory.errors import ConfigError
-    from hardwon.memory.upkeep import file_queries
 
     if trust not in (None, "trusted", "untrusted"):
         raise ConfigError(f"--trust is {trust!r}; use trusted or untrusted.")
@@ -302,36 +300,62 @@ def import_(
         source_format, logged = importers.read(source, form, on_progress=advance)
     is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
     trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted and not untrusted else "untrusted"
-    counted: dict[str, Any] = {"format": source_format, "library": str(path)}
     if dry_run:
-        # A dry run must not create the library or the namespace that it would import into.
-        exists = path.exists() and namespace in file_queries.list_namespaces(path)
-        with opened(path, namespace) if exists else ExperienceLibrary.open(":memory:") as library:
-            counted |= importers.count(library, source, source_format, logged)
-        words = f"{counted['new']} of {counted['episodes']} episodes in {source} are new. Nothing was written."
-        _print_result(as_json, counted, words)
-        return
+        counted, words = _count_new(path, namespace, source, source_format, logged)
+    elif source_format == "hardwon":
+        counted, words = _import_export(path, namespace, source, trust_level)
+    else:
+        counted, words = _import_log(path, namespace, source, source_format, logged, trust_level)
+    _print_result(as_json, {"format": source_format, "library": str(path), **counted}, words)
+
+
+def _count_new(path: Path, namespace: str, source: Path, source_format: Any, logged: Any) -> tuple[dict[str, Any], str]:
+    """Count the new episodes of a file, without creating the library or the namespace."""
+    from hardwon.apps import importers
+    from hardwon.memory import ExperienceLibrary
+    from hardwon.memory.upkeep import file_queries
+
+    exists = path.exists() and namespace in file_queries.list_namespaces(path)
+    with opened(path, namespace) if exists else ExperienceLibrary.open(":memory:") as library:
+        counted: dict[str, Any] = dict(importers.count(library, source, source_format, logged))
+    return counted, f"{counted['new']} of {counted['episodes']} episodes in {source} are new. Nothing was written."
+
+
+def _import_log(
+    path: Path, namespace: str, source: Path, source_format: Any, logged: Any, trust: Literal["trusted", "untrusted"]
+) -> tuple[dict[str, Any], str]:
+    """Import the log of another program."""
+    from hardwon.apps import importers
+    from hardwon.memory import ExperienceLibrary
+
     with ExperienceLibrary.open(path, namespace=namespace) as library:
-        if source_format != "hardwon":
-            # Counted before the write, while the new episodes are still new.
-            counted |= importers.count(library, source, source_format, logged)
-            with _show_file_progress(source, "writing") as advance:
-                importers.write(
-                    library,
-                    logged,
-                    source=source_format,
-                    trust=trust_level,
-                    writer=f"import:{source.name}",
-                    on_progress=advance,
-                )
-            words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format})."
-            _print_result(as_json, counted, words)
-            return
-        try:
-            lines = library.import_jsonl(source, trust=trust_level)
-        except RecursionError as error:
-            raise ConfigError(f"{source} is not a file from `hardwon memory export`: {error}.") from error
-    _print_result(as_json, {**counted, "lines": lines}, f"{lines} new lines from {source}.")
+        # Counted before the write, while the new episodes are still new.
+        counted: dict[str, Any] = dict(importers.count(library, source, source_format, logged))
+        with _show_file_progress(source, "writing") as advance:
+            importers.write(
+                library,
+                logged,
+                source=source_format,
+                trust=trust,
+                writer=f"import:{source.name}",
+                on_progress=advance,
+            )
+    return counted, f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format})."
+
+
+def _import_export(
+    path: Path, namespace: str, source: Path, trust: Literal["trusted", "untrusted"]
+) -> tuple[dict[str, Any], str]:
+    """Import a file that hardwon exported."""
+    from hardwon.memory import ExperienceLibrary
+    from hardwon.memory.errors import ConfigError
+
+    try:
+        with ExperienceLibrary.open(path, namespace=namespace) as library:
+            lines = library.import_jsonl(source, trust=trust)
+    except RecursionError as error:
+        raise ConfigError(f"{source} is not a file from `hardwon memory export`: {error}.") from error
+    return {"lines": lines}, f"{lines} new lines from {source}."
 
 
 @app.command()

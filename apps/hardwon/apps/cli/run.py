@@ -66,20 +66,11 @@ def run(
     checkpoints = parse_checkpoints(eval_every, episodes)
     train, test = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds)
     plan = Plan(
-        environment=environment,
-        game=game,
-        params=params,
-        episodes=episodes,
-        checkpoints=checkpoints,
-        train_seeds=train,
-        eval_fold=eval_fold,
-        eval_seeds=test,
-        arms=tuple(part.strip() for part in arms.split(",") if part.strip()),
-        policy=policy,
-        library=str(library or out / "library.db"),
-        seeds=(*(seed or [0]), *(more_seeds or ())),
-        max_steps=max_steps,
-    )
+        environment=environment, game=game, params=params, episodes=episodes, checkpoints=checkpoints,
+        train_seeds=train, eval_fold=eval_fold, eval_seeds=test,
+        arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
+        library=str(library or out / "library.db"), seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps,
+    )  # fmt: skip
     result = execute(plan, out, jobs=jobs)
     if as_json:
         print(json.dumps(result))

@@ -40,6 +40,7 @@ ABOUT = """
 Record the experience of agents, and recall what they learned. Every call concerns one `namespace` of one library. If
 the library has tokens, send one as `Authorization: Bearer TOKEN`. Errors are problem JSON (RFC 9457).
 """
+_ROUTERS = tuple(part.router for part in (agent, items, episodes, bank, events))
 
 
 def create_app(
@@ -74,42 +75,44 @@ def create_app(
         HardwonError: The library cannot be opened.
     """
     shelf = Shelf(path, read_only=read_only, embedder=embedder)
-    measures = Measures(shelf)
-
-    @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
-        # In the lifespan, because the limiter belongs to the running event loop.
-        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-        app.state.turn = Turn()
-        yield
-        # Before closing the shelf, which open event streams read until this is set.
-        app.state.stopping.set()
-        await run_in_threadpool(shelf.close)
-
     # docs_url and redoc_url would load scripts from another host, which the content policy forbids
     app = FastAPI(
-        title="hardwon", description=ABOUT, version=version("hardwon"), docs_url=None, redoc_url=None, lifespan=life,
+        title="hardwon", description=ABOUT, version=version("hardwon"), docs_url=None, redoc_url=None, lifespan=_live,
         openapi_url="/openapi.json", responses=problems.RESPONSES,
         separate_input_output_schemas=False,  # client generators reject two schemas with one title
     )  # fmt: skip
-    app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, measures, runs, trust
+    app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, Measures(shelf), runs, trust
     app.state.tokens = tokens or Tokens.beside(path)
     app.state.tokens.remember()
     app.state.feedback = Feedback()
     app.state.stopping = asyncio.Event()
-    routers = [part.router for part in (agent, items, episodes, bank, events)]
-    for router in routers:
+    for router in _ROUTERS:
         app.include_router(router)
     _add_own_routes(app)
     problems.install(app)
     _describe(app)
-    # the last one added runs first: headers, log, gate, body limit, unknown paths
-    app.add_middleware(Unknown, routes=[route for router in routers for route in router.routes])
+    _guard(app, max_body_bytes=max_body_bytes, rate=rate, local=local)
+    return app
+
+
+@asynccontextmanager
+async def _live(app: FastAPI) -> AsyncIterator[None]:
+    """Set up what belongs to the running event loop, and close the library at the end."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    app.state.turn = Turn()
+    yield
+    # Before closing the shelf, which open event streams read until this is set.
+    app.state.stopping.set()
+    await run_in_threadpool(app.state.shelf.close)
+
+
+def _guard(app: FastAPI, *, max_body_bytes: int, rate: float, local: bool) -> None:
+    """Add the middleware. The last one added runs first: headers, log, gate, body limit, unknown paths."""
+    app.add_middleware(Unknown, routes=[route for router in _ROUTERS for route in router.routes])
     app.add_middleware(BodyLimit, limit=max_body_bytes)
     app.add_middleware(Gate, tokens=app.state.tokens, rates=Rates(rate), local=local)
-    app.add_middleware(Watch, measures=measures)
+    app.add_middleware(Watch, measures=app.state.measures)
     app.add_middleware(SecureHeaders)
-    return app
 
 
 def _add_own_routes(app: FastAPI) -> None:
