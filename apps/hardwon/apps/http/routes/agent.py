@@ -15,9 +15,9 @@ from .bodies import CheckedRoute
 from .models import (
     About,
     ActionAsked,
+    ActionVerdict,
     Around,
     CheckAsked,
-    Checked,
     EpisodesTold,
     Ids,
     KeysAsked,
@@ -104,7 +104,7 @@ def recall(body: RecallAsked, at: At) -> Response:
     return recalled(found, [line.text for line in lines_of(found, state, actions)])
 
 
-@router.post("/check", response_model=Checked)
+@router.post("/check", response_model=ActionVerdict)
 @in_turn
 def check(body: CheckAsked, at: At) -> Response:
     """Return whether a guardrail forbids this action in this state.
@@ -132,7 +132,7 @@ def _limited(library: ExperienceLibrary, verdict: Verdict, body: CheckAsked) -> 
     return replace(verdict, allowed=ruling.runs, over=ruling.over)
 
 
-@router.post("/check-plan", response_model=Checked)
+@router.post("/check-plan", response_model=ActionVerdict)
 @in_turn
 def check_plan(body: PlanAsked, at: At) -> Response:
     """Return whether a guardrail on plans forbids one of these actions in a plan made in this state."""

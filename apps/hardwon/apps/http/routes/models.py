@@ -305,7 +305,7 @@ class Offered(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked(Verdict):
+class ActionVerdict(Verdict):
     """Whether an action may run here, and why not, in general words."""
 
     warned: bool = False
@@ -383,7 +383,7 @@ def checked(verdict: Verdict) -> Response:
     """Return a verdict as JSON."""
     fields_of_verdict = {field.name: getattr(verdict, field.name) for field in fields(Verdict)}
     warned = verdict.allowed and bool(verdict.items)
-    return to_response(Checked, Checked(**fields_of_verdict, warned=warned, blocked=not verdict.allowed))
+    return to_response(ActionVerdict, ActionVerdict(**fields_of_verdict, warned=warned, blocked=not verdict.allowed))
 
 
 class Steps(BaseModel):
