@@ -2,8 +2,10 @@
 
 import pytest
 
-from hardwon.memory import Item, State
-from hardwon.runtime.guidance.rendering import Visible, render_item
+from hardwon.memory import Diagnosis, Estimate, Failure, Hit, Item, Recollection, State, Step
+from hardwon.memory.situations.actions import pattern_of
+from hardwon.runtime.guidance.base import lines_of
+from hardwon.runtime.guidance.rendering import Visible, render_estimates, render_item
 
 HERE = Visible(State("Request: refund order 8123", task="refund order 8123"), ["refund(order=8123)"])
 
@@ -25,3 +27,61 @@ def test_an_action_that_the_present_shows_stays_in_its_words():
 @pytest.mark.parametrize("body", ["Marigold Quill asked for it."])
 def test_words_that_are_of_no_rule_are_left_out(body):
     assert "Marigold" not in told("refund(order=8123)", body)
+
+
+def test_an_item_of_which_only_the_verb_would_remain_is_left_out():
+    """Without its condition, `put {1} in {2} paid` would be claimed of everything."""
+    item = Item("strategy", "Prefer `put vase in chest` when the vase is Marigold's", source="experience")
+    assert render_item(item, Visible(State("You are in the hall."))) == ""
+    assert lines_of(Recollection(items=(Hit(item, 1.0, ""),)), State("You are in the hall.")) == []
+
+
+def estimate(value, n, key):
+    return Estimate(value, n, key, steps=(n,))
+
+
+ESTIMATES = {
+    "put coat in rack": estimate(0.1, 2, "put coat in rack | tried 0"),
+    "put coat in chest": estimate(0.5, 7, "put coat in chest | tried 0"),
+    "put coat in sink": estimate(0.9, 30, "put {1} in sink | tried 0"),
+    "open chest": estimate(0.3, 1, "open chest | tried 0"),
+    "take hat": Estimate(0.7),
+}
+
+
+def test_estimates_of_admissible_actions_are_lines_best_first():
+    lines = lines_of(Recollection(estimates=ESTIMATES), State("A coat."), [*ESTIMATES])
+    assert [line.text for line in lines] == [
+        "- in 7 similar situations, `put coat in chest` led to a return of 0.50 on average",
+        "- in a similar situation, `open chest` led to a return of 0.30",
+        "- in 2 similar situations, `put coat in rack` led to a return of 0.10 on average",
+    ]
+    assert lines[0].step_ids == (7,)
+
+
+def test_an_estimate_about_other_things_is_not_shown():
+    """A mean over whatever was put into the sink says nothing about the coat."""
+    assert not any("sink" in text for _, text, _ in render_estimates(ESTIMATES))
+
+
+def test_of_many_estimates_the_best_and_the_worst_are_shown():
+    many = {f"open box{n}": estimate(n / 10, 1, f"open box{n} | tried 0") for n in range(9)}
+    many = {a: estimate(e.value, 1, f"{pattern_of(a)} | x") for a, e in many.items()}
+    assert [action for action, _, _ in render_estimates(many)] == [f"open box{n}" for n in (8, 7, 6, 1, 0)]
+
+
+def test_an_estimate_replaces_single_successes_and_keeps_error_messages():
+    def step(diagnosis):
+        return Step(State("A coat."), "put coat in chest", State("Then."), diagnosis)
+
+    good, bad = step(Diagnosis(True)), step(Diagnosis(False, Failure.TOOL_ERROR, evidence="it is locked"))
+    seen = Recollection(estimates=ESTIMATES, steps=(Hit(good, 1.0, ""), Hit(bad, 1.0, "")))
+    texts = [line.text for line in lines_of(seen, State("A coat in the chest."), ["put coat in chest"])]
+    assert sum("put coat in chest" in text for text in texts) == 2
+    assert any("failed (tool_error)" in text and "locked" in text for text in texts)
+
+
+def test_a_forbidden_action_has_no_estimate():
+    rule = Item("guardrail", "Do not `put coat in chest`", forbids="put coat in chest")
+    texts = [line.text for line in lines_of(Recollection(estimates=ESTIMATES, guardrails=(rule,)), State("A coat."))]
+    assert not any("return of 0.50" in text for text in texts)

@@ -17,7 +17,7 @@ from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step
 from hardwon.memory.guardrails.conditions import matches
 from hardwon.runtime.interfaces.types import Context, Usage
 
-from .rendering import Visible, render_item, render_steps
+from .rendering import Visible, render_estimates, render_item, render_steps
 
 Occasion = Literal["start", "situation", "trouble"]
 """Why guidance runs: the episode begins, its situation is new, or the last step was diagnosed as trouble."""
@@ -139,20 +139,21 @@ def lines_of(
     visible = Visible(state, actions, everything=everything)
     items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
     steps = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
-    return [
-        *(
-            Line(render_item(item, visible), item.id)
-            for item in items
-            if not (item.steps and _is_forbidden(item.steps[0], recollection))
-        ),
-        *(Line(render_item(item, visible), item.id) for item in recollection.guardrails),
+    usable = [item for item in items if not (item.steps and _is_forbidden(item.steps[0], recollection))]
+    estimates = {a: e for a, e in recollection.estimates.items() if not _is_forbidden(a, recollection)}
+    estimated = render_estimates(estimates)
+    covered = {action for action, _, _ in estimated}
+    # The mean over all evidence replaces the single outcomes of the same action; error messages stay.
+    similar = (step for step in steps if not (step.action in covered and step.diagnosis.success))
+    lines = [
+        *(Line(render_item(item, visible), item.id) for item in (*usable, *recollection.guardrails)),
+        *(Line(text, step_ids=ids) for _, text, ids in estimated),
         *(
             Line(line, step_ids=ids)
-            for line, ids in render_steps(
-                (step for step in steps if not _is_forbidden(step.action, recollection)), visible
-            )
+            for line, ids in render_steps((s for s in similar if not _is_forbidden(s.action, recollection)), visible)
         ),
     ]
+    return [line for line in lines if line.text]
 
 
 def hint_of(lines: Sequence[Line], text: str = "") -> Hint:

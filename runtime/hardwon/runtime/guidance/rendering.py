@@ -7,15 +7,17 @@ failed step, the words of that step's own request, names, addresses and numbers 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hardwon.memory import Item, State, Step
-from hardwon.memory.situations.actions import parse_action
+from hardwon.memory import Estimate, Item, State, Step
+from hardwon.memory.situations.actions import parse_action, pattern_of
 from hardwon.memory.situations.phrases import words_of
 from hardwon.memory.trust.instructions import LEFT_OUT, instruction_in
 
 _ERROR_CLASS = re.compile(r"[A-Z][A-Za-z]*(?:Error|Exception|Warning):?")
+BEST, WORST = 3, 2
+"""Admissible actions of which the past return is shown: the most with the highest and with the lowest."""
 LONGEST_EVIDENCE = 240
 """Number of characters of an error message that are rendered."""
 _WORDS = re.compile(r"\w+")
@@ -136,9 +138,7 @@ class StepGroup:
     @property
     def text(self) -> str:
         """Return the line of the group."""
-        where = "a similar situation" if self.n == 1 else f"{self.n} similar situations"
-        ending = self.outcome or f"led to a return of {self.mean:.2f}{'' if self.n == 1 else ' on average'}"
-        return f"- in {where}, `{self.action}` {ending}"
+        return f"- in {_count(self.n)}, `{self.action}` {self.outcome or _describe_return(self.mean, self.n)}"
 
 
 def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
@@ -163,11 +163,41 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
 def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tuple[int, ...]]]:
     """Return one line, with the step ids, for all steps with the same action and outcome, in order of appearance.
 
-    Steps from untrusted sources get lines of their own without ids, at the end.
+    A success of which only the verb would remain is left out. Steps from untrusted sources get lines of their own
+    without ids, at the end.
     """
     steps = list(steps)
     untrusted = [(_render_untrusted(step), ()) for step in steps if step.why.untrusted]
-    return [*((group.text, tuple(group.ids)) for group in group_steps(steps, visible)), *untrusted]
+    groups = (group for group in group_steps(steps, visible) if group.outcome or _says_something(group.action))
+    return [*((group.text, tuple(group.ids)) for group in groups), *untrusted]
+
+
+def render_estimates(estimates: Mapping[str, Estimate]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return the action, a line and the step ids for admissible actions that past steps tell apart.
+
+    An estimate is shown only if its evidence is about all things that the action names: the mean of `put X in Y` over
+    any X says nothing about this X. With one such action, there is nothing to compare, but its return is still shown.
+    """
+    specific = [
+        (estimate.value, action, estimate)
+        for action, estimate in estimates.items()
+        if estimate.n and estimate.key.partition(" | ")[0] == pattern_of(action)
+    ]
+    ranked = sorted(specific, key=lambda entry: (-entry[0], entry[1]))
+    shown = ranked if len(ranked) <= BEST + WORST else [*ranked[:BEST], *ranked[-WORST:]]
+    return [
+        (action, f"- in {_count(estimate.n)}, `{action}` {_describe_return(value, estimate.n)}", estimate.steps)
+        for value, action, estimate in shown
+        if not instruction_in(action)
+    ]
+
+
+def _count(situations: int) -> str:
+    return "a similar situation" if situations == 1 else f"{situations} similar situations"
+
+
+def _describe_return(mean: float, situations: int) -> str:
+    return f"led to a return of {mean:.2f}{'' if situations == 1 else ' on average'}"
 
 
 def _describe_failure(step: Step, visible: Visible) -> tuple[str, str]:
@@ -243,9 +273,21 @@ def _render_untrusted(step: Step) -> str:
 
 
 def render_item(item: Item, visible: Visible) -> str:
+<<<<<<< HEAD
     """Return an item as a line: its own text, or a general form if it contains words of other requests."""
     general = describe_item(item, visible)
     text = " ".join(general).rstrip() if general else f"{item.title}. {item.body}".rstrip()
+=======
+    """Return an item as a line: its own text, or a general form if it contains words of other requests.
+
+    The line is empty if nothing but a verb would remain of the item.
+    """
+    text = f"{item.title}. {item.body}".rstrip()
+    if item.source == "experience" and not _is_public(item, visible):
+        text = _generalize_item(item, visible)
+        if not text:
+            return ""
+>>>>>>> 0ca71af (Guidance: a policy that reads text sees the past return of the admissible actions; lines of a bare verb are left out)
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"- {item.kind}: {text}".rstrip() + unless
 
@@ -269,10 +311,24 @@ def _is_public(item: Item, visible: Visible) -> bool:
     return visible.tells(rest, _OF_RULES) and visible.tells(_NUMBER.sub(" ", _QUOTED.sub(" ", item.body)), _OF_RULES)
 
 
+<<<<<<< HEAD
 def _generalize_item(item: Item, visible: Visible) -> tuple[str, str]:
+=======
+def _says_something(action: str) -> bool:
+    """Return whether a generalized action names a thing or a parameter, or takes none."""
+    slots = parse_action(action).slots
+    return not slots or any(not _HOLE.fullmatch(slot) for slot in slots) or not _HOLE.search(action)
+
+
+def _generalize_item(item: Item, visible: Visible) -> str:
+>>>>>>> 0ca71af (Guidance: a policy that reads text sees the past return of the admissible actions; lines of a bare verb are left out)
     counts = item.body if visible.tells(_NUMBER.sub(" ", item.body), _OF_RULES) else ""
     actions = [item.forbids] if item.forbids else list(item.steps) or _QUOTED.findall(item.title)[:1]
-    rendered = ", then ".join(f"`{generalize_action(action, visible)}`" for action in actions)
+    general = [generalize_action(action, visible) for action in actions]
+    # Unnamed holes only, as in `put {1} in {2}`: without its condition, the line would hold for everything.
+    if not any(_says_something(action) for action in general):
+        return ""
+    rendered = ", then ".join(f"`{action}`" for action in general)
     if item.kind == "guardrail":
         return f"Do not {rendered} in such a situation.", counts
     if item.kind == "warning":
