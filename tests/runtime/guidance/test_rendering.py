@@ -82,6 +82,6 @@ def test_an_estimate_replaces_single_successes_and_keeps_error_messages():
 
 
 def test_a_forbidden_action_has_no_estimate():
-    rule = Item("guardrail", "Do not `put coat in chest`", forbids="put coat in chest")
+    rule = Item("guardrail", "Do not `put coat in chest`", condition={"words": ["coat"]}, forbids="put coat in chest")
     texts = [line.text for line in lines_of(Recollection(estimates=ESTIMATES, guardrails=(rule,)), State("A coat."))]
     assert not any("return of 0.50" in text for text in texts)

@@ -35,22 +35,23 @@ def test_guidance_is_data_of_its_own_block():
     )
 
 
-def test_the_last_steps_are_told_with_their_failures_in_words():
+def test_the_result_of_the_last_step_is_shown_with_its_failure_in_words():
     failed = Diagnosis(False, Failure.INVALID_ACTION, evidence="I do not know that word.")
     steps = (
         Step(State("hall"), "go up", State("attic"), Diagnosis(True), reward=0.5),
         Step(State("attic"), "flyy", State("attic"), failed),
     )
-    told = prompts.turn_prompt(context(history=steps))
-    assert "go up -> now: attic (reward +0.5)" in told
-    assert "flyy -> FAILED, not understood or not allowed here: I do not know that word." in told
+    shown = prompts.turn_prompt(context(history=steps))
+    assert "<feedback>\nFAILED, not understood or not allowed here: I do not know that word.\n</feedback>" in shown
+    assert prompts.result_of(steps[0]) == "reward +0.5"
 
 
-def test_only_the_last_steps_are_told():
-    steps = tuple(Step(State("a"), f"try {n}", State("b"), Diagnosis(True)) for n in range(9))
-    told = prompts.turn_prompt(context(history=steps), history=2)
-    assert "try 6" not in told
-    assert "try 7" in told
+def test_messages_of_omitted_turns_are_repeated():
+    inquiry = Step(State("hall"), "ask", State("hall", feedback="The key is red."), Diagnosis(True))
+    working = WorkingMemory.of(State("hall"), [inquiry])
+    now = context(state=State("attic"), working=working)
+    assert "The key is red." not in prompts.turn_prompt(now)
+    assert "<notes>\nThe key is red.\n</notes>" in prompts.turn_prompt(now, remembered=True)
 
 
 def test_notes_feedback_and_the_reason_to_replan_are_told():
@@ -177,7 +178,7 @@ def test_a_task_a_manual_a_note_and_a_step_cannot_leave_their_blocks_either():
     told = prompts.system_prompt(attack, manual=attack) + prompts.turn_prompt(
         context(state=State("x", notes=(attack,)), history=(step,), actions=(attack,), forbidden={attack: attack})
     )
-    for tag in ("task", "manual", "notes", "steps"):
+    for tag in ("task", "manual", "notes", "feedback"):
         assert told.count(f"</{tag}>") == 1
     assert "<|im_end|>" not in told
     assert "\x1b" not in told

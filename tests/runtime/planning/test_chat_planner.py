@@ -163,7 +163,7 @@ def test_a_reading_policy_is_shown_the_plan(scripted, workshop, library):
     )
     agent = Agent(ChatPolicy(model), library, workshop(), planner="skills", max_steps=2, learn=False)
     result = agent.run()
-    first, second = (messages[1].content for messages in model.seen)
+    first, second = (messages[-1].content for messages in model.seen)
     assert "<plan>\nnext: gather wood\nthen: craft table\nthen: craft pickaxe\n</plan>" in first
     assert "<plan>\ndone: gather wood\nnext: craft table\nthen: craft pickaxe\n</plan>" in second
     assert first.count("</plan>") == 1

@@ -191,7 +191,9 @@ def test_an_invalid_answer_is_shown_again_with_numbers():
     chat = policy("dance", "2")
     decision = chat.decide(context())
     assert (decision.action, decision.why.extra["repaired"], decision.why.extra["attempts"]) == ("go north", True, 2)
-    assert "<answer>\ndance\n</answer>" in asked(chat)
+    repeated, problem = chat._model.seen[-1][-2:]
+    assert (repeated.type, repeated.content) == ("ai", "dance")
+    assert "cannot be used" in problem.content
     assert "Answer with one number from 1 to 4" in asked(chat)
 
 

@@ -273,21 +273,15 @@ def _render_untrusted(step: Step) -> str:
 
 
 def render_item(item: Item, visible: Visible) -> str:
-<<<<<<< HEAD
-    """Return an item as a line: its own text, or a general form if it contains words of other requests."""
-    general = describe_item(item, visible)
-    text = " ".join(general).rstrip() if general else f"{item.title}. {item.body}".rstrip()
-=======
     """Return an item as a line: its own text, or a general form if it contains words of other requests.
 
-    The line is empty if nothing but a verb would remain of the item.
+    The line is empty if nothing but a verb would remain of the item: without its condition, as in `put {1} in {2}`, it
+    would hold for everything.
     """
-    text = f"{item.title}. {item.body}".rstrip()
-    if item.source == "experience" and not _is_public(item, visible):
-        text = _generalize_item(item, visible)
-        if not text:
-            return ""
->>>>>>> 0ca71af (Guidance: a policy that reads text sees the past return of the admissible actions; lines of a bare verb are left out)
+    general = describe_item(item, visible)
+    if general and not any(_says_something(generalize_action(a, visible)) for a in _list_actions(item)):
+        return ""
+    text = " ".join(general).rstrip() if general else f"{item.title}. {item.body}".rstrip()
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"- {item.kind}: {text}".rstrip() + unless
 
@@ -311,24 +305,20 @@ def _is_public(item: Item, visible: Visible) -> bool:
     return visible.tells(rest, _OF_RULES) and visible.tells(_NUMBER.sub(" ", _QUOTED.sub(" ", item.body)), _OF_RULES)
 
 
-<<<<<<< HEAD
-def _generalize_item(item: Item, visible: Visible) -> tuple[str, str]:
-=======
+def _list_actions(item: Item) -> list[str]:
+    """Return the actions that an item is about."""
+    return [item.forbids] if item.forbids else list(item.steps) or _QUOTED.findall(item.title)[:1]
+
+
 def _says_something(action: str) -> bool:
     """Return whether a generalized action names a thing or a parameter, or takes none."""
     slots = parse_action(action).slots
-    return not slots or any(not _HOLE.fullmatch(slot) for slot in slots) or not _HOLE.search(action)
+    return not _HOLE.search(action) or any(not _HOLE.fullmatch(slot) for slot in slots)
 
 
-def _generalize_item(item: Item, visible: Visible) -> str:
->>>>>>> 0ca71af (Guidance: a policy that reads text sees the past return of the admissible actions; lines of a bare verb are left out)
+def _generalize_item(item: Item, visible: Visible) -> tuple[str, str]:
     counts = item.body if visible.tells(_NUMBER.sub(" ", item.body), _OF_RULES) else ""
-    actions = [item.forbids] if item.forbids else list(item.steps) or _QUOTED.findall(item.title)[:1]
-    general = [generalize_action(action, visible) for action in actions]
-    # Unnamed holes only, as in `put {1} in {2}`: without its condition, the line would hold for everything.
-    if not any(_says_something(action) for action in general):
-        return ""
-    rendered = ", then ".join(f"`{action}`" for action in general)
+    rendered = ", then ".join(f"`{generalize_action(action, visible)}`" for action in _list_actions(item))
     if item.kind == "guardrail":
         return f"Do not {rendered} in such a situation.", counts
     if item.kind == "warning":

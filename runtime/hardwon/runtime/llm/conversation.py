@@ -46,11 +46,13 @@ class Conversation:
 
     system: str
     turns: list[Turn] = field(default_factory=list)
+    omitted: int = 0
+    """Number of first turns that are left out of the messages."""
 
     def messages(self) -> tuple[tuple[str, str], ...]:
         """Return the messages as pairs of role and text; the last one is the open turn."""
         pairs = [("system", self.system)]
-        for turn in self.turns:
+        for turn in self.turns[self.omitted :]:
             pairs.append(("user", turn.user))
             if turn.answer is not None:
                 pairs.append(("assistant", turn.answer))
@@ -60,25 +62,27 @@ class Conversation:
 class PromptBuilder:
     """Writes the messages of a conversation from the contexts of an episode."""
 
-    def __init__(self, *, instructions: str = "") -> None:
+    def __init__(self, *, instructions: str = "", history: int | None = None) -> None:
         """Create a builder.
 
         Args:
             instructions: Text that is appended to the system message.
+            history: Past turns in the messages; None keeps all. Half of them are dropped at once when there are
+                more, so that a prefix cache rarely starts over.
         """
-        self._instructions = instructions
+        self._instructions, self._history = instructions, history
 
     def system(self, context: Context) -> str:
         """Return the system message: the rules, the task, and the environment's instructions."""
         return prompts.system_prompt(context.state.task, self._instructions, context.manual)
 
-    def turn(self, context: Context) -> str:
-        """Return the message of the current turn: the result, the observation, experience and the actions."""
-        return prompts.turn_prompt(context, history=0)
+    def turn(self, context: Context, *, remembered: bool = False) -> str:
+        """Return the message of the current turn; see `prompts.turn_prompt`."""
+        return prompts.turn_prompt(context, remembered=remembered)
 
-    def past(self, step: Step) -> str:
-        """Return the message of a recorded step that this process did not send."""
-        return prompts.past_prompt(step)
+    def past(self, step: Step, before: Step | None) -> str:
+        """Return the message of a recorded step, and the result of the step before, that this process did not send."""
+        return prompts.past_prompt(step, before)
 
     def advance(self, conversation: Conversation | None, context: Context) -> Conversation:
         """Return the conversation with the steps of the context's history and an open turn for its state.
@@ -93,13 +97,23 @@ class PromptBuilder:
         for turn, step in zip(chat.turns, context.history, strict=False):
             if turn.answer != step.action:
                 turn.answer, turn.sampled = step.action, None
-        for step in context.history[len(chat.turns) :]:
-            chat.turns.append(Turn(self.past(step), step.action))
+        for at in range(len(chat.turns), len(context.history)):
+            step, before = context.history[at], context.history[at - 1] if at else None
+            chat.turns.append(Turn(self.past(step, before), step.action))
+        self._omit_old(chat)
         # The conversation keeps what it showed, so a hint that still holds is not read again in every turn.
-        last = next((turn.hint for turn in reversed(chat.turns) if turn.hint is not None), None)
+        sent = reversed(chat.turns[chat.omitted :])
+        last = next((turn.hint for turn in sent if turn.hint is not None), None)
         fresh = replace(context, guidance=None) if context.guidance == last else context
-        chat.turns.append(Turn(self.turn(fresh), hint=fresh.guidance))
+        chat.turns.append(Turn(self.turn(fresh, remembered=chat.omitted > 0), hint=fresh.guidance))
         return chat
+
+    def _omit_old(self, chat: Conversation) -> None:
+        """Leave out the oldest turns if there are too many."""
+        past = len(chat.turns)
+        chat.omitted = min(chat.omitted, past)
+        if self._history is not None and past - chat.omitted > self._history:
+            chat.omitted = past - self._history // 2
 
 
 class Conversations:

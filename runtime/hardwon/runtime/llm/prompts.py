@@ -84,28 +84,27 @@ def system_prompt(task: str, instructions: str = "", manual: str = "") -> str:
     return "\n\n".join(part for part in (_SYSTEM.format(task=goal), tools, instructions.strip()) if part)
 
 
-def turn_prompt(context: Context, *, history: int = 6) -> str:
-    """Return the current situation: recent steps, the observation, experience, the plan and the admissible actions.
+def turn_prompt(context: Context, *, remembered: bool = False) -> str:
+    """Return the message of the current turn.
+
+    It has the result of the last action, the observation, experience, the plan and the admissible actions.
 
     Args:
         context: The input of the decision.
-        history: The number of recent steps to include.
+        remembered: Also repeat messages of earlier turns, for a conversation whose first turns are left out.
     """
-    recent = context.history[-history:] if history else ()
-    notes = context.working.annotate(context.state).notes
+    notes = context.working.annotate(context.state).notes if remembered else context.state.notes
     parts = [
-        _section("The last steps, oldest first:", "steps", "\n".join(map(step_line, recent))),
-        _section("Told earlier and no longer shown:", "notes", "\n".join(clean(note, LINE) for note in notes)),
-        _section("What is seen now:", "observation", context.state.observation or "(nothing)", OBSERVATION),
-        _section("The answer to the last action:", "feedback", _find_new_feedback(context.state), OBSERVATION),
+        *_see(context.state, context.history[-1] if context.history else None),
+        _section("Known from before:", "notes", "\n".join(clean(note, LINE) for note in notes)),
         _section(
-            "What earlier episodes suggest. It may not fit; what is seen now takes precedence:",
+            "What earlier episodes suggest. It may not fit; the observation takes precedence:",
             "experience",
             context.guidance or "",
             GUIDANCE,
         ),
         _section(
-            "A plan made of what worked before. Go on with it unless what is seen now speaks against it:",
+            "A plan made of what worked before. Go on with it unless the observation speaks against it:",
             "plan",
             format_plan(context),
         ),
@@ -121,13 +120,34 @@ def turn_prompt(context: Context, *, history: int = 6) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def past_prompt(step: Step) -> str:
-    """Return the message of a recorded step: its observation and the answer to the action before it."""
+def past_prompt(step: Step, before: Step | None) -> str:
+    """Return the message of a recorded turn: the result of the action before it, and the observation."""
+    return "\n\n".join(_see(step.pre, before))
+
+
+def _see(state: State, before: Step | None) -> list[str]:
+    """Return the result of the last action and the observation, as sections."""
     parts = [
-        _section("What is seen now:", "observation", step.pre.observation or "(nothing)", OBSERVATION),
-        _section("The answer to the last action:", "feedback", _find_new_feedback(step.pre), OBSERVATION),
+        _section("Result of your last action:", "feedback", result_of(before), OBSERVATION) if before else "",
+        _section("Observation:", "observation", state.observation or "(nothing)", OBSERVATION),
     ]
-    return "\n\n".join(part for part in parts if part)
+    if not before:
+        parts.append(_section("Message:", "feedback", _find_new_feedback(state), OBSERVATION))
+    return [part for part in parts if part]
+
+
+def result_of(step: Step) -> str:
+    """Return how a step ended: its failure in words, the answer of the environment, and the reward."""
+    diagnosis, state = step.diagnosis, step.post
+    message = _find_new_feedback(state)
+    if diagnosis.failure is not Failure.NONE:
+        evidence = "" if diagnosis.evidence in message + state.observation else diagnosis.evidence
+        lines = [f"FAILED, {_FAILED[diagnosis.failure]}{': ' * bool(evidence)}{evidence}", message]
+    else:
+        lines = [message or ("" if state.observation != step.pre.observation else "nothing new is seen")]
+    lines += [f"reward {step.reward:+g}"] if step.reward else []
+    lines += ["a situation seen before"] if diagnosis.loop else []
+    return "\n".join(line for line in lines if line)
 
 
 def format_plan(context: Context) -> str:
@@ -144,12 +164,10 @@ def _find_new_feedback(state: State) -> str:
     return "" if state.feedback in state.observation else state.feedback
 
 
-def repair_prompt(context: Context, answer: str, problem: str) -> str:
-    """Return a short second request: the unusable answer, its problem, and the expected form."""
+def repair_prompt(context: Context, problem: str) -> str:
+    """Return the reply to an unusable answer: its problem and the expected form."""
     parts = [
-        _section("What is seen now:", "observation", context.state.observation or "(nothing)", OBSERVATION // 4),
-        _section("Your answer was:", "answer", answer or "(empty)", OBSERVATION // 4),
-        f"It cannot be used: {clean(problem, LINE)}.",
+        f"Your answer cannot be used: {clean(problem, LINE)}.",
         _format_refusals(context),
         choice_prompt(choices(context), strict=True),
     ]

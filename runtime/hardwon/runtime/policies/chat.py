@@ -37,6 +37,7 @@ from hardwon.runtime.llm.chat_model import (
     status_of,
     usage_of,
 )
+from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -46,6 +47,8 @@ Structured = Literal["auto", "choice", "never"]
 
 MAX_ANSWER = 20_000
 """Number of characters of an answer that are parsed."""
+MAX_REPEATED = 2_000
+"""Number of characters of an unusable answer that the model gets back."""
 MAX_WHY = 500
 """Number of characters of an answer that are recorded with the decision."""
 
@@ -68,7 +71,7 @@ class Pause:
 
 Reply = Any
 """A message, an exception in its place, or None after a pause."""
-Conversation = Generator[Ask | Pause, Reply, Decision]
+Exchange = Generator[Ask | Pause, Reply, Decision]
 
 
 class ChatPolicy:
@@ -83,7 +86,7 @@ class ChatPolicy:
         temperature: float | None = None,
         max_retries: int = 2,
         timeout_s: float = 60.0,
-        history: int = 6,
+        history: int = 20,
         price_usd_per_million: tuple[float, float] | None = None,
         instructions: str = "",
         structured: Structured = "auto",
@@ -97,7 +100,7 @@ class ChatPolicy:
             temperature: The sampling temperature; None keeps the model's own.
             max_retries: The number of requests per decision after the first one, including repairs.
             timeout_s: Seconds for one request, enforced even if the model ignores it.
-            history: The number of recent steps in the prompt.
+            history: The number of past turns in the messages.
             price_usd_per_million: Prices of a million prompt tokens and of a million completion tokens.
             instructions: Text that is appended to the system prompt.
             structured: How a repair is constrained: `"auto"` uses the model's structured output if it has one,
@@ -111,8 +114,9 @@ class ChatPolicy:
         """
         _check_settings(max_retries, timeout_s, history, price_usd_per_million, structured)
         self._model = open_model(model, temperature, timeout_s, settings)
-        self._max_retries, self._timeout_s, self._history = max_retries, timeout_s, history
-        self._price, self._instructions = price_usd_per_million or (0.0, 0.0), instructions
+        self._max_retries, self._timeout_s = max_retries, timeout_s
+        self._conversations = Conversations(PromptBuilder(instructions=instructions, history=history))
+        self._price = price_usd_per_million or (0.0, 0.0)
         self._structured: Structured = structured
         self._sleep = sleep
         self._jitter = random.Random()  # not the episode's generator: a slow provider must not change the episode
@@ -141,9 +145,10 @@ class ChatPolicy:
 
     # ---- one decision, independent of how requests are answered
 
-    def _conversation(self, context: Context) -> Conversation:
-        only, tally = prompts.choices(context), _Tally(self._price)
-        ask, last = self._build_ask(context, prompts.turn_prompt(context, history=self._history)), ""
+    def _conversation(self, context: Context) -> Exchange:
+        only, tally, last = prompts.choices(context), _Tally(self._price), ""
+        chat = self._conversations.advance(context)
+        ask = Ask(chat.messages())
         constrain = only
         while tally.attempts <= self._max_retries:
             tally.attempts += 1
@@ -160,17 +165,17 @@ class ChatPolicy:
             answer = tally.count(ask, reply)
             action, problem = _parse_answer(reply, answer, context, only)
             if action is not None:
+                self._conversations.answer(chat, action)
                 return self._build_decision(action, answer, tally)
             tally.add_problem(problem, answer)
             last, tally.repairing = answer or last, True
-            ask = replace(self._build_ask(context, prompts.repair_prompt(context, answer, problem)), only=constrain)
+            # The unusable answer is part of this request only; the conversation goes on without it.
+            repeated = ("assistant", prompts.clean(answer, MAX_REPEATED).strip() or "(empty)")
+            ask = Ask((*chat.messages(), repeated, ("user", prompts.repair_prompt(context, problem))), constrain)
         if (action := self._find_nearest(last, context, only)) is not None:
+            self._conversations.answer(chat, action)
             return self._build_decision(action, last, tally, nearest=True)
         raise self._build_failure(tally)
-
-    def _build_ask(self, context: Context, text: str) -> Ask:
-        system = prompts.system_prompt(context.state.task, self._instructions, context.manual)
-        return Ask((("system", system), ("user", text)))
 
     def _is_unsupported(self, error: Exception, ask: Ask) -> bool:
         """Return whether the provider may have rejected the output constraint.
@@ -363,7 +368,7 @@ def _build_schema(actions: tuple[str, ...]) -> dict[str, Any]:
 # ---- helpers
 
 
-def _advance(conversation: Conversation, reply: Reply) -> Ask | Pause | Decision:
+def _advance(conversation: Exchange, reply: Reply) -> Ask | Pause | Decision:
     """Return the next request, or the decision that ends the conversation."""
     try:
         return conversation.send(reply)
