@@ -25,7 +25,7 @@ def step(action, see="a hall", after="a room"):
 
 def play(log, *actions, thread="t"):
     """Play a prefix of an episode and return the conversation at its next turn."""
-    history = []
+    history: list[Step] = []
     for n, action in enumerate(actions):
         chat = log.advance(context(history, see=f"place {n}", thread=thread, guidance=f"hint {n}"))
         log.answer(chat, action, (n,))
@@ -34,7 +34,8 @@ def play(log, *actions, thread="t"):
 
 
 def test_each_prompt_begins_with_the_one_before_and_its_answer():
-    log, before, history = Conversations(), (), []
+    log, history = Conversations(), list[Step]()
+    before: tuple[tuple[str, str], ...] = ()
     for n in range(4):
         chat = log.advance(context(history, see=f"place {n}", guidance=f"hint {n}"))
         assert chat.messages()[: len(before)] == before
