@@ -128,3 +128,12 @@ def test_a_run_never_shows_steps_of_the_instance_that_it_plays(corridor, tmp_pat
             shown += len(like)
             assert library.select_steps(like, task=played.task, seed=played.seed) == frozenset()
     assert shown
+
+
+def test_estimates_are_kept_unless_the_library_has_the_instance(known):
+    """Their counts cannot be split by episode, so one recorded episode of the instance is enough to leave them out."""
+    offered = {"put milk in fridge": "", "put plate on shelf": ""}
+    assert recall(OtherWorlds(known), 7, actions=offered).estimates == {}
+    assert set(recall(OtherWorlds(known), 9, actions=offered).estimates) == {*offered}
+    assert recall(OtherWorlds(known), 9).summaries
+    assert not recall(OtherWorlds(known), 8).summaries

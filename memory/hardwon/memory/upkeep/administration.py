@@ -192,6 +192,15 @@ class TendedLibrary(ABC):
         """
         return queries.select_steps(self._filed(), self._number, ids, redact(task), seed)
 
+    def has_episode(self, *, task: str, seed: int) -> bool:
+        """Return whether an episode of a task instance is recorded.
+
+        Args:
+            task: The task of the episode, in the words of its states.
+            seed: The seed of the episode.
+        """
+        return queries.has_episode(self._filed(), self._number, redact(task), seed)
+
     def summaries(self, signature: str | None = None, *, limit: int | None = None, offset: int = 0) -> list[Summary]:
         """Return summaries of attempts, the most frequent first.
 

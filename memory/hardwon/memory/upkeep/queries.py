@@ -189,6 +189,16 @@ def select_steps(store: Store, namespace: int, ids: Collection[int], task: str, 
     return frozenset(ref for (ref,) in rows)
 
 
+def has_episode(store: Store, namespace: int, task: str, seed: int) -> bool:
+    """Return whether an episode of this task and seed is recorded."""
+    return bool(
+        store.rows(
+            "SELECT 1 FROM trajectories WHERE namespace = ? AND task = ? AND seed = ? LIMIT 1",
+            (namespace, plain(task), seed),
+        )
+    )
+
+
 def stats(store: Store, namespace: int, name: str, embedder: Embedder) -> dict[str, Any]:
     """Return counts, sizes and dates of one namespace."""
     ((episodes, successes, excluded, first, last),) = store.rows(

@@ -33,7 +33,8 @@ class OtherWorlds:
     ) -> Recollection:
         """Return what the library recalls from other task instances.
 
-        Summaries and estimates are left out, because their counts include the instance being played.
+        Summaries and estimates are left out if the library has episodes of the instance, because their counts would
+        include them.
         """
         seed = current_seed()
         if seed is None:
@@ -72,14 +73,15 @@ class OtherWorlds:
         allowed = {item.id for item in self._of_others([*items, *recalled.guardrails], task, seed)}
         steps = [hit.what.id for hit in recalled.steps if isinstance(hit.what, Step) and hit.what.id is not None]
         own = self._library.select_steps(steps, task=task, seed=seed)
+        is_recorded = self._library.has_episode(task=task, seed=seed)
         return replace(
             recalled,
             items=tuple(hit for hit in recalled.items if hit.what.id in allowed),
             # a step without an id, as of an untrusted writer, cannot be assigned to an episode
             steps=tuple(hit for hit in recalled.steps if hit.what.id is not None and hit.what.id not in own),
             guardrails=tuple(item for item in recalled.guardrails if item.id in allowed),
-            summaries=(),
-            estimates={},
+            summaries=() if is_recorded else recalled.summaries,
+            estimates={} if is_recorded else recalled.estimates,
         )
 
     def _of_others(self, items: Sequence[Item], task: str, seed: int) -> list[Item]:
