@@ -37,7 +37,7 @@ def test_a_server_generates_under_the_version_that_was_pushed_to_it(corridor, ba
     monkeypatch.setattr(Player, "play", watched)
     with serving() as fake:
         settings = corridor(
-            model={"base": base, "adapter": 4},
+            model={"base": base, "adapter": 4, "prompt": "compact"},
             engine={"kind": "server", "url": fake.url},
             arms={"control": 2},
             warmstart=None,
@@ -57,7 +57,10 @@ def test_a_server_generates_under_the_version_that_was_pushed_to_it(corridor, ba
 def test_a_run_goes_on_with_another_engine(corridor, base, monkeypatch):
     """Where it generates is no part of what a run is."""
     settings = corridor(
-        model={"base": base, "adapter": 4}, arms={"control": 2}, warmstart=None, run={"iterations": 1, "groups": 1}
+        model={"base": base, "adapter": 4, "prompt": "compact"},
+        arms={"control": 2},
+        warmstart=None,
+        run={"iterations": 1, "groups": 1},
     )
     train(settings)
     with serving() as fake:
@@ -77,7 +80,10 @@ def test_a_base_without_the_words_that_mark_a_transcript_is_written_to_be_served
     tokenizer = build_tokenizer(words, special=("<pad>", "<unk>", "<s>"))
     assert isinstance(tokenizer, plain)
     tokenizer.save_pretrained(base)
-    settings = corridor(model={"base": base, "adapter": 4}, engine={"kind": "server", "url": "http://127.0.0.1:1/v1"})
+    settings = corridor(
+        model={"base": base, "adapter": 4, "prompt": "compact"},
+        engine={"kind": "server", "url": "http://127.0.0.1:1/v1"},
+    )
     with pytest.raises(ConfigError, match="start the server with it"):
         train(settings)
     assert (tmp_path / "run" / "base" / "config.json").exists()
@@ -110,4 +116,4 @@ def test_a_key_that_is_not_in_the_environment_is_told(corridor, base, monkeypatc
     monkeypatch.delenv("VLLM_KEY", raising=False)
     engine = {"kind": "server", "url": "http://127.0.0.1:1/v1", "key": "VLLM_KEY"}
     with pytest.raises(ConfigError, match="VLLM_KEY, which is not in the environment"):
-        train(corridor(model={"base": base, "adapter": 4}, engine=engine))
+        train(corridor(model={"base": base, "adapter": 4, "prompt": "compact"}, engine=engine))

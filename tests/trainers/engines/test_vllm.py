@@ -289,7 +289,7 @@ def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatc
 
     monkeypatch.setattr(Player, "play", watched)
     settings = corridor(
-        model={"base": str(trained.base), "adapter": 4},
+        model={"base": str(trained.base), "adapter": 4, "prompt": "compact"},
         engine={"kind": "server", "url": url},
         arms={"control": 3},
         warmstart=None,

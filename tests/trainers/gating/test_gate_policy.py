@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.trainers.corridor import Corridor
+from tests.trainers.folder_base import build_chat_tokenizer
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, Recollection, State, Step
 from hardwon.memory.errors import ConfigError, UnknownName
@@ -24,6 +25,7 @@ from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.gate import Gated, GatedGuidance, Judgement, Question
 from hardwon.trainers.gating.gate_policy import MOST, QUESTION, PolicyGate
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.item_reward import consumed
 from hardwon.trainers.rollouts.rollout import Spec, collect
 from hardwon.trainers.rollouts.transcript import Transcript
@@ -321,3 +323,14 @@ def test_the_log_of_a_run_that_goes_on_has_no_answer_twice(corridor, tmp_path):
     (checkpoints / "000003").rename(tmp_path / "gone")  # as if it had been killed after iteration 3, before saving
     train(settings, [f"run.out={tmp_path / 'two'}"], resume=True)
     assert answers(tmp_path / "one") == answers(tmp_path / "two")
+
+
+def test_a_chat_model_reads_the_question_through_its_template():
+    """In ordinary words, without marks."""
+    prompts = ChatFormat(build_chat_tokenizer())
+    gate = PolicyGate(None, prompts)  # type: ignore[arg-type]
+    asked = prompts.tokenizer.decode(gate.prompt(Question(HALL, "go east .", scores=(0.5,))))
+    assert "<lesson>\ngo east .\n</lesson>" in asked
+    assert "mean score 0.5" in asked
+    assert "Answer accept" in asked
+    assert asked.endswith("<|im_start|>assistant\n")

@@ -16,6 +16,7 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Environment
+from hardwon.runtime.interfaces.types import Described
 
 from .algorithms.parallel import get_team
 from .checkpoint import copy_library, put_library
@@ -27,10 +28,10 @@ from .engines.factory import open_engine
 from .gating.diversity import Diversity
 from .gating.gate import Gated, open_gate
 from .gating.gate_policy import QUESTION
+from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
 from .rollouts.explore import Explorer, open_world, words
-from .rollouts.transcript import Transcript
 
 LIBRARY, START = "library.db", "library-start.db"
 """Files in a run's folder: the library that learns, and a copy of its initial state."""
@@ -59,7 +60,8 @@ class Session:
     start: ExperienceLibrary | None
     """The library at the start of the run, for the frozen arms; None if no arm uses one."""
     tokenizer: Any
-    transcript: Transcript
+    transcript: Any
+    """The prompt format of the base."""
     engine: Engine
     gate: Gated | None
     diversity: Diversity
@@ -86,7 +88,8 @@ class Session:
         # Sharding requires adapters, so all roles share this one model.
         if (team := get_team()) is not None and team.shards:
             team.shard_base(first)
-        transcript = Transcript(tokenizer)
+        manual = environment.describe() if isinstance(environment, Described) else ""
+        transcript: Any = open_format(config.model, tokenizer, manual=manual)
         # Only the process that plays may connect to a server or start vLLM.
         engine = open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
         gate = open_gate(config.gate, engine, transcript)

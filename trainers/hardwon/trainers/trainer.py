@@ -161,6 +161,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=schema.as_dict(config)) as metrics:
         loop = TrainingLoop(session, player, position, metrics, screen)
         try:
+            screen.tell(session.transcript.describe())
             if checkpoint is not None:
                 loop.saved = position.iteration
                 screen.tell(f"resuming from {checkpoint}.")

@@ -116,8 +116,19 @@ class ModelConfig:
     """Rank of the LoRA adapter of each role. null trains all parameters, on one copy of the base per role."""
     device: str = "auto"
     """cpu, cuda, or auto, which uses a GPU if there is one."""
+    prompt: str = "auto"
+    """chat uses the base's chat template, compact a language of content words; auto is compact for tiny bases only."""
+
+    @property
+    def is_compact(self) -> bool:
+        """Return whether prompts are content words between marks, which are added to the vocabulary."""
+        return self.prompt == "compact" or (self.prompt == "auto" and self.base == "tiny")
 
     def __post_init__(self) -> None:
+        if self.prompt not in ("auto", "compact", "chat"):
+            raise ConfigError(f"model.prompt is {self.prompt!r}; use auto, compact or chat.")
+        if self.prompt == "chat" and self.base == "tiny":
+            raise ConfigError("model.prompt is chat, but a tiny base has no chat template; set model.base to a folder.")
         if self.adapter is not None:
             _at_least(self, adapter=1)
 

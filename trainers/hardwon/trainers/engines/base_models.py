@@ -30,7 +30,7 @@ def build_base(config: ModelConfig, texts: Iterable[str], seed: int) -> tuple[An
 
 
 def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
-    """Load a model and its tokenizer from a folder or the hub, and add the tokens that mark up transcripts.
+    """Load a model and its tokenizer from a folder or the hub, and add the marks of compact prompts if they are used.
 
     Raises:
         ConfigError: The model cannot be loaded.
@@ -49,7 +49,9 @@ def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
         raise ConfigError(
             f"model.base {path} cannot be loaded: {error} Set it to a model's folder or hub name."
         ) from error
-    tokenizer.add_special_tokens({"additional_special_tokens": [word for word in SPECIAL if word != "<pad>"]})
+    # a chat template needs no marks, and rows that a frozen base never learned would only be noise
+    if config.is_compact:
+        tokenizer.add_special_tokens({"additional_special_tokens": [word for word in SPECIAL if word != "<pad>"]})
     # never shrink: many models have spare rows, and a server loads the published shape
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))

@@ -45,7 +45,7 @@ def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> E
         derived = save_without_adapters(model, tokenizer, out / BASE)
         if settings.kind == "server":
             raise ConfigError(
-                f"{base} has no embeddings for the tokens that mark up transcripts. {derived} has them: "
+                f"{base} has no embeddings for some tokens of its tokenizer. {derived} has them: "
                 f"start the server with it and set model.base={derived}."
             )
         base = str(derived)

@@ -19,8 +19,8 @@ from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint, replace
 from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.trainers.config.schema import GateConfig
 from hardwon.trainers.engines.base import Engine
+from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.rollout import current_session
-from hardwon.trainers.rollouts.transcript import Transcript
 
 REMEMBERED = 32
 """Newest differences kept per item."""
@@ -194,7 +194,7 @@ class GatedGuidance:
         return asyncio.run(self.apropose(context))
 
 
-def open_gate(config: GateConfig, engine: Engine, transcript: Transcript) -> Gated | None:
+def open_gate(config: GateConfig, engine: Engine, prompts: PromptFormat) -> Gated | None:
     """Return the gate of the settings, or None.
 
     Raises:
@@ -208,7 +208,7 @@ def open_gate(config: GateConfig, engine: Engine, transcript: Transcript) -> Gat
     if kind == "policy":
         from .gate_policy import PolicyGate
 
-        return Gated(PolicyGate(engine, transcript))
+        return Gated(PolicyGate(engine, prompts))
     module, colon, name = kind.partition(":")
     try:
         if not colon:

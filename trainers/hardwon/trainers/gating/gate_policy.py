@@ -1,6 +1,6 @@
 """A gate that asks the policy: it answers with one of three words and, after `refine`, with a new text.
 
-    guidance = GatedGuidance(RetrievalGuidance(), Gated(PolicyGate(engine, transcript)))     # gate: {kind: policy}
+    guidance = GatedGuidance(RetrievalGuidance(), Gated(PolicyGate(engine, prompts)))     # gate: {kind: policy}
 
 The policy sees the episode so far, the text and its mean score on the task. Decoding is greedy, so the same
 question gets the same answer. The answers are not trained: their tokens get no credit.
@@ -9,50 +9,48 @@ question gets the same answer. The answers are not trained: their tokens get no 
 import math
 import re
 from statistics import fmean
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.privacy.redaction import redact
 from hardwon.runtime.guidance.base import forbidden_in
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Usage
 from hardwon.runtime.llm.prompts import GUIDANCE, clean
 from hardwon.trainers.algorithms.samples import Ids
 from hardwon.trainers.engines.base import Engine, Request
-from hardwon.trainers.engines.trie import Trie
+from hardwon.trainers.prompting.base import PromptFormat, Purpose, Query
+from hardwon.trainers.prompting.compact import JUDGE
 from hardwon.trainers.rollouts.rollout import current_session
-from hardwon.trainers.rollouts.transcript import Transcript
 
 from .gate import Judgement, Question
 
 Answer = Literal["accept", "refine", "reject"]
 """The possible answers."""
-ASKS = ": accept , refine or reject ?"
-"""The question."""
-QUESTION = f"mean score 0 . 1 2 3 4 5 6 7 8 9 , with it {ASKS}"
+QUESTION = f"mean score 0 . 1 2 3 4 5 6 7 8 9 , with it {JUDGE}"
 """All words of a question except those of the text; a word tokenizer must know them."""
 MOST = 64
 """Maximum number of tokens of a refined text."""
 _MARKS = re.compile("[<>]")
-"""Characters of the transcript's special tokens."""
+"""Characters of the marks of compact prompts."""
 
 
 class PolicyGate:
     """Asks a role of an engine within its running episode."""
 
-    def __init__(self, engine: Engine, transcript: Transcript, *, role: str = "policy") -> None:
+    def __init__(self, engine: Engine, prompts: PromptFormat, *, role: str = "policy") -> None:
         """Create a gate on an engine.
 
         Raises:
             ConfigError: The tokenizer does not distinguish the three answers.
         """
-        self._engine, self._transcript, self._role = engine, transcript, role
-        self._answers: dict[Ids, Answer] = {transcript.text(word): word for word in get_args(Answer)}
-        if len(self._answers) < len(get_args(Answer)):
+        self._engine, self._prompts, self._role = engine, prompts, role
+        self._either, answers = prompts.actions(get_args(Answer))
+        if len(answers) < len(get_args(Answer)):
             raise ConfigError(
                 "the tokenizer does not know accept, refine and reject; "
                 "ask a base that does, or let a record be the gate (gate.kind=record)."
             )
-        self._either = Trie(self._answers)
+        self._answers = cast(dict[Ids, Answer], answers)
 
     async def ajudge(self, question: Question) -> Judgement:
         """Return the role's answer. An unusable refinement becomes an acceptance of the original text."""
@@ -64,41 +62,33 @@ class PolicyGate:
         why = " ".join([f"p {math.exp(sum(completion.logprobs)):.2f}", *_format_scores(question)])
         if answer != "refine":
             return Judgement(answer, why=why, usage=usage)
-        text, cost = await self._refined(question, (*prompt, *completion.tokens))
+        text, cost = await self._refined(question)
         if _is_of_use(text, question):
             return Judgement("refine", text, why, usage + cost)
         return Judgement("accept", why=f"{why}; refined to nothing of use", usage=usage + cost)
 
-    def prompt(self, question: Question) -> Ids:
-        """Return the tokens of a question.
-
-        `<task> find coin . <see> kitchen . <at> kitchen <memory> kitchen : move east . mean score 0.4 ... <item>`
-
-        They start with the policy's own prompt, so the engine can reuse its cache.
-        """
-        context: Context = question.context
-        # without the final <act>: the question takes the place of the action
-        *episode, _ = self._transcript.prompt(context.history, context.state, None)
+    def prompt(self, question: Question, purpose: Purpose = "judge") -> Ids:
+        """Return the tokens of a question about a text: the episode, the text, and its mean score on the task."""
         # marks are stripped: an item's text must not inject special tokens
-        asked = " ".join(["<memory>", _strip_marks(question.text), *_format_scores(question), ASKS, "<item>"])
-        return (*episode, *self._ids(asked))
+        sections = {"lesson": _strip_marks(question.text)}
+        if scores := _format_scores(question):
+            sections["scores"] = " ".join(scores)
+        return self._prompts.query(Query(purpose, sections, context=question.context))
 
-    async def _refined(self, question: Question, prompt: Ids) -> tuple[str, Usage]:
+    async def _refined(self, question: Question) -> tuple[str, Usage]:
         """Return the refined text, redacted and on one line, with its cost."""
         request = Request(
-            (*prompt, *self._ids("<memory>")),
+            self.prompt(question, "refine"),
             self._role,
             max_tokens=MOST,
             temperature=0.0,
-            stop=(self._transcript.end,),
+            stop=(self._prompts.end,),
             session=current_session(),
         )
         completion = await self._engine.generate(request)
-        text = str(self._transcript.tokenizer.decode(completion.tokens, skip_special_tokens=True))
+        marks = self._prompts.tokenizer.added_tokens_decoder  # a compact answer's marks are words of its language
+        text = self._prompts.read([token for token in completion.tokens if token not in marks])
         return _strip_marks(clean(redact(text), GUIDANCE)), Usage(len(request.prompt), len(completion.tokens), calls=1)
-
-    def _ids(self, text: str) -> Ids:
-        return tuple(self._transcript.tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def _format_scores(question: Question) -> list[str]:

@@ -15,8 +15,11 @@ from hardwon.runtime.llm.conversation import Conversation
 from hardwon.trainers.algorithms.samples import Ids, Sample
 from hardwon.trainers.engines.trie import Trie
 
-Purpose = Literal["guide", "keep", "write", "share"]
-"""The question that a role answers: whether to give a hint, keep a lesson, write lessons, or share a step."""
+Purpose = Literal["guide", "keep", "write", "share", "judge", "refine"]
+"""The question that a role answers.
+
+Whether to give a hint, keep a lesson, write lessons, share a step, show a text to itself, or how to say it better.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Query:
     """
     episode: Trajectory | None = None
     """The episode to read after the sections, for the purpose `write`."""
+    context: Context | None = None
+    """The running episode that the text is for, with the purposes `judge` and `refine`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,10 @@ class PromptFormat(Protocol):
     tokenizer: Any
     end: int
     """The token that ends an answer."""
+
+    def describe(self) -> str:
+        """Return in one line how prompts are made, to be shown when a run begins."""
+        ...
 
     def open_prompt(self, conversation: Conversation, context: Context) -> Ids:
         """Return the tokens up to the next action of an episode, whose open turn is the last of `conversation`.

@@ -47,6 +47,10 @@ class ChatFormat:
         self.end = self.template.end
         self._builder, self._manual = builder or PromptBuilder(), manual
 
+    def describe(self) -> str:
+        """Return in one line how prompts are made."""
+        return self.template.describe()
+
     # -- episodes -----------------------------------------------------------------------------------
 
     def open_prompt(self, conversation: Conversation, context: Context) -> Ids:
@@ -101,7 +105,11 @@ class ChatFormat:
     def query(self, query: Query) -> Ids:
         """Return the tokens of a question to a role, up to its answer."""
         instruction = INSTRUCTIONS[query.purpose]
-        parts = [_format_section(name, value) for name, value in query.sections.items()]
+        sections = dict(query.sections)
+        if query.context is not None:
+            state = query.context.state
+            sections = {"task": state.task, "observation": state.observation, **sections}
+        parts = [_format_section(name, value) for name, value in sections.items()]
         if query.episode is not None:
             parts.append(_format_section("steps", [prompts.step_line(step) for step in query.episode.steps]))
         return self.template.open(instruction.text, "\n".join(part for part in (*parts, instruction.ask) if part))

@@ -33,6 +33,8 @@ _MARKS = {
     "keys": "<memory>",
 }
 """The mark before each section of a query; other sections have none."""
+JUDGE = ": accept , refine or reject ?"
+"""The last words of a question about a text to show."""
 _SHORTENED = {"task", "observation", "keys"}
 """Sections that are reduced to their content words."""
 
@@ -62,6 +64,10 @@ class CompactFormat:
     def _tokenise(self, text: str) -> Ids:
         """Return the token ids of a text, without special tokens."""
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def describe(self) -> str:
+        """Return in one line how prompts are made."""
+        return "prompts: content words between marks, which only a base that is made here can read."
 
     # -- episodes -----------------------------------------------------------------------------------
 
@@ -127,6 +133,11 @@ class CompactFormat:
         `<task> find coin . <see> kitchen . <at> kitchen <memory> kitchen : move east . <item>`
         """
         text = " ".join(part for name, value in query.sections.items() for part in _format_section(name, value))
+        if query.context is not None:
+            # The question takes the place of the action, so what was read of the episode stays read.
+            *running, _ = self.prompt(query.context.history, query.context.state, None)
+            answered = "" if query.purpose == "judge" else "refine <end> <memory>"
+            return (*running, *self._ids(f"{text} {JUDGE} <item> {answered}"))
         if query.purpose != "write":
             return self._ids(f"{text} <item>")
         if query.episode is None:

@@ -14,7 +14,7 @@ from hardwon.memory.errors import ConfigError
 
 from .base import Purpose
 
-VERSION = 1
+VERSION = 2
 """Version of the texts below. Increase it when you change one of them."""
 
 
@@ -61,6 +61,16 @@ INSTRUCTIONS: Mapping[Purpose, Instruction] = {
         "replace 2: a better wording for lesson 2\n"
         "nothing",
         "What is worth remembering?",
+    ),
+    "judge": Instruction(
+        "You act in an environment. Before a lesson from earlier episodes is shown to you, you decide about it. You "
+        f"read your task, your situation, the lesson, and how well such tasks went so far. {_DATA}",
+        "Answer accept to see the lesson as it is, refine to write it better, or reject to leave it out.",
+    ),
+    "refine": Instruction(
+        "You act in an environment, and a lesson from earlier episodes is to be shown to you in better words. You read "
+        f"your task, your situation and the lesson. {_DATA}",
+        "Write the lesson for this situation, in one line.",
     ),
     "share": Instruction(
         "You are a member of a team whose members work on the same task at the same time. You read the task, what was "

@@ -62,7 +62,7 @@ class ChatTemplate:
         self._name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
-                f"{self._name} has no chat template; use an instruction-tuned base or model.prompt=compact."
+                f"{self._name} has no chat template; use an instruction-tuned base, or set model.prompt=compact."
             )
         self._has_system = self._keeps_system()
         self._before, self.end = self._find_end()

@@ -166,8 +166,15 @@ class PolicyRole:
         advantages = self.advantages(rollouts)
         # A rollout can hold samples of several roles; this learner moves only its own parameters.
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
-        metrics = self._learner.step(pack_samples(rows, advantages), self._config.loss)
-        return {**metrics, "lr": self._learner.lr, "advantage_spread": compute_spread(advantages)}
+        sequences = pack_samples(rows, advantages)
+        metrics = self._learner.step(sequences, self._config.loss)
+        return {
+            **metrics,
+            "lr": self._learner.lr,
+            "advantage_spread": compute_spread(advantages),
+            # 1.0 while prompts are append-only; more means that tokens are read and trained again
+            "samples_per_rollout": len(sequences) / len({row.trace for row in rows}) if rows else 0.0,
+        }
 
     def advantages(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
         """Return the advantages by trace, one per turn, within group, arm and role."""

@@ -11,8 +11,7 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Environment, RandomPolicy, open_environment
 from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
-
-from .transcript import compact
+from hardwon.trainers.prompting.compact import compact
 
 Task = tuple[str, int]
 """Split and seed of a task instance."""

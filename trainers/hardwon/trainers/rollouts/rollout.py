@@ -14,14 +14,16 @@ from typing import Literal
 
 from hardwon.memory import Reasons
 from hardwon.memory.errors import PolicyFailure
+from hardwon.memory.records import Step
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
+from hardwon.runtime.llm import prompts as messages
+from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout, Sample, compute_anchor
 from hardwon.trainers.engines.base import Completion, Engine, Request
-
-from .transcript import Transcript
+from hardwon.trainers.prompting.base import PromptFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,21 @@ class Spec:
 
 @dataclass(slots=True)
 class _Episode:
-    """The samples of a running episode, and the guidance shown last."""
+    """The samples of a running episode."""
 
     spec: Spec
-    rows: list[Sample] = field(default_factory=list)
-    shown: str | None = None
+    rows: dict[int, tuple[str, Sample]] = field(default_factory=dict)
+    """The chosen action and its sample, by turn."""
+
+    def keep(self, turn: int, action: str, sample: Sample) -> None:
+        """Keep the sample of a turn, in place of those of superseded attempts at it and at later turns."""
+        self.rows = {number: row for number, row in self.rows.items() if number < turn}
+        self.rows[turn] = action, sample
+
+    def collect(self, steps: Sequence[Step]) -> tuple[Sample, ...]:
+        """Return the samples whose action is the one that ran."""
+        ran = [step.action for step in steps]
+        return tuple(sample for t, (action, sample) in self.rows.items() if t < len(ran) and ran[t] == action)
 
 
 _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
@@ -83,7 +95,7 @@ class GivenGuidance:
 
 
 class TokenPolicy:
-    """A policy that reads the transcript and samples an action token by token from an engine."""
+    """A policy that reads an episode in a prompt format and samples its actions from an engine."""
 
     name = "tokens"
     reads: Literal["values", "text"] = "text"
@@ -91,22 +103,25 @@ class TokenPolicy:
     def __init__(
         self,
         engine: Engine,
-        transcript: Transcript,
+        prompts: PromptFormat,
         *,
         temperature: float = 1.0,
         snapshot: str = "",
         role: str = "policy",
+        builder: PromptBuilder | None = None,
     ) -> None:
         """Create a policy on an engine.
 
         Args:
             engine: Generates the tokens.
-            transcript: Encodes the episode and the actions.
+            prompts: Encodes the episode and the actions.
             temperature: Sampling temperature; 0 is greedy.
             snapshot: Name of the library version in use, stored with every sample.
             role: The engine's role whose weights act.
+            builder: Writes the messages of an episode; default: as `ChatPolicy` does without instructions.
         """
-        self._engine, self._transcript = engine, transcript
+        self._engine, self._prompts = engine, prompts
+        self._log = Conversations(builder)
         self._temperature, self._role = temperature, role
         self.snapshot = snapshot
         """Name of the library version in use; stored with every sample."""
@@ -123,14 +138,11 @@ class TokenPolicy:
             raise PolicyFailure("TokenPolicy chooses among admissible actions, but this environment lists none.")
         is_standalone = _EPISODE.get(None) is None
         episode = _Episode(Spec("", 0)) if is_standalone else _EPISODE.get()
-        turn = len(context.history)
-        # the transcript is append-only: a text that was shown stays in the prompt
-        memory = context.guidance if context.guidance != episode.shown else None
-        open_actions = [action for action in context.actions if action not in context.forbidden]
-        trie, actions_by_tokens = self._transcript.actions(open_actions or context.actions)
+        turn, chat = len(context.history), self._log.advance(context)
+        trie, actions_by_tokens = self._prompts.actions(messages.choices(context))
         # Seeded by episode, turn and attempt: the result does not depend on the order of the batch.
         rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
-        prompt = self._transcript.prompt(context.history, context.state, memory)
+        prompt = self._prompts.open_prompt(chat, context)
         request = Request(
             prompt,
             self._role,
@@ -140,20 +152,21 @@ class TokenPolicy:
             chance=rng,
         )
         completion = await self._engine.generate(request)
-        del episode.rows[turn:]  # drop the sample of an attempt that a guardrail rejected
-        episode.rows.append(self._row(episode, context, request, completion))
-        episode.shown = context.guidance or episode.shown
-        why = Reasons(tokens=tuple(completion.tokens), memory=memory or None)
-        usage = Usage(len(prompt), sum(completion.mask), calls=1)
-        return Decision(actions_by_tokens[completion.tokens], why, usage)
+        action = actions_by_tokens[completion.tokens]
+        Conversations.answer(chat, action, completion.tokens)
+        episode.keep(turn, action, self._row(episode, chat, context, request, completion))
+        why = Reasons(tokens=tuple(completion.tokens), memory=chat.turns[-1].hint)
+        return Decision(action, why, Usage(len(prompt), sum(completion.mask), calls=1))
 
     def decide(self, context: Context) -> Decision:
         """Run `adecide` for a loop without asyncio."""
         return asyncio.run(self.adecide(context))
 
-    def _row(self, episode: _Episode, context: Context, request: Request, said: Completion) -> Sample:
+    def _row(
+        self, episode: _Episode, chat: Conversation, context: Context, request: Request, said: Completion
+    ) -> Sample:
         """Return the sample of a completion."""
-        shown = context.guidance or episode.shown
+        shown = next((turn.hint for turn in reversed(chat.turns) if turn.hint is not None), None)
         return Sample(
             request.prompt,
             said.tokens,
@@ -202,4 +215,4 @@ async def _run(agent: Agent, engine: Engine, spec: Spec, outcome: Outcome) -> Ro
     failed = "" if trajectory.success is not None else trajectory.ending
     if trajectory.ending == "policy_error":
         failed = trajectory.ending
-    return Rollout(trajectory, () if failed else tuple(episode.rows), spec.group, failed, outcome)
+    return Rollout(trajectory, () if failed else episode.collect(trajectory.steps), spec.group, failed, outcome)

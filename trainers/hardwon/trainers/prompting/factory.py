@@ -1,0 +1,29 @@
+"""The choice of the prompt format, made once, where the base of a run or of an export is opened."""
+
+from typing import Any
+
+from hardwon.runtime.llm.conversation import PromptBuilder
+from hardwon.trainers.config.schema import ModelConfig
+
+from .base import PromptFormat
+from .chat import ChatFormat
+from .compact import CompactFormat
+
+
+def open_format(
+    config: ModelConfig, tokenizer: Any, *, manual: str = "", builder: PromptBuilder | None = None
+) -> PromptFormat:
+    """Return the prompt format of a base, and probe its chat template if it uses one.
+
+    Args:
+        config: The settings of the model.
+        tokenizer: The tokenizer of the base.
+        manual: The environment's instructions, for examples from recorded episodes.
+        builder: Writes the messages of recorded episodes.
+
+    Raises:
+        ConfigError: The chat template cannot be used.
+    """
+    if config.is_compact:
+        return CompactFormat(tokenizer)
+    return ChatFormat(tokenizer, builder=builder, manual=manual)
