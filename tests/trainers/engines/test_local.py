@@ -268,3 +268,128 @@ def test_a_trie_says_what_may_and_what_must_follow():
         (2,),
         (13, 2),
     )
+
+
+# -- lists of answers, scored at once
+
+LISTED = [(10, 11, 2), (10, 12, 13, 2), (10, 12, 14, 15, 2), (14, 2), (16, 17, 18, 2), (16, 17, 19, 2)]
+
+
+def decoding(**fields):
+    """An engine that decodes listed answers token by token, as it does where it cannot read trees."""
+    made = engine(**fields)
+    made._reads_trees = False
+    return made
+
+
+@settings(max_examples=15)
+@given(st.lists(prompts, min_size=1, max_size=5), st.integers(0, 99), st.sampled_from([1.0, 0.7]))
+def test_answers_scored_at_once_are_those_of_decoding(asked, seed, temperature):
+    """The same draws, the same probabilities, whatever the lengths in the batch."""
+    both = [
+        served(
+            [
+                Request(prompt, allowed=Trie(LISTED), chance=random.Random(f"{seed}:{n}"), temperature=temperature)
+                for n, prompt in enumerate(asked)
+            ],
+            made,
+        )
+        for made in (engine(), decoding())
+    ]
+    for one, other in zip(*both, strict=True):
+        assert (one.tokens, one.mask, one.allowed) == (other.tokens, other.mask, other.allowed)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+@settings(max_examples=20)
+@given(prompts)
+def test_greedy_takes_the_answer_with_the_highest_sum(prompt):
+    """Not the one whose first token is most probable: the alternatives of a family of actions share their mass."""
+    (one,) = served([Request(prompt, allowed=Trie(LISTED), temperature=0.0)])
+    trie = Trie(LISTED)
+    sums = {
+        answer: sum(plain(prompt, answer, [trie.allowed(answer[:n]) for n in range(len(answer))])) for answer in LISTED
+    }
+    assert sums[one.tokens] == pytest.approx(max(sums.values()), abs=1e-5)
+
+
+def test_a_list_costs_one_forward_pass():
+    made, passes = engine(), list[str]()
+    hook = made.model.base_model.register_forward_hook(lambda *_: passes.append("one"))
+    served([Request((5, 6, 7), allowed=Trie(LISTED), chance=random.Random(0))], made)
+    hook.remove()
+    assert passes == ["one"]
+    assert made.tokens_read == 3 + 4  # the prompt, and 10, 12, 16, 17: the tokens that a choice follows
+
+
+def test_an_episode_of_lists_reads_its_past_once():
+    made = engine()
+    found = asyncio.run(_episode(made, "e", 5, random.Random(4)))
+    cold = asyncio.run(_episode(decoding(), "e", 5, random.Random(4)))
+    assert [one.tokens for _, one in found] == [one.tokens for _, one in cold]
+    assert [x for _, one in found for x in one.logprobs] == pytest.approx(
+        [x for _, one in cold for x in one.logprobs], abs=1e-5
+    )
+
+
+# -- caches belong to weights
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_weights_changed_in_the_middle_of_an_episode_are_those_of_a_cold_engine(version):
+    """Even if the caller gives the same version again."""
+    other = build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)).state_dict()
+
+    async def play(made, prompt, **fields):
+        return await made.generate(Request(prompt, max_tokens=3, temperature=0.0, **fields))
+
+    async def change():
+        made = LocalEngine(build_model(40, SHAPE), None)
+        made.load_adapter("policy", 1, made.model.state_dict())
+        await made.begin("e")
+        first = await play(made, (5, 6, 7, 8), session="e")
+        made.load_adapter("policy", version, other)
+        prompt = (5, 6, 7, 8, *first.tokens, 9)
+        return prompt, first, await play(made, prompt, session="e")
+
+    prompt, first, later = asyncio.run(change())
+    cold = LocalEngine(build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)), None)
+    assert later.logprobs == pytest.approx(asyncio.run(play(cold, prompt)).logprobs, abs=1e-6)
+    assert later.version == first.version + 1 == 2
+
+
+def test_a_request_that_waits_is_read_with_the_new_weights():
+    other = build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)).state_dict()
+
+    async def change():
+        made = LocalEngine(build_model(40, SHAPE), None)
+        for name in ("e", "f"):
+            await made.begin(name)
+        ask = [Request((5, 6, 7, 8), max_tokens=1, temperature=0.0, session=name) for name in ("e", "f")]
+        await asyncio.gather(*map(made.generate, ask))
+        again = Request((5, 6, 7, 8, 9, 10), max_tokens=2, temperature=0.0, session="e")
+        waiting = asyncio.create_task(made.generate(again))
+        await asyncio.sleep(0.01)  # it waits for the other open session
+        made.load_adapter("policy", 1, other)
+        await made.end("f")
+        return await waiting
+
+    cold = LocalEngine(build_model(40, TinyConfig(32, 2, 4, 2, 48, 256, seed=9)), None)
+    (expected,) = served([Request((5, 6, 7, 8, 9, 10), max_tokens=2, temperature=0.0)], cold)
+    assert asyncio.run(change()).logprobs == pytest.approx(expected.logprobs, abs=1e-6)
+
+
+def test_a_question_between_turns_does_not_displace_the_episode():
+    """As a gate's, which has a prompt of its own."""
+
+    async def play():
+        made = engine()
+        await made.begin("e")
+        prompt = tuple(range(5, 25))
+        await made.generate(Request(prompt, max_tokens=1, temperature=0.0, session="e"))
+        await made.generate(Request((30, 31, 32), max_tokens=1, temperature=0.0, session="e"))
+        before = made.tokens_read
+        await made.generate(Request((*prompt, 8, 9), max_tokens=1, temperature=0.0, session="e"))
+        return made.tokens_read - before
+
+    assert asyncio.run(play()) <= 3

@@ -4,7 +4,8 @@ Requests of concurrent episodes are batched in rounds. A round starts when every
 request, so the same episodes make the same batches, and runs are reproducible bit for bit. Tokens that
 a session has read stay in a key-value cache as long as its prompts extend each other. Rows of a batch
 differ in length; each keeps its true positions, and empty slots are masked, so padding changes nothing.
-Tokens that a constraint forces cost no forward pass of their own.
+Tokens that a constraint forces cost no forward pass of their own, and a list of answers is scored in one
+forward pass; see `tree`.
 """
 
 import asyncio
@@ -18,11 +19,15 @@ from torch import Tensor
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.logprobs import autocast, compute_logprobs
-from hardwon.trainers.algorithms.samples import Allowed, PackedSequence
+from hardwon.trainers.algorithms.samples import Allowed, Ids, PackedSequence
 
 from .base import Completion, Request, Weights
 from .cache import BatchCache, CachedSession
+from .tree import Question, can_read_trees, count_tokens, find_best, find_tree, number_nodes, read_trees
+from .trie import Tree, Trie
 
+KEPT = 3
+"""Conversations that are kept per session and role: a gate or a guide may ask between the turns of an episode."""
 READ_AT_ONCE = 16_384
 """Tokens of a micro-batch when log-probabilities are computed, padding included."""
 
@@ -35,6 +40,8 @@ class _Running:
     future: "asyncio.Future[Completion]"
     session: CachedSession
     unread: list[int]
+    tree: Tree | None = None
+    """The tree of the possible answers, if they are scored at once."""
     said: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -83,7 +90,8 @@ class LocalEngine:
         self._versions = dict.fromkeys(roles, 0)
         self._own: dict[str, Any] = {}
         self._open: set[str] = set()
-        self._sessions: dict[tuple[str, str], CachedSession] = {}
+        self._sessions: dict[tuple[str, str], list[CachedSession]] = {}
+        self._reads_trees = can_read_trees(model)
         self._waiting: list[_Running] = []
         self._round: asyncio.Task[None] | None = None
         self.tokens_read = 0
@@ -132,14 +140,25 @@ class LocalEngine:
 
         Args:
             role: One of the engine's roles.
-            version: Version of the weights, which completions report.
+            version: Version of the weights, which completions report. The current version is increased by 1:
+                different weights must not have the same version.
             weights: Tensors by name for the role's adapter or its own model, or a peft folder.
         """
         if isinstance(weights, Mapping):
             self._load_tensors(role, weights)
         else:
             self.model.load_adapter(str(weights), adapter_name=role)
-        self._versions[role] = version
+        self._versions[role] = version + 1 if version == self._versions[role] else version
+        self._forget(role)
+
+    def _forget(self, role: str) -> None:
+        """Drop what was read with earlier weights, also by requests that wait for their round."""
+        for key in [key for key in self._sessions if key[1] == role]:
+            del self._sessions[key]
+        for running in self._waiting:
+            if running.request.role == role:
+                running.session = self._open_session(running.request, ())
+                running.unread = [*running.request.prompt, *running.said]
 
     def _load_tensors(self, role: str, weights: Mapping[str, Tensor]) -> None:
         if hasattr(self.model, "peft_config"):
@@ -174,24 +193,33 @@ class LocalEngine:
 
     def _start(self, request: Request) -> _Running:
         """Prepare a completion and reuse the cached prefix of its session."""
-        version = self._versions[request.role]
-        session = self._sessions.get((request.session, request.role)) if request.session else None
-        # keys and values of other weights are wrong, not just old
-        if session is None or session.version != version:
-            session = CachedSession(version)
-        kept = 0  # length of the cached prefix; the last token is always read again, for its logits
-        for cached, token in zip(session.tokens, request.prompt[:-1], strict=False):
-            if cached != token:
-                break
-            kept += 1
-        # changes the session at once, so a session must have only one request at a time
-        session.tokens = session.tokens[:kept]
-        if request.session:
-            self._sessions[request.session, request.role] = session
+        session = self._open_session(request, request.prompt)
         future = asyncio.get_running_loop().create_future()
-        running = _Running(request, future, session, list(request.prompt[kept:]))
+        running = _Running(request, future, session, list(request.prompt[len(session.tokens) :]))
         running.append_forced()
+        if self._reads_trees:
+            running.tree = find_tree(request.allowed, running.said)
         return running
+
+    def _open_session(self, request: Request, prompt: Ids) -> CachedSession:
+        """Return the session's cache that shares most with the prompt, cut to what it shares, or a new one."""
+        version = self._versions[request.role]
+        if not request.session:
+            return CachedSession(version)
+        kept = self._sessions.setdefault((request.session, request.role), [])
+        # the last token is always read again, for its logits
+        shared = [_count_shared(cached.tokens, prompt[:-1]) for cached in kept]
+        best = max(range(len(kept)), key=lambda at: shared[at], default=None)
+        # a prompt that continues little of what was read is another conversation, such as a question of a gate
+        if best is None or shared[best] * 2 < len(kept[best].tokens):
+            session = CachedSession(version)
+            del kept[: max(0, len(kept) - KEPT + 1)]
+        else:
+            session = kept.pop(best)
+            # changes the session at once, so a session must have only one request at a time
+            session.tokens = session.tokens[: shared[best]]
+        kept.append(session)  # the most recently used one is last
+        return session
 
     # -- rounds -----------------------------------------------------------------------------------
 
@@ -225,10 +253,13 @@ class LocalEngine:
             pending = [running for running in batch if running.request.role == role]
             # rows with similar numbers of unread tokens share a batch, which keeps padding low
             pending.sort(key=lambda running: len(running.unread))
-            for start in range(0, len(pending), self._max_batch):
-                # the same autocast as in training, so log-probabilities match: bfloat16 on a GPU
-                with torch.inference_mode(), autocast(self.device):
-                    self._complete(self._get_model(role), pending[start : start + self._max_batch])
+            listed = [running for running in pending if running.tree is not None]
+            others = [running for running in pending if running.tree is None]
+            for serve, rows in ((self._choose, listed), (self._complete, others)):
+                for start in range(0, len(rows), self._max_batch):
+                    # the same autocast as in training, so log-probabilities match: bfloat16 on a GPU
+                    with torch.inference_mode(), autocast(self.device):
+                        serve(self._get_model(role), rows[start : start + self._max_batch])
 
     def _get_model(self, role: str) -> Any:
         """Return the model with the weights of a role active."""
@@ -236,6 +267,26 @@ class LocalEngine:
             self.model.set_adapter(role)
             return self.model
         return self._own.get(role, self.model)
+
+    def _choose(self, model: Any, batch: Sequence[_Running]) -> None:
+        """Score all listed answers of the rows in one forward pass, and choose one in each row."""
+        cache = BatchCache([running.session for running in batch], model, self.device)
+        questions = [Question(list(running.unread), running.tree or Tree()) for running in batch]
+        scored = read_trees(model, questions, cache)
+        self.tokens_read += sum(map(count_tokens, questions))
+        new, longest = [], max(map(count_tokens, questions))
+        valid = torch.zeros((len(batch), longest), dtype=torch.bool)
+        for at, (running, question) in enumerate(zip(batch, questions, strict=True)):
+            nodes = _choose_answer(running, question.tree, scored[at])
+            read = len(question.unread)
+            new.append([*question.unread, *(question.tree.tokens[node] for node in nodes)])
+            # of the tree, the cache keeps only what stands before the chosen answer's last choice
+            valid[at, [*range(read), *(read + node for node in nodes)]] = True
+        cache.take(new, valid, longest)
+        cache.keep([], [bool(running.request.session) for running in batch])
+        for running in batch:
+            if not running.future.done():
+                running.future.set_result(_to_completion(running))
 
     def _complete(self, model: Any, batch: Sequence[_Running]) -> None:
         """Read unread tokens and sample one token per row, until all rows are done."""
@@ -274,6 +325,33 @@ class LocalEngine:
             running.unread = []
         logits: Tensor = output.logits[torch.arange(len(rows)), place.to(self.device)].float()
         return logits
+
+
+def _count_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the common beginning."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _choose_answer(running: _Running, tree: Tree, scored: dict[int, Tensor]) -> list[int]:
+    """Append one of the listed answers to a row, and return the nodes of the tree on the way to it."""
+    trie = running.request.allowed
+    assert isinstance(trie, Trie)
+    begun, nodes = len(running.said), number_nodes(tree)
+    best: Ids = ()
+    if not running.request.temperature:
+        best = find_best([answer[begun:] for answer in trie.sequences(running.said)], tree, scored)
+    while not running.is_done:
+        allowed, path = trie.allowed(running.said), tuple(running.said[begun:])
+        logprobs = scored[nodes[path]]
+        if best:
+            index = allowed.index(best[len(path)])
+            value = float(logprobs[index])
+        else:
+            (index,), (value,) = _draw(logprobs[None], [running])
+        running.append(allowed[index], value, True, allowed)
+        running.append_forced()
+    said = tuple(running.said[begun:])
+    return [nodes[said[: n + 1]] for n in range(len(said)) if said[: n + 1] in nodes]
 
 
 def _sample_tokens(rows: Sequence[_Running], logits: Tensor) -> None:

@@ -5,8 +5,24 @@ step is normalized over the tokens that may follow.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 Ids = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Tree:
+    """The part of a trie that a model must read to score every sequence: the tokens that stand before a choice.
+
+    Nodes come after their parents. The node -1 is the root, which stands for everything read before.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    prefixes: list[Ids] = field(default_factory=list)
+    """The tokens from the root to the node, the node included."""
+    choices: list[tuple[int, Ids]] = field(default_factory=list)
+    """The nodes that a choice follows, the root among them, with the tokens that may follow."""
 
 
 class Trie:
@@ -46,6 +62,31 @@ class Trie:
         while len(following := self._next.get(path, ())) == 1:
             path = (*path, *following)
         return path[len(said) :]
+
+    def tree(self, said: Sequence[int]) -> Tree:
+        """Return what must be read after `said` to score all sequences that begin with it."""
+        tree, root = Tree(), tuple(said)
+        # depth first, without recursion: a sequence can be longer than Python's stack
+        pending: list[tuple[Ids, int, list[int]]] = [(root, -1, [])]
+        while pending:
+            prefix, parent, before = pending.pop()
+            following = self._next.get(prefix, ())
+            if len(following) > 1:
+                # only now is it certain that the tokens before this choice are needed
+                for n, token in enumerate(before):
+                    tree.tokens.append(token)
+                    tree.parents.append(parent)
+                    tree.prefixes.append(prefix[len(root) : len(prefix) - len(before) + n + 1])
+                    parent = len(tree.tokens) - 1
+                tree.choices.append((parent, following))
+                before = []
+            pending += [((*prefix, token), parent, [*before, token]) for token in reversed(following)]
+        return tree
+
+    def sequences(self, said: Sequence[int] = ()) -> list[Ids]:
+        """Return the sequences that begin with `said`, in ascending order."""
+        start = tuple(said)
+        return sorted(end for end in self._ends if end[: len(start)] == start)
 
     def complete(self, said: Sequence[int]) -> bool:
         """Return whether `said` is one of the sequences."""
