@@ -13,7 +13,7 @@ from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.trainers.algorithms.logprobs import collate, forward
 from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines.base import Completion, Request
-from hardwon.trainers.engines.grammar import Grammar, ToolCalls
+from hardwon.trainers.engines.grammar import MAX_STRING, Grammar, ToolCalls
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
@@ -162,3 +162,26 @@ def test_a_server_that_does_not_mask_as_asked_is_told_on(completions, monkeypatc
         with pytest.raises(EngineFailure, match=r"does not mask as requested.*backend guidance"):
             said(engine, 1)
         engine.close()
+
+
+def test_calls_have_the_separators_of_chat_templates():
+    """A space after a colon is what models write; without it none of 16 answers was a call."""
+    grammar = ToolCalls(TOKENIZER, TOOLS).open_grammar()
+    text = json.dumps({"name": "move", "arguments": {"to": "hall"}})
+    ids = tuple(TOKENIZER(text).input_ids)
+    for n, token in enumerate(ids):
+        assert token in grammar.allowed(ids[:n])
+    assert grammar.allowed(ids) == (grammar.end,)
+
+
+def test_a_free_string_has_an_end():
+    """At any depth; a string with a limit or a list of its own keeps it."""
+    free: dict[str, Any] = {"type": "string"}
+    named = {
+        "type": {"type": "string", "enum": ["a"]},
+        "list": {"type": "array", "items": free},
+        "short": {**free, "maxLength": 3},
+    }
+    lark = ToolCalls(TOKENIZER, {"say": {"type": "object", "properties": named}}).lark
+    assert lark.count(f'"maxLength": {MAX_STRING}') == 1
+    assert '"maxLength": 3}' in lark

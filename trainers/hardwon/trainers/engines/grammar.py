@@ -20,6 +20,8 @@ from hardwon.trainers.algorithms.samples import Ids
 
 MAX_TOKENS = 256
 """Default length limit of an answer, in tokens."""
+MAX_STRING = 200
+"""Length limit of strings whose schema has none, in characters: a small model would not find their end."""
 
 
 class Grammar:
@@ -100,7 +102,9 @@ class ToolCalls:
             raise ConfigError("there is no tool to call. Pass at least one.")
         self._tokenizer = tokenizer
         calls = [_build_call_schema(name, arguments) for name, arguments in tools.items()]
-        schema = {"x-guidance": {"whitespace_flexible": False}, "anyOf": calls}
+        # the separators of `json.dumps` and of chat templates, which models have seen most
+        layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        schema = {"x-guidance": layout, "anyOf": calls}
         self.lark = f"start: %json {json.dumps(schema)}"
         Grammar(tokenizer, self.lark)  # fail here, not at the first request
 
@@ -124,10 +128,25 @@ def _build_call_schema(name: str, arguments: Mapping[str, Any]) -> dict[str, Any
     schema = {"additionalProperties": False, **arguments} if arguments.get("properties") is not None else arguments
     return {
         "type": "object",
-        "properties": {"name": {"const": name}, "arguments": dict(schema)},
+        "properties": {"name": {"const": name}, "arguments": _bound_strings(dict(schema))},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
+
+
+def _bound_strings(schema: Any) -> Any:
+    """Return a JSON schema in which every free string has a maximum length."""
+    if isinstance(schema, list):
+        return [_bound_strings(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bounded = {
+        # values of these keys are data, and names of properties may be any words
+        key: part if key in ("enum", "const", "default", "examples") else _bound_strings(part)
+        for key, part in schema.items()
+    }
+    is_free = schema.get("type") == "string" and not {"maxLength", "enum", "const", "pattern", "format"} & {*schema}
+    return {**bounded, "maxLength": MAX_STRING} if is_free else bounded
 
 
 @lru_cache(maxsize=1024)
