@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hardwon.apps.shared.trained import open_roles
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.arms import Arm
 
@@ -88,6 +89,8 @@ class Plan:
     seeds: tuple[int, ...]
     """Agent seeds. Each learns on its own, with its own order of tasks and its own random choices."""
     max_steps: int
+    roles: str = ""
+    """Export whose trained roles take part; empty for none."""
 
     def __post_init__(self) -> None:
         for name in self.arms:
@@ -214,7 +217,8 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
     # Through JSON, so that tuples compare equal to the lists in the file.
     written = json.loads(json.dumps(asdict(plan)))
     config, episodes = out / "plan.json", out / "episodes.jsonl"
-    if config.exists() and json.loads(config.read_text(encoding="utf-8")) != written:
+    # A plan of an earlier version has no field that came later.
+    if config.exists() and {"roles": ""} | json.loads(config.read_text(encoding="utf-8")) != written:
         raise ConfigError(f"{out} holds the results of another experiment. Give another --out, or remove the folder.")
     if not config.exists():
         for seed in plan.seeds:
@@ -246,16 +250,24 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
         report: Receives every new row.
     """
     from hardwon.memory import ExperienceLibrary
-    from hardwon.runtime.agent import Agent, as_policy
+    from hardwon.runtime.agent import Agent
     from hardwon.runtime.environments import open_environment
 
     environment = open_environment(plan.environment, game=plan.game, params=plan.params)
-    policy = as_policy(plan.policy)
     path = plan.library_path(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The library itself says how many training episodes are done: `_learn` continues from `library.episodes`.
     with ExperienceLibrary.open(path if plan.learns else ":memory:") as library:
-        learner = Agent(policy, library, environment, arm=LEARNER, max_steps=plan.max_steps, seed=seed)
+        learner = Agent(
+            _open_policy(plan),
+            library,
+            environment,
+            arm=LEARNER,
+            max_steps=plan.max_steps,
+            seed=seed,
+            guidance=open_roles(plan.roles).guidance,
+            extractor=open_roles(plan.roles).extractor,
+        )
         try:
             order = training_order(plan, seed)
             for checkpoint in plan.checkpoints:
@@ -268,6 +280,13 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
                 library.index()
         finally:
             learner.close()
+
+
+def _open_policy(plan: Plan) -> Any:
+    """Return the trained policy, if there is one, or the policy that the plan names."""
+    from hardwon.runtime.agent import as_policy
+
+    return open_roles(plan.roles).policy or as_policy(plan.policy)
 
 
 def training_order(plan: Plan, seed: int) -> list[int]:
@@ -305,7 +324,7 @@ def _test(
     missing = [task for task in plan.eval_seeds if ("test", arm.name, seed, checkpoint, task) not in finished]
     consulted = library if arm.has_memory else ExperienceLibrary.open(":memory:")
     agent = Agent(
-        as_policy(setup.policy or plan.policy),
+        as_policy(setup.policy) if setup.policy else _open_policy(plan),
         consulted,
         # A clone, because `agent.close` closes its environment, which the learner still needs.
         environment.clone(),
@@ -314,6 +333,7 @@ def _test(
         learn=False,
         guardrails=setup.guardrails,
         planner=setup.planner,
+        guidance=open_roles(plan.roles).guidance if arm.has_memory else None,
         max_steps=plan.max_steps,
         seed=seed,
     )

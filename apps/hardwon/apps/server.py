@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Trust
+from hardwon.runtime.guidance.base import Guidance
 
 from .http.access.auth import Tokens
 from .http.access.gate import is_loopback
@@ -38,6 +39,7 @@ def serve(
     max_body_bytes: int,
     rate: float,
     trust: Trust,
+    guidance: Guidance | None = None,
     tell: Callable[[str], None],
 ) -> None:
     """Serve until a signal arrives.
@@ -61,7 +63,7 @@ def serve(
     try:
         app = create_app(
             path, tokens=tokens, runs=runs, read_only=read_only, local=is_loopback(host),
-            max_body_bytes=max_body_bytes, rate=rate, trust=trust,
+            max_body_bytes=max_body_bytes, rate=rate, trust=trust, guidance=guidance,
         )  # fmt: skip
         if dashboard:
             from hardwon.apps.dashboard import mount

@@ -26,6 +26,7 @@ from pydantic import BaseModel
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.guardrails import probation
+from hardwon.memory.records import Add
 from hardwon.memory.situations.actions import is_of
 from hardwon.runtime import ExperienceMiddleware
 from hardwon.runtime.integrations import middleware as module, namespaces
@@ -817,3 +818,15 @@ def test_a_persons_rejection_is_a_failed_step_with_its_reason_and_teaches(librar
     assert desk.booked == []
     told = reviewed(library, desk, call("book", table=9), AIMessage("Pity."), decide=REJECT)
     assert "Experience warns of this call" in told.shown[0]
+
+
+def test_an_extractor_reads_what_was_recorded(library, desk):
+    class Extracts:
+        def extract(self, trajectory, shown):
+            evidence = tuple(step.id for step in trajectory.steps)
+            return [Add(Item("insight", "table seven is at the window", provenance=evidence, source="model"))]
+
+    ran(library, desk, *BOOKS_SEVEN, extractor=Extracts())
+    (item,) = [item for item in library.items() if item.title == "table seven is at the window"]
+    assert item.provenance == tuple(step.id for step in last(library).steps)
+    assert last(library).meta["extraction"] == {"operations": ["add"]}

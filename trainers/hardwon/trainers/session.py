@@ -107,6 +107,7 @@ class Session:
                     gate,
                     explored=lambda task, seed: explorer.explored((task, seed)),
                     episodes=lambda: explorer.trajectories(config.explore.worlds),
+                    recall=config.library.recall,
                     environment=environment,
                 ),
             )

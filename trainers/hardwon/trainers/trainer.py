@@ -26,10 +26,12 @@ from .config import schema
 from .config.schema import TrainConfig
 from .console import Screen
 from .engines import base_models
+from .exports import write_manifest
 from .learning import GATE_LOG
 from .loop import Position, TrainingLoop
 from .metrics import Metrics, keep_until
 from .player import Player
+from .roles.decisions import PURPOSES, look
 from .rollouts.explore import way
 from .session import Session, read_config
 
@@ -241,6 +243,19 @@ def _begin(loop: TrainingLoop) -> None:
     for name, role in session.roles.items():
         role.begin()
         session.engine.load_adapter(name, 1, role.weights())
+    _warn_of_verdicts(session, loop.screen)
+
+
+def _warn_of_verdicts(session: Session, screen: Screen) -> None:
+    """Warn about roles whose base does not obey their question, or hardly reads what it is about."""
+    if session.config.model.is_compact or session.config.engine.kind != "local":
+        return
+    for name in [*PURPOSES.keys() & session.roles.keys()]:
+        if session.config.roles[name].settings.get("writes") == "text":
+            continue  # it decides nothing
+        found = asyncio.run(look(session.engine, session.transcript, name))
+        if warning := found.explain(name):
+            screen.tell(warning)
 
 
 def _warm_start(session: Session, config: schema.WarmStartConfig, metrics: Metrics, screen: Screen) -> None:
@@ -253,8 +268,10 @@ def _warm_start(session: Session, config: schema.WarmStartConfig, metrics: Metri
 
 
 def _export(session: Session, folder: Path) -> tuple[str, ...]:
-    """Write the weights of every role with the tokenizer, and return the folders."""
-    return tuple(
+    """Write the weights of every role with the tokenizer and a manifest, and return the folders."""
+    written = tuple(
         str(base_models.export(role.model, session.tokenizer, name, folder, session.config.model))
         for name, role in session.roles.items()
     )
+    write_manifest(folder, session.config, session.roles["policy"].model)
+    return written

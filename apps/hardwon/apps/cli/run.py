@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hardwon.apps.shared.trained import HELP
 from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def run(
         "random,empty,task,step"
     ),
     policy: Annotated[str, typer.Option(help="episodic, or a chat model such as openai:gpt-5.")] = "episodic",
+    roles: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"{HELP} The policy replaces --policy; guide and extractor serve the arms that recall.",
+            show_default=False,
+        ),
+    ] = None,
     library: Annotated[Path | None, typer.Option(help="The library to learn into. Default: OUT/library.db.")] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
     out: Annotated[
@@ -69,7 +77,8 @@ def run(
         environment=environment, game=game, params=params, episodes=episodes, checkpoints=checkpoints,
         train_seeds=train, eval_fold=eval_fold, eval_seeds=test,
         arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
-        library=str(library or out / "library.db"), seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps,
+        roles=str(roles or ""), library=str(library or out / "library.db"),
+        seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps,
     )  # fmt: skip
     result = execute(plan, out, jobs=jobs)
     if as_json:
@@ -93,6 +102,10 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
     from hardwon.apps.render.plot import draw_curve
     from hardwon.runtime.environments import open_environment
 
+    if plan.roles:
+        from hardwon.trainers.exports import read_manifest
+
+        read_manifest(Path(plan.roles))
     # Fail on a wrong name or a missing package before worker processes start.
     open_environment(plan.environment, game=plan.game, params=plan.params).close()
     began = time.perf_counter()
@@ -116,6 +129,7 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
         "eval": {"fold": plan.eval_fold, "seeds": [plan.eval_seeds[0], plan.eval_seeds[-1]]},
         "seeds": list(plan.seeds),
         "policy": plan.policy,
+        **({"roles": plan.roles} if plan.roles else {}),
         "wall_s": round(time.perf_counter() - began, 1),
         "curve": str(out / "curve.png"),
         "rows": str(out / "episodes.jsonl"),

@@ -8,12 +8,16 @@ hardwon serve experience.db --host 0.0.0.0               for other machines, whi
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
 from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
+from hardwon.apps.shared.trained import HELP, open_roles
+
+if TYPE_CHECKING:
+    from hardwon.runtime.guidance.base import Guidance
 
 PORT = 8420
 
@@ -65,6 +69,9 @@ def start(
         Literal["trusted", "untrusted"],
         typer.Option(help="Trust in episodes from callers on this machine, which need no token."),
     ] = "untrusted",
+    roles: Annotated[
+        Path | None, typer.Option(help=f"{HELP} The guide writes the lines of a recall.", show_default=False)
+    ] = None,
 ) -> None:
     """Serve LIBRARY, with its HTTP API and dashboard, until stopped.
 
@@ -91,8 +98,23 @@ def start(
         max_body_bytes=max_body * 1024 * 1024,
         rate=rate,
         trust=trust,
+        guidance=_open_guide(roles),
         tell=tell,
     )
+
+
+def _open_guide(folder: Path | None) -> "Guidance | None":
+    """Return the guide of an export, or None without a folder.
+
+    Raises:
+        ConfigError: The folder is not an export, or has no guide.
+    """
+    from hardwon.memory.errors import ConfigError
+
+    guidance = open_roles(folder).guidance
+    if folder is not None and guidance is None:
+        raise ConfigError(f"{folder} has no guide, the only role that a server uses. Train one: roles.guide.")
+    return guidance
 
 
 @tokens_app.command("add")

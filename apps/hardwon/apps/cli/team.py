@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hardwon.apps.shared.common import AsJson, excerpt, say_json
+from hardwon.apps.shared.trained import HELP, open_roles
 
 if TYPE_CHECKING:
+    from hardwon.runtime.interfaces.types import Policy
     from hardwon.runtime.teams.sharing import TeamEvent
+    from hardwon.runtime.teams.sharing_policy import Admission
     from hardwon.runtime.teams.team import TeamResult
 
 LINES = 8
@@ -36,6 +39,12 @@ def team(
     policy: Annotated[
         str, typer.Option(help="Policy of the members: rule, or a chat model such as openai:gpt-5.")
     ] = "rule",
+    roles: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"{HELP} The admission replaces --admission, and the policy that of the members.", show_default=False
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the task.")] = 0,
     call_s: Annotated[float, typer.Option(min=0, help="Seconds per tool call or action.")] = 0.5,
     everybody: Annotated[
@@ -54,7 +63,17 @@ def team(
     with TemporaryDirectory(prefix="hardwon-team-") as folder, View(teams) as view:
         path = library or Path(folder) / "bank.db"
         result = run_team(
-            errand, teams, admission, policy, seed, call_s, path, aggregate=how, first=not everybody, view=view
+            errand,
+            teams,
+            admission,
+            policy,
+            seed,
+            call_s,
+            path,
+            aggregate=how,
+            first=not everybody,
+            view=view,
+            roles=roles,
         )
     if as_json:
         say_json(to_json(result))
@@ -76,6 +95,7 @@ def run_team(
     aggregate: Literal["vote", "best"] = "vote",
     first: bool = True,
     view: "View | None" = None,
+    roles: Path | None = None,
 ) -> "TeamResult":
     """Run a team once.
 
@@ -90,6 +110,7 @@ def run_team(
         aggregate: How the answers are combined.
         first: Stop at the first success.
         view: Receives the events of the run.
+        roles: Folder of trained roles, whose admission and policy take the place of the named ones.
 
     Raises:
         UnknownName: The errand or the admission policy does not exist.
@@ -103,9 +124,13 @@ def run_team(
 
     # Scale all latencies together, so that notes stay cheap in proportion to calls.
     latency = Latency().scale(call_s / Latency().call_s)
-    decides = team_errands.open_admission(admission)
+    trained = open_roles(roles)
+    decides: Admission = trained.admission or team_errands.open_admission(admission)
     with ExperienceLibrary.open(path) as library, team_errands.open_errand(errand, seed, latency) as task:
-        policies = [task.member(number) if policy == "rule" else as_policy(policy) for number in range(teams)]
+        policies: list[Policy] = [
+            trained.policy or (task.member(number) if policy == "rule" else as_policy(policy))
+            for number in range(teams)
+        ]
         agents = team_errands.create_members(task, policies, library)
         watch = view.handle_event if view is not None else lambda event: None
         group = Team(agents, library.bank, decides, aggregate=aggregate, first=first, watch=watch)

@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory.records import Trust
 from hardwon.memory.retrieval.embedders import Embedder
+from hardwon.runtime.guidance.base import Guidance
 
 from .access import problems
 from .access.auth import Tokens
@@ -54,6 +55,7 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     rate: float = RATE,
     trust: Trust = "untrusted",
+    guidance: Guidance | None = None,
 ) -> FastAPI:
     """Create the API over a library.
 
@@ -67,6 +69,7 @@ def create_app(
         max_body_bytes: Largest body in bytes.
         rate: Requests per second of one caller.
         trust: Trust of episodes from callers without a token, as long as the library never had tokens.
+        guidance: Writes the lines of a recall, such as a trained guide; None shows the recalled experience as it is.
 
     Returns:
         The application.
@@ -84,7 +87,7 @@ def create_app(
     app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, Measures(shelf), runs, trust
     app.state.tokens = tokens or Tokens.beside(path)
     app.state.tokens.remember()
-    app.state.feedback = Feedback()
+    app.state.feedback, app.state.guidance = Feedback(), guidance
     app.state.stopping = asyncio.Event()
     for router in _ROUTERS:
         app.include_router(router)

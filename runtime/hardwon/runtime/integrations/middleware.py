@@ -18,12 +18,14 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.guardrails.outage import is_outage
+from hardwon.memory.learning.extraction import Extractor
 
 try:
     from langchain.agents.middleware.types import (
@@ -48,6 +50,7 @@ from hardwon.runtime.llm.chat_model import name_of
 from hardwon.runtime.llm.prompts import GUIDANCE, block, call_text
 from hardwon.runtime.loop.advisor import Advisor
 from hardwon.runtime.loop.enforcement import Mode, Ruling, is_unfinished, mode_of
+from hardwon.runtime.loop.extract import carry_out, read_episode
 
 from .middleware_run import (
     ActiveRun,
@@ -103,6 +106,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         place: Literal["message", "system"] = "message",
         recall_k: int = 5,
         seed: int = 0,
+        extractor: Extractor | None = None,
     ) -> None:
         """Create the middleware for one library.
 
@@ -125,6 +129,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 valid. "system" appends it to the system message, for models that refuse a trailing message.
             recall_k: Number of similar steps and items to recall.
             seed: Seeds the random holdout of items, which measures what each item is worth.
+            extractor: Reads every finished episode and proposes items. None leaves this to the library's rules.
 
         Raises:
             ConfigError: The settings cannot work together.
@@ -140,7 +145,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         self._grader, self._arm, self._learn = grader, Arm.of(arm), learn
         self._guardrails: Mode | None = mode_of(guardrails)
         self._guidance, self._place = guidance or RetrievalGuidance(), place
-        self._recall_k, self._seed = recall_k, seed
+        self._recall_k, self._seed, self._extractor = recall_k, seed, extractor
         self._libraries = Namespaces(library, namespace)
         self._open: OrderedDict[str, ActiveRun] = OrderedDict()
         self._lock = threading.Lock()
@@ -458,6 +463,13 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             "thread": getattr(info, "thread_id", None) or "",
         }
         trajectory = run.episode.trajectory(success, score, arm=self._arm.name, ending=ending, meta=meta, id=name)
+        reading = None
+        # The extractor runs before the episode is written, so that its errors are recorded with it.
+        if self._extractor is not None and success is not None:
+            reading = read_episode(self._extractor, trajectory, run.library)
+            trajectory = replace(trajectory, meta={**trajectory.meta, "extraction": reading.report})
         run.library.record(trajectory)
+        if reading is not None:
+            carry_out(reading, name, run.library)
         if success is not None:
             run.library.evolve()

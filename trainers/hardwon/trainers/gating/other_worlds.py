@@ -25,8 +25,17 @@ class OtherWorlds:
     Outside of a rollout, nothing is left out.
     """
 
-    def __init__(self, library: ExperienceLibrary) -> None:
-        self._library = library
+    def __init__(self, library: ExperienceLibrary, *, seed: int | None = None) -> None:
+        """Wrap a library.
+
+        Args:
+            library: The library to recall from.
+            seed: Seed of the task instance to leave out; None takes that of the current rollout.
+        """
+        self._library, self._seed = library, seed
+
+    def _find_seed(self) -> int | None:
+        return current_seed() if self._seed is None else self._seed
 
     def recall(
         self, state_or_text: State | str, *, k: int = 5, budget_tokens: int | None = None, **how: Any
@@ -36,7 +45,7 @@ class OtherWorlds:
         Summaries and estimates are left out if the library has episodes of the instance, because their counts would
         include them.
         """
-        seed = current_seed()
+        seed = self._find_seed()
         if seed is None:
             return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
         task = state_or_text.task if isinstance(state_or_text, State) else how.get("task") or ""
@@ -64,7 +73,7 @@ class OtherWorlds:
 
     def offered(self, state: State, **how: Any) -> Sequence[Item]:
         """Return the fitting items that other task instances support."""
-        seed, found = current_seed(), self._library.offered(state, **how)
+        seed, found = self._find_seed(), self._library.offered(state, **how)
         return found if seed is None else self._of_others(found, state.task, seed)
 
     def _without(self, recalled: Recollection, task: str, seed: int) -> Recollection:
@@ -92,7 +101,7 @@ class OtherWorlds:
 
     def _lift(self, verdict: Verdict, task: str) -> Verdict:
         """Return the verdict without the guardrails that rest on the instance being played alone."""
-        seed = current_seed()
+        seed = self._find_seed()
         if seed is None or not verdict.items:
             return verdict
         kept = [item.id for item in self._of_others(self._get_all(verdict.items), task, seed)]

@@ -51,7 +51,15 @@ class EngineAdmission:
 
     name = "role"
 
-    def __init__(self, engine: Engine, transcript: PromptFormat, *, role: str = "admission", salt: str = "") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        transcript: PromptFormat,
+        *,
+        role: str = "admission",
+        salt: str = "",
+        keeps_rows: bool = True,
+    ) -> None:
         """Create an admission on an engine.
 
         Args:
@@ -59,9 +67,10 @@ class EngineAdmission:
             transcript: Encodes the question.
             role: The engine's role whose weights decide.
             salt: Seeds the random numbers; empty takes the more probable verdict.
+            keeps_rows: Keep the tokens of every decision for training.
         """
         self._engine, self._transcript, self._role, self._salt = engine, transcript, role, salt
-        self._verdicts = transcript.verdicts("share")
+        self._verdicts, self._keeps_rows = transcript.verdicts("share"), keeps_rows
         self.rows: list[Sample] = []
         """Of every decision, as it was sampled."""
 
@@ -80,9 +89,9 @@ class EngineAdmission:
         logprob = sum(completion.logprobs)
         admit, probability = completion.tokens == self._verdicts.yes, math.exp(logprob)
         fields = (self._role, completion.version, "", "", "", name, 0)
-        self.rows.append(
-            Sample(request.prompt, completion.tokens, completion.logprobs, completion.mask, completion.allowed, *fields)
-        )
+        if self._keeps_rows:
+            tokens, logprobs, mask = completion.tokens, completion.logprobs, completion.mask
+            self.rows.append(Sample(request.prompt, tokens, logprobs, mask, completion.allowed, *fields))
         return Choice(admit, probability if admit else 1.0 - probability, logprob)
 
     def prompt(self, candidate: Candidate) -> tuple[int, ...]:

@@ -121,6 +121,8 @@ class Parts:
     """Returns all exploring episodes of a task instance, by split and seed, whatever their outcome."""
     episodes: Callable[[], Sequence[Trajectory]] = lambda: ()
     """Returns the exploring episodes that are played before training."""
+    recall: int = 5
+    """Maximum number of items, and of similar steps, that a recall shows."""
     environment: Environment | None = None
     """The environment, to be cloned by roles that play episodes themselves."""
 

@@ -21,10 +21,11 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.config.schema import parse
-from hardwon.trainers.engines.base import Weights
+from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.gate import Gated
 from hardwon.trainers.models.adapters import parameters_of
+from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .async_reader import Background
@@ -83,6 +84,15 @@ class Reading:
     written: tuple[Written, ...]
 
 
+def build_writer(
+    engine: Engine, prompts: PromptFormat, settings: ExtractorSettings, *, role: str = "extractor"
+) -> Writer:
+    """Return the writer of the settings, for training and for production."""
+    if settings.writes == "text":
+        return Writes(engine, prompts, role=role, max_tokens=settings.max_tokens)
+    return KeepOrSkip(engine, prompts, role=role, outcome=settings.reads == "rollouts")
+
+
 class ExtractorRole:
     """Reads episodes and learns from the effect of the texts that it wrote."""
 
@@ -107,7 +117,7 @@ class ExtractorRole:
         self.name, self.model = name, parts.model
         self._parts, self._source, self._gate = parts, source or parts.source, gate or parts.gate
         self.settings = parse(ExtractorSettings, parts.config.settings, f"roles.{name}.settings")
-        self._writer = writer or self._build_writer()
+        self._writer = writer or build_writer(parts.engine, parts.transcript, self.settings, role=name)
         paid = ("ready", "cooldown", "capacity", "measure", "cost", "length")
         self.buffer = Buffer(**{name: getattr(self.settings, name) for name in paid})
         self._parameters = parameters_of(parts.model, name)
@@ -123,14 +133,6 @@ class ExtractorRole:
         self._pending: dict[str, list[tuple[Sample, dict[str, int]]]] = {}
         self.stats: dict[str, float] = {}
         """Figures of the last batch: share of kept candidates, and share of groups with a text to show."""
-
-    def _build_writer(self) -> Writer:
-        """Return the writer of the settings."""
-        parts, settings = self._parts, self.settings
-        if settings.writes == "text":
-            return Writes(parts.engine, parts.transcript, role=self.name, max_tokens=settings.max_tokens)
-        finished = settings.reads == "rollouts"
-        return KeepOrSkip(parts.engine, parts.transcript, role=self.name, outcome=finished)
 
     def begin(self) -> None:
         """Copy the current weights, which `frozen` refers to."""

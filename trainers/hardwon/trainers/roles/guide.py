@@ -15,20 +15,26 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from hardwon.memory import Trajectory
+from hardwon.memory import State, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.runtime import Environment
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.working_memory import WorkingMemory
+from hardwon.runtime.loop.nodes import GUIDANCE_TOKENS
 from hardwon.trainers.algorithms.imitation import Report, WarmStart, warm_start
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import CONTROL, parse
 from hardwon.trainers.engines.base import Weights
+from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.models.adapters import activate, has_adapters, parameters_of
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .base import Parts, load_weights, weights_of
 from .guide_credit import LEAST, Branch, GuideCredit, guide_credit
-from .guide_speech import GuideQuery, GuideReply, Speaker
+from .guide_speech import GuideQuery, GuideReply, Speaker, query_of
 from .item_reward import row_of
 from .note_generators import format_path
 
@@ -78,14 +84,18 @@ class GuideRole:
 
         Args:
             parts: The objects of the run.
-            source: Provides the query of an episode; default: from the run's exploring episodes.
+            source: Provides the query of an episode; default: what the library recalls at its start or, with the
+                compact format, the run's exploring episodes.
             lessons: Provides the lessons of stage 1; default: from the run's successful exploring episodes.
             name: Name of the role.
         """
         self.name, self.model = name, parts.model
         self._parts = parts
-        self._source = source or (lambda spec: explored(spec, parts))
-        self._lessons = lessons or (lambda: build_lessons(parts.episodes()))
+        is_compact = isinstance(parts.transcript, CompactFormat)
+        recollections = Recollections(parts)
+        self._source = source or ((lambda spec: explored(spec, parts)) if is_compact else recollections.ask)
+        # A recollection has no right answer to imitate, so a chat model begins with stage 2.
+        self._lessons = lessons or (lambda: build_lessons(parts.episodes()) if is_compact else [])
         self.settings = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
         self.speaker = Speaker(
             parts.engine, parts.transcript, role=name, free=self.settings.free, most=self.settings.length
@@ -268,6 +278,52 @@ def to_streams(groups: Iterable[tuple[Sequence[Sample], Mapping[str, Sequence[fl
 
 
 # -- queries and lessons of a run --------------------------------------------------------------------
+
+
+class Recollections:
+    """What a library recalls at the start of the task instances of a run, as a guide reads it in production."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._environment: Environment | None = None
+        self._first: dict[str, tuple[State, tuple[str, ...]]] = {}
+
+    def ask(self, spec: Spec) -> GuideQuery | None:
+        """Return the query for an episode, without what the library knows of its own task instance.
+
+        Another role's text for the episode takes the place of the recollection.
+        """
+        context = self.recall(spec)
+        if spec.memory:
+            return GuideQuery(context.state, (spec.memory,), (spec.memory,))
+        asked = query_of(context)
+        return None if asked is None else asked[0]
+
+    def recall(self, spec: Spec) -> Context:
+        """Return the situation at the start of an episode with the library's recollection."""
+        if spec.group not in self._first:
+            self._first[spec.group] = self._begin(spec)
+        state, actions = self._first[spec.group]
+        working = WorkingMemory()
+        working.begin(state)
+        recollection = OtherWorlds(self._parts.library, seed=spec.seed).recall(
+            state,
+            k=self._parts.recall,
+            budget_tokens=GUIDANCE_TOKENS,
+            level="step",
+            actions={action: working.counts(state, action) for action in actions},
+            after="",
+        )
+        return Context(state, actions, recollection)
+
+    def _begin(self, spec: Spec) -> tuple[State, tuple[str, ...]]:
+        """Return the first state of a task instance and its admissible actions."""
+        if self._environment is None:
+            if self._parts.environment is None:
+                raise ConfigError("a guide that reads recollections needs the environment of the run.")
+            self._environment = self._parts.environment.clone()
+        state = self._environment.reset(spec.task, spec.seed)
+        return state, tuple(self._environment.admissible(state))
 
 
 def explored(spec: Spec, parts: Parts) -> GuideQuery | None:

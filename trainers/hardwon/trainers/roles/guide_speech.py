@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from hardwon.memory import State
-from hardwon.runtime.guidance.base import Hint, hint_of, lines_of
+from hardwon.runtime.guidance.base import Hint, Line, hint_of, lines_of
 from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
@@ -166,6 +166,13 @@ class Speaker:
         return self._transcript.read(tokens) or None
 
 
+def query_of(context: Context) -> tuple[GuideQuery, tuple[Line, ...]] | None:
+    """Return what a guide is asked about a recollection, with its lines; None if nothing was recalled."""
+    lines = tuple(lines_of(context.recollection, context.state, context.actions))
+    texts = tuple(dict.fromkeys(line.text for line in lines))
+    return (GuideQuery(context.state, texts, texts), lines) if lines else None
+
+
 class TrainedGuidance:
     """Guidance in the runtime's loop by a trained guide, which chooses among the recalled lines."""
 
@@ -182,11 +189,10 @@ class TrainedGuidance:
 
     async def apropose(self, context: Context) -> Hint | None:
         """Return the guide's greedy hint, or None if nothing was recalled."""
-        lines = lines_of(context.recollection, context.state, context.actions)
-        if not lines:
+        if (asked := query_of(context)) is None:
             return None
-        texts = tuple(dict.fromkeys(line.text for line in lines))
-        reply = await self._speaker.say(GuideQuery(context.state, texts, texts), "", greedy=True)
+        query, lines = asked
+        reply = await self._speaker.say(query, "", greedy=True)
         used = [line for line in lines if line.text == reply.text]
         hint = hint_of(used, reply.text) if reply.text else Hint("")
         return replace(hint, usage=reply.usage, written=True, why={"p_speaks": round(reply.p_speaks, 4)})

@@ -85,6 +85,11 @@ def current_seed() -> int | None:
     return None if episode is None else episode.spec.seed
 
 
+def enter_episode(spec: Spec) -> None:
+    """Make a spec the episode of the current task, so that its requests share one session of the engine."""
+    _EPISODE.set(_Episode(spec))
+
+
 class GivenGuidance:
     """Guidance that shows the memory of the episode's `Spec` at its start and uses no library."""
 

@@ -1,14 +1,16 @@
 """Routes that an agent calls at every step, and at the end of an episode."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter, Response
 
 from hardwon.apps.http.access.auth import RIGHTS, Caller
-from hardwon.memory import EvolutionReport, ExperienceLibrary, State, Verdict
+from hardwon.memory import EvolutionReport, ExperienceLibrary, Recollection, State, Verdict
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_recollection, abstract_verdict
-from hardwon.runtime.guidance.base import lines_of
+from hardwon.runtime.guidance.base import Guidance, lines_of
 from hardwon.runtime.guidance.rendering import Visible
+from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.loop.enforcement import limit
 
 from .bodies import CheckedRoute
@@ -101,7 +103,15 @@ def recall(body: RecallAsked, at: At) -> Response:
         return recalled(recollection)
     state, actions = query if isinstance(query, State) else State(query, task=body.task or ""), list(body.actions or ())
     found = abstract_recollection(recollection, state, actions)
-    return recalled(found, [line.text for line in lines_of(found, state, actions)])
+    return recalled(found, _write_lines(at.guidance, found, state, actions))
+
+
+def _write_lines(guidance: Guidance | None, found: Recollection, state: State, actions: Sequence[str]) -> list[str]:
+    """Return the lines of a recall: what was recalled, or the hint of a guide."""
+    if guidance is None:
+        return [line.text for line in lines_of(found, state, actions)]
+    hint = guidance.propose(Context(state, tuple(actions), found))
+    return hint.text.splitlines() if hint is not None else []
 
 
 @router.post("/check", response_model=ActionVerdict)

@@ -17,6 +17,7 @@ from hardwon.apps.http.state.watch import Measures
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.records import Trust
+from hardwon.runtime.guidance.base import Guidance
 
 from .models import Asked
 from .writers import door_of
@@ -48,6 +49,8 @@ class Place:
     """Name under which the library stores the caller's data."""
     trust: Trust
     """Whether the caller's steps are trusted."""
+    guidance: Guidance | None = None
+    """Writes the lines of a recall; None shows the recalled experience as it is."""
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
@@ -143,7 +146,9 @@ async def _place(
     short = length.isascii() and length.isdigit() and int(length[:20]) < SHORT_BYTES
     caller = request.state.caller
     writer, trust = door_of(caller, state.trust)
-    return Place(state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust)
+    return Place(
+        state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust, state.guidance
+    )
 
 
 At = Annotated[Place, Depends(_place)]

@@ -1,0 +1,236 @@
+"""Roles that leave the trainer: each reads in production the tokens that it read in training."""
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from tests.trainers.corridor import Corridor
+from tests.trainers.folder_base import save_base
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime import Agent
+from hardwon.runtime.interfaces.arms import Arm
+from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.teams.sharing_policy import Candidate as Shared
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.exports import MANIFEST
+from hardwon.trainers.player import Player
+from hardwon.trainers.roles.admission import EngineAdmission
+from hardwon.trainers.rollouts.rollout import Spec
+from hardwon.trainers.serving import Roles, load_roles as load
+from hardwon.trainers.session import Session
+from hardwon.trainers.trainer import train
+
+ROLES = {
+    "policy": {},
+    "guide": {"settings": {"distil": 0}},
+    "extractor": {"settings": {"reads": "rollouts"}},
+    "admission": {},
+}
+CONTROL = Arm("control")
+
+
+def load_roles(folder, **options) -> Any:
+    """Load an export; the roles are untyped, because each of them may be missing."""
+    found: Roles = load(folder, **options)
+    return found
+
+
+@pytest.fixture(scope="module", params=["chat", "compact"])
+def exported(request, tmp_path_factory):
+    """An export of four roles before any update, with the session that trained them: (folder, session, base)."""
+    folder = tmp_path_factory.mktemp(request.param)
+    base = save_base(folder / "base") if request.param == "chat" else "tiny"
+    settings = {
+        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
+        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
+        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
+        "model": {
+            "base": str(base),
+            "adapter": 2,
+            "tiny": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16},
+        },
+        "arms": {"control": 1, "library": 1, "guided": 2},
+        "guidance": {"guided": "role"},
+        "roles": ROLES,
+        "eval": {"every": 0, "copies": 1, "temperature": 0},
+        "run": {"iterations": 0, "groups": 1, "save_every": 2, "out": str(folder / "run")},
+    }
+    train(settings, export=folder / "export")
+    session = Session.open(of(settings), folder / "again")
+    yield folder / "export", session, base
+    session.close()
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The prompts that engines are asked, by role."""
+    asked: dict[str, list[tuple[int, ...]]] = {}
+    original = LocalEngine.generate
+
+    async def generate(self, request):
+        asked.setdefault(request.role, []).append(request.prompt)
+        return await original(self, request)
+
+    monkeypatch.setattr(LocalEngine, "generate", generate)
+    return asked
+
+
+class Walks:
+    """Walks in one direction."""
+
+    name, reads = "walks", "text"
+
+    def __init__(self, go):
+        self.go = go
+
+    def decide(self, context):
+        return Decision(self.go)
+
+    async def adecide(self, context):
+        return self.decide(context)
+
+
+def remember(library, seeds=(3, 4)):
+    """Record an episode of each of some seeds, by a scripted walk to the prize."""
+    for seed in seeds:
+        world = Corridor()
+        world.reset("", seed)
+        agent = Agent(cast(Any, Walks("go west" if world.goal == 0 else "go east")), library, Corridor(), max_steps=4)
+        agent.run("", seed)
+        agent.close()
+    library.evolve()
+
+
+def test_an_export_has_every_role_and_an_agent_runs_with_them(exported):
+    folder, _, _ = exported
+    roles = load_roles(folder)
+    assert roles.names == ("policy", "guide", "extractor", "admission")
+    with ExperienceLibrary.open(":memory:") as library:
+        remember(library)
+        before = library.episodes
+        agent = Agent(
+            roles.policy, library, Corridor(), guidance=roles.guidance, extractor=roles.extractor, max_steps=4
+        )
+        result = agent.run("", 7)
+        asyncio.run(agent.arun("", 8))
+        agent.close()
+        assert library.episodes == before + 2
+    assert all(step.action for step in result.trajectory.steps)
+
+
+def test_the_policy_reads_what_it_read_in_a_rollout(exported, requests):
+    folder, session, _ = exported
+    player = Player(session)
+    asyncio.run(player.play([("", 7)], {CONTROL: 1}, salt="x", temperature=0.0))
+    player.close()
+    trained = requests.pop("policy")
+    with ExperienceLibrary.open(":memory:") as library:
+        agent = Agent(load_roles(folder).policy, library, Corridor(), arm=CONTROL, learn=False, max_steps=4)
+        agent.run("", 7)
+        agent.close()
+    assert requests["policy"] == trained
+    assert trained
+
+
+def test_the_guide_reads_the_recollection_that_it_reads_in_training(exported, requests):
+    folder, session, base = exported
+    if base == "tiny":
+        pytest.skip("a compact guide is trained on walks")
+    remember(session.library)
+    guide = session.roles["guide"]
+    asyncio.run(guide.choose([Spec("", 7, "guided")]))
+    (trained, *_) = requests.pop("guide")
+    agent = Agent(
+        load_roles(folder).policy,
+        session.library,
+        Corridor(),
+        guidance=load_roles(folder).guidance,
+        learn=False,
+        max_steps=4,
+    )
+    agent.run("", 7)
+    agent.close()
+    assert requests["guide"][0] == trained
+    text = session.tokenizer.decode(list(trained))
+    assert "<recalled>\n1. -" in text
+
+
+def test_the_extractor_reads_the_candidates_that_it_read_in_training(exported, requests):
+    folder, session, _ = exported
+    with ExperienceLibrary.open(":memory:") as library:
+        remember(library, seeds=(3,))
+        episode = library.trajectory(library.trajectories()[0]["id"])
+    asyncio.run(session.roles["extractor"]._writer.read(episode, greedy=True))
+    trained = requests.pop("extractor")
+    load_roles(folder).extractor.extract(episode, ())
+    assert requests["extractor"] == trained
+    assert trained
+
+
+def test_admission_reads_the_step_that_it_read_in_training(exported, requests):
+    folder, session, _ = exported
+    candidate = Shared("find the prize", ("red: west",), "go east", "blue: east", "the prize is east")
+    choice = asyncio.run(EngineAdmission(session.engine, session.transcript).decide(candidate))
+    trained = requests.pop("admission")
+    served = asyncio.run(load_roles(folder).admission.decide(candidate))
+    assert requests["admission"] == trained
+    assert (served.admit, served.p) == (choice.admit, pytest.approx(choice.p, abs=1e-4))
+
+
+def test_only_the_roles_that_are_there_are_returned(exported, tmp_path):
+    shutil.copytree(exported[0], tmp_path / "export")
+    for name in ("guide", "admission"):
+        shutil.rmtree(tmp_path / "export" / name)
+    assert load_roles(tmp_path / "export").names == ("policy", "extractor")
+
+
+def test_what_is_not_an_export_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="is not an export of trained roles"):
+        load_roles(tmp_path)
+    (tmp_path / MANIFEST).write_text("[]")
+    with pytest.raises(ConfigError, match="is not an export of trained roles"):
+        load_roles(tmp_path)
+
+
+def change(folder, tmp_path, **values):
+    """Return a copy of an export with other values in its manifest."""
+    shutil.copytree(folder, tmp_path / "export")
+    path = tmp_path / "export" / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    return tmp_path / "export"
+
+
+def test_another_base_is_refused(exported, tmp_path):
+    with pytest.raises(ConfigError, match="was trained on another base"):
+        load_roles(change(exported[0], tmp_path, base="0123"))
+
+
+def test_other_instructions_are_refused(exported, tmp_path):
+    folder = change(exported[0], tmp_path, instructions={"version": 0, "digest": "x"})
+    if exported[2] == "tiny":
+        assert load_roles(folder).names  # compact prompts have no instructions
+        return
+    with pytest.raises(ConfigError, match="trained with version 0"):
+        load_roles(folder)
+
+
+def test_another_format_of_the_manifest_is_refused(exported, tmp_path):
+    with pytest.raises(ConfigError, match="has format 99"):
+        load_roles(change(exported[0], tmp_path, format=99))
+
+
+def test_an_episode_keeps_its_tokens_until_too_many_are_open(exported, monkeypatch):
+    monkeypatch.setattr("hardwon.trainers.serving.OPEN", 1)
+    policy = load_roles(exported[0]).policy
+    assert policy is not None
+    world = Corridor()
+    context = Context(world.reset("", 7), ("go east", "go west"), thread="a")
+    policy.decide(context)
+    policy.decide(replace(context, thread="b"))
+    assert [name.partition("/")[0] for name, _ in policy._engine._sessions] == ["b"]

@@ -1,0 +1,257 @@
+"""Trained roles in production: a policy, a guide, an extractor and an admission from one export.
+
+    roles = load_roles("runs/twc/export")
+    agent = Agent(roles.policy, library, environment, guidance=roles.guidance, extractor=roles.extractor)
+    team = Team(agents, bank, roles.admission)
+
+Each role is asked through the same objects as in training, so it reads the same tokens. All of them share one base,
+and every request runs in one event loop, so any thread and any loop may call them.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from hardwon.memory import Item, Trajectory
+from hardwon.memory.errors import ConfigError, MissingExtra
+from hardwon.memory.learning.extraction import MAX_OPERATIONS
+from hardwon.memory.records import Operation, Return
+from hardwon.runtime.guidance.base import Hint
+from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.llm.chat_model import in_own_loop
+from hardwon.runtime.teams.sharing_policy import Candidate, Choice
+
+from .engines.base import Engine
+from .engines.base_models import BASE, load_tokenizer
+from .exports import Manifest, compute_fingerprint, read_manifest
+from .prompting.base import PromptFormat
+from .prompting.factory import open_format
+from .roles.extractor import ExtractorSettings, build_writer
+from .roles.guide import GuideSettings
+from .roles.guide_speech import TrainedGuidance
+from .rollouts.rollout import Spec, TokenPolicy, enter_episode
+
+if TYPE_CHECKING:
+    from .roles.note_generators import Written
+
+T = TypeVar("T")
+OPEN = 256
+"""Episodes whose read tokens are kept; the least recently used one is read again when it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles of an export; None for a role that was not trained."""
+
+    policy: "ServedPolicy | None" = None
+    guidance: "ServedGuidance | None" = None
+    extractor: "ServedExtractor | None" = None
+    admission: "ServedAdmission | None" = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the roles that are there."""
+        every = {"policy": self.policy, "guide": self.guidance, "extractor": self.extractor}
+        return tuple(name for name, role in {**every, "admission": self.admission}.items() if role is not None)
+
+
+def load_roles(
+    folder: str | Path, *, base: str | Path | None = None, device: str = "cpu", temperature: float | None = None
+) -> Roles:
+    """Load the trained roles of an export.
+
+    Args:
+        folder: Folder that `hardwon train --export` wrote.
+        base: Folder or hub name of the base, if it is elsewhere now. It must be the base of the training run.
+        device: Device of the models.
+        temperature: Sampling temperature of the policy; 0 is greedy. None takes that of the run's evaluations.
+
+    Returns:
+        The roles, as objects that an `Agent` or a `Team` takes.
+
+    Raises:
+        ConfigError: The folder is not an export, or another base or other instructions than those of the training run
+            would be used.
+        MissingExtra: A package of the extra `train` is missing.
+    """
+    place = Path(folder)
+    manifest = read_manifest(place)
+    names = [name for name in manifest.roles if (place / name).is_dir()]
+    if not names:
+        raise ConfigError(f"{place} has the weights of none of its roles ({', '.join(manifest.roles)}).")
+    tokenizer = load_tokenizer(place / names[0])
+    engines = _load_engines(place, names, manifest, tokenizer, base, device)
+    prompts, made = open_format(manifest.model, tokenizer), dict[str, Any]()
+    heat = manifest.temperature if temperature is None else temperature
+    for name in names:
+        settings = dict(manifest.roles[name])
+        if name == "policy":
+            made["policy"] = ServedPolicy(TokenPolicy(engines[name], prompts, temperature=heat), engines[name])
+        elif name == "guide":
+            free = parse_settings(GuideSettings, settings).free
+            made["guidance"] = ServedGuidance(TrainedGuidance(engines[name], prompts, free=free))
+        elif name == "extractor":
+            made["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))
+        elif name == "admission":
+            made["admission"] = ServedAdmission(engines[name], prompts)
+    return Roles(**made)
+
+
+def parse_settings(kind: type[T], settings: dict[str, Any]) -> T:
+    """Return the settings of a role from their saved values."""
+    from .config.parsing import parse
+
+    return parse(kind, settings, "roles")
+
+
+class ServedPolicy:
+    """A trained policy. It keeps the tokens of each episode, so that a turn reads only what is new."""
+
+    name = "tokens"
+    reads: Literal["values", "text"] = "text"
+
+    def __init__(self, inner: TokenPolicy, engine: Engine) -> None:
+        self._inner, self._engine = inner, engine
+        self._open: OrderedDict[str, Spec] = OrderedDict()
+
+    def decide(self, context: Context) -> Decision:
+        """Return the next action."""
+        return _wait(self._decide(context))
+
+    async def adecide(self, context: Context) -> Decision:
+        """Return the next action asynchronously."""
+        return await _await(self._decide(context))
+
+    async def _decide(self, context: Context) -> Decision:
+        if context.thread:
+            spec = self._open.setdefault(context.thread, Spec("", 0, salt=context.thread))
+            self._open.move_to_end(context.thread)
+            while len(self._open) > OPEN:
+                _, oldest = self._open.popitem(last=False)
+                await self._engine.end(oldest.session)
+            enter_episode(spec)
+        return await self._inner.adecide(context)
+
+
+class ServedGuidance:
+    """A trained guide, which chooses among the recalled lines or writes a hint."""
+
+    def __init__(self, inner: TrainedGuidance) -> None:
+        self._inner = inner
+
+    def propose(self, context: Context) -> Hint | None:
+        """Return a hint, or None if nothing was recalled."""
+        return _wait(self._inner.apropose(context))
+
+    async def apropose(self, context: Context) -> Hint | None:
+        """Return a hint asynchronously."""
+        return await _await(self._inner.apropose(context))
+
+
+class ServedExtractor:
+    """A trained extractor: it keeps the lessons of an episode that are worth it, or writes its own."""
+
+    def __init__(self, engine: Engine, prompts: PromptFormat, settings: ExtractorSettings) -> None:
+        self._writer = build_writer(engine, prompts, settings)
+
+    def extract(self, trajectory: Trajectory, shown: Sequence[Item]) -> Sequence[Operation]:
+        """Return at most `MAX_OPERATIONS` operations: of the kept lessons, those that were kept most surely."""
+        if not trajectory.steps:
+            return [Return("the episode has no steps")]
+        written: list[Written] = _wait(self._writer.read(trajectory, shown, greedy=True))
+        surest = sorted((each for each in written if each.items), key=lambda each: -each.keeps)
+        operations = [operation for each in surest for operation in each.operations]
+        return operations[:MAX_OPERATIONS] or [Return("nothing of the episode is worth keeping")]
+
+
+class ServedAdmission:
+    """A trained admission, which decides whether a step is shared with the other members of a team."""
+
+    name = "role"
+
+    def __init__(self, engine: Engine, prompts: PromptFormat) -> None:
+        from .roles.admission import EngineAdmission
+
+        self._inner = EngineAdmission(engine, prompts, keeps_rows=False)
+
+    async def decide(self, candidate: Candidate) -> Choice:
+        """Return whether to share a step."""
+        return await _await(self._inner.decide(candidate))
+
+
+def _wait(call: Coroutine[Any, Any, T]) -> T:
+    """Run a call in the loop of the engines, and wait for its result in this thread."""
+    result: T = in_own_loop(call).result()
+    return result
+
+
+async def _await(call: Coroutine[Any, Any, T]) -> T:
+    """Run a call in the loop of the engines, and await its result in the current loop."""
+    result: T = await asyncio.wrap_future(in_own_loop(call))
+    return result
+
+
+# -- weights ------------------------------------------------------------------------------------------
+
+
+def _load_engines(
+    folder: Path, names: Sequence[str], manifest: Manifest, tokenizer: Any, base: str | Path | None, device: str
+) -> dict[str, Engine]:
+    """Return the engine of each role: one for all adapters of a base, or one for each whole model."""
+    try:
+        from .engines.local import LocalEngine
+    except ModuleNotFoundError as missing:
+        raise MissingExtra.of(missing.name or "torch", "train") from missing
+    if manifest.model.adapter is None:
+        models = {name: _load_model(folder / name) for name in names}
+        return {name: LocalEngine(model.to(device).eval(), tokenizer, roles=[name]) for name, model in models.items()}
+    model = _load_model(_find_base(folder, manifest, base))
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(len(tokenizer))
+    if (found := compute_fingerprint(model)) != manifest.base:
+        raise ConfigError(
+            f"{folder} was trained on another base ({manifest.base}) than the one loaded ({found}); "
+            f"pass the folder of {manifest.model.base} as `base`."
+        )
+    served = _load_adapters(model, folder, names)
+    engine = LocalEngine(served.to(device).eval(), tokenizer, roles=list(names))
+    return dict.fromkeys(names, engine)
+
+
+def _find_base(folder: Path, manifest: Manifest, base: str | Path | None) -> str | Path:
+    """Return the folder or hub name of the base; a base that the run built is in the export."""
+    own = folder / BASE
+    return base or (own if own.is_dir() else manifest.model.base)
+
+
+def _load_model(place: str | Path) -> Any:
+    """Load a model from a folder or the hub.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    loader: Any = AutoModelForCausalLM
+    try:
+        return loader.from_pretrained(str(place), dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{place} cannot be loaded: {error} Pass the folder of the base as `base`.") from error
+
+
+def _load_adapters(model: Any, folder: Path, names: Sequence[str]) -> Any:
+    """Return the base with the adapter of each role."""
+    from peft import PeftModel
+
+    try:
+        first, *others = names
+        served = PeftModel.from_pretrained(model, str(folder / first), adapter_name=first)
+        for name in others:
+            served.load_adapter(str(folder / name), adapter_name=name)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"the adapters in {folder} do not fit the base: {error}") from error
+    return served
