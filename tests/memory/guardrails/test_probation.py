@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.guardrails import probation
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.guardrails.probation import MOST_HOURS, MOST_REFUSALS, TRIAL_REFUSALS
@@ -410,26 +410,3 @@ def test_a_repetition_that_works_takes_its_guardrail_out_of_force(library, episo
     library.record(replace(told, steps=(first, *told.steps[1:])))
     library.evolve()
     assert repeats(library) == []
-
-
-@pytest.mark.parametrize(("wall", "door", "allowed"), [("wall", "door", False), ("door", "door", True)])
-def test_success_in_other_facts_excuses_no_failure(library, wall, door, allowed):
-    """A toggle that fails in front of a wall is forbidden there, although it opens a door in every episode."""
-
-    def place(front):
-        return State("", facts={"front": front}, task="leave the house")
-
-    for seed in range(6):
-        steps = []
-        for t, (front, good) in enumerate([(wall, False), (wall, False), (door, True)]):
-            action, judged = "toggle", Diagnosis(good, Failure.NONE if good else Failure.INVALID_ACTION)
-            # something else succeeds in between, so the second failure is no mere repetition
-            for number, one in enumerate((action, "turn")):
-                diagnosis = judged if one == action else Diagnosis(True)
-                keys = library.keys(place(front), one)
-                steps.append(Step(place(front), one, place(front), diagnosis, 0.0, 2 * t + number, keys))
-        library.record(Trajectory("leave the house", tuple(steps), True, 1.0, seed=seed))
-        library.evolve()
-    assert library.check(place(wall), "toggle").allowed is allowed
-    assert library.check(place(door), "toggle").allowed
-    assert library.verify() == []

@@ -2,15 +2,14 @@
 
 A failure counts against its call, with two exceptions. An outage does not count. A call that works later in the same
 episode was worth making the first time, such as running tests before the code exists; only repeating it with nothing
-done in between was useless. This exception needs equal facts: if the environment reports facts and they differ, the
-call worked in another situation. Toggling a door does not excuse toggling a wall.
+done in between was useless.
 
 Such repetitions are also counted separately, for each form of call. With most tools, a failed call fails again until
 something else is done, and a guardrail can state this for new calls, too. With a tool that succeeds after some
 waiting it is not true, and the counts show it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hardwon.memory.records import Failure
@@ -18,7 +17,6 @@ from hardwon.memory.records import Failure
 from .actions import parse_action, pattern_of
 from .keys import GUARD_MARK
 
-_AROUND = " @ around "
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
 _NEVER_RAN = frozenset({Failure.BLOCKED, Failure.UNAVAILABLE, Failure.POLICY_ERROR})
 """Failures that do not show whether the same call would fail again."""
@@ -41,25 +39,23 @@ class Evidence:
     no failed call."""
 
 
-def evidence_of(steps: Sequence[tuple[str, str]], episode: int, facts: Sequence[str] | None = None) -> list[Evidence]:
+def evidence_of(steps: Sequence[tuple[str, str]], episode: int) -> list[Evidence]:
     """Return the evidence of every step of an episode.
 
     Args:
         steps: (action, failure) of the steps, in order.
         episode: Number that the steps of one episode share.
-        facts: The facts in which each step was taken, as text; None if there are none.
     """
-    known = facts or [""] * len(steps)
     # backwards: does the call work later, and is it the next call that works (then it waited for the tool)?
-    works: set[tuple[str, str]] = set()
+    works: set[str] = set()
     later: list[bool] = []
     waited: list[bool] = []
     next_good = ""
-    for (action, failure), here in zip(reversed(steps), reversed(known), strict=True):
-        later.append((action, here) in works)
+    for action, failure in reversed(steps):
+        later.append(action in works)
         waited.append(action == next_good)
         if failure in _GOOD:
-            works.add((action, here))
+            works.add(action)
             next_good = action
     later.reverse()
     waited.reverse()
@@ -98,16 +94,6 @@ def call_keys(action: str) -> list[str]:
 def again_key(form: str) -> str:
     """Return the key that counts repetitions of failed calls of this form, with nothing done in between."""
     return f"{GUARD_MARK}{form} @ again failed"
-
-
-def facts_of(keys: Iterable[str], action: str) -> str:
-    """Return the facts of a step, as text, from the keys that count its failures; empty without facts."""
-    for key in keys:
-        if key.startswith(GUARD_MARK):
-            _, is_around, context = key.partition(_AROUND)
-            if is_around:  # the words around each argument come first, then the facts
-                return f"{context}; ".split("; ", len(parse_action(action).slots))[-1]
-    return ""
 
 
 ANY_AGAIN = again_key("*")

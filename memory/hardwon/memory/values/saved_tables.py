@@ -11,7 +11,7 @@ from typing import Any
 
 from hardwon.memory.records import bounded
 from hardwon.memory.situations.actions import parse_action
-from hardwon.memory.situations.evidence import ANY_AGAIN, Evidence, again_key, call_keys, evidence_of, facts_of
+from hardwon.memory.situations.evidence import ANY_AGAIN, Evidence, again_key, call_keys, evidence_of
 from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, Sidecar, due
 from hardwon.memory.storage.database import Store
@@ -149,11 +149,10 @@ class FiledValues:
             ids_of_steps = _parse_key_ids(rows)
             unknown = sorted({number for numbers in ids_of_steps for number in numbers if number not in texts})
             texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
-            filed = [[texts[number] for number in numbers if number in texts] for numbers in ids_of_steps]
-            for known, (step_id, _, value, _, action, episode), evidence in zip(
-                filed, rows, _judge_steps(rows, filed), strict=True
+            for numbers, (step_id, _, value, _, action, episode), evidence in zip(
+                ids_of_steps, rows, _judge_steps(rows), strict=True
             ):
-                keys = self._keyed(known, action, episode, evidence)
+                keys = self._keyed([texts[number] for number in numbers if number in texts], action, episode, evidence)
                 value = bounded(value)  # older files may hold unbounded returns
                 values.add(
                     keys, value, step_id, action=action, bad=evidence.bad, lost=evidence.lost, episode=evidence.episode
@@ -213,12 +212,11 @@ def _parse_row(row: tuple[Any, ...]) -> list[int]:
         return []
 
 
-def _judge_steps(rows: list[tuple[Any, ...]], filed: list[list[str]]) -> Iterator[Evidence]:
-    """Yield the evidence of each step about its call, episode by episode, given the keys of each step."""
-    for _, episode in groupby(zip(rows, filed, strict=True), key=lambda pair: pair[0][-1]):
+def _judge_steps(rows: list[tuple[Any, ...]]) -> Iterator[Evidence]:
+    """Yield the evidence of each step about its call, episode by episode."""
+    for _, episode in groupby(rows, key=lambda row: row[-1]):
         steps = list(episode)
-        facts = [facts_of(keys, row[4]) for row, keys in steps]
-        yield from evidence_of([(row[4], row[3]) for row, _ in steps], steps[0][0][0], facts)
+        yield from evidence_of([(row[4], row[3]) for row in steps], steps[0][0])
 
 
 def rebuild_values(store: Store, namespace: int) -> ValueTable:
