@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from tests.memory.normal_set import normal
-from tests.memory.secrets_set import Half, Planted, planted
+from tests.memory.privacy.normal_set import normal
+from tests.memory.privacy.secrets_set import Half, Planted, planted
 
 from hardwon.memory import Diagnosis, Item, State, Step, Trajectory
 from hardwon.memory.privacy.redaction import may_hold_secrets, redact, redact_item, redact_trajectory

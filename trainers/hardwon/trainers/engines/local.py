@@ -23,7 +23,7 @@ from hardwon.trainers.algorithms.samples import Allowed, Ids, PackedSequence
 
 from .base import Completion, Request, Weights
 from .cache import BatchCache, CachedSession
-from .tree import Question, can_read_trees, count_tokens, find_best, find_tree, number_nodes, read_trees
+from .tree import TreeQuery, can_read_trees, count_tokens, find_best, find_tree, number_nodes, read_trees
 from .trie import Tree, Trie
 
 KEPT = 3
@@ -271,7 +271,7 @@ class LocalEngine:
     def _choose(self, model: Any, batch: Sequence[_Running]) -> None:
         """Score all listed answers of the rows in one forward pass, and choose one in each row."""
         cache = BatchCache([running.session for running in batch], model, self.device)
-        questions = [Question(list(running.unread), running.tree or Tree()) for running in batch]
+        questions = [TreeQuery(list(running.unread), running.tree or Tree()) for running in batch]
         scored = read_trees(model, questions, cache)
         self.tokens_read += sum(map(count_tokens, questions))
         new, longest = [], max(map(count_tokens, questions))

@@ -29,7 +29,7 @@ AT_ONCE = 512
 
 
 @dataclass(slots=True)
-class Question:
+class TreeQuery:
     """A row to score: its unread tokens, and the tree of its possible answers."""
 
     unread: list[int]
@@ -52,7 +52,7 @@ def can_read_trees(model: Any) -> bool:
     return plain and getattr(config, "_attn_implementation", "") == "sdpa" and type(_head(causal)) is nn.Linear
 
 
-def read_trees(model: Any, questions: Sequence[Question], cache: BatchCache) -> list[dict[int, Tensor]]:
+def read_trees(model: Any, questions: Sequence[TreeQuery], cache: BatchCache) -> list[dict[int, Tensor]]:
     """Read the rows and return the log-probabilities of the tokens that may follow, by row and node.
 
     The cache then has keys and values of all nodes; say with `cache.take` which ones stay.
@@ -81,7 +81,7 @@ def _head(causal: Any) -> Any:
     return causal.get_output_embeddings()
 
 
-def _mask(questions: Sequence[Question], slots: Tensor, longest: int) -> Tensor:
+def _mask(questions: Sequence[TreeQuery], slots: Tensor, longest: int) -> Tensor:
     """Return which slots each new token sees, (rows, 1, new, slots before and new)."""
     before = slots[:, None, :].expand(-1, longest, -1)
     new = torch.zeros((len(questions), longest, longest), dtype=torch.bool)
@@ -96,12 +96,12 @@ def _mask(questions: Sequence[Question], slots: Tensor, longest: int) -> Tensor:
     return torch.cat([before, new], dim=2)[:, None]
 
 
-def count_tokens(row: Question) -> int:
+def count_tokens(row: TreeQuery) -> int:
     """Return the number of tokens of a row, its tree included."""
     return len(row.unread) + len(row.tree.tokens)
 
 
-def _positions(questions: Sequence[Question], slots: Tensor, longest: int) -> Tensor:
+def _positions(questions: Sequence[TreeQuery], slots: Tensor, longest: int) -> Tensor:
     """Return the position of each new token in its row: nodes of equal depth have equal positions."""
     positions = torch.zeros((len(questions), longest), dtype=torch.long)
     for line, row, begun in zip(positions, questions, slots.sum(1).tolist(), strict=True):
@@ -111,7 +111,7 @@ def _positions(questions: Sequence[Question], slots: Tensor, longest: int) -> Te
     return positions
 
 
-def _score(head: nn.Linear, hidden: Tensor, questions: Sequence[Question]) -> list[dict[int, Tensor]]:
+def _score(head: nn.Linear, hidden: Tensor, questions: Sequence[TreeQuery]) -> list[dict[int, Tensor]]:
     """Apply the head where a choice follows, and only for the tokens that may follow."""
     places = [(at, node) for at, row in enumerate(questions) for node, _ in row.tree.choices]
     allowed = [following for row in questions for _, following in row.tree.choices]
