@@ -166,7 +166,7 @@ def test_raw_needs_the_right_to_read_the_log(client, tokens, agent):
     body = {**{name: value for name, value in ask().items() if name != "action"}, "raw": True}
     assert agent("POST", "/v1/recall", body).status_code == 403
     for rights in ({}, {"read": True, "record": True, "log": True}, {"write": True}):
-        headers = {"Authorization": f"Bearer {tokens.add(str(rights), **rights)}"}
+        headers = {"Authorization": f"Bearer {tokens.add(f'rights {rights}', **rights)}"}
         answer = client.post("/v1/recall", json=body, headers=headers)
         assert "Torres" in answer.text
         assert "Torres" not in client.post("/v1/recall", json={**body, "raw": False}, headers=headers).text
@@ -218,7 +218,7 @@ def test_dashboard_needs_the_right_to_read_the_log(client, tokens):
     from hardwon.apps.dashboard.frame import Room
 
     for rights, allowed in (({"read": True, "record": True}, False), ({"read": True, "log": False}, False), ({}, True)):
-        tokens.add(str(rights), **rights)
+        tokens.add(f"rights {rights}", **rights)
         caller = tokens.callers()[-1]
         reading = Room(client.app, caller, "default").read(ExperienceLibrary.items)
         if allowed:
