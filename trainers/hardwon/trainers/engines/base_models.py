@@ -13,7 +13,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.schema import ModelConfig
-from hardwon.trainers.models.adapters import activate, add_adapter, has_adapters
+from hardwon.trainers.models.adapters import activate, add_adapter, has_adapters, read_adapter
 from hardwon.trainers.models.tiny import SPECIAL, build_model, build_tokenizer
 
 BASE = "base"
@@ -54,7 +54,10 @@ def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
         tokenizer.add_special_tokens({"additional_special_tokens": [word for word in SPECIAL if word != "<pad>"]})
     # never shrink: many models have spare rows, and a server loads the published shape
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        model.resize_token_embeddings(len(tokenizer))
+        # new rows are drawn at random: without a seed of their own, a resumed run would draw others
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(0)
+            model.resize_token_embeddings(len(tokenizer))
     return model.to(device).eval(), tokenizer
 
 
@@ -139,7 +142,7 @@ def export(model: Any, tokenizer: Any, role: str, folder: Path, config: ModelCon
         model.save_pretrained(str(target))
         return target
     base = config.base
-    if base == "tiny":
+    if base == "tiny" or _has_more_rows(model, base):
         base = str(save_without_adapters(model, tokenizer, (folder / BASE).absolute()))
     _save_adapter(model, role, target, base)
     return target
@@ -152,12 +155,19 @@ def save_without_adapters(model: Any, tokenizer: Any, folder: Path) -> Path:
     return folder
 
 
+def _has_more_rows(model: Any, base: str) -> bool:
+    """Return whether the model has embeddings that its base does not have, so that an adapter alone is not enough."""
+    from transformers import AutoConfig
+
+    published = AutoConfig.from_pretrained(base).get_text_config().vocab_size
+    return bool(model.get_input_embeddings().num_embeddings > published)
+
+
 def _save_adapter(model: Any, role: str, folder: Path, base: str) -> None:
-    from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     activate(model, role)
-    weights = get_peft_model_state_dict(model, adapter_name=role)
+    weights = read_adapter(model, role)
     # safetensors stores only contiguous tensors
     save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / _WEIGHTS)
     # a copy: the export must not change the config of the model in training

@@ -67,6 +67,15 @@ def activate(model: Any, role: str) -> None:
     model.set_adapter(role)
 
 
+def read_adapter(model: Any, role: str) -> dict[str, Any]:
+    """Return the weights of a role's adapter under peft's names, without those of the base."""
+    from peft import get_peft_model_state_dict
+
+    # peft's default adds the embeddings where a vocabulary was extended; they are the base's and are not trained
+    weights: dict[str, Any] = get_peft_model_state_dict(model, adapter_name=role, save_embedding_layers=False)
+    return weights
+
+
 def parameters_of(model: Any, role: str) -> dict[str, nn.Parameter]:
     """Return the trainable parameters of a role by name: its adapter, or all without adapters."""
     if not has_adapters(model):

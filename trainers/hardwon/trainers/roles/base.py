@@ -16,7 +16,7 @@ from hardwon.trainers.algorithms.samples import Rollout, pack_samples, to_trace
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.gating.gate import Gated
-from hardwon.trainers.models.adapters import has_adapters, parameters_of
+from hardwon.trainers.models.adapters import has_adapters, parameters_of, read_adapter
 from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
@@ -214,10 +214,7 @@ def weights_of(model: Any, role: str) -> Weights:
     """Return the weights of a role that an engine loads: the whole model, or the role's adapter."""
     if not has_adapters(model):
         return model.state_dict()  # type: ignore[no-any-return]
-    from peft import get_peft_model_state_dict
-
-    weights: dict[str, Any] = get_peft_model_state_dict(model, adapter_name=role)
-    return weights
+    return read_adapter(model, role)
 
 
 def load_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> None:

@@ -1,0 +1,94 @@
+"""A base from a folder: byte-level BPE, tied embeddings, no spare rows. It exports, resumes and evaluates exactly."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from tests.trainers.folder_base import save_base
+from tests.trainers.test_trainer import assert_same, lines
+
+from hardwon.trainers import train
+from hardwon.trainers.checkpoint import find
+from hardwon.trainers.config.schema import ModelConfig
+from hardwon.trainers.engines.base_models import load_base, load_tokenizer
+from hardwon.trainers.evaluate import evaluate_checkpoint
+
+EXTRACTOR = {
+    "arms": {"control": 2, "advice": 2},
+    "guidance": {"advice": "role"},
+    "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {"ready": 2}}},
+}
+
+
+@pytest.fixture
+def base(tmp_path):
+    return save_base(tmp_path / "base")
+
+
+def run_of(corridor, base, adapter, **sections):
+    model = {"base": str(base), "adapter": adapter, "device": "cpu"}
+    fewer = {"iterations": 3, "groups": 2, "rerolls": 0, "save_every": 1}
+    return corridor(model=model, warmstart=None, run=fewer, eval={"every": 3}, **sections)
+
+
+@pytest.mark.parametrize("adapter", [None, 4])
+@pytest.mark.parametrize("sections", [{}, EXTRACTOR], ids=["policy", "extractor"])
+def test_a_run_in_two_parts_is_the_run_in_one(corridor, base, tmp_path, adapter, sections):
+    """Embeddings that the run adds are drawn with a seed of their own, so a resumed run has the same."""
+    settings = run_of(corridor, base, adapter, **sections)
+    train(settings, [f"run.out={tmp_path / 'one'}"])
+    train(settings, [f"run.out={tmp_path / 'two'}", "run.iterations=1"])
+    torch.manual_seed(977)
+    train(settings, [f"run.out={tmp_path / 'two'}"], resume=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    again = [line for line in lines(tmp_path / "two") if (line["iteration"], line["kind"]) != (1, "eval")]
+    assert lines(tmp_path / "one") == again
+
+
+@pytest.mark.parametrize("adapter", [None, 4])
+def test_an_export_computes_what_the_run_computed(corridor, base, tmp_path, adapter):
+    """`--export` with tied embeddings: transformers, or peft on the base that it names, gives the same logits."""
+    from transformers import AutoModelForCausalLM
+
+    from hardwon.trainers.session import Stage as Session
+
+    report = train(run_of(corridor, base, adapter), export=tmp_path / "export")
+    folder = Path(report.exported[0])
+    tokens = torch.tensor([load_tokenizer(folder)("You are in the red room.").input_ids])
+    if adapter is None:
+        exported = AutoModelForCausalLM.from_pretrained(str(folder))
+    else:
+        from peft import PeftConfig, PeftModel
+
+        named = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
+        exported = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(str(named)), str(folder))
+    session = Session.restore(Path(report.checkpoint), tmp_path / "work")
+    try:
+        trained = session.roles["policy"].model
+        if adapter is not None:
+            trained.set_adapter("policy")
+        with torch.no_grad():
+            assert torch.equal(exported.eval()(tokens).logits, trained(tokens).logits)
+    finally:
+        session.close()
+
+
+def test_a_checkpoint_evaluates_as_the_run_did(corridor, base, tmp_path):
+    report = train(run_of(corridor, base, 4))
+    torch.manual_seed(31)
+    evaluated = asyncio.run(evaluate_checkpoint(find(tmp_path / "run")))
+    assert {name: arm.success for name, arm in evaluated.items()} == {
+        name: arm["success"] for name, arm in report.final.items()
+    }
+
+
+def test_added_embeddings_do_not_depend_on_the_random_state_of_the_process(base):
+    config = ModelConfig(base=str(base), adapter=4, device="cpu")
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first, _ = load_base(base, config)
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.manual_seed(2)
+    second, _ = load_base(base, config)
+    assert torch.equal(first.get_input_embeddings().weight, second.get_input_embeddings().weight)
