@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,8 +33,7 @@ def run_of(corridor, base, adapter, **sections):
     return corridor(model=model, warmstart=None, run=fewer, eval={"every": 3}, **sections)
 
 
-@pytest.mark.parametrize("adapter", [None, 4])
-@pytest.mark.parametrize("sections", [{}, EXTRACTOR], ids=["policy", "extractor"])
+@pytest.mark.parametrize(("adapter", "sections"), [(None, {}), (4, {}), (None, EXTRACTOR)])
 def test_a_run_in_two_parts_is_the_run_in_one(corridor, base, tmp_path, adapter, sections):
     """Embeddings that the run adds are drawn with a seed of their own, so a resumed run has the same."""
     settings = run_of(corridor, base, adapter, **sections)
@@ -51,13 +51,13 @@ def test_an_export_computes_what_the_run_computed(corridor, base, tmp_path, adap
     """`--export` with tied embeddings: transformers, or peft on the base that it names, gives the same logits."""
     from transformers import AutoModelForCausalLM
 
-    from hardwon.trainers.session import Stage as Session
+    from hardwon.trainers.session import Session
 
     report = train(run_of(corridor, base, adapter), export=tmp_path / "export")
     folder = Path(report.exported[0])
     tokens = torch.tensor([load_tokenizer(folder)("You are in the red room.").input_ids])
     if adapter is None:
-        exported = AutoModelForCausalLM.from_pretrained(str(folder))
+        exported: Any = AutoModelForCausalLM.from_pretrained(str(folder))
     else:
         from peft import PeftConfig, PeftModel
 

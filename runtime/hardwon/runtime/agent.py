@@ -112,6 +112,7 @@ class Agent:
         checkpointer: "BaseCheckpointSaver[Any] | None" = None,
         planner: "Planner | Literal['skills'] | None" = None,
         extractor: "Extractor | None" = None,
+        withhold: bool | None = None,
     ) -> None:
         """Create an agent. It clones the environment as needed and leaves the library open.
 
@@ -134,6 +135,9 @@ class Agent:
             checkpointer: A LangGraph checkpointer, which makes `resume` possible.
             planner: `"skills"` plans with the library's skills and remedies; None lets the policy choose each step.
             extractor: Reads every recorded episode and proposes items, in addition to the library's rules.
+            withhold: Withhold some items for an episode, and let a forbidden action run now and then, at random, to
+                measure what they are worth. None does so if `learn` is set. Set it if you record the episodes of an
+                agent that does not learn.
 
         Raises:
             ConfigError: A number is out of range, or a chat model's settings are invalid.
@@ -142,7 +146,7 @@ class Agent:
         _check_limits(max_steps, retries)
         self.library, self.policy = library, as_policy(policy)
         self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
-        settings = Settings(Arm.of(arm), level, learn, mode_of(guardrails), max_steps, recall_k, seed)
+        settings = Settings(Arm.of(arm), level, learn, mode_of(guardrails), max_steps, recall_k, seed, withhold)
         planned = _resolve_planner(planner, library)
         nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, extractor)
         self._install(environment, nodes)

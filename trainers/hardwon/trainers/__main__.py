@@ -101,7 +101,9 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("arm", "episodes", "success", "95% range", "minus control", "harm", "steps", "tokens"):
+    measure = next((arm.get("measure", "success") for arm in arms.values()), "success")
+    graded = [] if measure == "success" else [measure]
+    for name in ("arm", "episodes", "success", *graded, "95% range", "minus control", "harm", "steps", "tokens"):
         table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
     for name, arm in arms.items():
         error = "" if arm["error"] is None else f" ± {arm['error']:.3f}"
@@ -109,6 +111,7 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
             name,
             str(arm["episodes"]),
             f"{arm['success']:.3f}",
+            *(f"{arm['outcome']:.3f}" for _ in graded),
             f"{arm['low']:.2f} - {arm['high']:.2f}",
             "-" if arm["difference"] is None else f"{arm['difference']:+.3f}{error}",
             "-" if arm["harm"] is None else f"{arm['harm']:.3f}",

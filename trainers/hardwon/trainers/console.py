@@ -16,8 +16,8 @@ ROWS = 12
 class Screen:
     """Prints the metrics and messages of a run."""
 
-    def __init__(self, iterations: int, arms: list[str], *, quiet: bool = False) -> None:
-        self._iterations, self._arms, self._quiet = iterations, arms, quiet
+    def __init__(self, iterations: int, arms: list[str], *, outcome: str = "success", quiet: bool = False) -> None:
+        self._iterations, self._arms, self._outcome, self._quiet = iterations, arms, outcome, quiet
         self.begin(0)
         self._rows: list[dict[str, str]] = []
         self._live: Any = None
@@ -32,6 +32,13 @@ class Screen:
             return
         if self._live is not None:
             self._live.console.print(message, markup=False, highlight=False)
+        else:
+            print(message, file=sys.stderr, flush=True)
+
+    def warn(self, message: str) -> None:
+        """Print a warning, also where progress is not shown."""
+        if self._live is not None:
+            self._live.console.print(message, markup=False, highlight=False, style="bold red")
         else:
             print(message, file=sys.stderr, flush=True)
 
@@ -52,7 +59,7 @@ class Screen:
         left = per_iteration * (self._iterations - iteration)
         return {
             "iteration": f"{iteration}/{self._iterations}",
-            **{arm: _format_number(metrics.get(f"success/{arm}")) for arm in self._arms},
+            **{arm: _format_number(metrics.get(f"{self._outcome}/{arm}")) for arm in self._arms},
             "reward": _format_number(metrics.get("reward")),
             "kl": _format_number(metrics.get("policy/kl", metrics.get("policy/kl_old"))),
             "entropy": _format_number(metrics.get("policy/entropy")),

@@ -23,6 +23,7 @@ from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
 
+from .algorithms.outcomes import Outcome, measure_outcome
 from .algorithms.samples import Rollout
 from .config.schema import EnvironmentConfig, Worlds
 from .player import Player
@@ -48,6 +49,14 @@ class Played:
     """Whether the task succeeded; None if the environment failed."""
     steps: int
     tokens: int
+    outcome: float | None = None
+    """What the episode counts for, where that is not its success."""
+    measure: Outcome = "success"
+
+    @property
+    def value(self) -> float:
+        """Return what is averaged and compared: the outcome, or 1 for a success."""
+        return float(bool(self.success)) if self.outcome is None else self.outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +66,23 @@ class ArmResult:
     episodes: int
     success: float
     low: float
-    """Lower bound of the 95% interval of the success rate."""
+    """Lower bound of the 95% interval of the mean outcome: of the success rate, unless `measure` says otherwise."""
     high: float
     difference: float | None
-    """Mean over task instances of the success rate minus that of control; None for control itself."""
+    """Mean over task instances of the mean outcome minus that of control; None for control itself."""
     error: float | None
     """Standard error of the difference."""
     harm: float | None
-    """Share of episodes that fail although the control episode of the same instance and copy succeeded."""
+    """Share of episodes whose outcome is below that of the control episode of the same instance and copy."""
     steps: float
     tokens: float
     """Mean number of prompt and completion tokens per episode."""
     excluded: int
     """Episodes excluded because the environment failed."""
+    outcome: float = 0.0
+    """Mean outcome by `measure`."""
+    measure: Outcome = "success"
+    """What counts as the outcome of an episode."""
 
 
 def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
@@ -80,15 +93,18 @@ def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
         # failed rollouts are numbered too, so later copies stay paired with their control
         copy = counts.get((rollout.trajectory.arm, rollout.group), 0)
         counts[rollout.trajectory.arm, rollout.group] = copy + 1
-        played.append(_to_episode(rollout.trajectory, rollout.group, copy, failed=bool(rollout.failed)))
+        played.append(
+            _to_episode(rollout.trajectory, rollout.group, copy, failed=bool(rollout.failed), measure=rollout.measure)
+        )
     return played
 
 
-def _to_episode(trajectory: Trajectory, world: str, copy: int, *, failed: bool) -> Played:
+def _to_episode(trajectory: Trajectory, world: str, copy: int, *, failed: bool, measure: Outcome = "success") -> Played:
     """Return the figures of a trajectory that an evaluation needs."""
     spent = trajectory.meta.get("prompt_tokens", 0) + trajectory.meta.get("completion_tokens", 0)
     success = None if failed else trajectory.success
-    return Played(trajectory.arm, world, copy, success, len(trajectory.steps), int(spent))
+    outcome = None if failed else measure_outcome(trajectory, measure)
+    return Played(trajectory.arm, world, copy, success, len(trajectory.steps), int(spent), outcome, measure)
 
 
 def summarise(played: Sequence[Played]) -> dict[str, ArmResult]:
@@ -119,7 +135,7 @@ def _summarize_arm(
     differences = [_mean(worlds[world]) - _mean(control[world]) for world in worlds if world in control]
     return ArmResult(
         len(episodes),
-        _mean(episodes),
+        fmean(bool(episode.success) for episode in episodes),
         low,
         high,
         fmean(differences) if compared and differences else None,
@@ -128,30 +144,33 @@ def _summarize_arm(
         fmean(episode.steps for episode in episodes),
         fmean(episode.tokens for episode in episodes),
         excluded,
+        _mean(episodes),
+        episodes[0].measure,
     )
 
 
 def _mean(episodes: Sequence[Played]) -> float:
-    """Return the success rate of some episodes."""
-    return fmean(bool(episode.success) for episode in episodes)
+    """Return the mean outcome of some episodes."""
+    return fmean(episode.value for episode in episodes)
 
 
 def _harm_rate(worlds: Mapping[str, Sequence[Played]], control: Mapping[str, Sequence[Played]]) -> float | None:
-    """Return the share of failures whose control episode succeeded, or None without pairs."""
-    outcomes = {(e.world, e.copy): e.success for played in control.values() for e in played}
+    """Return the share of episodes that did worse than their control episode, or None without pairs."""
+    outcomes = {(e.world, e.copy): e.value for played in control.values() for e in played}
     pairs = [
-        (outcomes[e.world, e.copy], e.success)
+        (outcomes[e.world, e.copy], e.value)
         for played in worlds.values()
         for e in played
         if (e.world, e.copy) in outcomes
     ]
-    return fmean(bool(control_succeeded and not succeeded) for control_succeeded, succeeded in pairs) if pairs else None
+    return fmean(own < baseline for baseline, own in pairs) if pairs else None
 
 
 def _interval(worlds: Mapping[str, Sequence[Played]]) -> tuple[float, float]:
     # Resampling worlds of one episode each would give an interval of width 0 when all succeed.
-    """Return the 95% interval of the success rate."""
-    if all(len(played) == 1 for played in worlds.values()):
+    """Return the 95% interval of the mean outcome."""
+    graded = any(episode.measure != "success" for played in worlds.values() for episode in played)
+    if not graded and all(len(played) == 1 for played in worlds.values()):
         return wilson(sum(bool(played[0].success) for played in worlds.values()), len(worlds))
     means = [_mean(played) for played in worlds.values()]
     rng = random.Random(0)  # fixed seed: the same episodes always give the same interval
@@ -175,7 +194,7 @@ def flatten_report(report: Mapping[str, ArmResult]) -> dict[str, float]:
         f"{name}/{arm}": value
         for arm, result in report.items()
         for name, value in asdict(result).items()
-        if value is not None
+        if isinstance(value, int | float)
     }
 
 

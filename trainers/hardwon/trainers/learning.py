@@ -29,7 +29,7 @@ def distribute(session: Session, rollouts: Sequence[Rollout]) -> None:
     if session.gate is None:
         return
     for rollout in unaided(rollouts):
-        session.gate.record_scores(rollout.trajectory.steps[0].pre.task, [float(bool(rollout.trajectory.success))])
+        session.gate.record_scores(rollout.trajectory.steps[0].pre.task, [rollout.outcome or 0.0])
     for _, item, use in uses_of(rollouts):
         if use.control:
             session.gate.record_differences(item, use.differences)

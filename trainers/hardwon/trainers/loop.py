@@ -18,8 +18,9 @@ from typing import Any
 
 from hardwon.runtime.interfaces.arms import CONTROL
 
-from . import learning
+from . import feasibility, learning
 from .algorithms import parallel
+from .algorithms.outcomes import Outcome, measure_outcome
 from .algorithms.samples import Rollout
 from .checkpoint import Checkpoints, random_states
 from .console import Screen
@@ -63,6 +64,7 @@ class TrainingLoop:
         self.saved = -1
         """Iteration of the newest checkpoint, or -1."""
         self.stopping = False
+        self._signal = feasibility.SignalWatch()
 
     @contextmanager
     def stop_on_sigterm(self) -> Iterator[None]:
@@ -117,14 +119,17 @@ class TrainingLoop:
         """
         began, number = time.perf_counter(), self.position.iteration + 1
         self._start_workers()
+        self.player.set_iteration(self.position.iteration)
         self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
         read = get_tokens_read(self.session.engine)
         await self._read_ahead(number)
         played, learnable, group_counts = await self._play_groups(number)
+        if number == 1:
+            feasibility.check_episodes(self.session, played)
         rollout_seconds = time.perf_counter() - began
         learning.distribute(self.session, learnable)
         metrics = {
-            **_summarize_episodes(played, list(self.config.arms)),
+            **_summarize_episodes(played, list(self.config.arms), self.config.outcome),
             **group_counts,
             **learning.log_gate(self.session, number),
         }
@@ -138,6 +143,8 @@ class TrainingLoop:
         metrics["seconds"] = time.perf_counter() - began
         self.metrics.log(number, metrics)
         self.screen.show(number, metrics)
+        if (warning := self._signal.saw(metrics, self.config.run.groups)) is not None:
+            self.screen.warn(warning)
 
     def _start_workers(self) -> None:
         """Have the other processes, if any, load the current checkpoint and join the updates."""
@@ -230,17 +237,17 @@ class TrainingLoop:
         )
         self.position.first_evaluation = self.position.first_evaluation or self.position.last_evaluation
         summary = ", ".join(
-            f"{arm} {part.success:.2f} ({part.low:.2f} to {part.high:.2f})" for arm, part in report.items()
+            f"{arm} {part.outcome:.2f} ({part.low:.2f} to {part.high:.2f})" for arm, part in report.items()
         )
-        self.screen.tell(f"evaluation after iteration {iteration}: {summary}")
+        self.screen.tell(f"evaluation after iteration {iteration}, {self.config.outcome}: {summary}")
 
     def _score_checkpoint(self) -> float | None:
-        """Return the mean success of the arms with memory, or of control; None without a current evaluation."""
+        """Return the mean outcome of the arms with memory, or of control; None without a current evaluation."""
         if self.position.evaluated != self.position.iteration:
             return None
-        successes = {arm: part["success"] for arm, part in self.position.last_evaluation.items()}
-        current = [successes[name] for name in self.config.arms if name != CONTROL]
-        return fmean(current or successes.values())
+        outcomes = {arm: part["outcome"] for arm, part in self.position.last_evaluation.items()}
+        current = [outcomes[name] for name in self.config.arms if name != CONTROL]
+        return fmean(current or outcomes.values())
 
     def _save(self) -> None:
         """Save a checkpoint of the current iteration."""
@@ -254,8 +261,8 @@ class TrainingLoop:
         self.saved = self.position.iteration
 
 
-def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str]) -> dict[str, float]:
-    """Return success and steps by arm, mean reward, and counts of failures."""
+def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: Outcome) -> dict[str, float]:
+    """Return success, the outcome if it is another figure, and steps by arm, mean reward, and counts of failures."""
     failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
     counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
     metrics: dict[str, float] = {f"failed/{why}": float(number) for why, number in sorted(failures.items())}
@@ -263,6 +270,8 @@ def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str]) -> dic
         of_arm = [trajectory for trajectory in counted if trajectory.arm == arm]
         if of_arm:
             metrics[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in of_arm)
+            if measure != "success":
+                metrics[f"{measure}/{arm}"] = fmean(measure_outcome(one, measure) or 0.0 for one in of_arm)
             metrics[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in of_arm)
     if counted:
         metrics["reward"] = fmean(trajectory.total_reward for trajectory in counted)

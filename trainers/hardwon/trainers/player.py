@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardwon.runtime import Agent
-from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
+from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.interfaces.arms import Arm
 
 from .algorithms.samples import Rollout
+from .config.kinds import RECALLS, TELLS
 from .gating.diversity import DiverseLibrary
 from .gating.gate import GatedGuidance
 from .gating.other_worlds import OtherWorlds
 from .rollouts.explore import Task
-from .rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
+from .rollouts.rollout import GivenAndRecalled, GivenGuidance, Spec, TokenPolicy, collect
 from .session import Session
 
 CONCURRENT = 256
@@ -33,6 +34,9 @@ class Player:
         self._policies: dict[float, TokenPolicy] = {}
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
+        self.iteration = 0
+        """Finished iterations of the run."""
+        self._warmups: list[WarmUpGuidance] = []
 
     async def play(
         self,
@@ -66,7 +70,9 @@ class Player:
         self._policies[temperature].snapshot = self.snapshot
         rollouts: list[Rollout] = []
         for at in range(0, len(specs), CONCURRENT):
-            rollouts += await collect(agents, self._session.engine, specs[at : at + CONCURRENT])
+            rollouts += await collect(
+                agents, self._session.engine, specs[at : at + CONCURRENT], outcome=self._session.config.outcome
+            )
         return rollouts
 
     def close(self) -> None:
@@ -85,10 +91,10 @@ class Player:
         return None
 
     async def _prepare_specs(self, specs: Sequence[Spec], arms: Mapping[Arm, int], learning: bool) -> list[Spec]:
-        """Let the roles fill in the guidance of the arms with memory `role`."""
+        """Let the roles fill in the guidance of the arms that show a role's text."""
         prepared = dict(enumerate(specs))
         for frozen in (False, True):
-            guided = {arm.name for arm in arms if arm.memory == "role" and arm.frozen is frozen}
+            guided = {arm.name for arm in arms if arm.memory in TELLS and arm.frozen is frozen}
             chosen = [at for at, spec in prepared.items() if spec.arm in guided]
             # one role after another: a later one sees the text of an earlier one in `spec.memory`
             for role in self._session.roles.values() if chosen else ():
@@ -103,22 +109,27 @@ class Player:
         session = self._session
         # shared by all arms, so `play` sets the snapshot in one place
         policy = self._policies.setdefault(
-            temperature, TokenPolicy(session.engine, session.transcript, temperature=temperature)
+            temperature,
+            TokenPolicy(session.engine, session.transcript, temperature=temperature, context=session.context),
         )
         if (cached := self._agents.get((arm, temperature, learning))) is not None:
             return cached
-        recalls = arm.memory == "library"
+        recalls, config = arm.memory in RECALLS, session.config.library
+        library = self._select_library(arm, learning)
         agent = self._agents[arm, temperature, learning] = Agent(
             policy,
-            self._select_library(arm, learning),
+            library,
             session.environment.clone(),
             arm=arm,
             learn=False,
-            guardrails=recalls,
-            guidance=self._build_retrieval(arm) if recalls else GivenGuidance(),
+            guardrails=recalls and config.guardrails,
+            guidance=self._build_retrieval(arm, library) if recalls else GivenGuidance(),
             max_steps=session.config.environment.max_steps,
-            recall_k=session.config.library.recall if recalls else 0,
+            recall_k=config.recall if recalls else 0,
             retries=0,
+            planner=config.planner if recalls else None,
+            # The loop records the episodes of training, so their trials count; an evaluation makes none.
+            withhold=recalls and learning and config.learn and config.withhold,
         )
         return agent
 
@@ -126,12 +137,27 @@ class Player:
         """Return the library that an arm recalls from: frozen or as it is, and varied for training."""
         session = self._session
         library: Any = session.start if arm.frozen and session.start is not None else session.library
-        if arm.memory != "library":
+        if arm.memory not in RECALLS:
             return library
         others: Any = OtherWorlds(library)
         return DiverseLibrary(others, session.diversity) if learning and session.config.library.diverse else others
 
-    def _build_retrieval(self, arm: Arm) -> Guidance:
+    def _build_retrieval(self, arm: Arm, library: Any) -> Guidance:
         """Return the guidance of an arm that recalls. Frozen arms pass no gate: it has learned since the start."""
-        retrieval, gate = RetrievalGuidance(), self._session.gate
-        return retrieval if gate is None or arm.frozen else GatedGuidance(retrieval, gate)
+        gate, config = self._session.gate, self._session.config.library
+        guidance: Guidance = RetrievalGuidance()
+        if gate is not None and not arm.frozen:
+            guidance = GatedGuidance(guidance, gate)
+        if arm.memory in TELLS:
+            guidance = GivenAndRecalled(guidance)
+        if config.warmup_items or config.warmup_iterations:
+            guidance = WarmUpGuidance(guidance, library, items=config.warmup_items, iterations=config.warmup_iterations)
+            guidance.iteration = self.iteration
+            self._warmups.append(guidance)
+        return guidance
+
+    def set_iteration(self, iteration: int) -> None:
+        """Tell the warm-up gates how many iterations the run has finished."""
+        self.iteration = iteration
+        for warmup in self._warmups:
+            warmup.iteration = iteration

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
@@ -20,7 +20,7 @@ from hardwon.runtime.interfaces.types import Described
 
 from .algorithms.parallel import get_team
 from .checkpoint import copy_library, put_library
-from .config.schema import EngineConfig, TrainConfig, as_dict, of
+from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict, of
 from .engines import base_models
 from .engines.base import Engine
 from .engines.base_models import BASE
@@ -32,6 +32,7 @@ from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
 from .rollouts.explore import Explorer, open_world, words
+from .rollouts.reporting import Reporting
 
 LIBRARY, START = "library.db", "library-start.db"
 """Files in a run's folder: the library that learns, and a copy of its initial state."""
@@ -79,8 +80,8 @@ class Session:
         """
         out.mkdir(parents=True, exist_ok=True)
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
-        environment = open_world(config.environment)
-        explorer = Explorer(environment, config.explore)
+        environment = cast(Environment, Reporting(open_world(config.environment)))
+        explorer = Explorer(environment, config.explore, outcome=config.outcome)
         library, start = _open_libraries(config, out, checkpoint)
         base, tokenizer = _open_base(config, explorer, library, checkpoint)
         models = base_models.prepare_for_roles(base, list(config.roles), config.model, config.run.seed)
@@ -97,7 +98,7 @@ class Session:
             name: _build_role(
                 name,
                 Parts(
-                    config.roles[name],
+                    _follow_sampling(name, config),
                     models[name],
                     transcript,
                     engine,
@@ -109,6 +110,7 @@ class Session:
                     episodes=lambda: explorer.trajectories(config.explore.worlds),
                     recall=config.library.recall,
                     environment=environment,
+                    outcome=config.outcome,
                 ),
             )
             for name in config.roles
@@ -169,6 +171,12 @@ class Session:
         if self.gate is not None and shown["gate"] is not None:
             self.gate.load_state_dict(shown["gate"])
 
+    @property
+    def context(self) -> int | None:
+        """Return the longest sequence that the policy's model reads, in tokens; None if it does not say."""
+        limit = getattr(self.roles["policy"].model.config, "max_position_embeddings", None)
+        return int(limit) if limit else None
+
     def close(self) -> None:
         """Close the engine, environments and libraries. Close the players of the session first."""
         if (close := getattr(self.engine, "close", None)) is not None:
@@ -225,6 +233,14 @@ def _collect_library_words(library: ExperienceLibrary) -> list[str]:
     items = library.items()
     texts = [f"{item.title} {item.body} {item.when_not_to_use}" for item in items]
     return [GUIDANCE_WORDS, WORDS, OUTCOMES, *texts]
+
+
+def _follow_sampling(name: str, config: TrainConfig) -> RoleConfig:
+    """Return the settings of a role, with the loss at the temperature at which the policy's tokens are sampled."""
+    role = config.roles[name]
+    if name != "policy":
+        return role
+    return replace(role, loss=replace(role.loss, temperature=config.run.temperature))
 
 
 def _build_role(name: str, parts: Parts) -> Role:

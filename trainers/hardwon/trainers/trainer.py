@@ -19,6 +19,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 
+from . import feasibility
 from .algorithms import parallel
 from .algorithms.imitation import build_examples, warm_start
 from .checkpoint import Checkpoints, restore_random_states
@@ -149,7 +150,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     """
     _set_threads(config)
     out = Path(config.run.out)
-    screen = Screen(config.run.iterations, list(config.arms), quiet=quiet)
+    screen = Screen(config.run.iterations, list(config.arms), outcome=config.outcome, quiet=quiet)
     checkpoint = _find_checkpoint(config, screen, resume=resume)
     if checkpoint is None:
         _prepare_new_run(config, out)
@@ -240,6 +241,9 @@ def _begin(loop: TrainingLoop) -> None:
     (session.out / "config.yaml").write_text(schema.as_yaml(loop.config), encoding="utf-8")
     if loop.config.warmstart is not None:
         _warm_start(session, loop.config.warmstart, loop.metrics, loop.screen)
+    feasibility.check_groups(session)
+    feasibility.check_prompts(session)
+    feasibility.check_roles(session)
     for name, role in session.roles.items():
         role.begin()
         session.engine.load_adapter(name, 1, role.weights())
@@ -260,8 +264,14 @@ def _warn_of_verdicts(session: Session, screen: Screen) -> None:
 
 def _warm_start(session: Session, config: schema.WarmStartConfig, metrics: Metrics, screen: Screen) -> None:
     """Train the policy to imitate the exploring episodes."""
-    trajectories = session.explorer.trajectories(session.config.explore.worlds)
-    examples = build_examples(trajectories, session.transcript.rows, config.examples, memory=way)
+    trajectories, outcome = session.explorer.trajectories(session.config.explore.worlds), session.config.outcome
+    examples = build_examples(
+        trajectories,
+        session.transcript.rows,
+        config.examples,
+        memory=lambda one: way(one, outcome),
+        outcome=outcome,
+    )
     report = warm_start(session.roles["policy"].model, examples, config.learning, screen.tell, role="policy")
     spent = {"first": report.first, "last": report.last, "examples": report.examples, "cpu_s": report.cpu_s}
     metrics.log(0, spent, kind="warmstart")

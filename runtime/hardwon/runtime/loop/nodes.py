@@ -145,7 +145,7 @@ class Nodes(AdvisingNodes):
             return {"forbidden": {}, "blocked": (), "overrode": verdict.items, "trial": trial}
         if ruling.runs:
             return {"forbidden": {}} if forbidden else {}
-        trying = self.settings.learn and verdict.item_id is not None
+        trying = self.settings.tries and verdict.item_id is not None
         if trying and is_forced(self._episode_name(episode), len(episode["steps"]), episode["replans"]):
             return {"forbidden": {}, "overrode": (verdict.item_id,)}
         refused = {**forbidden, action: verdict.cause}
@@ -240,8 +240,8 @@ class Nodes(AdvisingNodes):
         post, reward, done, info = outcome
         diagnosis = diagnose(pre, decision.action, post, reward, info, steps, working)
         keys = self.library.keys(pre, decision.action, working.counts(pre, decision.action))
-        # A frozen episode is not stored, so its steps need not carry the list.
-        admissible = tuple(episode["actions"]) if self.settings.learn else ()
+        # An episode that nobody records need not carry the list.
+        admissible = tuple(episode["actions"]) if self.settings.learn or self.settings.tries else ()
         step = Step(pre, decision.action, post, diagnosis, reward, len(steps), keys, why, admissible=admissible)
         return step, done, info
 

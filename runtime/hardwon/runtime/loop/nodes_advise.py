@@ -86,9 +86,12 @@ class AdvisingNodes:
     @property
     def _is_trying(self) -> bool:
         """Return whether items may be withheld at random: in learning episodes of an arm with memory."""
-        return self.settings.learn and self.settings.arm.has_memory
+        return self.settings.tries and self.settings.arm.has_memory
 
     def _episode_name(self, episode: EpisodeState) -> str:
+        if self.settings.tries and not self.settings.learn:
+            # The caller records later, so only the thread tells the episodes of one task instance apart.
+            return f"{self.settings.seed}:{episode['thread']}"
         # A frozen agent makes the same random choices whatever its library contains.
         learnt = episode["episode"] if self.settings.learn else 0
         return f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{learnt}"

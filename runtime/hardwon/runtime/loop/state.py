@@ -79,6 +79,12 @@ class Settings:
     max_steps: int = 50
     recall_k: int = 5
     seed: int = 0
+    withhold: bool | None = None
+
+    @property
+    def tries(self) -> bool:
+        """Return whether the worth of what the library knows is measured by random trials."""
+        return self.learn if self.withhold is None else self.withhold
 
 
 def build_cost_fields(usage: Usage) -> dict[str, Any]:

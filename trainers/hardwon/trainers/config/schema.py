@@ -14,24 +14,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, NO_MEMORY, Arm
+from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
 from hardwon.trainers.algorithms.advantages import ESTIMATORS
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
+from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 from hardwon.trainers.models.tiny import TinyConfig
 
+from .checks import check
+from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, RECALLS as RECALLS, TELLS as TELLS, UNFED
 from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, nearest, parse as parse
-
-GUIDANCE = {
-    "none": "No guidance.",
-    "library": "Items and steps recalled from the library, at every step.",
-    "experience": "The path of an exploring episode of the same task instance, at the start.",
-    "another": "The path of an exploring episode of another instance: a control for unrelated memory.",
-    "role": "The text of a role (extractor or guide), at the start.",
-}
-"""Kinds of guidance that an arm can show, by name."""
-LEARNS = frozenset({"library", "role"})
-"""Guidance that changes during training. Arms with it are also evaluated in their initial state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +31,8 @@ class EnvironmentConfig:
     """The environment of a run."""
 
     name: str
-    """textworld, babyai, or MODULE:CLASS of your own environment."""
+    """textworld, babyai, bfcl, alfworld, scienceworld, miniwob, or MODULE:CLASS of your own environment, in the
+    current folder or an installed module."""
     game: str | None = None
     """Name of one of the environment's games."""
     params: str = ""
@@ -149,9 +142,20 @@ class LibraryConfig:
     """Maximum number of items, and of similar steps, per recall."""
     diverse: bool = True
     """Prefer less often shown items among similar matches. Applies to training only, never to evaluation."""
+    withhold: bool = True
+    """Withhold some fitting items for an episode at random, as an agent that learns does, so that the effect of each
+    item is measured. Applies to training only."""
+    guardrails: bool = True
+    """Refuse actions that the library's guardrails forbid."""
+    planner: Literal["skills"] | None = None
+    """skills: plan with the library's skills, and repair the rest of a plan in trouble. null plans nothing."""
+    warmup_items: int = 0
+    """Active items below which nothing is shown yet."""
+    warmup_iterations: int = 0
+    """Iterations of the run before anything is shown."""
 
     def __post_init__(self) -> None:
-        _at_least(self, evolve_every=0, merge_every=0, recall=1)
+        _at_least(self, evolve_every=0, merge_every=0, recall=1, warmup_items=0, warmup_iterations=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,14 +204,21 @@ class EngineConfig:
 class CreditConfig:
     """Estimation of the advantage of a turn over its siblings."""
 
+    outcome: Outcome = "success"
+    """What counts as the outcome of an episode: success, score (the environment's own score) or reward (the sum of
+    the rewards). The credit of items and of the other roles, the gate and the best checkpoint use the same."""
     name: str = "grpo"
-    """Advantage estimator: dr-grpo, empg, gigpo, grpo, hgpo, igpo, reinforce, rlvmr, rloo, salt, slea, spa."""
+    """Advantage estimator: dr-grpo, empg, gigpo, grpo, hgpo, reinforce, rloo, salt, slea, spa."""
     settings: dict[str, float] = field(default_factory=dict)
     """Settings of the estimator, such as discount and omega of gigpo."""
 
     def __post_init__(self) -> None:
+        if self.name in UNFED:
+            raise ConfigError(
+                f"name is {self.name}, which needs {UNFED[self.name]}. No run has them; use gigpo or slea."
+            )
         if self.name not in ESTIMATORS:
-            raise UnknownName.of("estimator", self.name, ESTIMATORS)
+            raise UnknownName.of("estimator", self.name, [name for name in ESTIMATORS if name not in UNFED])
         # The first parameter is the group of traces; the others are the estimator's settings.
         available = list(inspect.signature(ESTIMATORS[self.name]).parameters)[1:]
         for name in self.settings:
@@ -224,7 +235,7 @@ class RoleConfig:
     loss: LossSettings = field(default_factory=LossSettings)
     """The loss."""
     credit: CreditConfig = field(default_factory=CreditConfig)
-    """Advantage estimation within group, arm and role."""
+    """Advantage estimation within group, arm and role. Only the policy uses it."""
     phase: int = 1
     """Updates before the next ready role takes its turn. One role is trained at a time."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -311,7 +322,8 @@ class TrainConfig:
     arms: dict[str, int] = field(default_factory=lambda: {CONTROL: 8})
     """Episodes per group in each arm. The arm control, without guidance, is required."""
     guidance: dict[str, str] = field(default_factory=dict)
-    """Guidance of each arm: none, library, experience, another or role. Default: the arm's own name."""
+    """Guidance of each arm: none, library, experience, another, role or all. Default: the arm's own name; retrieved
+    is library and guided is role."""
     library: LibraryConfig = field(default_factory=LibraryConfig)
     """The experience library, used if an arm shows recalled items or a role needs it."""
     gate: GateConfig = field(default_factory=GateConfig)
@@ -326,76 +338,11 @@ class TrainConfig:
     """Length, seeds and output of the run."""
 
     def __post_init__(self) -> None:
-        self._check_arms()
-        self._check_worlds()
-        if "policy" not in self.roles:
-            raise ConfigError(f"roles has no policy, only {', '.join(self.roles) or 'nothing'}; add roles.policy.")
-        self._check_engine()
-        self._check_extractor()
-
-    def _check_engine(self) -> None:
-        """Check that the engine can serve the model."""
-        if self.engine.kind != "local" and self.model.adapter is None:
-            raise ConfigError(
-                f"engine.kind is {self.engine.kind}, which needs LoRA adapters, and model.adapter is null; "
-                "set a rank, such as model.adapter=16, or use engine.kind=local."
-            )
-        if self.engine.kind == "server" and self.model.base == "tiny":
-            raise ConfigError(
-                "model.base is tiny, a model that the run builds itself, so no server can serve it; "
-                "set model.base to the folder that the server loaded, or use engine.kind=vllm."
-            )
-
-    def _check_extractor(self) -> None:
-        """Check that some arm shows the items of the extractor."""
-        if (extractor := self.roles.get("extractor")) is None:
-            return
-        reads = extractor.settings.get("reads", "explored")
-        needed = "library" if reads == "rollouts" else "role"
-        if needed not in {self.get_guidance(arm) for arm in self.arms}:
-            raise ConfigError(
-                f"roles.extractor reads {reads}, and no arm shows its items; "
-                f"add an arm whose guidance is {needed}, such as arms.advice=4 guidance.advice={needed}."
-            )
-        if reads == "rollouts" and not self.library.learn:
-            raise ConfigError(
-                "roles.extractor reads rollouts, which are not recorded with library.learn=false; set it to true."
-            )
-
-    def _check_arms(self) -> None:
-        """Check the arms and their guidance."""
-        if CONTROL not in self.arms:
-            raise ConfigError(f"arms has no {CONTROL}, the baseline of every group; add arms.{CONTROL}.")
-        for arm, copies in self.arms.items():
-            if copies < 1:
-                raise ConfigError(f"arms.{arm} is {copies}; use 1 or more, or leave the arm out.")
-            if self.get_guidance(arm) not in GUIDANCE:
-                hint = nearest(self.get_guidance(arm), [*GUIDANCE])
-                raise ConfigError(f"guidance.{arm} is {self.get_guidance(arm)!r}: {hint}")
-        for arm in self.guidance:
-            if arm not in self.arms:
-                raise ConfigError(f"guidance.{arm}: {nearest(arm, [*self.arms])} It must be one of the arms.")
-        if self.get_guidance(CONTROL) != NO_MEMORY:
-            raise ConfigError(f"guidance.{CONTROL} is {self.get_guidance(CONTROL)!r}; {CONTROL} is shown nothing.")
-        for evaluated in self.list_evaluated_arms():
-            if evaluated.frozen and evaluated.name in self.arms:
-                raise ConfigError(
-                    f"arms.{evaluated.name} has the name of the frozen copy of another arm; choose another name."
-                )
-
-    def _check_worlds(self) -> None:
-        """Check that training and exploration share no task instance with evaluation."""
-        held_out = set(self.tasks.eval.all)
-        for path, worlds in (("tasks.train", self.tasks.train), ("explore.worlds", self.explore.worlds)):
-            if both := sorted(held_out & set(worlds.all)):
-                raise ConfigError(
-                    f"{path} and tasks.eval share {len(both)} worlds, such as {both[0][0]}#{both[0][1]}; "
-                    "evaluation must use worlds that training never sees. Change the seeds or the fold."
-                )
+        check(self)
 
     def get_guidance(self, arm: str) -> str:
         """Return the kind of guidance of the arm with this name."""
-        return NO_MEMORY if arm == CONTROL and arm not in self.guidance else self.guidance.get(arm, arm)
+        return self.guidance.get(arm) or ARM_GUIDANCE.get(arm, arm)
 
     def list_arms(self) -> dict[Arm, int]:
         """Return the arms of training with their episodes per group."""
@@ -412,6 +359,11 @@ class TrainConfig:
         arms = list(self.list_arms())
         frozen = [arm.freeze() for arm in arms if arm.memory in LEARNS]
         return dict.fromkeys([*arms, *frozen], copies or self.eval.copies)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return what counts as the outcome of an episode, for all parts of the run."""
+        return self.roles["policy"].credit.outcome
 
     @property
     def uses_library(self) -> bool:

@@ -266,7 +266,7 @@ class AdmissionRole:
             specs = [Spec(fold, seed, member.name, salt=salt) for member in members]
             agents = cast(Mapping[str, Agent], {member.name: member for member in members})
             try:
-                rollouts = await collect(agents, parts.engine, specs)
+                rollouts = await collect(agents, parts.engine, specs, outcome=parts.outcome)
             finally:
                 for member in members:
                     member.close()

@@ -12,6 +12,7 @@ from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.runtime import Environment
 from hardwon.trainers.algorithms.advantages import ESTIMATORS, compute_spread
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
+from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout, pack_samples, to_trace
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
@@ -125,6 +126,8 @@ class Parts:
     """Maximum number of items, and of similar steps, that a recall shows."""
     environment: Environment | None = None
     """The environment, to be cloned by roles that play episodes themselves."""
+    outcome: Outcome = "success"
+    """What counts as the outcome of an episode."""
 
 
 class PolicyRole:

@@ -38,6 +38,11 @@ class Explorer:
         ]
         self._known: dict[Task, tuple[Trajectory, ...]] = {}
 
+    @property
+    def known(self) -> list[Task]:
+        """Return the task instances that were explored so far."""
+        return [*self._known]
+
     def trajectories(self, worlds: Worlds) -> list[Trajectory]:
         """Return all exploring episodes of some task instances."""
         return [trajectory for world in worlds.all for trajectory in self.explored(world)]

@@ -16,7 +16,7 @@ from hardwon.memory import Reasons
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.records import Step
 from hardwon.runtime import Agent
-from hardwon.runtime.guidance.base import Hint
+from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
@@ -52,11 +52,12 @@ class Spec:
 
 @dataclass(slots=True)
 class _Episode:
-    """The samples of a running episode."""
+    """The samples of a running episode, and whether its text outgrew the model."""
 
     spec: Spec
     rows: dict[int, tuple[str, Sample]] = field(default_factory=dict)
     """The chosen action and its sample, by turn."""
+    outgrown: bool = False
 
     def keep(self, turn: int, action: str, sample: Sample) -> None:
         """Keep the sample of a turn, in place of those of superseded attempts at it and at later turns."""
@@ -69,6 +70,8 @@ class _Episode:
         return tuple(sample for t, (action, sample) in self.rows.items() if t < len(ran) and ran[t] == action)
 
 
+OUTGROWN = "context_exceeded"
+"""Why an episode is excluded whose prompt is longer than the model reads."""
 _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
 """The episode of the running asyncio task."""
 
@@ -99,6 +102,25 @@ class GivenGuidance:
         return Hint(memory) if memory else None
 
 
+class GivenAndRecalled:
+    """Guidance that shows what the library recalls and, at the start, the memory of the episode's `Spec` before it."""
+
+    def __init__(self, retrieval: Guidance) -> None:
+        self._retrieval = retrieval
+
+    async def apropose(self, context: Context) -> Hint | None:
+        """Return the hint of the retrieval, after the memory of the spec at the first step."""
+        recalled = await apropose_hint(self._retrieval, context)
+        memory = _EPISODE.get().spec.memory if not context.history else None
+        if not memory:
+            return recalled
+        return Hint(memory) if recalled is None else replace(recalled, text=f"{memory}\n{recalled.text}".strip())
+
+    def propose(self, context: Context) -> Hint | None:
+        """Run `apropose` for a loop without asyncio."""
+        return asyncio.run(self.apropose(context))
+
+
 class TokenPolicy:
     """A policy that reads an episode in a prompt format and samples its actions from an engine."""
 
@@ -114,6 +136,7 @@ class TokenPolicy:
         snapshot: str = "",
         role: str = "policy",
         builder: PromptBuilder | None = None,
+        context: int | None = None,
     ) -> None:
         """Create a policy on an engine.
 
@@ -124,7 +147,9 @@ class TokenPolicy:
             snapshot: Name of the library version in use, stored with every sample.
             role: The engine's role whose weights act.
             builder: Writes the messages of an episode; default: as `ChatPolicy` does without instructions.
+            context: Longest sequence that the model reads, in tokens; None for no limit.
         """
+        self._context = context
         self._engine, self._prompts = engine, prompts
         self._log = Conversations(builder)
         self._temperature, self._role = temperature, role
@@ -137,10 +162,12 @@ class TokenPolicy:
         If all admissible actions are forbidden, sample among all of them.
 
         Raises:
-            PolicyFailure: The environment lists no admissible actions.
+            PolicyFailure: The environment lists no admissible actions, or the prompt is longer than the model reads.
         """
         if not context.actions:
-            raise PolicyFailure("TokenPolicy chooses among admissible actions, but this environment lists none.")
+            raise PolicyFailure(
+                "the policy chooses among listed actions, and this environment lists none: give it admissible(state)."
+            )
         is_standalone = _EPISODE.get(None) is None
         episode = _Episode(Spec("", 0)) if is_standalone else _EPISODE.get()
         turn, chat = len(context.history), self._log.advance(context)
@@ -148,6 +175,10 @@ class TokenPolicy:
         # Seeded by episode, turn and attempt: the result does not depend on the order of the batch.
         rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
         prompt = self._prompts.open_prompt(chat, context)
+        longest = len(prompt) + max(map(len, actions_by_tokens))
+        if self._context is not None and longest > self._context:
+            episode.outgrown = True
+            raise PolicyFailure(f"prompt and action have {longest} tokens, and the model reads {self._context}.")
         request = Request(
             prompt,
             self._role,
@@ -219,5 +250,5 @@ async def _run(agent: Agent, engine: Engine, spec: Spec, outcome: Outcome) -> Ro
     trajectory = replace(result.trajectory, id=spec.session, arm=spec.arm, meta=meta)
     failed = "" if trajectory.success is not None else trajectory.ending
     if trajectory.ending == "policy_error":
-        failed = trajectory.ending
+        failed = OUTGROWN if episode.outgrown else trajectory.ending
     return Rollout(trajectory, () if failed else episode.collect(trajectory.steps), spec.group, failed, outcome)

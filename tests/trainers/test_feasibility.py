@@ -1,0 +1,232 @@
+"""A configuration that cannot learn is refused, or stops at its first iteration with the reason and exit code 1."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tests.trainers.corridor import Corridor
+from tests.trainers.folder_base import save_base
+
+from hardwon.memory import State
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.types import Info
+from hardwon.trainers import train
+from hardwon.trainers.checkpoint import find
+from hardwon.trainers.feasibility import PATIENCE, CannotLearn, SignalWatch
+from hardwon.trainers.session import read_config
+
+
+class Graded(Corridor):
+    """It reports how far one came, and never a success."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        state, _, over, _ = super().step(action)
+        return state, 0.0, over, Info(score=1 - abs(self.at - self.goal) / 4)
+
+    def clone(self) -> "Graded":
+        return type(self)()
+
+
+class Paid(Graded):
+    """It reports rewards, and neither a success nor a score."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        state, _, over, info = super().step(action)
+        return state, info["score"], over, Info()
+
+
+class Mute(Graded):
+    """It lists no actions."""
+
+    def admissible(self, state: State) -> list[str]:
+        return []
+
+
+class Unsolved(Graded):
+    """Nobody ever solves it."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        state, _, over, _ = super().step(action)
+        return state, 0.0, over, Info(success=False)
+
+
+class Broken(Graded):
+    """It breaks at the second step of every episode that is not an exploration."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        raise RuntimeError("the server of the shop is gone")
+
+
+def world(name: str) -> dict[str, Any]:
+    return {"name": f"tests.trainers.test_feasibility:{name}", "max_steps": 6}
+
+
+def test_a_graded_world_is_trained_by_its_score(corridor, capsys):
+    """It has no `success`: advantages, the evaluation, the best checkpoint and the report go by the score."""
+    roles = {"policy": {"credit": {"name": "gigpo", "outcome": "score"}, "learner": {"lr": 0.01}}}
+    settings = corridor(environment=world("Graded"), roles=roles, eval={"every": 2}, run={"iterations": 2})
+    report = train(settings)
+    control = report.final["control"]
+    assert control["measure"] == "score"
+    assert control["success"] == 0.0 < control["outcome"] < 1.0
+    assert control["low"] <= control["outcome"] <= control["high"]
+    assert report.best is not None
+    from hardwon.trainers.__main__ import print_arms
+
+    print_arms(report.final)
+    assert "score" in capsys.readouterr().out
+
+
+def test_a_graded_world_moves_the_policy(corridor, tmp_path):
+    """With success as the outcome the same run would make no update; see the next test."""
+    roles = {"policy": {"credit": {"name": "dr-grpo", "outcome": "reward"}}}
+    report = train(corridor(environment=world("Paid"), roles=roles, run={"iterations": 1}, warmstart=None))
+    from hardwon.trainers import metrics
+
+    (line,) = metrics.read(tmp_path / "run")
+    assert line["policy/advantage_spread"] > 0
+    assert line["policy/grad_norm"] > 0
+    assert line["reward/control"] > 0
+    assert read_config(find(tmp_path / "run")).outcome == "reward"
+    assert report.iterations == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "says"),
+    [
+        ("Graded", {}, "no step .* reported a success.*set roles.policy.credit.outcome=score"),
+        ("Paid", {}, "no step .* reported a success.*set roles.policy.credit.outcome=reward"),
+        ("Mute", {}, "all 18 episodes .* failed .18 with policy_error.*lists none.*lists its admissible actions, or"),
+        ("Broken", {}, "all 18 episodes .* failed .*the server of the shop is gone"),
+        (
+            "Unsolved",
+            {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}, "roles": {"extractor": {}}},
+            "none of the 3 instances .* has one with a success above 0.*explore.tries",
+        ),
+    ],
+)
+def test_what_cannot_learn_stops_at_the_first_iteration(corridor, name, sections, says):
+    with pytest.raises(CannotLearn, match=says):
+        train(corridor(environment=world(name), warmstart=None, run={"rerolls": 0}, **sections))
+
+
+def test_the_command_says_why_and_exits_with_1(corridor, tmp_path):
+    settings = corridor(environment=world("Mute"), warmstart=None)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "hardwon.trainers", str(tmp_path / "config.yaml"), "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: all 18 episodes of the first iteration failed")
+    assert "done" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"arms": {"control": 2, "guided": 2}}, "arms.guided shows the text of a role, and no role writes one"),
+        ({"roles": {"guide": {}}}, "roles.guide compares at least two of its texts"),
+        ({"roles": {"extractor": {"credit": {"name": "rloo"}}}, "arms": {"control": 2, "role": 2}}, "has no use"),
+        ({"library": {"path": "some.db"}, "arms": {"control": 2}}, "library.path is set, and no arm shows"),
+        ({"gate": {"kind": "record"}, "arms": {"control": 2}}, "gate.kind is record, and no arm shows anything"),
+        ({"roles": {"policy": {"credit": {"name": "igpo"}}}}, "igpo; it needs the probability|needs the probability"),
+        ({"roles": {"policy": {"credit": {"name": "rlvmr"}}}}, "needs a tag of the kind of reasoning"),
+        ({"roles": {"policy": {"loss": {"temperature": 0.5}}}}, "sampled at 1.0; leave it out"),
+        ({"roles": {"policy": {"credit": {"outcome": "points"}}}}, "points"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_at_load(corridor, sections, says):
+    with pytest.raises(ConfigError, match=says):
+        train(corridor(**sections))
+
+
+def test_a_group_of_one_episode_per_arm_has_nothing_to_compare(corridor):
+    with pytest.raises(CannotLearn, match="every advantage is 0"):
+        train(corridor(arms={"control": 1}, warmstart=None))
+
+
+def test_decisions_between_frozen_equal_tokens_are_refused(corridor, tmp_path):
+    """The marks of a compact transcript are added to a base of words: under LoRA their rows never move."""
+    model = {"base": str(save_base(tmp_path / "base")), "adapter": 2, "device": "cpu"}
+    sections: dict[str, Any] = {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}}
+    with pytest.raises(CannotLearn, match=r"roles\.extractor decides between tokens that were added"):
+        train(corridor(model=model, roles={"extractor": {}}, warmstart=None, **sections))
+
+
+def test_a_prompt_longer_than_the_model_reads_is_refused_before_the_first_iteration(corridor):
+    tiny = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16, "context": 24}
+    with pytest.raises(CannotLearn, match=r"has \d+ tokens, and the model reads 24"):
+        train(corridor(model={"tiny": tiny}, warmstart=None))
+
+
+class Growing(Corridor):
+    """What it shows grows with every step of an odd seed; exploration sees only even ones."""
+
+    def reset(self, task: str = "", seed: int = 0) -> State:
+        self.steps, self.grows = 0, bool(seed % 2)
+        super().reset(task, seed)
+        self.at = 2
+        return self.state()
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        self.steps += 1
+        return super().step(action)
+
+    def clone(self) -> "Growing":
+        return Growing()
+
+    def state(self) -> State:
+        seen = super().state()
+        more = " You are in the red blue green room." * (40 * self.steps if self.grows else 0)
+        return State(seen.observation + more, location=seen.location, task=seen.task)
+
+
+def test_an_episode_that_outgrows_the_model_fails_alone(corridor, tmp_path):
+    tiny = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16, "context": 160}
+    settings = corridor(
+        environment={**world("Growing"), "max_steps": 4},
+        explore={"worlds": {"seeds": "0-0"}, "steps": 4},
+        tasks={"train": {"seeds": "2-13"}},
+        model={"tiny": tiny},
+        arms={"control": 3},
+        warmstart=None,
+        run={"iterations": 1, "groups": 8, "rerolls": 0},
+    )
+    train(settings)
+    from hardwon.trainers import metrics
+
+    (line,) = metrics.read(tmp_path / "run")
+    assert line["failed/context_exceeded"] >= 3
+    assert line["episodes"] + line["failed/context_exceeded"] == 24
+    assert line["episodes"] >= 3
+
+
+def test_a_run_without_any_signal_warns_loudly(corridor, capsys):
+    report = train(corridor(environment=world("Unsolved"), warmstart=None, run={"iterations": PATIENCE}), quiet=True)
+    assert report.iterations == PATIENCE
+    assert f"WARNING: no group of the last {PATIENCE} iterations" in capsys.readouterr().err
+
+
+def test_a_signal_starts_the_count_anew():
+    watch, nothing = SignalWatch(), {"groups_without_signal": 2.0}
+    assert [watch.saw(nothing, 2) for _ in range(PATIENCE - 1)] == [None] * (PATIENCE - 1)
+    assert watch.saw({"groups_without_signal": 1.0}, 2) is None
+    assert [bool(watch.saw(nothing, 2)) for _ in range(PATIENCE)] == [*[False] * (PATIENCE - 1), True]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])
+def test_the_loss_is_at_the_temperature_of_sampling(corridor, tmp_path, temperature):
+    """At the first update the policy is the one that sampled, so the importance ratio is 1."""
+    torch.manual_seed(0)
+    run = {"iterations": 1, "temperature": temperature, "rerolls": 0}
+    train(corridor(run=run, roles={"policy": {"credit": {"name": "gigpo"}}}))
+    from hardwon.trainers import metrics
+
+    line = [one for one in metrics.read(tmp_path / "run") if one["kind"] == "train"][-1]
+    assert line["policy/kl_old"] == pytest.approx(0.0, abs=1e-6)
+    assert line["policy/ess"] == pytest.approx(1.0, abs=1e-5)

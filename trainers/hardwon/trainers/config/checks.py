@@ -1,0 +1,131 @@
+"""Checks across the sections of a run's settings: contradictions, and what could never learn, are refused."""
+
+from typing import TYPE_CHECKING
+
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
+
+from .kinds import GUIDANCE, RECALLS, TELLS
+from .parsing import nearest
+
+if TYPE_CHECKING:
+    from .schema import TrainConfig
+
+
+def check(config: "TrainConfig") -> None:
+    """Check the settings of a run as a whole.
+
+    Raises:
+        ConfigError: The settings contradict each other, or a part of the run could never learn anything.
+    """
+    _check_arms(config)
+    _check_worlds(config)
+    if "policy" not in config.roles:
+        raise ConfigError(f"roles has no policy, only {', '.join(config.roles) or 'nothing'}; add roles.policy.")
+    _check_engine(config)
+    _check_extractor(config)
+    _check_signal(config)
+    _check_temperatures(config)
+
+
+def _check_engine(config: "TrainConfig") -> None:
+    """Check that the engine can serve the model."""
+    if config.engine.kind != "local" and config.model.adapter is None:
+        raise ConfigError(
+            f"engine.kind is {config.engine.kind}, which needs LoRA adapters, and model.adapter is null; "
+            "set a rank, such as model.adapter=16, or use engine.kind=local."
+        )
+    if config.engine.kind == "server" and config.model.base == "tiny":
+        raise ConfigError(
+            "model.base is tiny, a model that the run builds itself, so no server can serve it; "
+            "set model.base to the folder that the server loaded, or use engine.kind=vllm."
+        )
+
+
+def _check_extractor(config: "TrainConfig") -> None:
+    """Check that some arm shows the items of the extractor."""
+    if (extractor := config.roles.get("extractor")) is None:
+        return
+    reads = extractor.settings.get("reads", "explored")
+    needed, shows = ("library", RECALLS) if reads == "rollouts" else ("role", TELLS)
+    if shows.isdisjoint(config.get_guidance(arm) for arm in config.arms):
+        raise ConfigError(
+            f"roles.extractor reads {reads}, and no arm shows its items; "
+            f"add an arm whose guidance is {needed}, such as arms.advice=4 guidance.advice={needed}."
+        )
+    if reads == "rollouts" and not config.library.learn:
+        raise ConfigError(
+            "roles.extractor reads rollouts, which are not recorded with library.learn=false; set it to true."
+        )
+
+
+def _check_signal(config: "TrainConfig") -> None:
+    """Check that every role gets a signal, and that every setting of the run is used."""
+    kinds = {config.get_guidance(arm) for arm in config.arms}
+    if TELLS & kinds and "guide" not in config.roles and not _writes_for_episodes(config):
+        arm = next(arm for arm in config.arms if config.get_guidance(arm) in TELLS)
+        raise ConfigError(f"arms.{arm} shows the text of a role, and no role writes one; add roles.guide.")
+    if "guide" in config.roles and sum(n for arm, n in config.arms.items() if config.get_guidance(arm) in TELLS) < 2:
+        raise ConfigError(
+            "roles.guide compares at least two of its texts in a group; add an arm that shows them, such as "
+            "arms.guided=4."
+        )
+    for name in ("guide", "extractor", "admission"):
+        if name in config.roles and config.roles[name].credit != type(config.roles[name].credit)():
+            raise ConfigError(f"roles.{name}.credit has no use: only the policy is credited by turns. Remove it.")
+    if config.library.path and not config.uses_library:
+        raise ConfigError("library.path is set, and no arm shows the library; add one, such as arms.retrieved=4.")
+    if config.gate.kind != "none" and not config.uses_library:
+        raise ConfigError(f"gate.kind is {config.gate.kind}, and no arm shows anything that it could judge.")
+
+
+def _writes_for_episodes(config: "TrainConfig") -> bool:
+    """Return whether the extractor, or a role of your own, writes texts for the start of episodes."""
+    others = {*config.roles} - {"policy", "guide", "extractor", "admission"}
+    extractor = config.roles.get("extractor")
+    reads = extractor.settings.get("reads", "explored") if extractor else ""
+    return bool(others) or reads == "explored"
+
+
+def _check_temperatures(config: "TrainConfig") -> None:
+    """Check that no loss names a temperature other than that of sampling."""
+    for name, role in config.roles.items():
+        sampled = config.run.temperature if name == "policy" else 1.0
+        if role.loss.temperature not in (1.0, sampled):
+            raise ConfigError(
+                f"roles.{name}.loss.temperature is {role.loss.temperature}, and its tokens are sampled at {sampled}; "
+                "leave it out: it follows the temperature of sampling."
+            )
+
+
+def _check_arms(config: "TrainConfig") -> None:
+    """Check the arms and their guidance."""
+    if CONTROL not in config.arms:
+        raise ConfigError(f"arms has no {CONTROL}, the baseline of every group; add arms.{CONTROL}.")
+    for arm, copies in config.arms.items():
+        if copies < 1:
+            raise ConfigError(f"arms.{arm} is {copies}; use 1 or more, or leave the arm out.")
+        if config.get_guidance(arm) not in GUIDANCE:
+            hint = nearest(config.get_guidance(arm), [*GUIDANCE])
+            raise ConfigError(f"guidance.{arm} is {config.get_guidance(arm)!r}: {hint}")
+    for arm in config.guidance:
+        if arm not in config.arms:
+            raise ConfigError(f"guidance.{arm}: {nearest(arm, [*config.arms])} It must be one of the arms.")
+    if config.get_guidance(CONTROL) != NO_MEMORY:
+        raise ConfigError(f"guidance.{CONTROL} is {config.get_guidance(CONTROL)!r}; {CONTROL} is shown nothing.")
+    for evaluated in config.list_evaluated_arms():
+        if evaluated.frozen and evaluated.name in config.arms:
+            raise ConfigError(
+                f"arms.{evaluated.name} has the name of the frozen copy of another arm; choose another name."
+            )
+
+
+def _check_worlds(config: "TrainConfig") -> None:
+    """Check that training and exploration share no task instance with evaluation."""
+    held_out = set(config.tasks.eval.all)
+    for path, worlds in (("tasks.train", config.tasks.train), ("explore.worlds", config.explore.worlds)):
+        if both := sorted(held_out & set(worlds.all)):
+            raise ConfigError(
+                f"{path} and tasks.eval share {len(both)} worlds, such as {both[0][0]}#{both[0][1]}; "
+                "evaluation must use worlds that training never sees. Change the seeds or the fold."
+            )

@@ -1,0 +1,22 @@
+"""The kinds of guidance that an arm can show, and what no run can feed."""
+
+GUIDANCE = {
+    "none": "No guidance.",
+    "library": "Items and steps recalled from the library, where a situation is new and in trouble.",
+    "experience": "The path of an exploring episode of the same task instance, at the start.",
+    "another": "The path of an exploring episode of another instance: a control for unrelated memory.",
+    "role": "The text of a role (extractor or guide), at the start.",
+    "all": "Both: what the library recalls and, at the start, the text of a role.",
+}
+"""Kinds of guidance that an arm can show, by name."""
+ARM_GUIDANCE = {"control": "none", "retrieved": "library", "guided": "role"}
+"""Guidance of the arms with these names, unless the settings name another."""
+RECALLS, TELLS = frozenset({"library", "all"}), frozenset({"role", "all"})
+"""Guidance that is recalled from the library, and guidance that a role writes."""
+LEARNS = RECALLS | TELLS
+UNFED = {
+    "igpo": "the probability of a true answer after every turn",
+    "rlvmr": "a tag of the kind of reasoning of every turn",
+}
+"""Estimators that are functions of the library only: no run measures what they need."""
+"""Guidance that changes during training. Arms with it are also evaluated in their initial state."""

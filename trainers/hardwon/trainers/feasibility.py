@@ -1,0 +1,172 @@
+"""Whether a run can learn at all: checked before its first iteration and after the episodes of the first.
+
+A run that cannot learn would cost hours and end with "done". It stops with the reason and with what would help.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hardwon.memory.errors import HardwonError
+
+from .algorithms.samples import Rollout
+from .rollouts.reporting import Reporting
+from .rollouts.rollout import OUTGROWN
+from .session import Session
+
+DECISIONS = ("<keep>", "<skip>")
+"""Tokens of decisions that are added to a base whose prompts are compact transcripts."""
+PROBED = 2
+"""Task instances that are explored to measure prompts, if none was explored yet."""
+PATIENCE = 5
+"""Iterations without any signal after which a run warns."""
+
+
+class CannotLearn(HardwonError, RuntimeError):
+    """A run has nothing to learn from."""
+
+
+# -- before the first iteration -------------------------------------------------------------------
+
+
+def check_prompts(session: Session) -> None:
+    """Check that the model can read an episode as long as those that exploration met.
+
+    Raises:
+        CannotLearn: The longest prompt has more tokens than the model reads.
+    """
+    limit = session.context
+    if limit is None:
+        return
+    longest, steps = 0, session.config.environment.max_steps
+    for world in session.explorer.known or session.config.explore.worlds.all[:PROBED]:
+        memory = session.explorer.experience(world)
+        for trajectory in session.explorer.explored(world):
+            for row in session.transcript.rows(trajectory, memory)[:steps]:
+                longest = max(longest, len(row.prompt) + len(row.completion))
+    if longest > limit:
+        raise CannotLearn(
+            f"the longest prompt that exploration met has {longest} tokens, and the model reads {limit}. Lower "
+            "environment.max_steps, or choose a base with a longer context (model.tiny.context for a tiny one)."
+        )
+
+
+def check_groups(session: Session) -> None:
+    """Check that a group has episodes to compare.
+
+    Raises:
+        CannotLearn: Only the policy is trained, and every arm has one episode.
+    """
+    config = session.config
+    if [*config.roles] == ["policy"] and max(config.arms.values()) < 2 and config.run.iterations:
+        raise CannotLearn(
+            "every arm has one episode per group, and episodes are compared within an arm, so every advantage is 0; "
+            "use two or more, such as arms.control=4."
+        )
+
+
+def check_decisions(name: str, model: Any, tokens: Sequence[int]) -> None:
+    """Check that a role with a frozen base can tell its decision tokens apart.
+
+    The head of a base with adapters is frozen. Tokens whose rows of it are equal have equal logits for every input,
+    whatever the adapter learns.
+
+    Raises:
+        CannotLearn: The rows of all these tokens are equal.
+    """
+    import torch
+
+    head = model.get_output_embeddings().weight
+    if any(parameter.requires_grad and parameter is head for parameter in model.parameters()):
+        return
+    rows = head.detach().float()[list(tokens)]
+    scale = head.detach().float().std().clamp(min=1e-12)
+    if len(rows) > 1 and bool((torch.pdist(rows) < 1e-3 * scale * rows.shape[1] ** 0.5).all()):
+        raise CannotLearn(
+            f"roles.{name} decides between tokens that were added to the base: their embeddings are equal and frozen, "
+            "so their probabilities can never differ. Train all parameters (model.adapter=null), or use a prompt "
+            "format whose decisions are words of the base."
+        )
+
+
+def check_roles(session: Session) -> None:
+    """Check every role that decides with tokens that were added to the base; see `check_decisions`."""
+    added = session.tokenizer.get_added_vocab()
+    if session.config.model.adapter is None or not {*DECISIONS} <= {*added}:
+        return
+    for name, role in session.roles.items():
+        if name != "policy" and session.config.roles[name].settings.get("writes") != "text":
+            check_decisions(name, role.model, [added[word] for word in DECISIONS])
+
+
+# -- after the episodes of the first iteration ----------------------------------------------------
+
+
+def check_episodes(session: Session, rollouts: Sequence[Rollout]) -> None:
+    """Check that the first episodes can be learned from.
+
+    Raises:
+        CannotLearn: All of them failed, none has an outcome, or the extractor has nothing to read.
+    """
+    if rollouts and all(rollout.failed for rollout in rollouts):
+        raise CannotLearn(_explain_failures(rollouts))
+    outcome, reported = session.config.outcome, None
+    if isinstance(session.environment, Reporting):
+        reported = session.environment.reported
+    if reported is not None and reported.steps and outcome not in reported.names and outcome != "reward":
+        others = [name for name in ("score", "reward", "success") if name in reported.names]
+        help_ = f"set roles.policy.credit.outcome={others[0]}" if others else f"let its steps report `{outcome}`"
+        raise CannotLearn(
+            f"no step of {session.config.environment.name} reported a {outcome}, so every episode counts as 0; {help_}."
+        )
+    _check_readings(session, rollouts)
+
+
+def _explain_failures(rollouts: Sequence[Rollout]) -> str:
+    """Return why all episodes failed, with the first error."""
+    reasons = Counter(rollout.failed for rollout in rollouts)
+    why = ", ".join(f"{number} with {reason}" for reason, number in reasons.most_common())
+    first = rollouts[0].trajectory
+    error = str(first.meta.get("failed") or (first.steps[-1].diagnosis.evidence if first.steps else first.ending))
+    message = f"all {len(rollouts)} episodes of the first iteration failed ({why}). The first error: {error}"
+    if reasons[OUTGROWN] == len(rollouts):
+        return f"{message} Lower environment.max_steps, or choose a base with a longer context."
+    if not any(step.action for rollout in rollouts for step in rollout.trajectory.steps):
+        return f"{message} An environment for training lists its admissible actions, or the tools with their schemas."
+    return message
+
+
+def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
+    """Check that an extractor that reads exploring episodes found some that are worth reading."""
+    extractor = session.config.roles.get("extractor")
+    if extractor is None or extractor.settings.get("reads", "explored") != "explored":
+        return
+    groups = {rollout.group.rpartition("#") for rollout in rollouts}
+    worlds = [(task, int(seed)) for task, _, seed in sorted(groups)]
+    if worlds and not any(session.explorer.source(*world) for world in worlds):
+        config = session.config.explore
+        raise CannotLearn(
+            f"roles.extractor reads the best exploring episode of a task instance, and none of the {len(worlds)} "
+            f"instances of the first iteration has one with a {session.config.outcome} above 0. Raise explore.tries "
+            f"({config.tries}) or explore.steps ({config.steps}), or set roles.extractor.settings.reads=rollouts."
+        )
+
+
+@dataclass(slots=True)
+class SignalWatch:
+    """Warns when iteration after iteration gives no role anything to learn from."""
+
+    silent: int = 0
+    """Iterations without a signal since the last one with any."""
+
+    def saw(self, metrics: Mapping[str, float], groups: int) -> str | None:
+        """Take in an iteration's metrics; return a warning if there was no signal for `PATIENCE` iterations."""
+        updated = any(name.endswith("/grad_norm") and value > 0 for name, value in metrics.items())
+        self.silent = 0 if updated or metrics["groups_without_signal"] < groups else self.silent + 1
+        if self.silent == 0 or self.silent % PATIENCE:
+            return None
+        return (
+            f"WARNING: no group of the last {self.silent} iterations had episodes with different outcomes, so nothing "
+            "was learned. Use easier task instances, more episodes per arm, a warmstart, or another credit.outcome."
+        )
