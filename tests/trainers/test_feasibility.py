@@ -152,7 +152,7 @@ def test_a_group_of_one_episode_per_arm_has_nothing_to_compare(corridor):
 
 def test_decisions_between_frozen_equal_tokens_are_refused(corridor, tmp_path):
     """The marks of a compact transcript are added to a base of words: under LoRA their rows never move."""
-    model = {"base": str(save_base(tmp_path / "base")), "adapter": 2, "device": "cpu"}
+    model = {"base": str(save_base(tmp_path / "base")), "adapter": 2, "device": "cpu", "prompt": "compact"}
     sections: dict[str, Any] = {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}}
     with pytest.raises(CannotLearn, match=r"roles\.extractor decides between tokens that were added"):
         train(corridor(model=model, roles={"extractor": {}}, warmstart=None, **sections))
