@@ -100,7 +100,7 @@ def test_the_record_equals_a_rendering_of_the_whole_conversation():
 
 def test_the_comparison_finds_what_differs():
     _, chat = play(3, lambda n: ("go east", "go east", PROMPTS.text("go east")))
-    kept = chat.turns[1].ids
+    kept = chat.turns[1].ids or ()
     chat.turns[1].ids = PROMPTS.template.resume("another text")
     assert "another text" in compare_record(PROMPTS, chat)[0]
     chat.turns[1].ids = kept[1:]
