@@ -98,6 +98,7 @@ PUBLIC = {
         "LocalEngine",
         "PolicyRole",
         "Role",
+        "Roles",
         "ServerEngine",
         "TokenPolicy",
         "TrainConfig",
@@ -106,6 +107,7 @@ PUBLIC = {
         "VllmEngine",
         "evaluate_checkpoint",
         "evaluate_policy",
+        "load_roles",
         "train",
     },
 }
