@@ -11,12 +11,14 @@ from typing import Any
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.interfaces.arms import Arm
+from hardwon.runtime.interfaces.types import Policy
 
 from .algorithms.samples import Rollout
 from .config.kinds import RECALLS, TELLS
 from .gating.diversity import DiverseLibrary
 from .gating.gate import GatedGuidance
 from .gating.other_worlds import OtherWorlds
+from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
 from .rollouts.rollout import GivenAndRecalled, GivenGuidance, Spec, TokenPolicy, collect
 from .session import Session
@@ -75,6 +77,32 @@ class Player:
             )
         return rollouts
 
+    async def demonstrate(self, paths: Mapping[Task, Sequence[str]], arms: Mapping[Arm, int]) -> list[Rollout]:
+        """Play recorded paths again in every arm, and return the rollouts with samples to imitate.
+
+        Args:
+            paths: The actions to take, by split and seed of the task instance.
+            arms: Episodes per task instance, by arm.
+        """
+        session = self._session
+        policy = DemonstrationPolicy(session.transcript, paths)
+        agents = {arm.name: self._build_agent(arm, policy, learning=False) for arm in arms}
+        specs = [
+            Spec(fold, seed, arm.name, copy, salt="demonstration")
+            for fold, seed in paths
+            for arm, copies in arms.items()
+            for copy in range(copies)
+        ]
+        try:
+            rollouts: list[Rollout] = []
+            for at in range(0, len(specs), CONCURRENT):
+                batch = specs[at : at + CONCURRENT]
+                rollouts += await collect(agents, session.engine, batch)
+            return rollouts
+        finally:
+            for agent in agents.values():
+                agent.close()
+
     def close(self) -> None:
         """Close the agents."""
         for agent in self._agents.values():
@@ -112,11 +140,16 @@ class Player:
             temperature,
             TokenPolicy(session.engine, session.transcript, temperature=temperature, context=session.context),
         )
-        if (cached := self._agents.get((arm, temperature, learning))) is not None:
-            return cached
-        recalls, config = arm.memory in RECALLS, session.config.library
-        library = self._select_library(arm, learning)
-        agent = self._agents[arm, temperature, learning] = Agent(
+        key = arm, temperature, learning
+        if key not in self._agents:
+            self._agents[key] = self._build_agent(arm, policy, learning=learning)
+        return self._agents[key]
+
+    def _build_agent(self, arm: Arm, policy: Policy, *, learning: bool) -> Agent:
+        """Return a new agent of an arm."""
+        session, recalls = self._session, arm.memory in RECALLS
+        config, library = session.config.library, self._select_library(arm, learning)
+        return Agent(
             policy,
             library,
             session.environment.clone(),
@@ -131,7 +164,6 @@ class Player:
             # The loop records the episodes of training, so their trials count; an evaluation makes none.
             withhold=recalls and learning and config.learn and config.withhold,
         )
-        return agent
 
     def _select_library(self, arm: Arm, learning: bool) -> Any:
         """Return the library that an arm recalls from: frozen or as it is, and varied for training."""

@@ -82,7 +82,7 @@ class Session:
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))
         explorer = Explorer(environment, config.explore, outcome=config.outcome)
-        library, start = _open_libraries(config, out, checkpoint)
+        library, start = _open_libraries(config, explorer, out, checkpoint)
         base, tokenizer = _open_base(config, explorer, library, checkpoint)
         models = base_models.prepare_for_roles(base, list(config.roles), config.model, config.run.seed)
         first = next(iter(models.values()))
@@ -194,7 +194,7 @@ def read_config(checkpoint: Path) -> TrainConfig:
 
 
 def _open_libraries(
-    config: TrainConfig, out: Path, checkpoint: Path | None
+    config: TrainConfig, explorer: Explorer, out: Path, checkpoint: Path | None
 ) -> tuple[ExperienceLibrary, ExperienceLibrary | None]:
     """Return the library that learns and its initial copy, from the checkpoint if there is one.
 
@@ -209,6 +209,10 @@ def _open_libraries(
     if not config.uses_library:
         return ExperienceLibrary.open(":memory:"), None
     library = ExperienceLibrary.open(out / LIBRARY)
+    if checkpoint is None and config.library.explored:
+        for worlds in config.library.explored.values():
+            library.record_many(explorer.trajectories(worlds))
+        library.evolve()
     # a resumed run brings the copy in its checkpoint: the library has changed since the start
     if not (out / START).exists():
         copy_library(out / LIBRARY, out / START)

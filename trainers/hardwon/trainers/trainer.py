@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.arms import Arm
 
 from . import feasibility
 from .algorithms import parallel
-from .algorithms.imitation import build_examples, warm_start
+from .algorithms.imitation import Examples, build_examples, clean_trajectory, restrict, warm_start
+from .algorithms.samples import PackedSequence, pack_samples
 from .checkpoint import Checkpoints, restore_random_states
 from .config import schema
-from .config.schema import TrainConfig
+from .config.kinds import RECALLS
+from .config.schema import CONTROL, TrainConfig
 from .console import Screen
 from .engines import base_models
 from .exports import write_manifest
@@ -33,7 +36,7 @@ from .loop import Position, TrainingLoop
 from .metrics import Metrics, keep_until
 from .player import Player
 from .roles.decisions import PURPOSES, look
-from .rollouts.explore import way
+from .rollouts.explore import Task, way
 from .session import Session, read_config
 
 MAY_DIFFER = ("engine.", "eval.", "run.iterations", "run.save_every", "run.keep", "run.out", "run.threads", "run.wandb")
@@ -240,7 +243,7 @@ def _begin(loop: TrainingLoop) -> None:
     session = loop.session
     (session.out / "config.yaml").write_text(schema.as_yaml(loop.config), encoding="utf-8")
     if loop.config.warmstart is not None:
-        _warm_start(session, loop.config.warmstart, loop.metrics, loop.screen)
+        _warm_start(loop, loop.config.warmstart)
     feasibility.check_groups(session)
     feasibility.check_prompts(session)
     feasibility.check_roles(session)
@@ -262,19 +265,43 @@ def _warn_of_verdicts(session: Session, screen: Screen) -> None:
             screen.tell(warning)
 
 
-def _warm_start(session: Session, config: schema.WarmStartConfig, metrics: Metrics, screen: Screen) -> None:
+def _warm_start(loop: TrainingLoop, config: schema.WarmStartConfig) -> None:
     """Train the policy to imitate the exploring episodes."""
-    trajectories, outcome = session.explorer.trajectories(session.config.explore.worlds), session.config.outcome
-    examples = build_examples(
-        trajectories,
-        session.transcript.rows,
-        config.examples,
-        memory=lambda one: way(one, outcome),
-        outcome=outcome,
-    )
+    session, screen, outcome = loop.session, loop.screen, loop.config.outcome
+    if session.config.model.is_compact:
+        examples = build_examples(
+            session.explorer.trajectories(session.config.explore.worlds),
+            session.transcript.rows,
+            config.examples,
+            memory=lambda one: way(one, outcome),
+            outcome=outcome,
+        )
+    else:
+        examples = _demonstrate(loop, config.examples)
+        screen.tell(f"warm start: {len(examples)} demonstrations")
     report = warm_start(session.roles["policy"].model, examples, config.learning, screen.tell, role="policy")
     spent = {"first": report.first, "last": report.last, "examples": report.examples, "cpu_s": report.cpu_s}
-    metrics.log(0, spent, kind="warmstart")
+    loop.metrics.log(0, spent, kind="warmstart")
+
+
+def _demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
+    """Play the exploring episodes worth imitating again, with and without recall, as examples.
+
+    Of the copies of an episode, `Examples.memory_share` recalls from the library in the first arm that does.
+    """
+    paths: dict[Task, tuple[str, ...]] = {}
+    for world in loop.config.explore.worlds.all:
+        best = loop.session.explorer.source(*world)
+        steps = clean_trajectory(best, config).steps if best is not None else ()
+        if steps and (config.max_turns is None or len(steps) <= config.max_turns):
+            paths[world] = tuple(step.action for step in steps)
+    recalling = [arm for arm in loop.config.list_arms() if arm.memory in RECALLS]
+    shown = round(config.memory_share * config.copies) if recalling else 0
+    arms = {Arm(CONTROL): config.copies - shown, **dict.fromkeys(recalling[:1], shown)}
+    rollouts = asyncio.run(loop.player.demonstrate(paths, {arm: copies for arm, copies in arms.items() if copies}))
+    samples = [restrict(sample, config.restricted) for rollout in rollouts for sample in rollout.rows]
+    turns = {sample.trace: [1.0] * (sample.turn + 1) for sample in samples}
+    return pack_samples(samples, turns)
 
 
 def _export(session: Session, folder: Path) -> tuple[str, ...]:

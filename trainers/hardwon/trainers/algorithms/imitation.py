@@ -124,10 +124,15 @@ def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering:
 
 def _relabel(sample: Sample, trace: str, restricted: bool) -> Sample:
     """Set the trace of a sample, and unless restricted, train on every token against the whole vocabulary."""
+    return restrict(replace(sample, trace=trace), restricted)
+
+
+def restrict(sample: Sample, restricted: bool) -> Sample:
+    """Return the sample; unless restricted, every token is trained against the whole vocabulary."""
     if restricted:
-        return replace(sample, trace=trace)
+        return sample
     n = len(sample.completion)
-    return replace(sample, trace=trace, mask=(True,) * n, allowed=(None,) * n)
+    return replace(sample, mask=(True,) * n, allowed=(None,) * n)
 
 
 @dataclass(frozen=True, kw_only=True)

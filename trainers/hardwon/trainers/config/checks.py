@@ -123,7 +123,9 @@ def _check_arms(config: "TrainConfig") -> None:
 def _check_worlds(config: "TrainConfig") -> None:
     """Check that training and exploration share no task instance with evaluation."""
     held_out = set(config.tasks.eval.all)
-    for path, worlds in (("tasks.train", config.tasks.train), ("explore.worlds", config.explore.worlds)):
+    seen = {"tasks.train": config.tasks.train, "explore.worlds": config.explore.worlds}
+    seen |= {f"library.explored.{name}": worlds for name, worlds in config.library.explored.items()}
+    for path, worlds in seen.items():
         if both := sorted(held_out & set(worlds.all)):
             raise ConfigError(
                 f"{path} and tasks.eval share {len(both)} worlds, such as {both[0][0]}#{both[0][1]}; "

@@ -132,6 +132,9 @@ class LibraryConfig:
 
     path: str | None = None
     """Library to start from; the run works on a copy. null starts with an empty library."""
+    explored: dict[str, Worlds] = field(default_factory=dict)
+    """Task instances whose exploring episodes are recorded in the library before training, under names of your own.
+    Experience of other instances of the evaluation's split belongs here; the evaluated instances themselves do not."""
     learn: bool = True
     """Record the finished rollouts after every iteration."""
     evolve_every: int = 1

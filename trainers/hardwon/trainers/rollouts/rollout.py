@@ -76,6 +76,15 @@ _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
 """The episode of the running asyncio task."""
 
 
+def current_episode() -> "_Episode":
+    """Return the episode of the running asyncio task.
+
+    Raises:
+        LookupError: No rollout is running.
+    """
+    return _EPISODE.get()
+
+
 def current_session() -> str:
     """Return the session name of the episode that the current task runs, or an empty string."""
     episode = _EPISODE.get(None)

@@ -1,0 +1,87 @@
+"""Demonstrations: recorded paths, played again in the environment, as samples to imitate.
+
+    policy = DemonstrationPolicy(prompts, {("train", 7): ("take coat", "put coat in wardrobe")})
+
+The policy takes the actions of a path in the runtime's own loop. So its prompts are exactly those of a rollout: the
+same messages, the hints that the library gives at each step, and the same listed actions.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from hardwon.memory.errors import PolicyFailure
+from hardwon.memory.reasons import Reasons
+from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.llm import prompts as messages
+from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
+from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
+from hardwon.trainers.engines.trie import Trie
+from hardwon.trainers.prompting.base import PromptFormat
+
+from .explore import Task
+from .rollout import current_episode
+
+
+class DemonstrationPolicy:
+    """A policy that takes the actions of a recorded path and keeps each as a sample to imitate."""
+
+    name = "demonstration"
+    reads: Literal["values", "text"] = "text"
+
+    def __init__(
+        self,
+        prompts: PromptFormat,
+        paths: Mapping[Task, Sequence[str]],
+        *,
+        role: str = "policy",
+        builder: PromptBuilder | None = None,
+    ) -> None:
+        """Create a policy of paths.
+
+        Args:
+            prompts: Encodes the episode and the actions.
+            paths: The actions to take, by split and seed of the task instance.
+            role: The role that learns from the samples.
+            builder: Writes the messages of an episode; default: as `ChatPolicy` does without instructions.
+        """
+        self._prompts, self._paths, self._role = prompts, paths, role
+        self._log = Conversations(builder)
+
+    async def adecide(self, context: Context) -> Decision:
+        """Return the next action of the path of the running rollout.
+
+        Raises:
+            PolicyFailure: The path has ended, or its action is refused or not admissible here. The rollout then counts
+                as failed, so nothing of it is imitated.
+        """
+        episode = current_episode()
+        turn, path = len(context.history), self._paths[episode.spec.task, episode.spec.seed]
+        choices = messages.choices(context)
+        if turn >= len(path) or (context.actions and path[turn] not in choices):
+            raise PolicyFailure(f"the path of {episode.spec.group} does not go on at step {turn + 1}.")
+        action, chat = path[turn], self._log.advance(context)
+        prompt = self._prompts.open_prompt(chat, context)
+        tokens, allowed = self._encode(action, choices)
+        Conversations.answer(chat, action, tokens)
+        n = len(tokens)
+        fields = (self._role, 0, episode.spec.arm, "", "", episode.spec.session, turn)
+        episode.keep(turn, action, Sample(prompt, tokens, (0.0,) * n, (True,) * n, allowed, *fields))
+        return Decision(action, Reasons(tokens=tokens, memory=chat.turns[-1].hint))
+
+    def decide(self, context: Context) -> Decision:
+        """Run `adecide` for a loop without asyncio."""
+        return asyncio.run(self.adecide(context))
+
+    def _encode(self, action: str, choices: Sequence[str]) -> tuple[Ids, tuple[Allowed, ...]]:
+        """Return the tokens of an action and the tokens that were possible at each position."""
+        if not choices:
+            tokens = self._prompts.text(action)
+            return tokens, (None,) * len(tokens)
+        trie, actions = self._prompts.actions(choices)
+        tokens = next(tokens for tokens, listed in actions.items() if listed == action)
+        return tokens, _list_allowed(trie, tokens)
+
+
+def _list_allowed(trie: Trie, tokens: Ids) -> tuple[Allowed, ...]:
+    return tuple(trie.allowed(tokens[:at]) for at in range(len(tokens)))
