@@ -1,0 +1,118 @@
+"""Demonstrations: recorded paths in the loop of production, as samples to imitate."""
+
+import asyncio
+
+import pytest
+import yaml
+from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime import Agent, RandomPolicy
+from hardwon.runtime.guidance.base import RetrievalGuidance
+from hardwon.trainers.algorithms.imitation import restrict
+from hardwon.trainers.algorithms.samples import pack_samples
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.gating.other_worlds import OtherWorlds
+from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy
+from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
+
+TOKENIZER = build_chat_tokenizer()
+PROMPTS = ChatFormat(TOKENIZER)
+WORLD = ("train", 3)
+PATH = ("go east",) * 4
+
+
+@pytest.fixture
+def engine():
+    return LocalEngine(build_chat_model(TOKENIZER), TOKENIZER)
+
+
+def play(policy, engine, environment, library, *, recalls=False, steps=9):
+    how = {"guidance": RetrievalGuidance()} if recalls else {"arm": "control"}
+    agent = Agent(policy, library, environment, learn=False, guardrails=False, max_steps=steps, retries=0, **how)
+    (rollout,) = asyncio.run(collect({"control": agent}, engine, [Spec(*WORLD)]))
+    return rollout
+
+
+def demonstrate(path, *where, **how):
+    return play(DemonstrationPolicy(PROMPTS, {WORLD: path}), *where, **how)
+
+
+def test_a_path_is_one_sequence_in_which_only_the_actions_are_trained(engine, rooms, library):
+    rollout = demonstrate(PATH, engine, rooms(), library)
+    assert rollout.trajectory.success
+    rows = [restrict(row, False) for row in rollout.rows]
+    (sequence,) = pack_samples(rows, {rows[0].trace: [1.0] * 4})
+    trained = [token for token, counts in zip(sequence.tokens, sequence.mask, strict=True) if counts]
+    assert trained == [*PROMPTS.text("go east")] * 4
+
+
+def test_the_prompts_are_those_of_a_rollout(engine, rooms, library):
+    """What is imitated before one prompt must be found before the same prompt."""
+    sampled = play(TokenPolicy(engine, PROMPTS), engine, rooms(), library, steps=3)
+    actions = [step.action for step in sampled.trajectory.steps]
+    shown = demonstrate((*actions, *PATH * 2), engine, rooms(), library, steps=20)
+    assert [row.prompt for row in shown.rows[:3]] == [row.prompt for row in sampled.rows]
+    assert [row.allowed for row in shown.rows[:3]] == [row.allowed for row in sampled.rows]
+
+
+@pytest.mark.parametrize("path", [PATH[:2], ("go east", "fly", "go east")])
+def test_a_path_that_does_not_lead_to_the_end_is_not_imitated(engine, rooms, library, path):
+    rollout = demonstrate(path, engine, rooms(), library)
+    assert (rollout.failed, rollout.rows) == ("policy_error", ())
+
+
+def test_the_hints_come_from_other_task_instances(engine, rooms, library):
+    """Shown its own episode, the policy would learn to copy."""
+    explorer = Agent(RandomPolicy(), library, rooms(), arm="control", guardrails=False, max_steps=60)
+    own = explorer.run("train", WORLD[1])
+    assert own.trajectory.success
+    alone = demonstrate(PATH, engine, rooms(), OtherWorlds(library), recalls=True)
+    assert not any("led to a return" in TOKENIZER.decode(row.prompt) for row in alone.rows)
+    for seed in (10, 11):
+        explorer.run("train", seed)
+    hinted = demonstrate(PATH, engine, rooms(), OtherWorlds(library), recalls=True)
+    assert any("led to a return" in TOKENIZER.decode(row.prompt) for row in hinted.rows)
+
+
+SETTINGS = """
+environment: {name: "tests.trainers.corridor:Corridor"}
+tasks: {eval: {seeds: 900-929}}
+arms: {control: 1, retrieved: 1}
+guidance: {retrieved: library}
+library: {explored: {more: {seeds: 200-210}}}
+"""
+
+
+def test_evaluated_instances_cannot_be_explored_for_the_library():
+    settings = yaml.safe_load(SETTINGS)
+    assert of(settings).library.explored["more"].seeds == "200-210"
+    settings["library"]["explored"]["more"]["seeds"] = "200-905"
+    with pytest.raises(ConfigError, match=r"library\.explored\.more and tasks\.eval share 6 worlds"):
+        of(settings)
+
+
+def test_the_library_starts_with_the_explored_episodes(tmp_path):
+    from hardwon.trainers.session import Session
+
+    config = of({**yaml.safe_load(SETTINGS), "explore": {"worlds": {"seeds": "0-3"}, "steps": 8}})
+    session = Session.open(config, tmp_path)
+    try:
+        assert session.library.episodes >= 11
+        assert {session.library.trajectory(ref).seed for ref in list_ids(session.library)} == {*range(200, 211)}
+        assert session.start is not None
+        assert session.start.episodes == session.library.episodes
+    finally:
+        session.close()
+
+
+def list_ids(library: ExperienceLibrary) -> list[str]:
+    return [str(row["id"]) for row in library.trajectories(limit=100)]
+
+
+def test_samples_of_a_demonstration_name_the_role_that_learns(engine, rooms, library):
+    policy = DemonstrationPolicy(PROMPTS, {WORLD: PATH}, role="actor")
+    assert {row.role for row in play(policy, engine, rooms(), library).rows} == {"actor"}
