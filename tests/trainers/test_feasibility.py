@@ -106,7 +106,7 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
         (
             "Unsolved",
             {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}, "roles": {"extractor": {}}},
-            "none of the 3 instances .* has one with a success above 0.*explore.tries",
+            "none of 12 instances .* has one with a success above 0.*explore.tries",
         ),
     ],
 )

@@ -19,6 +19,8 @@ DECISIONS = ("<keep>", "<skip>")
 """Tokens of decisions that are added to a base whose prompts are compact transcripts."""
 PROBED = 2
 """Task instances that are explored to measure prompts, if none was explored yet."""
+READ = 32
+"""Task instances of which one must have an episode that the extractor can read."""
 PATIENCE = 5
 """Iterations without any signal after which a run warns."""
 
@@ -143,12 +145,14 @@ def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
     if extractor is None or extractor.settings.get("reads", "explored") != "explored":
         return
     groups = {rollout.group.rpartition("#") for rollout in rollouts}
-    worlds = [(task, int(seed)) for task, _, seed in sorted(groups)]
+    played = [(task, int(seed)) for task, _, seed in sorted(groups)]
+    # the first iteration may be small: a few unlucky instances say nothing about the others
+    worlds = list(dict.fromkeys([*played, *session.config.tasks.train.all[:READ]]))
     if worlds and not any(session.explorer.source(*world) for world in worlds):
         config = session.config.explore
         raise CannotLearn(
-            f"roles.extractor reads the best exploring episode of a task instance, and none of the {len(worlds)} "
-            f"instances of the first iteration has one with a {session.config.outcome} above 0. Raise explore.tries "
+            f"roles.extractor reads the best exploring episode of a task instance, and none of {len(worlds)} "
+            f"instances of tasks.train has one with a {session.config.outcome} above 0. Raise explore.tries "
             f"({config.tries}) or explore.steps ({config.steps}), or set roles.extractor.settings.reads=rollouts."
         )
 
