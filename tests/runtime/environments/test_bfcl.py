@@ -73,6 +73,28 @@ def test_a_function_that_is_not_there_yet_is_hidden_until_it_is():
     assert "sort(" in environment.describe()
 
 
+def test_the_schemas_are_those_of_the_functions_that_can_be_called_now():
+    environment = bfcl.Bfcl("miss_func")
+    environment.reset("train", 0)
+    schemas = environment.tool_schemas()
+    assert "sort" not in schemas
+    assert "answer" in schemas
+    assert (schemas["cd"]["type"], schemas["cd"]["properties"]["folder"]["type"]) == ("object", "string")
+    for _ in range(3):
+        environment.step("answer()")
+    assert "sort" in environment.tool_schemas()
+
+
+def test_the_leaderboards_types_become_json_types():
+    named = {"type": {"type": "string"}, "at": {"type": "tuple", "items": {"type": "float"}}, "any": {"type": "any"}}
+    schema = bfcl.convert_schema({"type": "dict", "properties": named, "required": ["type"]})
+    assert schema == {
+        "type": "object",
+        "properties": {"type": {"type": "string"}, "at": {"type": "array", "items": {"type": "number"}}, "any": {}},
+        "required": ["type"],
+    }
+
+
 def test_no_story_of_one_fold_is_told_in_another():
     numbers = [
         {task.id.rpartition("_")[2] for category in bfcl.CATEGORIES for task in bfcl.tasks(category, fold)}

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from hardwon.memory import Diagnosis, Failure, Item, State, Step
+from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step
 from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
 from hardwon.memory.reasons import Reasons
+from hardwon.runtime.environments.timeout import Watched
+from hardwon.runtime.environments.tools.environment import ToolEnvironment
 from hardwon.runtime.guidance.base import Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Decision, Usage
@@ -68,6 +70,22 @@ def test_every_route_is_drawn():
     states = [episode(), episode(failed="x"), episode(ending="x"), episode(decision=Decision("a"), forbidden={"a": ""})]
     for stage, route in ROUTES.items():
         assert {route(state) for state in states} <= set(TARGETS[stage])
+
+
+def test_the_context_has_the_tools_of_the_environment_with_their_schemas(nodes):
+    """Only an environment whose actions are calls has any."""
+    assert nodes.context(episode(recollection=Recollection())).tools == {}
+
+    def look(at: str) -> str:
+        """Look."""
+        return at
+
+    environment = ToolEnvironment([look])
+    nodes.live["t"] = Live(Watched(environment), WorkingMemory())
+    nodes.policy.reads = "text"
+    assert nodes.context(episode(recollection=Recollection())).tools == environment.tool_schemas()
+    nodes.policy.reads = "values"
+    assert nodes.context(episode(recollection=Recollection())).tools == {}
 
 
 def test_an_episode_begins_afresh(nodes):

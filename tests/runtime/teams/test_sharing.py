@@ -151,6 +151,16 @@ def test_where_actions_are_listed_a_pull_is_one_of_them(bank):
     assert bank.pulls() == [(entry, "blue")]
 
 
+def test_where_actions_are_calls_a_pull_is_one_of_the_tools(bank):
+    """A policy whose answers are bound to the schemas of tools could not pull otherwise."""
+    entry = bank.put("red", KEY, "the whole account")
+    look = {"look": {"type": "object", "properties": {}}}
+    policy = Takes(f"pull(entry={entry})", "look()")
+    decide(SharedPolicy(policy, desk_of(bank, "blue")), replace(context(), tools=look))
+    assert list(policy.seen[0].tools) == ["look", "pull"]
+    assert bank.pulls() == [(entry, "blue")]
+
+
 def test_a_chat_model_pulls_and_then_acts(bank, scripted):
     """systems.md §4: others see keys and pull values; a chat model does it by its answer."""
     entry = bank.put("red", KEY, "the whole account")

@@ -35,6 +35,8 @@ ANSWER = "answer"
 """The action that ends a turn."""
 SHOWN_CALLS, SHOWN_CHARS = 6, 600
 """Maximum number of recent results in an observation, and maximum characters of each."""
+_TYPES = {"dict": "object", "float": "number", "double": "number", "tuple": "array", "list": "array"}
+"""JSON types by the leaderboard's names."""
 _PACKAGE = "bfcl_eval"
 _FAILURE = "Error during execution"
 
@@ -150,11 +152,20 @@ class Bfcl:
     def describe(self) -> str:
         """Return a description of the functions that can be called now."""
         lines = [f"{ANSWER}(text: string): Ends this turn, with words for the user; nothing more is to be called."]
-        if self._task is not None:
-            functions = (function for service in self._task.services for function in _load_functions(service))
-            hidden = self._task.hidden[self._turn]
-            lines += [_format_function(function) for function in functions if function["name"] not in hidden]
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(_format_function, self._list_functions())])
+
+    def tool_schemas(self) -> dict[str, dict[str, Any]]:
+        """Return the JSON schema of the arguments of every function that can be called now, and of `answer`."""
+        schemas = {function["name"]: convert_schema(function["parameters"]) for function in self._list_functions()}
+        return {ANSWER: {"type": "object", "properties": {"text": {"type": "string"}}}, **schemas}
+
+    def _list_functions(self) -> list[Mapping[str, Any]]:
+        """Return the records of the functions that can be called now."""
+        if self._task is None:
+            return []
+        hidden = self._task.hidden[self._turn]
+        functions = (function for service in self._task.services for function in _load_functions(service))
+        return [function for function in functions if function["name"] not in hidden]
 
     def clone(self) -> "Bfcl":
         """Return another environment of the same category."""
@@ -350,6 +361,17 @@ def _format_function(function: Mapping[str, Any]) -> str:
     descriptions = [f"    {name}: {field['description']}" for name, field in parameters["properties"].items()]
     purpose = function["description"].rpartition("Tool description: ")[2]
     return "\n".join([f"{function['name']}({arguments}): {purpose}", *descriptions])
+
+
+def convert_schema(schema: Any) -> Any:
+    """Return a schema of the leaderboard, whose types have names of their own, as a JSON schema."""
+    if not isinstance(schema, Mapping):
+        return schema
+    kind = schema.get("type")
+    rest = {key: convert_schema(value) for key, value in schema.items() if key not in ("type", "properties")}
+    if "properties" in schema:
+        rest["properties"] = {name: convert_schema(field) for name, field in schema["properties"].items()}
+    return rest if kind in (None, "any") else {"type": _TYPES.get(kind, kind), **rest}
 
 
 def _normalize_call(call: str) -> str:

@@ -141,7 +141,7 @@ class _JsonNames(ast.NodeTransformer):
 
 def bind_arguments(tool: BaseTool, positional: list[Any], named: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Return all arguments by name, and what is wrong with them for this tool; "" if nothing is."""
-    schema = _get_schema(tool)
+    schema = get_schema(tool)
     names, required = list(schema.get("properties", {})), schema.get("required", [])
     if len(positional) > len(names):
         return named, f"it takes {len(names)} arguments, not {len(positional)}"
@@ -176,7 +176,7 @@ def format_tool(tool: BaseTool) -> str:
 
     For example, `search(city: string, seats: integer = 2): Find a table.`
     """
-    schema = _get_schema(tool)
+    schema = get_schema(tool)
     descriptions = [
         f"    {name}: {field['description']}"
         for name, field in schema.get("properties", {}).items()
@@ -211,7 +211,7 @@ def _format_type(schema: Mapping[str, Any], defined: Mapping[str, Any], depth: i
     return " | ".join(kind) if isinstance(kind, list) else str(kind)
 
 
-def _get_schema(tool: BaseTool) -> dict[str, Any]:
+def get_schema(tool: BaseTool) -> dict[str, Any]:
     """Return the JSON schema of the arguments, without those that the runtime injects."""
     schema = tool.tool_call_schema
     if isinstance(schema, dict):

@@ -7,7 +7,7 @@ broke.
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from hardwon.memory import Reasons, Recollection, State, Step
 from hardwon.memory.reasons import NO_REASONS
@@ -112,6 +112,15 @@ class Described(Protocol):
         ...
 
 
+@runtime_checkable
+class Tooled(Protocol):
+    """An environment whose actions are tool calls. Its policy can bind its answers to their schemas."""
+
+    def tool_schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the JSON schema of the arguments of every tool that can be called now, by name."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The cost of one or more model calls; add two usages to sum them."""
@@ -163,6 +172,8 @@ class Context:
     """The plan for the next steps if there is a planner. The policy may deviate from it."""
     thread: str = ""
     """The episode's unique id, under which a policy can keep its conversation; empty if there is none."""
+    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """JSON schema of the arguments by tool that can be called now; empty if actions are no calls, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

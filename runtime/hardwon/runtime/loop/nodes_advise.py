@@ -9,11 +9,12 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.records import Kind
 from hardwon.runtime.guidance.base import Guidance, Occasion, find_occasion
-from hardwon.runtime.interfaces.types import Context, Described, Policy
+from hardwon.runtime.interfaces.types import Context, Described, Environment, Policy, Tooled
 from hardwon.runtime.planning.plans import Plan, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 
@@ -159,11 +160,21 @@ class AdvisingNodes:
             episode=episode["episode"],
             replan=episode.get("replan"),
             manual=self._read_manual(episode),
+            tools=self._read_tools(episode),
             thread=episode.get("thread", ""),
             plan=episode.get("plan"),
         )
 
+    def _read_tools(self, episode: EpisodeState) -> Mapping[str, Mapping[str, Any]]:
+        inner = self._get_environment(episode)
+        return inner.tool_schemas() if self.policy.reads == "text" and isinstance(inner, Tooled) else {}
+
+    def _get_environment(self, episode: EpisodeState) -> Environment:
+        """Return the environment of an episode without the wrapper that watches the time."""
+        environment: Any = self.live[episode["thread"]].environment
+        inner: Environment = getattr(environment, "inner", environment)
+        return inner
+
     def _read_manual(self, episode: EpisodeState) -> str:
-        environment = self.live[episode["thread"]].environment
-        inner = getattr(environment, "inner", environment)  # without the wrapper that watches the time
+        inner = self._get_environment(episode)
         return inner.describe() if self.policy.reads == "text" and isinstance(inner, Described) else ""

@@ -12,14 +12,14 @@ import asyncio
 import inspect
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from hardwon.memory import Reasons, State, Step
 from hardwon.memory.bank import Bank, Entry
 from hardwon.memory.errors import UnknownName
-from hardwon.runtime.interfaces.types import Context, Decision, Described, Environment, Info, Policy, Usage
+from hardwon.runtime.interfaces.types import Context, Decision, Described, Environment, Info, Policy, Tooled, Usage
 from hardwon.runtime.llm.chat_model import in_thread
 
 from .sharing_policy import Admission, Candidate, Choice, extract_words
@@ -35,6 +35,7 @@ VALUE_CHARS = 4_000
 HEADING = "Other teams work on this task beside you. What they have found so far, by its key:"
 PULLED = "Looked up for you:"
 HOW = "pull(entry: integer): What another team found, by the number of its key; it takes no time and no step."
+PULL_SCHEMA = {"type": "object", "properties": {"entry": {"type": "integer"}}, "required": ["entry"]}
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 
@@ -293,8 +294,10 @@ class SharedPolicy:
         parts = [context.guidance or "", f"{PULLED}\n{values}" if values else ""]
         if lines and not listed:
             parts.append("\n".join([HEADING, *lines]))
+        pulls = {"pull": PULL_SCHEMA} if self._desk.open and not listed and context.tools else {}
         return replace(
             context,
+            tools={**context.tools, **pulls},
             guidance="\n\n".join(part for part in parts if part) or None,
             actions=(*context.actions, *lines) if listed else context.actions,
             manual=f"{context.manual}\n{HOW}".strip() if self._desk.open and not listed else context.manual,
@@ -374,6 +377,10 @@ class SharedEnvironment:
     def describe(self) -> str:
         """Return the environment's description of its actions; "" if it has none."""
         return self._inner.describe() if isinstance(self._inner, Described) else ""
+
+    def tool_schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the environment's tools with their schemas; empty if it has none."""
+        return self._inner.tool_schemas() if isinstance(self._inner, Tooled) else {}
 
     def clone(self) -> "SharedEnvironment":
         """Return another environment at the same desk."""

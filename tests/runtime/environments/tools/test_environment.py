@@ -11,7 +11,7 @@ from langchain_core.tools import ToolException, tool
 from hardwon.memory import Diagnosis, Failure, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.environments.tools.environment import AnyTool, ToolEnvironment
-from hardwon.runtime.interfaces.types import Environment, Resumable
+from hardwon.runtime.interfaces.types import Environment, Resumable, Tooled
 
 
 class Desk:
@@ -66,6 +66,38 @@ def test_it_is_a_resumable_environment(environment):
     """Both protocols."""
     assert isinstance(environment, Environment)
     assert isinstance(environment, Resumable)
+
+
+def test_the_schemas_of_the_tools_are_those_of_their_arguments(environment):
+    """The tool that ends the episode has one too."""
+    assert isinstance(environment, Tooled)
+    schemas = environment.tool_schemas()
+    assert list(schemas) == ["book", "search", "finish"]
+    assert schemas["book"]["properties"]["table"]["type"] == "integer"
+    assert schemas["search"]["required"] == ["city"]
+    assert "answer" in schemas["finish"]["properties"]
+
+
+def test_tools_made_per_episode_have_the_schemas_of_the_episode():
+    """A function makes the tools from task and seed."""
+
+    def look(at: str) -> str:
+        """Look."""
+        return at
+
+    def knock(times: int) -> str:
+        """Knock."""
+        return str(times)
+
+    def make(task: str, seed: int) -> list[Any]:
+        return [knock] if seed else [look]
+
+    environment = ToolEnvironment(make)
+    environment.reset("x", 0)
+    assert list(environment.tool_schemas()) == ["look", "finish"]
+    environment.reset("x", 1)
+    assert list(environment.tool_schemas()) == ["knock", "finish"]
+    environment.close()
 
 
 def test_the_request_is_shown_and_is_the_task(environment):

@@ -17,7 +17,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from hardwon.memory import Failure
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed
 from hardwon.runtime import Agent, McpEnvironment, McpTools
-from hardwon.runtime.interfaces.types import Environment, Resumable
+from hardwon.runtime.interfaces.types import Environment, Resumable, Tooled
 
 SERVER = '''
 import os
@@ -102,6 +102,13 @@ def test_the_servers_tools_are_described(environment):
     described = environment.describe().splitlines()
     assert 'book(table: integer, config: string = ""): Book a table.' in described
     assert "find(city: string): Find tables." in described
+
+
+def test_the_servers_tools_have_their_schemas(environment):
+    assert isinstance(environment, Tooled)
+    schemas = environment.tool_schemas()
+    assert schemas["book"]["required"] == ["table"]
+    assert schemas["find"]["properties"]["city"]["type"] == "string"
 
 
 def test_a_call_shows_what_the_server_answered(environment):

@@ -20,7 +20,15 @@ from hardwon.memory import Failure, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.runtime.environments._worker import NotInTime
-from hardwon.runtime.environments.calls import Call, bind_arguments, build_state, clip, format_tool, parse_call
+from hardwon.runtime.environments.calls import (
+    Call,
+    bind_arguments,
+    build_state,
+    clip,
+    format_tool,
+    get_schema,
+    parse_call,
+)
 from hardwon.runtime.interfaces.types import Info
 
 from ._thread import ToolThread
@@ -30,11 +38,12 @@ Tools = Sequence[AnyTool] | Callable[[str, int], Sequence[AnyTool]]
 Grader = Callable[[str, str, tuple[Call, ...]], float]
 
 FINISH = "finish"
+_FINISH_SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 _FINISH_FORM = "finish(answer: string): End the episode; the answer is what the request asked for."
 
 
 class ToolEnvironment:
-    """An `Environment` and `Resumable` whose task is a request in natural language."""
+    """An `Environment`, `Resumable` and `Tooled` whose task is a request in natural language."""
 
     def __init__(
         self,
@@ -65,6 +74,8 @@ class ToolEnvironment:
         self._source, self._grader = tools, grader
         self._timeout_s, self._shown_calls, self._shown_chars = call_timeout_s, shown_calls, shown_chars
         self._tools: dict[str, BaseTool] = {} if callable(tools) else _index_tools(tools)
+        self._schemas: dict[str, dict[str, Any]] = {}
+        """What `tool_schemas` returns, once it was asked."""
         self._thread = ToolThread(f"{name} calls")
         self._task = ""
         self._calls: list[Call] = []
@@ -85,7 +96,7 @@ class ToolEnvironment:
         """
         # Tools are created per episode, so that one episode's side effects do not leak into the next.
         if callable(self._source):
-            self._tools = _index_tools(self._source(task, seed))
+            self._tools, self._schemas = _index_tools(self._source(task, seed)), {}
         self._task, self._calls, self._over = task, [], False
         return self._state("")
 
@@ -126,6 +137,13 @@ class ToolEnvironment:
     def describe(self) -> str:
         """Return a description of the tools for a prompt: signature, purpose, and arguments."""
         return "\n".join([*(format_tool(self._tools[name]) for name in sorted(self._tools)), _FINISH_FORM])
+
+    def tool_schemas(self) -> dict[str, dict[str, Any]]:
+        """Return the JSON schema of the arguments of every tool, and of `finish`."""
+        if not self._schemas:
+            self._schemas = {name: get_schema(self._tools[name]) for name in sorted(self._tools)}
+            self._schemas[FINISH] = _FINISH_SCHEMA
+        return self._schemas
 
     def restore(self, task: str, seed: int, steps: tuple[Step, ...]) -> State:
         """Return to the state after `steps` from their recorded results, without calling any tool.
