@@ -35,7 +35,7 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "No tests ar
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench bench-gpu clean \
-	docs test-slow test-mutants test-vllm test-gpu test-browser test-environments
+	docs smollm2 test-slow test-pretrained test-mutants test-vllm test-gpu test-browser test-environments
 
 help: ## List the targets
 	@echo "hardwon: an agent runtime that consults a durable library of its own experience at every step"; echo
@@ -92,6 +92,13 @@ test-slow: install ## Run the slow tests: the wheel in an empty environment, a p
 test-mutants: install ## Run mutation tests: change one operator at a time and expect a failing test (MUTANTS=120 SEED=0; 2 hours on 2 cores)
 	@$(call add,mutants,the mutation testing tools)
 	$(BIN)/python -m pytest -m slow -s tests/test_mutants.py
+
+smollm2: venv ## Write the pretrained model SmolLM2-135M-Instruct to models/smollm2, once (a download of 93 MB, a folder of 540 MB)
+	@$(call has,dev) || { $(call add,train,the training dependencies); }
+	@$(BIN)/hardwon model smollm2 models/smollm2
+
+test-pretrained: install smollm2 ## Test what needs a pretrained model (writes models/smollm2 if it is missing; a minute on one core)
+	$(BIN)/python -m pytest -m pretrained
 
 test-vllm: install ## Test the loop and the engines against a real vLLM on the CPU (creates .venv-vllm: 5 minutes, 3.5 GB)
 	PYTHON=$(PYTHON) bash tests/vllm/setup.sh

@@ -20,6 +20,7 @@
     │   ├── EnvironmentCrashed
     │   └── EnvironmentHung
     ├── PolicyFailure (RuntimeError)          the policy produced no usable action
+    ├── ModelUnavailable (RuntimeError)       a pretrained model cannot be downloaded or written
     └── EngineFailure (RuntimeError)          the inference engine refused, or its answer cannot be used
         ├── EngineUnreachable (ConnectionError)
         └── AdapterRefused
@@ -144,6 +145,10 @@ class EnvironmentHung(EnvironmentFailure):
 
 class PolicyFailure(HardwonError, RuntimeError):
     """The policy produced no usable action after a limited number of retries."""
+
+
+class ModelUnavailable(HardwonError, RuntimeError):
+    """A pretrained model cannot be downloaded, or its folder cannot be written."""
 
 
 class EngineFailure(HardwonError, RuntimeError):

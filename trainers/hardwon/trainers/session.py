@@ -28,6 +28,7 @@ from .engines.factory import open_engine
 from .gating.diversity import Diversity
 from .gating.gate import Gated, open_gate
 from .gating.gate_policy import QUESTION
+from .models.pretrained import require_base
 from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
@@ -78,6 +79,7 @@ class Session:
             checkpoint: Folder of the checkpoint with the weights and libraries. None starts a new run.
             plays: False in a process that only helps with updates; it opens no remote engine.
         """
+        require_base(config.model.base)
         out.mkdir(parents=True, exist_ok=True)
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from . import bench, curate, doctor, memory, serve
 from .eval import evaluate
 from .mcp import mcp
+from .model import model
 from .run import run
 from .team import team
 from .train import train
@@ -91,6 +92,7 @@ app.command()(run)
 app.command()(team)
 app.command()(train)
 app.command("eval")(evaluate)
+app.command()(model)
 app.command()(mcp)
 app.command()(doctor.doctor)
 memory.app.add_typer(curate.app)

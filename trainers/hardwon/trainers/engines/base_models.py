@@ -14,6 +14,7 @@ from typing import Any
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.models.adapters import activate, add_adapter, has_adapters, read_adapter
+from hardwon.trainers.models.pretrained import require_base
 from hardwon.trainers.models.tiny import SPECIAL, build_model, build_tokenizer
 
 BASE = "base"
@@ -38,6 +39,7 @@ def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
+    require_base(str(path))
     device = select_device(config)
     # bfloat16 only for a frozen base: in trained weights it would round small updates away
     precision = torch.bfloat16 if device == "cuda" and config.adapter else torch.float32
