@@ -3,7 +3,7 @@ import pytest
 from hardwon.memory import Item, State
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, Guard, holds, matches, validate
-from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.keys import Attempt, Situation
 
 STATE = State(
     "The chest is locked. A raw potato lies here.",
@@ -53,7 +53,7 @@ def rule(condition, forbids, **fields):
 def test_a_condition_is_true_or_not(condition, true):
     """Every operator, alone and nested, of the potato that is to be eaten."""
     validate(condition)
-    assert holds(condition, HERE, "eat potato") is true
+    assert holds(condition, Attempt(HERE, "eat potato")) is true
 
 
 @pytest.mark.parametrize(
@@ -109,40 +109,41 @@ def test_a_pattern_forbids_what_it_says(pattern, action, match):
 
 def test_a_forbidden_action_is_refused_with_the_cause():
     """The verdict names the item and says why."""
-    verdict = Guard([rule({"text": "locked"}, "open {1}", body="it needs a key")]).check(HERE, "open chest")
+    verdict = Guard([rule({"text": "locked"}, "open {1}", body="it needs a key")]).check(Attempt(HERE, "open chest"))
     assert (verdict.allowed, verdict.item_id, verdict.cause) == (False, "gu", "it needs a key")
 
 
 def test_another_action_or_place_is_allowed():
     """A guardrail says nothing beyond its pattern and its condition."""
     guard = Guard([rule({"text": "locked"}, "open {1}")])
-    assert guard.check(HERE, "examine chest").allowed
-    assert guard.check(Situation(State("The chest is open.")), "open chest").allowed
+    assert guard.check(Attempt(HERE, "examine chest")).allowed
+    assert guard.check(Attempt(Situation(State("The chest is open.")), "open chest")).allowed
 
 
 def test_a_guardrail_of_little_confidence_only_advises():
     """Below the threshold nothing is refused; at it, everything is."""
     for confidence, allowed in ((MIN_CONFIDENCE - 0.01, True), (MIN_CONFIDENCE, False)):
         guard = Guard([rule({"text": "locked"}, "open {1}", confidence=confidence)])
-        assert guard.check(HERE, "open chest").allowed is allowed
+        assert guard.check(Attempt(HERE, "open chest")).allowed is allowed
 
 
 def test_what_is_retired_forbids_nothing():
     """Nor does a warning, whatever it says."""
     retired = rule({"text": "locked"}, "open {1}", status="retired")
     warning = Item("warning", "no", condition={"text": "locked"}, forbids="open {1}", confidence=0.9)
-    assert Guard([retired, warning]).check(HERE, "open chest").allowed
+    assert Guard([retired, warning]).check(Attempt(HERE, "open chest")).allowed
 
 
 def test_active_guardrails_are_those_that_forbid_something_here():
     """Of the actions there are; each once."""
     locked, fact = rule({"text": "locked"}, "open {1}", id="a"), rule({"fact": {"front": "wall"}}, "forward", id="b")
     elsewhere = rule({"text": "shut"}, "open {1}", id="c")
-    active = Guard([locked, fact, elsewhere]).active(HERE, ["open chest", "open box", "forward", "wait"])
+    attempts = [Attempt(HERE, action) for action in ("open chest", "open box", "forward", "wait")]
+    active = Guard([locked, fact, elsewhere]).active(attempts)
     assert [item.id for item in active] == ["a", "b"]
 
 
 def test_the_first_by_id_gives_the_cause():
     """Any process names the same guardrail."""
     rules = [rule({"text": "locked"}, "open {1}", id=ref) for ref in ("b", "a")]
-    assert Guard(rules).check(HERE, "open chest").item_id == "a"
+    assert Guard(rules).check(Attempt(HERE, "open chest")).item_id == "a"

@@ -4,9 +4,9 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, Guard
-from hardwon.memory.guardrails.surroundings import Context, Hull
+from hardwon.memory.guardrails.surroundings import Hull
 from hardwon.memory.retrieval.cache import STRUCTURAL_AFTER
-from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.keys import Attempt, Situation
 
 ROOMS = ("kitchen", "cellar", "attic", "garden", "bathroom", "study", "garage")
 TASK = "find the coin"
@@ -100,7 +100,7 @@ def test_a_success_speaks_against_it_whatever_the_words_are(library):
 
 def contexts(*observations, action="put cup in sink"):
     whole = [Situation(State(one), frozenset()).whole for one in observations]
-    return [Context.of(one, action) for one in whole]
+    return [Attempt(one, action).surroundings for one in whole]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_hull_of_steps(structural, observation, within):
     """What all have is needed, what none has is not there; an argument that is not shown is one that is not shown."""
     words = frozenset(structural)
     hull = Hull.of(contexts("The full old sink is near. A cup.", "The full sink is near. A cup."))
-    here = Context.of(Situation(State(observation), words), "put cup in sink")
+    here = Attempt(Situation(State(observation), words), "put cup in sink").surroundings
     assert hull.has(here, words) is within
 
 
@@ -127,7 +127,7 @@ def test_one_context_is_equality():
     """While the words stay the same the hull is the condition's own text."""
     words = frozenset({"full", "near"})
     situation = Situation(State("The full sink is near. A cup.", {"hands": "empty"}), words)
-    hull = Hull.of([Context.of(situation.whole, "put cup in sink")])
+    hull = Hull.of([Attempt(situation.whole, "put cup in sink").surroundings])
     assert hull.context(words) == situation.context("put cup in sink")
     assert hull.context(frozenset({"full"})) == "1: ; 2: full; hands empty"
 
@@ -145,5 +145,5 @@ def test_a_condition_without_steps_means_what_it_says():
         source="experience",
         writer="rules",
     )
-    assert not Guard([item]).check(here, "put cup in sink").allowed
-    assert Guard([item]).check(Situation(here.state, frozenset({"near"})), "put cup in sink").allowed
+    assert not Guard([item]).check(Attempt(here, "put cup in sink")).allowed
+    assert Guard([item]).check(Attempt(Situation(here.state, frozenset({"near"})), "put cup in sink")).allowed

@@ -6,7 +6,7 @@ from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import Guard, covers, forbids
 from hardwon.memory.guardrails.thinning import IDLE_AFTER, IDLE_SINCE, LOOK_EVERY
 from hardwon.memory.reasons import Reasons
-from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.keys import Attempt, Situation
 
 SHOWN = {"text": "table"}
 STATE = State("You see a table.", task="clean up the room")
@@ -26,7 +26,7 @@ def test_guardrails_of_other_things_cost_a_check_nothing(named):
     own = [rule(action, condition, id="own"), rule("put {1} in {2}", condition, id="wide")]
     for others in (30, 300):
         guard = Guard([*own, *(rule(f"put thing{one}x in table", condition, id=f"gu-{one}") for one in range(others))])
-        assert guard.check(here, action).items == ("own", "wide")
+        assert guard.check(Attempt(here, action)).items == ("own", "wide")
         evaluated.append(guard.evaluated)
     assert evaluated == [2, 2]
 
@@ -48,8 +48,8 @@ def test_a_guardrail_is_found_wherever_it_holds(action):
     """The index finds what looking at every guardrail finds."""
     items = [rule(pattern, id=f"gu-{at:02}") for at, pattern in enumerate(PATTERNS)]
     here = Situation(STATE)
-    expected = [item.id for item in items if forbids(item, here, action)]
-    assert [item.id for item in Guard(items).forbidding(here, action)] == expected
+    expected = [item.id for item in items if forbids(item, Attempt(here, action))]
+    assert [item.id for item in Guard(items).forbidding(Attempt(here, action))] == expected
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hardwon.memory.guardrails.conditions import Guard, covers, guard_key
 from hardwon.memory.guardrails.surroundings import Surroundings
 from hardwon.memory.items import item_of
 from hardwon.memory.learning.guardrail_index import GuardrailIndex
-from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.keys import Attempt, Situation
 
 INDEX, MINING = "hardwon.memory.learning.guardrail_index", "hardwon.memory.learning.rule_mining"
 CONDITIONS = [
@@ -169,7 +169,8 @@ def test_a_guard_that_follows_equals_one_made_anew(library):
         for text in texts:
             here = Situation(State(text, task="clean up"), words[0])
             for action in actions:
-                assert guard.forbidding(here, action) == fresh.forbidding(here, action)
+                attempt = Attempt(here, action)
+                assert guard.forbidding(attempt) == fresh.forbidding(attempt)
         assert guard._of_plans == fresh._of_plans
 
 

@@ -8,6 +8,7 @@ from hardwon.memory import State
 from hardwon.memory.situations.keys import (
     ANY_SAID,
     CONTEXT_KEY,
+    Attempt,
     Situation,
     content_words,
     guard_keys,
@@ -101,21 +102,21 @@ def test_without_structural_words_only_the_task_counts():
 
 def test_what_was_told_of_an_argument_is_found():
     """The notes are read around the argument as the observation is."""
-    assert Situation(KITCHEN, STRUCTURAL).note_words("eat carrot") == ("1 slice",)
+    assert Attempt(Situation(KITCHEN, STRUCTURAL), "eat carrot").note_words == ("1 slice",)
 
 
 def test_nothing_is_told_without_notes():
     """No notes: no words, no marks."""
-    silent = Situation(State("You see a carrot."))
-    assert silent.note_words("eat carrot") == silent.marks("eat carrot") == ()
+    silent = Attempt(Situation(State("You see a carrot.")), "eat carrot")
+    assert silent.note_words == silent.all_note_words == silent.marks == ()
 
 
 def test_marks_say_how_the_notes_speak_of_an_argument():
     """With this verb, with another one, or not at all."""
     situation = Situation(KITCHEN)
-    assert situation.marks("slice carrot") == ("1 told",)
-    assert situation.marks("eat carrot") == ("1 other",)
-    assert situation.marks("eat fork") == ("1 unnamed",)
+    assert Attempt(situation, "slice carrot").marks == ("1 told",)
+    assert Attempt(situation, "eat carrot").marks == ("1 other",)
+    assert Attempt(situation, "eat fork").marks == ("1 unnamed",)
 
 
 def test_flags_say_what_speaks_of_an_argument():

@@ -26,11 +26,11 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Item, State, Verdict
-from hardwon.memory.situations.actions import is_of, parse_action
-from hardwon.memory.situations.keys import GUARD_MARK, Situation
+from hardwon.memory.situations.actions import ParsedAction, is_of, is_parsed_of, parse_action
+from hardwon.memory.situations.keys import GUARD_MARK, Attempt, Situation
 from hardwon.memory.situations.phrases import HOLE
 
-from .surroundings import Context, Surroundings
+from .surroundings import Surroundings
 
 MIN_CONFIDENCE = 0.6
 """Least confidence with which a guardrail blocks a call; below it, the guardrail is only advice."""
@@ -69,31 +69,31 @@ def validate(condition: Mapping[str, Any]) -> None:
         raise ConfigError(f"condition {operator!r} needs text, not {operand!r}.")
 
 
-def holds(condition: Mapping[str, Any], situation: Situation, action: str) -> bool:
-    """Return whether a condition is true for this action in this situation.
+def holds(condition: Mapping[str, Any], attempt: Attempt) -> bool:
+    """Return whether a condition is true for an action in a situation.
 
     Raises:
         ConfigError: If the condition has an unknown operator.
     """
-    (operator, operand), state = next(iter(condition.items())), situation.state
+    (operator, operand), state = next(iter(condition.items())), attempt.situation.state
     match operator:
         case "all":
-            return all(holds(part, situation, action) for part in operand)
+            return all(holds(part, attempt) for part in operand)
         case "any":
-            return any(holds(part, situation, action) for part in operand)
+            return any(holds(part, attempt) for part in operand)
         case "not":
-            return not holds(operand, situation, action)
+            return not holds(operand, attempt)
         case "around":
-            return bool(situation.context(action) == operand)
+            return bool(attempt.context == operand)
         case "told":
             # all words: one that was structural when the guardrail was created need not be structural now
-            return operand in situation.whole.note_words(action)
+            return operand in attempt.all_note_words
         case "mark":
-            return operand in situation.marks(action)
+            return operand in attempt.marks
         case "again":
-            return action in situation.failed
+            return attempt.again
         case "text":
-            return any(operand.lower() in told.lower() for told in (state.observation, *state.notes))
+            return any(operand.lower() in text.lower() for text in (state.observation, *state.notes))
         case "fact":
             return all(_fact_is(state, name, value) for name, value in operand.items())
         case "signature":
@@ -113,19 +113,18 @@ def matches(pattern: str, action: str) -> bool:
     return is_of(pattern, action)
 
 
-def forbids(item: Item, situation: Situation, action: str, surroundings: Surroundings | None = None) -> bool:
+def forbids(item: Item, attempt: Attempt, surroundings: Surroundings | None = None) -> bool:
     """Return whether an item's pattern matches the action and its condition holds in the situation.
 
     Args:
         item: The item to check; its pattern is `item.forbids`.
-        situation: The current situation.
-        action: The action that is about to run.
+        attempt: The action that is about to run, in the current situation.
         surroundings: If given, interprets `around` conditions of rule-made items by their evidence.
     """
-    if not matches(item.forbids or "", action):
+    if not is_parsed_of(parse_action(item.forbids or ""), attempt.parsed):
         return False
-    stands = surroundings.hold(item, situation, action) if surroundings is not None else None
-    return holds(item.condition or {}, situation, action) if stands is None else stands
+    stands = surroundings.hold(item, attempt) if surroundings is not None else None
+    return holds(item.condition or {}, attempt) if stands is None else stands
 
 
 def is_in_force(item: Item) -> bool:
@@ -167,13 +166,13 @@ def _follows(condition: Mapping[str, Any] | None, given: Mapping[str, Any] | Non
 
 
 @lru_cache(maxsize=65536)
-def named_arguments(action: str) -> frozenset[str]:
+def named_arguments(parsed: ParsedAction) -> frozenset[str]:
     """Return the head words of the arguments of an action or a pattern, without holes.
 
     An action that matches a pattern has all of the pattern's named arguments, so guardrails are looked up by the
     subsets of an action's named arguments.
     """
-    return frozenset(head for head in parse_action(action).heads if not HOLE.fullmatch(head))
+    return frozenset(head for head in parsed.heads if not HOLE.fullmatch(head))
 
 
 def _iter_subsets(filed: Mapping[frozenset[str], list[Item]], named: frozenset[str]) -> Iterator[list[Item]]:
@@ -198,22 +197,22 @@ def guard_key(item: Item) -> str:
     return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}" if operator in _FILED else ""
 
 
-def _iter_places(situation: Situation, action: str, operators: Collection[str]) -> Iterator[tuple[str, str]]:
+def _iter_places(attempt: Attempt, operators: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the (operator, operand) pairs under which guardrails that may forbid the action are filed."""
     yield "", ""
     # compute only what this verb's guardrails need: contexts are the expensive part
     if "around" in operators:
-        yield "around", situation.context(action)
+        yield "around", attempt.context
     if "near" in operators:
         # hulls whose contexts share no word
         yield "near", ""
-        for number, words in enumerate(Context.of(situation, action).words, 1):
+        for number, words in enumerate(attempt.surroundings.words, 1):
             yield from (("near", f"{number} {word}") for word in words)
     if "told" in operators:
-        yield from (("told", word) for word in situation.whole.note_words(action))
+        yield from (("told", word) for word in attempt.all_note_words)
     if "mark" in operators:
-        yield from (("mark", mark) for mark in situation.marks(action))
-    if "again" in operators and action in situation.failed:
+        yield from (("mark", mark) for mark in attempt.marks)
+    if "again" in operators and attempt.again:
         yield "again", "failed"
 
 
@@ -282,9 +281,10 @@ class Guard:
                 self._file(item)
 
     def _file(self, item: Item) -> None:
-        verb = parse_action(item.forbids or "").verb
+        pattern = parse_action(item.forbids or "")
+        verb = pattern.verb
         place = (verb, *self._place_of(item))
-        self._filed.setdefault(place, {}).setdefault(named_arguments(item.forbids or ""), []).append(item)
+        self._filed.setdefault(place, {}).setdefault(named_arguments(pattern), []).append(item)
         self._operators.setdefault(verb, Counter())[place[1]] += 1
         self._places[item.id] = place, item
 
@@ -292,7 +292,7 @@ class Guard:
         if ref not in self._places:
             return
         place, item = self._places.pop(ref)
-        names = named_arguments(item.forbids or "")
+        names = named_arguments(parse_action(item.forbids or ""))
         filed = self._filed[place]
         filed[names].remove(item)
         # an empty entry would cost every later check a look
@@ -324,35 +324,36 @@ class Guard:
         # A single shared word suffices for the lookup: `_forbids` checks the whole hull afterwards.
         return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")
 
-    def forbidding(self, situation: Situation, action: str) -> list[Item]:
+    def forbidding(self, attempt: Attempt) -> list[Item]:
         """Return all guardrails that forbid the action in this situation, ordered by id."""
-        verb = parse_action(action).verb
+        verb = attempt.parsed.verb
         operators = self._operators.get(verb)
         if operators is None:
             return []
-        places = list(_iter_places(situation, action, operators))
-        named = named_arguments(action)
+        places = list(_iter_places(attempt, operators))
+        named = named_arguments(attempt.parsed)
         matching = {
             item.id: item
             for operator, operand in places
             if (filed := self._filed.get((verb, operator, operand)))
             for items in _iter_subsets(filed, named)
             for item in items
-            if self._forbids(item, situation, action)
+            if self._forbids(item, attempt)
         }
         return [matching[ref] for ref in sorted(matching)]
 
-    def check(self, situation: Situation, action: str) -> Verdict:
+    def check(self, attempt: Attempt) -> Verdict:
         """Return the verdict on one action; the first guardrail that forbids it gives the reason."""
-        matching = self.forbidding(situation, action)
+        matching = self.forbidding(attempt)
         if not matching:
             return Verdict(True)
         first = matching[0]
         return Verdict(False, first.id, first.body or first.title, items=tuple(item.id for item in matching))
 
-    def _forbids(self, item: Item, situation: Situation, action: str) -> bool:
+    def _forbids(self, item: Item, attempt: Attempt) -> bool:
         self.evaluated += 1
-        return forbids(item, situation, action, self._surroundings) and self._is_known_for(item, situation.state.task)
+        task = attempt.situation.state.task
+        return forbids(item, attempt, self._surroundings) and self._is_known_for(item, task)
 
     def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
         """Return the verdict on a plan.
@@ -361,9 +362,10 @@ class Guard:
             situation: The situation in which the plan was made.
             actions: The planned actions, in order.
         """
-        for action in actions:
+        for action in actions if self._of_plans else ():
+            attempt = Attempt(situation, action)
             for item in self._of_plans:
-                if self._forbids(item, situation, action):
+                if self._forbids(item, attempt):
                     return Verdict(False, item.id, item.body or item.title, items=(item.id,))
         return Verdict(True)
 
@@ -373,10 +375,10 @@ class Guard:
         The outcome of the action is counted under these keys. If the structural words have changed since a guardrail
         was created, no other key of the step leads to it.
         """
-        items = [item for item in self.forbidding(situation, action) if item.writer == "rules"]
+        items = [item for item in self.forbidding(Attempt(situation, action)) if item.writer == "rules"]
         return tuple(key for key in map(guard_key, items) if key)
 
-    def active(self, situation: Situation, actions: Iterable[str]) -> tuple[Item, ...]:
-        """Return the guardrails that forbid at least one of these actions in this situation, without duplicates."""
-        by_id = {item.id: item for action in actions for item in self.forbidding(situation, action)}
+    def active(self, attempts: Iterable[Attempt]) -> tuple[Item, ...]:
+        """Return the guardrails that forbid at least one of these actions, without duplicates."""
+        by_id = {item.id: item for attempt in attempts for item in self.forbidding(attempt)}
         return tuple(by_id.values())

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import Item
-from hardwon.memory.situations.actions import is_of, parse_action
-from hardwon.memory.situations.keys import EVERY_WORD, Situation
+from hardwon.memory.situations.actions import is_parsed_of, parse_action
+from hardwon.memory.situations.keys import EVERY_WORD, Attempt, Context, Situation
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_states
 
@@ -28,21 +28,6 @@ _STEPS = "SELECT id, pre, action FROM steps WHERE id IN (SELECT value FROM json_
 
 Words = tuple[frozenset[str], ...]
 """For each argument, the words around it."""
-
-
-class Context(NamedTuple):
-    """`Situation.context` split by argument; `rest` is the part that comes from facts alone."""
-
-    words: Words
-    rest: str
-
-    @classmethod
-    def of(cls, situation: Situation, action: str) -> "Context":
-        """Return the context of an action in a situation."""
-        count = len(parse_action(action).slots)
-        # the added "; " makes the split yield a rest also for a context without facts
-        *parts, rest = f"{situation.context(action)}; ".split("; ", count)
-        return cls(tuple(frozenset(part.partition(":")[2].split()) for part in parts), rest.removesuffix("; "))
 
 
 class Hull(NamedTuple):
@@ -135,24 +120,25 @@ class Surroundings:
         except HardwonError:  # damaged rows; `hardwon memory verify` reports them
             return
         # EVERY_WORD keeps all words of a context: the hull is narrowed to structural words at each check.
-        contexts: Mapping[int, tuple[str, Context]] = {
-            ref: (action, Context.of(Situation(states[pre], EVERY_WORD), action)) for ref, pre, action in rows
+        attempts: Mapping[int, Attempt] = {
+            ref: Attempt(Situation(states[pre], EVERY_WORD), action) for ref, pre, action in rows
         }
         for item in rule_made:
-            steps = [contexts[ref] for ref in item.provenance[-EVIDENCE:] if ref in contexts]
+            steps = [attempts[ref] for ref in item.provenance[-EVIDENCE:] if ref in attempts]
+            pattern = parse_action(item.forbids or "")
             # leave out steps of other calls: `Hull.of` needs contexts with the same number of arguments
-            own = [context for action, context in steps if is_of(item.forbids or "", action)]
+            own = [attempt.surroundings for attempt in steps if is_parsed_of(pattern, attempt.parsed)]
             if own:
                 self._hulls[item.id] = (item.provenance, Hull.of(own))
 
-    def hold(self, item: Item, situation: Situation, action: str) -> bool | None:
+    def hold(self, item: Item, attempt: Attempt) -> bool | None:
         """Return whether the surroundings of an action match those of an item's evidence.
 
         Returns:
             None if the item has no hull; the caller then has to evaluate its condition as text.
         """
         hull = self.hull(item) if is_of_steps(item) else None
-        return None if hull is None else hull.has(Context.of(situation, action), self.structural)
+        return None if hull is None else hull.has(attempt.surroundings, self.structural)
 
 
 def is_of_steps(item: Item) -> bool:

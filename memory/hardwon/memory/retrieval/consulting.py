@@ -9,6 +9,7 @@ from hardwon.memory.guardrails.probation import Probation
 from hardwon.memory.privacy.private_files import OwnLock
 from hardwon.memory.privacy.redaction import redact, redact_state
 from hardwon.memory.records import Hit, Item, Kind, Recollection, State, Verdict
+from hardwon.memory.situations.keys import Attempt
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.freshness import Freshness
 from hardwon.memory.validation import check_choice, check_count, check_kinds, check_state, check_text, check_texts
@@ -106,7 +107,7 @@ class ConsultedLibrary(ABC):
         with self._lock:
             derived = self._caught_up()
             situation, action = derived.situation(redact_state(state)), redact(action)
-            return derived.guard.check(situation.after_failure(action) if again else situation, action)
+            return derived.guard.check(Attempt(situation, action, again=again))
 
     def enforce(
         self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False
@@ -196,6 +197,7 @@ class ConsultedLibrary(ABC):
         with self._lock:
             derived = self._caught_up()
             situation = derived.situation(redact_state(state))
+            no_action = Attempt(situation, "")
             masked_ids, worlds = derived.masked(situation.state), derived.related(situation.state)
             candidates = [
                 item
@@ -203,7 +205,7 @@ class ConsultedLibrary(ABC):
                 if item.kind in kinds
                 and (item.id in masked_ids) == masked
                 and derived.counts_in(item, worlds)
-                and (item.condition is None or holds(item.condition, situation, ""))
+                and (item.condition is None or holds(item.condition, no_action))
             ]
             # the id breaks ties, so that the order does not depend on when items were read
             return tuple(sorted(candidates, key=lambda item: (-item.score * item.confidence, item.id)))

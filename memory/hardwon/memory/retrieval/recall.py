@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hardwon.memory.guardrails.conditions import forbids, holds
 from hardwon.memory.records import Hit, Item, Kind, Recollection, Step
-from hardwon.memory.situations.keys import Situation, words
+from hardwon.memory.situations.keys import Attempt, words
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_best_steps, read_brief_steps
 from hardwon.memory.storage.freshness import Version
@@ -49,7 +49,8 @@ def recall_by_step(
     state, actions, k = request.state, request.actions or {}, request.k
     situation = derived.situation(state)
     estimates = derived.estimates(situation, actions) if actions else {}
-    guardrails = derived.guard.active(situation, actions) if actions else ()
+    attempts = [Attempt(situation, action) for action in actions]
+    guardrails = derived.guard.active(attempts) if actions else ()
     if k <= 0:
         return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
     worlds = derived.related(state, actions)
@@ -57,7 +58,7 @@ def recall_by_step(
         store, derived, index, state,
         k=k, after=request.after, by_text=request.by_text, worlds=worlds, version=version,
     )  # fmt: skip
-    items, masked = _rank_items(query, derived, request, situation)
+    items, masked = _rank_items(query, derived, request, attempts)
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
     shown, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
@@ -72,7 +73,7 @@ def recall_by_step(
 
 
 def _rank_items(
-    query: Candidates, derived: NamespaceCache, request: Request, situation: Situation
+    query: Candidates, derived: NamespaceCache, request: Request, attempts: Sequence[Attempt]
 ) -> tuple[Iterable[Hit], tuple[str, ...]]:
     """Return the hits on items that may be shown, the best first, and the ids of those that are masked."""
     state, actions = request.state, request.actions or {}
@@ -81,7 +82,8 @@ def _rank_items(
         return (), ()
     ranked = candidates if query.is_question else _order(candidates, derived.score_in(state, actions))
     masked = derived.masked(state, actions)
-    fitting = (hit for hit in ranked if _is_applicable(hit.what, request.kinds, situation, actions, derived))
+    no_action = Attempt(derived.situation(state), "")
+    fitting = (hit for hit in ranked if _is_applicable(hit.what, request.kinds, attempts, no_action, derived))
     if not masked:
         return fitting, ()  # lazily: only the first k distinct ones are checked
     flagged = [(hit, isinstance(hit.what, Item) and hit.what.id in masked) for hit in fitting]
@@ -163,8 +165,8 @@ def _add_testimony(query: Candidates, derived: NamespaceCache, store: Store, cle
 def _is_applicable(
     item: Item | Step,
     kinds: Sequence[Kind] | None,
-    situation: Situation,
-    actions: Mapping[str, str],
+    attempts: Sequence[Attempt],
+    no_action: Attempt,
     derived: NamespaceCache,
 ) -> bool:
     """Return whether an item may be shown: it has a requested kind, a sufficient score, and its condition holds.
@@ -178,8 +180,8 @@ def _is_applicable(
     if item.condition is None:
         return True
     if item.forbids is None:
-        return holds(item.condition, situation, "")
-    return not actions or any(forbids(item, situation, action, derived.surroundings) for action in actions)
+        return holds(item.condition, no_action)
+    return not attempts or any(forbids(item, attempt, derived.surroundings) for attempt in attempts)
 
 
 def _iter_step_hits(

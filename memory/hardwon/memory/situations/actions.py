@@ -44,7 +44,8 @@ class Part:
     heads: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+# eq=False: actions are parsed once and then looked up by identity, which is faster than by their parts
+@dataclass(frozen=True, slots=True, eq=False)
 class ParsedAction:
     """A parsed action: `put dirty dress in basket` has template put {1} in {2} and slots (dirty dress, basket)."""
 
@@ -270,9 +271,8 @@ def pattern_of(action: str, *, keep_first: bool = False) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _bound(pattern: str, action: str) -> tuple[tuple[str, str], ...] | None:
+def _bound(wanted: ParsedAction, tried: ParsedAction) -> tuple[tuple[str, str], ...] | None:
     """Return the values of a pattern's placeholders in an action, or None if it does not match."""
-    wanted, tried = parse_action(pattern), parse_action(action)
     if wanted.verb != tried.verb:
         return None
     if wanted.parts and tried.parts:
@@ -289,14 +289,19 @@ def bind(pattern: str, action: str) -> dict[str, str] | None:
     A word in an argument's place matches its kind: `cook {1} in stove` matches `cook carrot in old stove`. A word
     with a number, an id and free text match only themselves.
     """
-    found = () if pattern == action else _bound(pattern, action)
+    found = () if pattern == action else _bound(parse_action(pattern), parse_action(action))
     return None if found is None else dict(found)
 
 
 def is_of(pattern: str, action: str) -> bool:
     """Return whether an action matches a pattern; see `bind`."""
     # equal texts need neither parsing nor an entry of the cache
-    return pattern == action or _bound(pattern, action) is not None
+    return pattern == action or is_parsed_of(parse_action(pattern), parse_action(action))
+
+
+def is_parsed_of(pattern: ParsedAction, action: ParsedAction) -> bool:
+    """Return whether a parsed action matches a parsed pattern; see `bind`."""
+    return pattern is action or _bound(pattern, action) is not None
 
 
 Bound = tuple[tuple[str, str], ...]

@@ -18,6 +18,8 @@ from .actions import ParsedAction, parse_action, pattern_of
 from .phrases import FUNCTION_WORDS, content_words, head_noun, vocabulary, words
 
 __all__ = [
+    "Attempt",
+    "Context",
     "ParsedAction",
     "Situation",
     "content_words",
@@ -115,20 +117,13 @@ class Situation:
         self.state = state
         self._structural = structural
         self._task = content_words(state.task)
-        self._contexts: dict[str, tuple[str, str]] = {}
-        self.failed: frozenset[str] = frozenset()
-        """Calls that failed in this run, with no successful action since."""
+        self._contexts: dict[Words, tuple[str, str]] = {}
+        """By the arguments of an action: see `read_around`."""
         self._lists = {
             name: [element if isinstance(element, str) else str(element) for element in value]
             for name, value in state.facts.items()
             if isinstance(value, list | tuple)
         }
-
-    def after_failure(self, action: str) -> "Situation":
-        """Return the situation in which the action just failed and nothing has worked since."""
-        situation = copy(self)
-        situation.failed = frozenset({action})
-        return situation
 
     @cached_property
     def whole(self) -> "Situation":
@@ -165,8 +160,9 @@ class Situation:
             action: Action of the step.
             counts: What this episode already tried, as the runtime's working memory describes it.
         """
-        parsed = parse_action(action)
-        around, notes = self._context(action)
+        attempt = Attempt(self, action)
+        parsed = attempt.parsed
+        around, notes = self.read_around(parsed.slots)
         is_named = self.says(action)
         flags = f"{self.flags(parsed)} {SAID}".lstrip() if is_named else self.flags(parsed)
         facts = f"{counts} | {flags} | {self._listed}"
@@ -174,7 +170,7 @@ class Situation:
         form, half = parsed.template, pattern_of(action, keep_first=True)
         # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
         keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
-        keys += [f"{half} | {word}" for word in self.note_words(action)]
+        keys += [f"{half} | {word}" for word in attempt.note_words]
         if half != form:
             keys.append(f"{half} | {flags} | {notes}")
         if parsed.slots:
@@ -210,36 +206,35 @@ class Situation:
             return "unnamed"
         return "told" if any(verb in self._notes.sentences[number] for number in sentences) else "other"
 
-    def marks(self, action: str) -> tuple[str, ...]:
+    def mark(self, parsed: ParsedAction) -> tuple[str, ...]:
         """Return the flags of the arguments for the notes, such as `1 told`, `2 unnamed`; empty without notes."""
         if not self._notes.sentences:
             return ()
-        parsed = parse_action(action)
         return tuple(f"{number} {self._mark(parsed.verb, slot)}" for number, slot in enumerate(parsed.slots, 1))
 
     def context(self, action: str) -> str:
         """Return the words around the arguments of an action: the condition of an automatic guardrail."""
-        return self._context(action)[0]
+        return self.read_around(parse_action(action).slots)[0]
 
-    def note_words(self, action: str) -> tuple[str, ...]:
+    def read_note_words(self, slots: Words) -> Words:
         """Return the words around each argument in the notes, one by one: `1 grill`, `1 slice`."""
         if not self._notes.sentences:
             return ()
-        notes = self._context(action)[1].split("; ")
+        notes = self.read_around(slots)[1].split("; ")
         return tuple(f"{part[0]} {word}" for part in notes for word in part[3:].split() if word != "-")
 
-    def _context(self, action: str) -> tuple[str, str]:
+    def read_around(self, slots: Words) -> tuple[str, str]:
         """Return the words around each argument in the observation, with hidden facts, and those in the notes."""
-        if action not in self._contexts:
-            parsed = parse_action(action)
-            slots = parsed.slots
+        found = self._contexts.get(slots)
+        if found is None:
             shown = [
                 f"{number}: {self._around(slot, slots, self._observation)}" for number, slot in enumerate(slots, 1)
             ]
             notes = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
             around = "; ".join([*shown, self._scalars] if self._scalars else shown)
-            self._contexts[action] = (around, "; ".join(notes) if self._notes.sentences else "nothing told")
-        return self._contexts[action]
+            found = around, "; ".join(notes) if self._notes.sentences else "nothing told"
+            self._contexts[slots] = found
+        return found
 
     def _around(self, slot: str, slots: Sequence[str], text: _Text) -> str:
         """Return the structural words within `WINDOW` of an argument, in the sentences with most of the arguments."""
@@ -288,6 +283,63 @@ class Situation:
         return f"{name} {'T' * best or '-'}{' ' + shown if shown else ''}"
 
 
+class Context(NamedTuple):
+    """The context of an action, split by argument; `rest` is the part that comes from facts alone."""
+
+    words: tuple[frozenset[str], ...]
+    """For each argument, the words around it."""
+    rest: str
+
+    @classmethod
+    def of(cls, attempt: "Attempt") -> "Context":
+        """Return the context of an action in a situation."""
+        # the added "; " makes the split yield a rest also for a context without facts
+        *parts, rest = f"{attempt.context}; ".split("; ", len(attempt.parsed.slots))
+        return cls(tuple(frozenset(part.partition(":")[2].split()) for part in parts), rest.removesuffix("; "))
+
+
+class Attempt:
+    """One action in one situation, parsed once; a check of guardrails reads all parts from this object."""
+
+    def __init__(self, situation: Situation, action: str, *, again: bool = False) -> None:
+        """Parse the action. The other parts are computed on first use.
+
+        Args:
+            situation: The situation before the action.
+            action: Text of the action.
+            again: Whether the same action failed in this run and no action has succeeded since.
+        """
+        self.situation = situation
+        self.action = action
+        self.again = again
+        self.parsed = parse_action(action)
+
+    @property
+    def context(self) -> str:
+        """Return the words around the arguments in the observation, with hidden facts."""
+        return self.situation.read_around(self.parsed.slots)[0]
+
+    @cached_property
+    def surroundings(self) -> Context:
+        """Return the context, split by argument."""
+        return Context.of(self)
+
+    @cached_property
+    def marks(self) -> Words:
+        """Return the flags of the arguments for the notes, such as `1 told`, `2 unnamed`."""
+        return self.situation.mark(self.parsed)
+
+    @cached_property
+    def note_words(self) -> Words:
+        """Return the structural words around each argument in the notes: `1 grill`, `1 slice`."""
+        return self.situation.read_note_words(self.parsed.slots)
+
+    @cached_property
+    def all_note_words(self) -> Words:
+        """Return all words around each argument in the notes, not only structural ones."""
+        return self.situation.whole.read_note_words(self.parsed.slots)
+
+
 def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
     """Return the keys under which failures of an action in a situation are counted.
 
@@ -295,10 +347,11 @@ def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
     Each is combined with one condition: the words around the arguments, one word about an argument in the notes, or
     the flag of an argument for the notes.
     """
-    wide, half, narrow = parse_action(action).template, pattern_of(action, keep_first=True), pattern_of(action)
-    around = f"around {situation.context(action)}"
-    notes = [f"told {word}" for word in situation.note_words(action)]
-    notes += [f"mark {mark}" for mark in situation.marks(action)]
+    attempt = Attempt(situation, action)
+    wide, half, narrow = attempt.parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
+    around = f"around {attempt.context}"
+    notes = [f"told {word}" for word in attempt.note_words]
+    notes += [f"mark {mark}" for mark in attempt.marks]
     pairs = [(wide, around), (narrow, around), *((pattern, note) for note in notes for pattern in (wide, half))]
     return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in pairs))
 

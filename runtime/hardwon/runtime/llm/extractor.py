@@ -18,7 +18,7 @@ from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.memory.guardrails.conditions import holds, matches, validate
 from hardwon.memory.learning.extraction import FROM_FAILURE, FROM_SUCCESS, MAX_OPERATIONS
 from hardwon.memory.records import Add, Kind, Operation, Return, Trust, Update
-from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.keys import Attempt, Situation
 from hardwon.runtime.interfaces.types import Usage
 
 from . import prompts
@@ -278,7 +278,7 @@ def _check_skill(entry: Mapping[str, Any], evidence: Sequence[Step]) -> dict[str
     steps = _check_steps(entry, evidence)
     verify, last = {"text": _read_text(entry, "verify")}, evidence[-1]
     validate(verify)
-    if not _read_text(entry, "verify") or not holds(verify, Situation(last.post), last.action):
+    if not _read_text(entry, "verify") or not holds(verify, Attempt(Situation(last.post), last.action)):
         raise ConfigError(f"its verification {_read_text(entry, 'verify')!r} was not seen after step {last.t}")
     return {"condition": _check_condition(entry, "condition", evidence[:1]), "steps": steps, "verify": verify}
 
@@ -301,7 +301,7 @@ def _check_condition(entry: Mapping[str, Any], name: str, evidence: Sequence[Ste
     """Return the words as a condition if all cited steps showed them before their action."""
     words = _read_text(entry, name)
     condition = {"text": words}
-    if not words or not all(holds(condition, Situation(step.pre), step.action) for step in evidence):
+    if not words or not all(holds(condition, Attempt(Situation(step.pre), step.action)) for step in evidence):
         raise ConfigError(f"its {name} {words!r} was not seen in its evidence")
     return condition
 

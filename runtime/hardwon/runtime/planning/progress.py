@@ -10,7 +10,7 @@ from typing import Any
 
 from hardwon.memory import State, Step
 from hardwon.memory.guardrails.conditions import holds, matches
-from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.keys import Attempt, Situation
 from hardwon.runtime.interfaces.diagnosis import speaks_of_unmet
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import place
@@ -73,4 +73,4 @@ def explain_dead_end(context: Context) -> str | None:
 
 
 def _meets(check: Mapping[str, Any] | None, state: State, action: str) -> bool:
-    return check is None or holds(check, Situation(state), action)
+    return check is None or holds(check, Attempt(Situation(state), action))
