@@ -17,7 +17,7 @@ def played(monkeypatch):
     real = Agent.run
 
     def run(self, fold, seed):
-        seen.append((fold, seed, self._settings.learn, self._settings.guardrails, self.library.episodes))
+        seen.append((fold, seed, self._nodes.settings.learn, self._nodes.settings.guardrails, self.library.episodes))
         return real(self, fold, seed)
 
     monkeypatch.setattr(Agent, "run", run)
