@@ -28,6 +28,20 @@ GRACE_S = 5
 """Seconds in which running requests may finish after a shutdown signal."""
 
 
+def _check_access(path: Path, tokens: Tokens, host: str, trust: Trust) -> None:
+    """Raise ConfigError if the address or the trust is not allowed with these tokens."""
+    if not is_loopback(host) and not tokens.has_any():
+        raise ConfigError(
+            f"--host {host} can be reached from other machines, and {path} has no tokens. "
+            f"Make one first: hardwon serve token add {path} --name NAME"
+        )
+    if trust == "trusted" and tokens.closed():
+        raise ConfigError(
+            f"--trust trusted is for programs without a token, and {path} lets none in: it has or had tokens. "
+            f"Leave it out; what a token that may write records is trusted: hardwon serve token add {path} --write"
+        )
+
+
 def serve(
     path: Path,
     *,
@@ -48,16 +62,7 @@ def serve(
         ConfigError: The address or the trust is not allowed without tokens, or the port is in use.
     """
     tokens = Tokens.beside(path)
-    if not is_loopback(host) and not tokens.has_any():
-        raise ConfigError(
-            f"--host {host} can be reached from other machines, and {path} has no tokens. "
-            f"Make one first: hardwon serve token add {path} --name NAME"
-        )
-    if trust == "trusted" and tokens.closed():
-        raise ConfigError(
-            f"--trust trusted is for programs without a token, and {path} lets none in: it has or had tokens. "
-            f"Leave it out; what a token that may write records is trusted: hardwon serve token add {path} --write"
-        )
+    _check_access(path, tokens, host, trust)
     # Before the library opens, so that a port in use fails early; with port 0 the message needs the real port.
     listening = _listening(host, port)
     try:

@@ -42,7 +42,7 @@ def check_prompts(session: Session) -> None:
     if limit is None:
         return
     longest, steps = 0, session.config.environment.max_steps
-    for world in session.explorer.known or session.config.explore.worlds.all[:PROBED]:
+    for world in session.explorer.tasks or session.config.explore.worlds.all[:PROBED]:
         memory = session.explorer.experience(world)
         for trajectory in session.explorer.explored(world):
             for row in session.transcript.rows(trajectory, memory)[:steps]:

@@ -96,27 +96,17 @@ class Session:
         # Only the process that plays may connect to a server or start vLLM.
         engine = open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
         gate = open_gate(config.gate, engine, transcript)
-        roles = {
-            name: _build_role(
-                name,
-                Parts(
-                    _follow_sampling(name, config),
-                    models[name],
-                    transcript,
-                    engine,
-                    library,
-                    config.run.seed,
-                    explorer.source,
-                    gate,
-                    explored=lambda task, seed: explorer.explored((task, seed)),
-                    episodes=lambda: explorer.trajectories(config.explore.worlds),
-                    recall=config.library.recall,
-                    environment=environment,
-                    outcome=config.outcome,
-                ),
-            )
-            for name in config.roles
-        }
+
+        def build_role(name: str) -> Role:
+            parts = Parts(
+                _follow_sampling(name, config), models[name], transcript, engine, library, config.run.seed,
+                explorer.source, gate,
+                explored=lambda task, seed: explorer.explored((task, seed)),
+                episodes=lambda: explorer.trajectories(config.explore.worlds),
+                recall=config.library.recall, environment=environment, outcome=config.outcome,
+            )  # fmt: skip
+            return _build_role(name, parts)
+
         session = cls(
             config=config,
             out=out,
@@ -129,7 +119,7 @@ class Session:
             engine=engine,
             gate=gate,
             diversity=Diversity(seed=config.run.seed),
-            roles=roles,
+            roles={name: build_role(name) for name in config.roles},
         )
         if checkpoint is not None:
             session._load(checkpoint)

@@ -19,27 +19,38 @@ EVAL_SEEDS = "100-149"
 EVERY_TIMES = 4
 """Number of tests during training, unless `--eval-every` is given."""
 
+EnvironmentName = Annotated[
+    str,
+    typer.Argument(
+        help="textworld, babyai, bfcl, alfworld, scienceworld, miniwob, or MODULE:CLASS of your own "
+        "environment (world:Pantry for world.py in this folder)."
+    ),
+]
+TrainSeeds = Annotated[
+    str | None,
+    typer.Option(help="Training seeds, from the train fold, as A-B.", show_default="0-449, or all that exist"),
+]
+EvalSeeds = Annotated[
+    str | None,
+    typer.Option(help="Test seeds, from --eval-fold, as A-B.", show_default="100-149, or the last 50"),
+]
+RolesFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"{HELP} The policy replaces --policy; guide and extractor serve the arms that recall.",
+        show_default=False,
+    ),
+]
+
 
 def run(
-    environment: Annotated[
-        str,
-        typer.Argument(
-            help="textworld, babyai, bfcl, alfworld, scienceworld, miniwob, or MODULE:CLASS of your own "
-            "environment (world:Pantry for world.py in this folder)."
-        ),
-    ],
+    environment: EnvironmentName,
     game: Annotated[str | None, typer.Option(help="A game of the environment: mapreader, coin, GoToLocal, ...")] = None,
     params: Annotated[str, typer.Option(help="Parameters of the game, as NAME=NUMBER, NAME=NUMBER.")] = "",
     episodes: Annotated[int, typer.Option(help="Episodes to learn from, per agent seed.")] = 100,
-    train_seeds: Annotated[
-        str | None,
-        typer.Option(help="Training seeds, from the train fold, as A-B.", show_default="0-449, or all that exist"),
-    ] = None,
+    train_seeds: TrainSeeds = None,
     eval_fold: Annotated[str, typer.Option(help="Fold to test on: train, dev or test.")] = "dev",
-    eval_seeds: Annotated[
-        str | None,
-        typer.Option(help="Test seeds, from --eval-fold, as A-B.", show_default="100-149, or the last 50"),
-    ] = None,
+    eval_seeds: EvalSeeds = None,
     eval_every: Annotated[
         str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
     ] = "",
@@ -47,13 +58,7 @@ def run(
         "random,empty,task,step"
     ),
     policy: Annotated[str, typer.Option(help="episodic, or a chat model such as openai:gpt-5.")] = "episodic",
-    roles: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"{HELP} The policy replaces --policy; guide and extractor serve the arms that recall.",
-            show_default=False,
-        ),
-    ] = None,
+    roles: RolesFolder = None,
     library: Annotated[Path | None, typer.Option(help="The library to learn into. Default: OUT/library.db.")] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
     out: Annotated[

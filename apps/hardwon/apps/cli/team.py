@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 LINES = 8
 """Number of events in the live view."""
 
+Errand = Annotated[
+    str,
+    typer.Argument(
+        help="archive (a question for slow tools), rooms (a coin in a house), or MODULE:CLASS of your environment."
+    ),
+]
+"""The environment in which the team works."""
+
 
 def team(
-    errand: Annotated[
-        str,
-        typer.Argument(
-            help="archive (a question for slow tools), rooms (a coin in a house), or MODULE:CLASS of your environment."
-        ),
-    ],
+    errand: Errand,
     teams: Annotated[
         int, typer.Option("--teams", "-k", min=1, help="Number of members, which work at the same time.")
     ] = 3,
@@ -63,18 +66,9 @@ def team(
     with TemporaryDirectory(prefix="hardwon-team-") as folder, View(teams) as view:
         path = library or Path(folder) / "bank.db"
         result = run_team(
-            errand,
-            teams,
-            admission,
-            policy,
-            seed,
-            call_s,
-            path,
-            aggregate=how,
-            first=not everybody,
-            view=view,
-            roles=roles,
-        )
+            errand, teams, admission, policy, seed, call_s, path,
+            aggregate=how, first=not everybody, view=view, roles=roles,
+        )  # fmt: skip
     if as_json:
         say_json(to_json(result))
     else:

@@ -17,7 +17,7 @@ import logging
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
@@ -57,11 +57,10 @@ from .middleware_run import (
     Answer,
     add_rejections,
     append_warning,
+    find_calls,
     find_message,
     format_warning,
-    get_tool_name,
     prepend_messages,
-    split_message,
 )
 from .namespaces import Namespaces
 from .tool_episode import SHOWN_CHARS, ToolEpisode, extract_text, iter_calls, normalize_message, split_at_request
@@ -338,36 +337,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         if self._guardrails is None:
             return None
         run = self._find_run(request.state, request.runtime.context)
-        message = next((result for result in reversed(response.result) if isinstance(result, AIMessage)), None)
-        if run is None or message is None or not message.tool_calls or response.structured_response is not None:
-            return None
-        # Unknown tools and calls without an id go on to the agent, which reports them itself.
-        tool_names = {get_tool_name(tool) for tool in request.tools}
-        if not all(call["name"] in tool_names and call["id"] for call in message.tool_calls):
-            return None
-        rulings = [run.rule_on(call) for call in message.tool_calls]
-        if any(ruling.runs for ruling in rulings):
-            self._refuse_some(run, response, message, rulings, before)
-            return None
-        transcript: list[Any] = [*before, *response.result]
-        for call, ruling in zip(message.tool_calls, rulings, strict=True):
-            transcript.append(run.refuse(call, ruling))
-        if any(ruling.over for ruling in rulings):
-            before[:] = transcript
-            cause = rulings[0].verdict.cause or "a guardrail"
-            return AIMessage(f"This run ends here: {cause} forbids every call that the model insists on.")
-        return transcript
-
-    def _refuse_some(
-        self, run: ActiveRun, response: Any, message: AIMessage, rulings: Sequence[Ruling], before: list[Any]
-    ) -> None:
-        """Answer the refused calls of a message and keep only the others, so approval is asked for those alone."""
-        refused = [(call, ruling) for call, ruling in zip(message.tool_calls, rulings, strict=True) if not ruling.runs]
-        if not refused:
-            return
-        first, rest = split_message(message, {call["id"] for call, _ in refused})
-        before += [first, *(run.refuse(call, ruling) for call, ruling in refused)]
-        response.result = [rest if result is message else result for result in response.result]
+        message = find_calls(response, request.tools)
+        return None if run is None or message is None else run.rule_on_calls(response, message, before)
 
     def _refuse_if_forbidden(self, request: ToolCallRequest) -> ToolMessage | None:
         """Return the refusal of a call that guardrails forbid, or None if the call may run."""

@@ -121,6 +121,39 @@ class ActiveRun:
                 cached = self.rulings[call["id"]] = action, ruling
             return cached[1]
 
+    def rule_on_calls(self, response: Any, message: AIMessage, before: list[Any]) -> list[Any] | AIMessage | None:
+        """Rule on all calls of a message. If at least one may run, only the others are refused.
+
+        Args:
+            response: The model's response. It keeps the calls that may run.
+            message: The message of the response that has the calls.
+            before: Messages to show before the response. Refused calls and their answers are added to it.
+
+        Returns:
+            None if at least one call may run. Else the messages for another model call, or the last message of the run.
+        """
+        rulings = [self.rule_on(call) for call in message.tool_calls]
+        if any(ruling.runs for ruling in rulings):
+            self._refuse_some(response, message, rulings, before)
+            return None
+        transcript: list[Any] = [*before, *response.result]
+        for call, ruling in zip(message.tool_calls, rulings, strict=True):
+            transcript.append(self.refuse(call, ruling))
+        if any(ruling.over for ruling in rulings):
+            before[:] = transcript
+            cause = rulings[0].verdict.cause or "a guardrail"
+            return AIMessage(f"This run ends here: {cause} forbids every call that the model insists on.")
+        return transcript
+
+    def _refuse_some(self, response: Any, message: AIMessage, rulings: Sequence[Ruling], before: list[Any]) -> None:
+        """Answer the refused calls of a message and keep only the others, so approval is asked for those alone."""
+        refused = [(call, ruling) for call, ruling in zip(message.tool_calls, rulings, strict=True) if not ruling.runs]
+        if not refused:
+            return
+        first, rest = split_message(message, {call["id"] for call, _ in refused})
+        before += [first, *(self.refuse(call, ruling) for call, ruling in refused)]
+        response.result = [rest if result is message else result for result in response.result]
+
     def check(self, action: str) -> Verdict:
         """Return the guardrails' verdict on an action, without values of other requests."""
         state = self.get_state()
@@ -215,6 +248,16 @@ def split_message(message: AIMessage, refused: Collection[str | None]) -> tuple[
 def get_tool_name(tool: Any) -> str:
     """Return the name of a tool, which may be in a provider's own format."""
     return str(tool.get("name", "")) if isinstance(tool, Mapping) else str(tool.name)
+
+
+def find_calls(response: Any, tools: Sequence[Any]) -> AIMessage | None:
+    """Return the last message of a response if it has tool calls and all of them can be ruled on."""
+    message = next((result for result in reversed(response.result) if isinstance(result, AIMessage)), None)
+    if message is None or not message.tool_calls or response.structured_response is not None:
+        return None
+    # Unknown tools and calls without an id go on to the agent, which reports them itself.
+    names = {get_tool_name(tool) for tool in tools}
+    return message if all(call["name"] in names and call["id"] for call in message.tool_calls) else None
 
 
 def add_rejections(run: ActiveRun, after: Sequence[Mapping[str, Any]]) -> None:

@@ -39,7 +39,7 @@ class Explorer:
         self._known: dict[Task, tuple[Trajectory, ...]] = {}
 
     @property
-    def known(self) -> list[Task]:
+    def tasks(self) -> list[Task]:
         """Return the task instances that were explored so far."""
         return [*self._known]
 
