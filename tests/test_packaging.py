@@ -107,6 +107,7 @@ PUBLIC = {
         "VllmEngine",
         "evaluate_checkpoint",
         "evaluate_policy",
+        "load_policy",
         "load_roles",
         "train",
     },

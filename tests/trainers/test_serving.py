@@ -226,7 +226,7 @@ def test_another_format_of_the_manifest_is_refused(exported, tmp_path):
 
 
 def test_an_episode_keeps_its_tokens_until_too_many_are_open(exported, monkeypatch):
-    monkeypatch.setattr("hardwon.trainers.serving.OPEN", 1)
+    monkeypatch.setattr("hardwon.trainers.serving.READ", 1)
     policy = load_roles(exported[0]).policy
     assert policy is not None
     world = Corridor()

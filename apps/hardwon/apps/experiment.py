@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hardwon.apps.shared.trained import open_roles
+from hardwon.apps.shared.trained import FOLDER, Paced, open_policy, open_roles
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.arms import Arm
 
@@ -137,7 +137,8 @@ def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report =
         plan: The experiment.
         out: Folder of the results.
         jobs: Number of agent seeds to run in parallel; None for one per core.
-        on_row: Receives every row, earlier ones included.
+        on_row: Receives every row, earlier ones included. Within the episodes of a slow policy, it also receives rows
+            of the phase `decide` with `step` and `seconds` per decision, which are not kept.
 
     Returns:
         All rows, those of earlier runs first. Errors of the environment and the library propagate.
@@ -152,6 +153,9 @@ def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report =
     with (out / "episodes.jsonl").open("a", encoding="utf-8") as file:
 
         def keep(row: Row) -> None:
+            if row["phase"] == "decide":
+                on_row(row)
+                return
             file.write(json.dumps(row) + "\n")
             # Per row, so that after a crash every finished episode counts.
             file.flush()
@@ -259,7 +263,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
     # The library itself says how many training episodes are done: `_learn` continues from `library.episodes`.
     with ExperienceLibrary.open(path if plan.learns else ":memory:") as library:
         learner = Agent(
-            _open_policy(plan),
+            _open_policy(plan, report),
             library,
             environment,
             arm=LEARNER,
@@ -282,11 +286,15 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
             learner.close()
 
 
-def _open_policy(plan: Plan) -> Any:
-    """Return the trained policy, if there is one, or the policy that the plan names."""
-    from hardwon.runtime.agent import as_policy
-
-    return open_roles(plan.roles).policy or as_policy(plan.policy)
+def _open_policy(plan: Plan, report: Report) -> Any:
+    """Return the trained policy, if there is one, or the policy that the plan names. A slow one reports its steps."""
+    trained = open_roles(plan.roles).policy
+    if trained is None and not plan.policy.startswith(FOLDER):
+        return open_policy(plan.policy)
+    return Paced(
+        trained or open_policy(plan.policy),
+        lambda step, seconds: report({"phase": "decide", "step": step, "seconds": round(seconds, 2)}),
+    )
 
 
 def training_order(plan: Plan, seed: int) -> list[int]:
@@ -318,13 +326,13 @@ def _test(
     report: Report,
 ) -> None:
     from hardwon.memory import ExperienceLibrary
-    from hardwon.runtime.agent import Agent, as_policy
+    from hardwon.runtime.agent import Agent
 
     arm = setup.arm
     missing = [task for task in plan.eval_seeds if ("test", arm.name, seed, checkpoint, task) not in finished]
     consulted = library if arm.has_memory else ExperienceLibrary.open(":memory:")
     agent = Agent(
-        as_policy(setup.policy) if setup.policy else _open_policy(plan),
+        open_policy(setup.policy) if setup.policy else _open_policy(plan, report),
         consulted,
         # A clone, because `agent.close` closes its environment, which the learner still needs.
         environment.clone(),

@@ -418,6 +418,9 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
 
     if isinstance(policy, str) and policy in ("episodic", "random"):
         return EpisodicPolicy() if policy == "episodic" else RandomPolicy()
+    if isinstance(policy, str) and policy.startswith("folder:"):
+        path = policy.removeprefix("folder:")
+        raise ConfigError(f"{policy} is a model in this process; pass hardwon.trainers.load_policy({path!r}).")
     if isinstance(policy, str) and ":" not in policy:
         raise UnknownName.of("policy", policy, ["episodic", "random", "PROVIDER:MODEL such as openai:gpt-5"])
     if isinstance(policy, Policy):

@@ -4,6 +4,8 @@
     agent = Agent(roles.policy, library, environment, guidance=roles.guidance, extractor=roles.extractor)
     team = Team(agents, bank, roles.admission)
 
+    agent = Agent(load_policy("models/smollm2"), library, environment)     # a pretrained model, as it is
+
 Each role is asked through the same objects as in training, so it reads the same tokens. All of them share one base,
 and every request runs in one event loop, so any thread and any loop may call them.
 """
@@ -24,10 +26,13 @@ from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.runtime.teams.sharing_policy import Candidate, Choice
 
+from .config.schema import ModelConfig
 from .engines.base import Engine
-from .engines.base_models import BASE, load_tokenizer
-from .exports import Manifest, compute_fingerprint, read_manifest
+from .engines.base_models import BASE, load_base, load_tokenizer
+from .exports import MANIFEST, Manifest, compute_fingerprint, read_manifest
+from .models.pretrained import check_folder
 from .prompting.base import PromptFormat
+from .prompting.chat import ChatFormat
 from .prompting.factory import open_format
 from .roles.extractor import ExtractorSettings, build_writer
 from .roles.guide import GuideSettings
@@ -38,8 +43,8 @@ if TYPE_CHECKING:
     from .roles.note_generators import Written
 
 T = TypeVar("T")
-OPEN = 256
-"""Episodes whose read tokens are kept; the least recently used one is read again when it goes on."""
+READ = 16_384
+"""Tokens of earlier turns that are kept, of all episodes; the least recently used one is read again when it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,34 @@ def load_roles(
     return Roles(**made)
 
 
+def load_policy(folder: str | Path, *, device: str = "auto", temperature: float = 0.0) -> "ServedPolicy":
+    """Load a pretrained chat model as a policy that chooses among the listed actions, in this process.
+
+    The model reads an episode through its chat template. All listed actions are scored in one forward pass, and only
+    what is new in a turn is read. Nothing is generated, so no answer needs repair.
+
+    Args:
+        folder: Folder of the model, as `hardwon model` writes it.
+        device: cpu, cuda, or auto, which uses a GPU if there is one.
+        temperature: 0 takes the action with the highest probability; above 0, an action is drawn.
+
+    Raises:
+        ConfigError: The folder holds no model, or one without a chat template.
+        MissingExtra: A package of the extra `train` is missing.
+    """
+    place = Path(folder)
+    if (place / MANIFEST).is_file():
+        raise ConfigError(f"{place} is an export of trained roles; load it with load_roles, or --roles {place}.")
+    check_folder(place)
+    from .engines.local import LocalEngine
+
+    model, tokenizer = load_base(place, ModelConfig(base=str(place), device=device))
+    engine = LocalEngine(model, tokenizer, roles=["policy"])
+    limit = getattr(model.config, "max_position_embeddings", None)
+    inner = TokenPolicy(engine, ChatFormat(tokenizer), temperature=temperature, context=limit)
+    return ServedPolicy(inner, engine)
+
+
 def parse_settings(kind: type[T], settings: dict[str, Any]) -> T:
     """Return the settings of a role from their saved values."""
     from .config.parsing import parse
@@ -115,7 +148,8 @@ class ServedPolicy:
 
     def __init__(self, inner: TokenPolicy, engine: Engine) -> None:
         self._inner, self._engine = inner, engine
-        self._open: OrderedDict[str, Spec] = OrderedDict()
+        self._open: OrderedDict[str, tuple[Spec, int]] = OrderedDict()
+        """The episodes whose tokens the engine keeps, and how many tokens each has; the last one was used last."""
 
     def decide(self, context: Context) -> Decision:
         """Return the next action."""
@@ -126,14 +160,18 @@ class ServedPolicy:
         return await _await(self._decide(context))
 
     async def _decide(self, context: Context) -> Decision:
-        if context.thread:
-            spec = self._open.setdefault(context.thread, Spec("", 0, salt=context.thread))
-            self._open.move_to_end(context.thread)
-            while len(self._open) > OPEN:
-                _, oldest = self._open.popitem(last=False)
-                await self._engine.end(oldest.session)
-            enter_episode(spec)
-        return await self._inner.adecide(context)
+        if not context.thread:
+            return await self._inner.adecide(context)
+        spec, _ = self._open.get(context.thread, (Spec("", 0, salt=context.thread), 0))
+        enter_episode(spec)
+        decision = await self._inner.adecide(context)
+        self._open[context.thread] = spec, decision.usage.prompt_tokens
+        self._open.move_to_end(context.thread)
+        # an episode does not say that it is over, and its keys and values take much memory
+        while len(self._open) > 1 and sum(tokens for _, tokens in self._open.values()) > READ:
+            _, (oldest, _) = self._open.popitem(last=False)
+            await self._engine.end(oldest.session)
+        return decision
 
 
 class ServedGuidance:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.trained import HELP
+from hardwon.apps.shared.trained import HELP, check_policy
 from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ TRAIN_SEEDS = "0-449"
 EVAL_SEEDS = "100-149"
 EVERY_TIMES = 4
 """Number of tests during training, unless `--eval-every` is given."""
+EVERY_S = 20.0
+"""Seconds between two lines about the running episode, without a terminal."""
 
 EnvironmentName = Annotated[
     str,
@@ -33,6 +35,13 @@ TrainSeeds = Annotated[
 EvalSeeds = Annotated[
     str | None,
     typer.Option(help="Test seeds, from --eval-fold, as A-B.", show_default="100-149, or the last 50"),
+]
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        help="episodic, a chat model such as openai:gpt-5, or folder:PATH, a chat model that runs in this process: "
+        "no key, server or GPU; see `hardwon model`."
+    ),
 ]
 RolesFolder = Annotated[
     Path | None,
@@ -57,7 +66,7 @@ def run(
     arms: Annotated[str, typer.Option(help="Arms to compare, of random,empty,task,step,unguarded,skills.")] = (
         "random,empty,task,step"
     ),
-    policy: Annotated[str, typer.Option(help="episodic, or a chat model such as openai:gpt-5.")] = "episodic",
+    policy: PolicyName = "episodic",
     roles: RolesFolder = None,
     library: Annotated[Path | None, typer.Option(help="The library to learn into. Default: OUT/library.db.")] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
@@ -111,6 +120,8 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
         from hardwon.trainers.exports import read_manifest
 
         read_manifest(Path(plan.roles))
+    elif plan.policy:
+        check_policy(plan.policy)
     # Fail on a wrong name or a missing package before worker processes start.
     open_environment(plan.environment, game=plan.game, params=plan.params).close()
     began = time.perf_counter()
@@ -232,10 +243,14 @@ class _Progress:
         self._note = ""
         self._plain = not console.is_terminal
         self._total, self._done = plan.total(), 0
+        self._told = time.monotonic()
         self._tests: dict[tuple[str, int], list[bool]] = {}
 
     def advance(self, row: "Row") -> None:
-        """Count one finished episode."""
+        """Count one finished episode, or show how far the running one is."""
+        if row["phase"] == "decide":
+            self._show_step(row)
+            return
         self._done += 1
         note = ""
         if row["phase"] == "test" and row["success"] is not None:
@@ -247,6 +262,14 @@ class _Progress:
         # Without a terminal, print a line per tenth: a redrawn bar would fill a log file.
         if self._plain and self._done % max(1, self._total // 10) == 0:
             print(f"{self._done}/{self._total} episodes  {note}", file=sys.stderr, flush=True)
+
+    def _show_step(self, row: "Row") -> None:
+        """Show the step of an episode whose policy takes seconds: beside the bar, or as a line now and then."""
+        step = f"step {row['step']}, {row['seconds']:.1f} s a decision"
+        self._bar.update(self._task, note=f"{self._note}  {step}".strip())
+        if self._plain and time.monotonic() - self._told >= EVERY_S:
+            self._told = time.monotonic()
+            print(f"{self._done}/{self._total} episodes  {step}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "_Progress":
         self._bar.start()

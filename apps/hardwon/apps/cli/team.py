@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hardwon.apps.shared.common import AsJson, excerpt, say_json
-from hardwon.apps.shared.trained import HELP, open_roles
+from hardwon.apps.shared.trained import HELP, open_policy, open_roles
 
 if TYPE_CHECKING:
     from hardwon.runtime.interfaces.types import Policy
@@ -40,7 +40,8 @@ def team(
         ),
     ] = "rules",
     policy: Annotated[
-        str, typer.Option(help="Policy of the members: rule, or a chat model such as openai:gpt-5.")
+        str,
+        typer.Option(help="Policy of the members: rule, a chat model such as openai:gpt-5, or folder:PATH."),
     ] = "rule",
     roles: Annotated[
         Path | None,
@@ -97,7 +98,7 @@ def run_team(
         errand: Name of the errand, or MODULE:CLASS of an environment.
         teams: Number of members.
         admission: Name of the admission policy, a file, or a chat model.
-        policy: "rule", or a chat model for every member.
+        policy: "rule", or a chat model for every member, which `folder:PATH` loads into this process.
         seed: Seed of the task.
         call_s: Seconds per tool call.
         path: The library whose file holds the bank.
@@ -110,7 +111,6 @@ def run_team(
         UnknownName: The errand or the admission policy does not exist.
     """
     from hardwon.memory import ExperienceLibrary
-    from hardwon.runtime.agent import as_policy
     from hardwon.runtime.teams.team import Team
 
     from . import team_errands
@@ -122,7 +122,7 @@ def run_team(
     decides: Admission = trained.admission or team_errands.open_admission(admission)
     with ExperienceLibrary.open(path) as library, team_errands.open_errand(errand, seed, latency) as task:
         policies: list[Policy] = [
-            trained.policy or (task.member(number) if policy == "rule" else as_policy(policy))
+            trained.policy or (task.member(number) if policy == "rule" else open_policy(policy))
             for number in range(teams)
         ]
         agents = team_errands.create_members(task, policies, library)

@@ -1,5 +1,8 @@
-"""Open trained roles for a command."""
+"""Open trained roles, and a model in a folder, for a command."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -8,10 +11,15 @@ from typing import TYPE_CHECKING
 from hardwon.memory.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from hardwon.runtime.interfaces.types import Context, Decision, Policy
     from hardwon.trainers.serving import Roles
 
 HELP = "Folder of trained roles, written by `hardwon train --export`."
 """Help of the option `--roles`, which several commands have."""
+FOLDER = "folder:"
+"""Before the path of a model that plays in this process, as the value of `--policy`."""
+PULSE_S = 2.0
+"""Seconds between two reports within an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +42,92 @@ def open_roles(folder: str | Path | None) -> "Roles | NoRoles":
     """
     if not folder:
         return NoRoles()
-    try:
+    with _require_extra():
         from hardwon.trainers.serving import load_roles
 
         return load_roles(folder)
+
+
+def open_policy(name: str) -> "Policy":
+    """Return the policy that a command names: a built-in one, a chat model, or `folder:PATH`.
+
+    A model in a folder is loaded once per process; every agent shares it.
+
+    Raises:
+        ConfigError: The folder holds no model that can be used.
+        MissingExtra: A package of the extra `train` is missing.
+        UnknownName: There is no policy of this name.
+    """
+    from hardwon.runtime.agent import as_policy
+
+    return _load_folder(name.removeprefix(FOLDER)) if name.startswith(FOLDER) else as_policy(name)
+
+
+def check_policy(name: str) -> None:
+    """Check `folder:PATH` without loading the model; other names are checked where they are opened.
+
+    Raises:
+        ConfigError: The folder holds no model.
+        MissingExtra: A package of the extra `train` is missing.
+    """
+    if name.startswith(FOLDER):
+        from hardwon.trainers.models.pretrained import check_folder
+
+        check_folder(name.removeprefix(FOLDER))
+
+
+@lru_cache(maxsize=1)
+def _load_folder(folder: str) -> "Policy":
+    with _require_extra():
+        from hardwon.trainers.serving import load_policy
+
+        return load_policy(folder)
+
+
+@contextmanager
+def _require_extra() -> Iterator[None]:
+    """Turn a missing package of the extra `train` into MissingExtra."""
+    try:
+        yield
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
         # a missing module of our own is a bug, not an extra to install
         if package in ("", "hardwon"):
             raise
         raise MissingExtra.of(package, "train") from missing
+
+
+class Paced:
+    """A policy that takes seconds for a decision, and reports how far its episode is."""
+
+    def __init__(self, inner: "Policy", report: Callable[[int, float], None]) -> None:
+        """Wrap a policy.
+
+        Args:
+            inner: The policy.
+            report: Receives the number of the step and the mean seconds per decision, at most every `PULSE_S`.
+        """
+        self._inner, self._report = inner, report
+        self.name, self.reads = inner.name, inner.reads
+        self._decisions, self._seconds, self._last = 0, 0.0, time.monotonic()
+
+    def decide(self, context: "Context") -> "Decision":
+        """Return the next action."""
+        began = time.monotonic()
+        decision = self._inner.decide(context)
+        self._count(context, began)
+        return decision
+
+    async def adecide(self, context: "Context") -> "Decision":
+        """Return the next action asynchronously."""
+        began = time.monotonic()
+        decision = await self._inner.adecide(context)
+        self._count(context, began)
+        return decision
+
+    def _count(self, context: "Context", began: float) -> None:
+        now = time.monotonic()
+        self._decisions, self._seconds = self._decisions + 1, self._seconds + now - began
+        if now - self._last >= PULSE_S:
+            self._last = now
+            self._report(len(context.history) + 1, self._seconds / self._decisions)

