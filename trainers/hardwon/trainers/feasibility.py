@@ -113,6 +113,7 @@ def check_episodes(session: Session, rollouts: Sequence[Rollout]) -> None:
     """
     if rollouts and all(rollout.failed for rollout in rollouts):
         raise CannotLearn(_explain_failures(rollouts))
+    _check_answers(rollouts)
     outcome, reported = session.config.outcome, None
     if isinstance(session.environment, Reporting):
         reported = session.environment.reported
@@ -134,9 +135,19 @@ def _explain_failures(rollouts: Sequence[Rollout]) -> str:
     message = f"all {len(rollouts)} episodes of the first iteration failed ({why}). The first error: {error}"
     if reasons[OUTGROWN] == len(rollouts):
         return f"{message} Lower environment.max_steps, or choose a base with a longer context."
-    if not any(step.action for rollout in rollouts for step in rollout.trajectory.steps):
-        return f"{message} An environment for training lists its admissible actions, or the tools with their schemas."
     return message
+
+
+def _check_answers(rollouts: Sequence[Rollout]) -> None:
+    """Check that some answer was an action, where none are listed."""
+    steps = [step for rollout in rollouts for step in rollout.trajectory.steps]
+    if not steps or any(step.action for step in steps):
+        return
+    raise CannotLearn(
+        f"none of the {len(steps)} answers of the first iteration was an action. The first: "
+        f"{steps[0].diagnosis.evidence} Use a base that follows the form that its prompt asks for, or an environment "
+        "that lists its actions (admissible) or gives the schemas of its tools (tool_schemas)."
+    )
 
 
 def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:

@@ -31,7 +31,9 @@ class Turn:
     user: str
     """The message as it was sent."""
     answer: str | None = None
-    """The action that ran; None while the turn is open."""
+    """The action that ran; None while the turn is open, and empty if the answer was no action."""
+    text: str | None = None
+    """The answer in the model's own words, such as a tool call in JSON; None if they are those of the action."""
     sampled: tuple[int, ...] | None = None
     """The token ids that the model sampled for the answer; None if the model did not sample what ran."""
     ids: tuple[int, ...] | None = None
@@ -55,7 +57,7 @@ class Conversation:
         for turn in self.turns[self.omitted :]:
             pairs.append(("user", turn.user))
             if turn.answer is not None:
-                pairs.append(("assistant", turn.answer))
+                pairs.append(("assistant", turn.answer if turn.text is None else turn.text))
         return tuple(pairs)
 
 
@@ -74,7 +76,8 @@ class PromptBuilder:
 
     def system(self, context: Context) -> str:
         """Return the system message: the rules, the task, and the environment's instructions."""
-        return prompts.system_prompt(context.state.task, self._instructions, context.manual)
+        calls = bool(context.tools and not context.actions)
+        return prompts.system_prompt(context.state.task, self._instructions, context.manual, calls=calls)
 
     def turn(self, context: Context, *, remembered: bool = False) -> str:
         """Return the message of the current turn; see `prompts.turn_prompt`."""
@@ -96,7 +99,7 @@ class PromptBuilder:
         del chat.turns[len(context.history) :]
         for turn, step in zip(chat.turns, context.history, strict=False):
             if turn.answer != step.action:
-                turn.answer, turn.sampled = step.action, None
+                turn.answer, turn.sampled, turn.text = step.action, None, None
         for at in range(len(chat.turns), len(context.history)):
             step, before = context.history[at], context.history[at - 1] if at else None
             chat.turns.append(Turn(self.past(step, before), step.action))
@@ -145,13 +148,17 @@ class Conversations:
         return chat
 
     @staticmethod
-    def answer(conversation: Conversation, action: str, sampled: Sequence[int] | None = None) -> None:
+    def answer(
+        conversation: Conversation, action: str, sampled: Sequence[int] | None = None, *, text: str | None = None
+    ) -> None:
         """Record the answer to the open turn.
 
         Args:
             conversation: The conversation that `advance` returned.
-            action: The chosen action.
+            action: The chosen action; empty if the answer was none.
             sampled: The token ids that the model sampled, if it is in this process.
+            text: The answer in the model's own words, if they are not those of the action.
         """
         turn = conversation.turns[-1]
         turn.answer, turn.sampled = action, None if sampled is None else tuple(sampled)
+        turn.text = None if text == action else text

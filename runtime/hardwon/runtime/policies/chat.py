@@ -165,7 +165,9 @@ class ChatPolicy:
             answer = tally.count(ask, reply)
             action, problem = _parse_answer(reply, answer, context, only)
             if action is not None:
-                self._conversations.answer(chat, action)
+                # The conversation keeps a call in the form that the messages ask for.
+                text = prompts.find_call(answer) if context.tools and not context.actions else None
+                self._conversations.answer(chat, action, text=text)
                 return self._build_decision(action, answer, tally)
             tally.add_problem(problem, answer)
             last, tally.repairing = answer or last, True

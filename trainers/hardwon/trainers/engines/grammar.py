@@ -27,21 +27,22 @@ MAX_STRING = 200
 class Grammar:
     """The automaton of one answer. Do not share it between answers in progress."""
 
-    def __init__(self, tokenizer: Any, lark: str, *, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, tokenizer: Any, lark: str, *, max_tokens: int = MAX_TOKENS, end: int | None = None) -> None:
         """Compile a grammar.
 
         Args:
             tokenizer: Fast byte-level tokenizer.
             lark: The grammar, in llguidance's Lark dialect.
             max_tokens: Length at which the answer is cut off.
+            end: The token that ends the answer; default: the tokenizer's own end token.
 
         Raises:
             ConfigError: The grammar is invalid, or the tokenizer is not byte-level.
             MissingExtra: llguidance is not installed.
         """
         self.lark, self.max_tokens = lark, max_tokens
-        self._tokens = _load_tokenizer(tokenizer)
-        self.end = int(tokenizer.eos_token_id)
+        self.end = int(tokenizer.eos_token_id) if end is None else end
+        self._tokens = _load_tokenizer(tokenizer, self.end)
         self._matcher = _import_llguidance().LLMatcher(self._tokens, lark)
         if error := self._matcher.get_error():
             raise ConfigError(f"the grammar is invalid: {error} Check the JSON schemas of its tools.")
@@ -88,29 +89,32 @@ class Grammar:
 class ToolCalls:
     """One JSON call of one of several tools: `{"name": "move", "arguments": {"to": "kitchen"}}`."""
 
-    def __init__(self, tokenizer: Any, tools: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, tokenizer: Any, tools: Mapping[str, Mapping[str, Any]], *, end: int | None = None) -> None:
         """Build the grammar of the calls.
 
         Args:
             tokenizer: Fast byte-level tokenizer.
-            tools: JSON schema of the arguments, by tool name.
+            tools: JSON schema of the arguments, by tool name. Rules that a grammar cannot follow, such as an unknown
+                `format`, are left to the tool.
+            end: The token that ends a call; default: the tokenizer's own end token.
 
         Raises:
             ConfigError: There is no tool, or a schema is not supported.
         """
         if not tools:
             raise ConfigError("there is no tool to call. Pass at least one.")
-        self._tokenizer = tokenizer
-        calls = [_build_call_schema(name, arguments) for name, arguments in tools.items()]
+        self._tokenizer, self._end = tokenizer, end
+        calls = [_build_call_schema(name, f"#/$defs/{n}") for n, name in enumerate(tools)]
+        schemas = {str(n): _build_argument_schema(each, f"#/$defs/{n}") for n, each in enumerate(tools.values())}
         # the separators of `json.dumps` and of chat templates, which models have seen most
-        layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-        schema = {"x-guidance": layout, "anyOf": calls}
+        layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
+        schema = {"x-guidance": layout, "$defs": schemas, "anyOf": calls}
         self.lark = f"start: %json {json.dumps(schema)}"
-        Grammar(tokenizer, self.lark)  # fail here, not at the first request
+        Grammar(tokenizer, self.lark, end=end)  # fail here, not at the first request
 
     def open_grammar(self, max_tokens: int = MAX_TOKENS) -> Grammar:
         """Return a new grammar for one answer of at most `max_tokens` tokens."""
-        return Grammar(self._tokenizer, self.lark, max_tokens=max_tokens)
+        return Grammar(self._tokenizer, self.lark, max_tokens=max_tokens, end=self._end)
 
     @staticmethod
     def read(text: str) -> tuple[str, dict[str, Any]] | None:
@@ -122,13 +126,35 @@ class ToolCalls:
             return None
 
 
-def _build_call_schema(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of a call of one tool."""
-    # without this, a model could add arguments that the tool does not have
-    schema = {"additionalProperties": False, **arguments} if arguments.get("properties") is not None else arguments
+def _build_argument_schema(arguments: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the JSON schema of the arguments of one tool, as a part of a larger schema at `place`."""
+    # without the type, a model could write any JSON; without the rest, arguments that the tool does not have
+    schema = {"type": "object", "additionalProperties": False, "properties": {}, **arguments}
+    moved: dict[str, Any] = _move_references(_bound_strings(schema), place)
+    return moved
+
+
+def _move_references(schema: Any, place: str) -> Any:
+    """Return a schema whose references to its own parts are valid in a larger schema that has it at `place`."""
+    if isinstance(schema, list):
+        return [_move_references(part, place) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: f"{place}{part[1:]}"
+        if key == "$ref" and isinstance(part, str) and part.startswith("#")
+        else part
+        if key in ("enum", "const", "default", "examples")
+        else _move_references(part, place)
+        for key, part in schema.items()
+    }
+
+
+def _build_call_schema(name: str, arguments: str) -> dict[str, Any]:
+    """Return the JSON schema of a call of one tool, whose arguments have the schema at `arguments`."""
     return {
         "type": "object",
-        "properties": {"name": {"const": name}, "arguments": _bound_strings(dict(schema))},
+        "properties": {"name": {"const": name}, "arguments": {"$ref": arguments}},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
@@ -158,13 +184,13 @@ def _unpack_mask(mask: bytes) -> Ids:
 
 
 @lru_cache(maxsize=8)
-def _load_tokenizer(tokenizer: Any) -> Any:
+def _load_tokenizer(tokenizer: Any, end: int) -> Any:
     """Convert the tokenizer for llguidance. Cached: it takes about a second for a large vocabulary."""
     _import_llguidance()
     from llguidance.hf import from_tokenizer
 
     try:
-        return from_tokenizer(tokenizer)
+        return from_tokenizer(tokenizer, eos_token=end)
     except ValueError as error:
         raise ConfigError(
             f"a grammar needs a fast tokenizer whose tokens are bytes: {error}. Use a byte-level BPE, as Qwen's or "

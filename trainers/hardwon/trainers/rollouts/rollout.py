@@ -18,12 +18,14 @@ from hardwon.memory.records import Step
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
-from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout, Sample, compute_anchor
 from hardwon.trainers.engines.base import Completion, Engine, Request
+from hardwon.trainers.engines.grammar import MAX_TOKENS
 from hardwon.trainers.prompting.base import PromptFormat
+
+from .answers import Answers, UnusableAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class TokenPolicy:
         role: str = "policy",
         builder: PromptBuilder | None = None,
         context: int | None = None,
+        max_tokens: int = MAX_TOKENS,
     ) -> None:
         """Create a policy on an engine.
 
@@ -157,51 +160,60 @@ class TokenPolicy:
             role: The engine's role whose weights act.
             builder: Writes the messages of an episode; default: as `ChatPolicy` does without instructions.
             context: Longest sequence that the model reads, in tokens; None for no limit.
+            max_tokens: Longest tool call or free text, in tokens, where no actions are listed.
         """
         self._context = context
         self._engine, self._prompts = engine, prompts
+        self._answers = Answers(prompts, max_tokens=max_tokens)
         self._log = Conversations(builder)
         self._temperature, self._role = temperature, role
         self.snapshot = snapshot
         """Name of the library version in use; stored with every sample."""
 
     async def adecide(self, context: Context) -> Decision:
-        """Sample an admissible action that is not forbidden, and keep its sample with the episode.
+        """Sample an action, and keep its sample with the episode.
 
-        If all admissible actions are forbidden, sample among all of them.
+        Where actions are listed, it is one that is not forbidden, or any of them if all are. Otherwise it is a call of
+        one of the context's tools, or free text if there are none.
 
         Raises:
-            PolicyFailure: The environment lists no admissible actions, or the prompt is longer than the model reads.
+            UnusableAnswer: The answer is no action, such as a call that the limit cut. Its sample is kept.
+            PolicyFailure: The prompt is longer than the model reads.
         """
-        if not context.actions:
-            raise PolicyFailure(
-                "the policy chooses among listed actions, and this environment lists none: give it admissible(state)."
-            )
         is_standalone = _EPISODE.get(None) is None
         episode = _Episode(Spec("", 0)) if is_standalone else _EPISODE.get()
         turn, chat = len(context.history), self._log.advance(context)
-        trie, actions_by_tokens = self._prompts.actions(messages.choices(context))
         # Seeded by episode, turn and attempt: the result does not depend on the order of the batch.
         rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
         prompt = self._prompts.open_prompt(chat, context)
-        longest = len(prompt) + max(map(len, actions_by_tokens))
+        form = self._answers.open(context, None if self._context is None else self._context - len(prompt))
+        longest = len(prompt) + form.max_tokens
         if self._context is not None and longest > self._context:
             episode.outgrown = True
             raise PolicyFailure(f"prompt and action have {longest} tokens, and the model reads {self._context}.")
         request = Request(
             prompt,
             self._role,
-            trie,
+            form.allowed,
+            max_tokens=form.max_tokens,
+            stop=form.stop,
             temperature=self._temperature,
             session="" if is_standalone else episode.spec.session,
             chance=rng,
         )
         completion = await self._engine.generate(request)
-        action = actions_by_tokens[completion.tokens]
-        Conversations.answer(chat, action, completion.tokens)
+        answer = form.read(completion.tokens)
+        # A step without an action has an empty one, so the answer stays in the record and is trained on.
+        action = answer.action or ""
+        Conversations.answer(chat, action, completion.tokens, text=answer.text)
         episode.keep(turn, action, self._row(episode, chat, context, request, completion))
+        usage = Usage(len(prompt), sum(completion.mask), calls=1)
+        if answer.action is None:
+            # An answer that the end of the context cut says nothing about the policy.
+            episode.outgrown |= longest == self._context and len(completion.tokens) == form.max_tokens
+            raise UnusableAnswer.of(answer, usage)
         why = Reasons(tokens=tuple(completion.tokens), memory=chat.turns[-1].hint)
-        return Decision(action, why, Usage(len(prompt), sum(completion.mask), calls=1))
+        return Decision(action, why, usage)
 
     def decide(self, context: Context) -> Decision:
         """Run `adecide` for a loop without asyncio."""
@@ -259,5 +271,7 @@ async def _run(agent: Agent, engine: Engine, spec: Spec, outcome: Outcome) -> Ro
     trajectory = replace(result.trajectory, id=spec.session, arm=spec.arm, meta=meta)
     failed = "" if trajectory.success is not None else trajectory.ending
     if trajectory.ending == "policy_error":
-        failed = OUTGROWN if episode.outgrown else trajectory.ending
+        # Answers that are no actions are the model's own failure; it learns from them.
+        answered = len(trajectory.steps) - 1 in episode.rows
+        failed = OUTGROWN if episode.outgrown else "" if answered else trajectory.ending
     return Rollout(trajectory, () if failed else episode.collect(trajectory.steps), spec.group, failed, outcome)
