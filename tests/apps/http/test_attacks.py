@@ -3,6 +3,7 @@
 import gzip
 import json
 import time
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -206,7 +207,7 @@ def test_a_long_line_does_not_stall_a_stream(tmp_path, size):
     assert read == ['{"a": 1}', long, '{"b": 2}']
 
 
-def test_a_line_beyond_the_limit_is_passed_over_once_it_ends(tmp_path):
+def test_a_line_beyond_the_limit_is_passed_over_once_it_ends(tmp_path, monkeypatch):
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"a": 1}\n' + "x" * (LONGEST_LINE + 7))
     tail = Tail(file)
@@ -214,7 +215,10 @@ def test_a_line_beyond_the_limit_is_passed_over_once_it_ends(tmp_path):
     assert tail.lines() == []
     with file.open("a") as more:
         more.write('\n{"b": 2}\n')
+    reads = Mock(wraps=tail._read)
+    monkeypatch.setattr(tail, "_read", reads)
     assert tail.lines() == ['{"b": 2}']
+    assert reads.call_count == 2  # passed over at once, not byte by byte
 
 
 # ---- names in other spellings

@@ -119,6 +119,36 @@ def test_facts_are_compared_by_their_content():
     assert make_key(one, None, 5, None, None, "task", None, None) is None
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"task": "dance"}, {"k": 4}, {"k": True}, {"kinds": ("skill",)}, {"budget_tokens": 7}, {"after": "wait"},
+        {"budget_tokens": 1.0}, {"actions": {}}, {"actions": {"wait": ""}}, {"actions": {"wait": "tried"}},
+        {"observation": "A door."}, {"location": "yard"}, {"state_task": "dance"}, {"notes": ("a note",)},
+        {"feedback": "ouch"}, {"facts": {"open": ["a"]}}, {"signature": "other"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_argument_is_part_of_the_key(changed):
+    """Also the type of a number: True equals 1."""
+    state = replace(DRAWER, signature="s")
+    plain: Any = {
+        "task": None,
+        "k": 1,
+        "kinds": None,
+        "budget_tokens": 1,
+        "level": "step",
+        "actions": None,
+        "after": None,
+    }
+    arguments = {name: changed.get(name, value) for name, value in plain.items()}
+    fields = {name.removeprefix("state_"): value for name, value in changed.items() if name not in plain}
+    key = make_key(replace(state, **fields), **arguments)
+    assert key is not None
+    assert key != make_key(state, **plain)
+    assert make_key(replace(state), **plain) == make_key(state, **plain)
+
+
 def test_few_results_are_kept(house):
     """Their number is bounded."""
     for number in range(KEPT + 10):

@@ -96,8 +96,8 @@ def test_a_switch_to_a_copy_is_noticed_once(store, path):
     store.freshness.catch_up(Mock(), Mock())
     assert not store.freshness.is_copy_stale()
     store.to_copy(Mock())
-    store.freshness.discard()
     for _ in range(2):
+        store.freshness.discard()  # or the second call would find nothing new
         store.freshness.catch_up(Mock(), Mock())
     assert switched.call_count == 1
     assert not store.freshness.is_copy_stale()
@@ -118,6 +118,8 @@ def test_what_was_forgotten_is_dropped_once(path, episode):
         one.forget(text="spoon")
         assert other.episodes == 0
         assert other.episodes == 0
+        one.record(episode(seed=9))
+        assert other.episodes == 1  # reads again, but nothing was forgotten since
         assert forgotten.call_count == 1
 
 
