@@ -6,6 +6,9 @@ from typing import Any
 from hardwon.memory import State
 from hardwon.runtime import Environment
 
+_PROTOCOLS = ("name", "reset", "admissible", "close", "describe", "tool_schemas", "restore")
+"""Members of the protocols of environments, which the loop looks for."""
+
 
 @dataclass(slots=True)
 class Reported:
@@ -21,6 +24,8 @@ class Reporting:
     def __init__(self, inner: Environment, reported: Reported | None = None) -> None:
         self._inner = inner
         self.reported = reported or Reported()
+        # From Python 3.12 on, isinstance of a runtime protocol sees attributes, but not what __getattr__ answers.
+        self.__dict__.update({name: getattr(inner, name) for name in _PROTOCOLS if hasattr(inner, name)})
 
     def step(self, action: str) -> tuple[State, float, bool, Any]:
         """Run an action and note what was reported."""
