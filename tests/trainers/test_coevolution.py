@@ -179,7 +179,7 @@ def test_the_gate_is_asked_of_every_item_and_logged(corridor, tmp_path, monkeypa
         "        return Judgement('reject', why='no')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    report = train({**library_run(corridor, 4), "gate": {"kind": "never:Never"}})
+    report = train({**library_run(corridor, 4), "gate": {"kind": "never:Never"}}, ["library.withhold=false"])
     lines = metrics.read(Path(report.out))
     assert sum(line["gate/reject"] for line in lines) > 0
     assert sum(line["gate/accept"] for line in lines) == 0

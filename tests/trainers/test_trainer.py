@@ -364,13 +364,13 @@ def test_rollouts_become_experience_and_the_start_stays_frozen(corridor, tmp_pat
     with ExperienceLibrary.open(given) as library:
         library.add(Item(kind="strategy", title="go east", body="the prize is often in the golden room"))
     before = given.read_bytes()
-    settings = corridor(arms={"control": 1, "library": 1}, library={"path": str(given)}, eval={"every": 2, "copies": 1})
+    settings = corridor(arms={"control": 2, "library": 2}, library={"path": str(given)}, eval={"every": 2, "copies": 1})
     report = train(settings, ["run.iterations=2", "run.rerolls=0"])
     assert list(report.final) == ["control", "library", "library-frozen"]
     assert given.read_bytes() == before
     out = Path(report.out)
     with ExperienceLibrary.open(out / "library.db", read_only=True) as library:
-        assert library.episodes == 2 * 3 * 2
+        assert library.episodes == 2 * 3 * 4
     with ExperienceLibrary.open(find(out) / "library-start.db", read_only=True) as library:
         assert library.episodes == 0
         assert [item.title for item in library.items()] == ["go east"]

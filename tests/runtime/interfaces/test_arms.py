@@ -42,13 +42,14 @@ def test_arms_of_training_come_from_the_settings_and_not_from_their_names():
     config = of(
         {
             "environment": {"name": "textworld"},
-            "arms": {"control": 3, "old-frozen": 2, "guided": 1},
+            "arms": {"control": 3, "old-frozen": 2, "guided": 2},
             "guidance": {"old-frozen": "library", "guided": "role"},
+            "roles": {"policy": {}, "guide": {}},
             "eval": {"copies": 5},
         }
     )
     old, guided = Arm("old-frozen", "library"), Arm("guided", "role")
-    assert config.list_arms() == {Arm("control"): 3, old: 2, guided: 1}
+    assert config.list_arms() == {Arm("control"): 3, old: 2, guided: 2}
     evaluated = config.list_evaluated_arms()
     assert list(evaluated) == [Arm("control"), old, guided, old.freeze(), guided.freeze()]
     assert set(evaluated.values()) == {5}

@@ -306,7 +306,7 @@ def test_what_the_policy_rejects_was_shown_to_nobody(corridor, monkeypatch):
 
 def test_a_gate_that_nobody_has_is_refused_with_the_names_of_all(corridor):
     with pytest.raises(UnknownName, match="policy"):
-        train(corridor(gate={"kind": "polcy"}))
+        train(corridor(gate={"kind": "polcy"}, arms={"control": 2, "library": 2}))
 
 
 def test_asked_with_its_own_adapter(corridor):

