@@ -21,7 +21,8 @@ class Explorer:
     """Explores task instances, each at most once."""
 
     def __init__(self, environment: Environment, config: ExploreConfig, *, outcome: Outcome = "success") -> None:
-        self._config, self._outcome = config, outcome
+        self._config = config
+        self._outcome: Outcome = outcome
         self._library = ExperienceLibrary.open(":memory:")
         self._agents = [
             Agent(
