@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-import hardwon
+from hardwon import memory
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval.candidates import find, match
@@ -16,7 +16,7 @@ from hardwon.memory.retrieval.request import KEPT, make_key
 DRAWER = State("You see a wooden drawer. It is closed.", location="kitchen", task="find the spoon")
 CALLS, FILES = 45, 6
 """Largest number of calls, and of our files, of a recall in a known situation."""
-OURS = str(Path(hardwon.__file__).parent)
+OURS = str(Path(memory.__file__).parent)
 
 
 def count_calls(call):
