@@ -89,6 +89,8 @@ class TrainingLoop:
     async def run(self) -> None:
         """Iterate until the end or a stop request; evaluate and save on schedule."""
         self.screen.begin(self.position.iteration)
+        if self.saved < 0 and self.config.warmstart is not None:
+            self._save()  # a kill in the first evaluation must not lose the warm start
         while True:
             iteration, is_last = self.position.iteration, self.position.iteration >= self.config.run.iterations
             if (

@@ -23,8 +23,9 @@ from .rollouts.explore import Task
 from .rollouts.rollout import GivenAndRecalled, GivenGuidance, Spec, TokenPolicy, collect
 from .session import Session
 
-CONCURRENT = 256
-"""Episodes that run at once."""
+CONCURRENT, CONCURRENT_CHATS = 256, 32
+"""Episodes that run at once, with a tiny base and with a pretrained one. Each keeps the keys and values of its tokens
+in memory: 46 KB a token for a model of 135 million parameters."""
 
 
 class Player:
@@ -71,10 +72,8 @@ class Player:
         agents = {arm.name: self._get_agent(arm, temperature, learning) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
         rollouts: list[Rollout] = []
-        for at in range(0, len(specs), CONCURRENT):
-            rollouts += await collect(
-                agents, self._session.engine, specs[at : at + CONCURRENT], outcome=self._session.config.outcome
-            )
+        for batch in self._split(specs):
+            rollouts += await collect(agents, self._session.engine, batch, outcome=self._session.config.outcome)
         return rollouts
 
     async def demonstrate(self, paths: Mapping[Task, Sequence[str]], arms: Mapping[Arm, int]) -> list[Rollout]:
@@ -95,13 +94,17 @@ class Player:
         ]
         try:
             rollouts: list[Rollout] = []
-            for at in range(0, len(specs), CONCURRENT):
-                batch = specs[at : at + CONCURRENT]
+            for batch in self._split(specs):
                 rollouts += await collect(agents, session.engine, batch)
             return rollouts
         finally:
             for agent in agents.values():
                 agent.close()
+
+    def _split(self, specs: Sequence[Spec]) -> list[Sequence[Spec]]:
+        """Return the episodes in batches that run at once."""
+        most = CONCURRENT if self._session.config.model.is_compact else CONCURRENT_CHATS
+        return [specs[at : at + most] for at in range(0, len(specs), most)]
 
     def close(self) -> None:
         """Close the agents."""
