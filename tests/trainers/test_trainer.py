@@ -22,10 +22,11 @@ import yaml
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
-from hardwon.trainers.checkpoint import find
+from hardwon.trainers.checkpoint import Checkpoints, find
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
+from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.player import Player
 from hardwon.trainers.rollouts.task_sampler import Drawn
 from hardwon.trainers.session import Session
@@ -374,6 +375,19 @@ def test_rollouts_become_experience_and_the_start_stays_frozen(corridor, tmp_pat
     with ExperienceLibrary.open(find(out) / "library-start.db", read_only=True) as library:
         assert library.episodes == 0
         assert [item.title for item in library.items()] == ["go east"]
+
+
+def test_a_kill_in_the_first_evaluation_does_not_lose_the_warm_start(corridor, monkeypatch, tmp_path):
+    """The warm start of a pretrained model takes a quarter of an hour."""
+
+    async def killed(self):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(TrainingLoop, "_evaluate", killed)
+    settings = corridor(eval={"every": 1, "copies": 1}, run={"iterations": 1, "out": str(tmp_path / "run")})
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(settings)
+    assert [path.name for path in Checkpoints(tmp_path / "run" / "checkpoints").all()] == ["000000"]
 
 
 # -- parts --------------------------------------------------------------------------------------------
