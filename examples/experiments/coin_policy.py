@@ -24,10 +24,10 @@ from hardwon.trainers.algorithms.samples import PackedSequence, Rollout
 from hardwon.trainers.config.schema import CreditConfig, RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import Parts, PolicyRole
 from hardwon.trainers.roles.note_generators import WORDS as NOTE_WORDS
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
-from hardwon.trainers.rollouts.transcript import Transcript
 
 from .coin_worlds import (
     ACTED_IN,
@@ -91,7 +91,7 @@ class Player:
             agent.close()
 
 
-def create_player(model: Any, transcript: Transcript, arms: Sequence[str], seed: int) -> Player:
+def create_player(model: Any, transcript: CompactFormat, arms: Sequence[str], seed: int) -> Player:
     """Create a player.
 
     Args:
@@ -133,7 +133,7 @@ def compare_paired(values: Mapping[World, Sequence[float]], base: Mapping[World,
     }
 
 
-def evaluate(model: Any, transcript: Transcript, texts: Mapping[str, Texts], seed: int) -> Ended:
+def evaluate(model: Any, transcript: CompactFormat, texts: Mapping[str, Texts], seed: int) -> Ended:
     """Return the outcomes by condition, including `none`, in which no memory is shown.
 
     Args:
@@ -151,7 +151,7 @@ def measure_success(model: Any, data: "CoinData", worlds: Sequence[World], seed:
     return play_conditions(model, data.transcript, {"none": dict.fromkeys(worlds)}, seed)["none"]
 
 
-def play_conditions(model: Any, transcript: Transcript, texts_by_arm: Mapping[str, Texts], seed: int) -> Ended:
+def play_conditions(model: Any, transcript: CompactFormat, texts_by_arm: Mapping[str, Texts], seed: int) -> Ended:
     """Sample COPIES episodes of every condition in every world."""
     specs = [
         Spec(*world, arm=arm, copy=copy, memory=texts[world], salt=f"eval{seed}")
@@ -179,7 +179,7 @@ class CoinData:
 
     demos: dict[World, Trajectory]
     looks: dict[World, Trajectory]
-    transcript: Transcript
+    transcript: CompactFormat
 
 
 def build_data(worlds: Sequence[World] = (*WORLDS, *ACTED_IN, *KEPT_IN)) -> CoinData:
@@ -191,7 +191,7 @@ def build_data(worlds: Sequence[World] = (*WORLDS, *ACTED_IN, *KEPT_IN)) -> Coin
             texts += [step.pre.task, step.pre.observation, step.pre.feedback, step.action]
     texts += [format_way(trajectory) for trajectory in demos.values()]
     log(f"{len(demos)} walks to imitate, {len(looks)} of {len(worlds)} exploring walks found the coin")
-    return CoinData(demos, looks, Transcript(build_tokenizer(texts)))
+    return CoinData(demos, looks, CompactFormat(build_tokenizer(texts)))
 
 
 def create_model(data: CoinData, seed: int) -> Any:
@@ -231,7 +231,7 @@ def train_warm_start(data: CoinData, seed: int) -> Any:
     return model.eval()
 
 
-def rotate_directions(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
+def rotate_directions(stream: PackedSequence, transcript: CompactFormat, chance: random.Random) -> PackedSequence:
     """Rotate or mirror the world of an episode by renaming the four directions consistently.
 
     There are few worlds, so a model could memorize their maps. With a new orientation each time, only reading helps.

@@ -18,10 +18,10 @@ from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import PackedSequence, pack_samples
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.prompting.compact import compact
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.note_generators import Candidate, Writes, text_of, ways
-from hardwon.trainers.rollouts.transcript import compact
 
 from .coin_extractor import LENGTH, fill_specs, read_choices, score_choices, select_oracle, select_random, select_surest
 from .coin_policy import (

@@ -9,7 +9,8 @@ import torch
 from tests.trainers.folder_base import save_base
 from tests.trainers.test_trainer import assert_same, lines
 
-from hardwon.trainers import train
+from hardwon.memory import ExperienceLibrary
+from hardwon.trainers import player, train
 from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base_models import load_base, load_tokenizer
@@ -92,3 +93,42 @@ def test_added_embeddings_do_not_depend_on_the_random_state_of_the_process(base)
     torch.manual_seed(2)
     second, _ = load_base(base, config)
     assert torch.equal(first.get_input_embeddings().weight, second.get_input_embeddings().weight)
+
+
+def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_path, monkeypatch):
+    """Explored paths are played again in both arms; the explored library is recorded once, not again by a resume."""
+    played, batches = [], []
+    real, split = player.Player.demonstrate, player.Player._split
+
+    async def demonstrate(self, paths, arms):
+        rollouts = await real(self, paths, arms)
+        played.append((paths, arms, rollouts))
+        return rollouts
+
+    monkeypatch.setattr(player.Player, "demonstrate", demonstrate)
+    monkeypatch.setattr(player, "CONCURRENT_CHATS", 2)
+    monkeypatch.setattr(player.Player, "_split", lambda self, specs: batches.append(split(self, specs)) or batches[-1])
+    settings = corridor(
+        model={"base": str(base), "adapter": 4, "device": "cpu"},
+        arms={"control": 2, "retrieved": 2},
+        library={"explored": {"more": {"seeds": "400-405"}}},
+        warmstart={"examples": {"copies": 2, "memory_share": 0.5}, "learning": {"updates": 1, "batch": 2}},
+        run={"iterations": 1, "groups": 1, "rerolls": 0, "save_every": 1, "out": str(tmp_path / "run")},
+        eval={"every": 0},
+    )
+    train(settings)
+    ((paths, arms, rollouts),) = played
+    assert {arm.name: copies for arm, copies in arms.items()} == {"control": 1, "retrieved": 1}
+    assert len(rollouts) == 2 * len(paths)
+    assert all(rollout.trajectory.success and rollout.rows for rollout in rollouts)
+    assert max(len(batch) for split_specs in batches for batch in split_specs) == 2
+    recorded = count_explored(tmp_path / "run")
+    assert recorded >= 6
+    train(settings, ["run.iterations=2"], resume=True)
+    assert count_explored(tmp_path / "run") == recorded
+
+
+def count_explored(out):
+    """Return the number of recorded episodes of the instances that were explored for the library."""
+    with ExperienceLibrary.open(out / "library.db", read_only=True) as library:
+        return sum(400 <= row["seed"] <= 405 for row in library.trajectories(limit=None))

@@ -23,10 +23,10 @@ from hardwon.trainers.algorithms.imitation import Examples, WarmStart, build_exa
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.guide_speech import GuideQuery
 from hardwon.trainers.roles.note_generators import format_path
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
-from hardwon.trainers.rollouts.transcript import Transcript
 
 World = tuple[str, int]
 """Split (fold) and seed."""
@@ -148,7 +148,7 @@ def build_query(first: State, trajectory: Trajectory, before: bool) -> GuideQuer
     return GuideQuery(first, (f"{whole} {'before' if before else 'lately'}",), tuple(offers))
 
 
-def rotate_house(stream: PackedSequence, transcript: Transcript, chance: random.Random) -> PackedSequence:
+def rotate_house(stream: PackedSequence, transcript: CompactFormat, chance: random.Random) -> PackedSequence:
     """Return the sequence for a turned or mirrored house, so that maps cannot be memorized."""
     first, second = chance.sample([("north", "south"), ("east", "west")], 2)
     onto = [*chance.sample(first, 2), *chance.sample(second, 2)]
@@ -166,7 +166,7 @@ class Ground:
 
     demos: dict[World, Trajectory]
     looks: dict[World, Trajectory]
-    transcript: Transcript
+    transcript: CompactFormat
 
 
 def build_ground(worlds: Iterable[World]) -> Ground:
@@ -177,7 +177,7 @@ def build_ground(worlds: Iterable[World]) -> Ground:
         texts += [text for s in trajectory.steps for text in (s.pre.task, s.pre.observation, s.pre.feedback, s.action)]
         texts.append(format_path(trajectory.steps))
     tell(f"{len(looks)} worlds, {sum(bool(walk.success) for walk in looks.values())} with a walk that found the coin")
-    return Ground(demos, looks, Transcript(build_tokenizer(texts)))
+    return Ground(demos, looks, CompactFormat(build_tokenizer(texts)))
 
 
 def train_policy(ground: Ground, seed: int) -> Any:
@@ -215,7 +215,7 @@ Table = dict[tuple[World, str | None], list[Ended]]
 
 
 def play_episodes(
-    model: Any, transcript: Transcript, texts: Mapping[World, Iterable[str | None]], copies: int, salt: str
+    model: Any, transcript: CompactFormat, texts: Mapping[World, Iterable[str | None]], copies: int, salt: str
 ) -> Table:
     """Play `copies` episodes of every text in its world; the same world, text and copy is the same episode."""
     engine = LocalEngine(model, transcript.tokenizer)

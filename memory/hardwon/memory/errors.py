@@ -31,7 +31,8 @@ line in the tree above.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class HardwonError(Exception):
@@ -161,3 +162,20 @@ class EngineUnreachable(EngineFailure, ConnectionError):
 
 class AdapterRefused(EngineFailure):
     """The engine refused to load an adapter."""
+
+
+@contextmanager
+def require_extra(extra: str) -> Iterator[None]:
+    """Turn a package that is missing inside the block into MissingExtra.
+
+    Args:
+        extra: Name of the extra that has the package.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        # a missing module of our own is a bug, not an extra to install
+        if package in ("", "hardwon"):
+            raise
+        raise MissingExtra.of(package, extra) from missing

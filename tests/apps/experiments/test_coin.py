@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from hardwon.runtime.environments.textworld import TextWorldExpress
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.models.tiny import build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.rollouts.rollout import Spec
-from hardwon.trainers.rollouts.transcript import Transcript
 
 WORLDS = [("train", seed) for seed in range(6)]
 
@@ -83,7 +83,7 @@ def test_the_best_of_the_ways_leads_to_the_coin(looks):
 
 
 def test_a_turned_world_has_other_names_for_directions_and_no_other_words():
-    transcript = Transcript(build_tokenizer(["kitchen", *BACK]))
+    transcript = CompactFormat(build_tokenizer(["kitchen", *BACK]))
     ids = transcript.tokenizer("kitchen north south east west").input_ids
     n = len(ids)
     stream = PackedSequence(tuple(ids), (False,) * n, (0.0,) * n, (0.0,) * n, (None,) * n, "policy", "a", 0)

@@ -85,3 +85,13 @@ def test_a_forbidden_action_has_no_estimate():
     rule = Item("guardrail", "Do not `put coat in chest`", condition={"words": ["coat"]}, forbids="put coat in chest")
     texts = [line.text for line in lines_of(Recollection(estimates=ESTIMATES, guardrails=(rule,)), State("A coat."))]
     assert not any("return of 0.50" in text for text in texts)
+
+
+def test_a_success_of_which_only_the_verb_would_remain_is_left_out():
+    """A failure keeps its line: its message says more than the action."""
+    good = Step(State("In the attic."), "put vase in chest", State("Done."), Diagnosis(True))
+    bad = Step(State("In the attic."), "put vase in chest", State("No."), Diagnosis(False, Failure.TOOL_ERROR))
+    seen = Recollection(steps=(Hit(good, 1.0, ""), Hit(bad, 1.0, "")))
+    (line,) = lines_of(seen, State("You are in the hall."))
+    assert "failed (tool_error)" in line.text
+    assert "vase" not in line.text

@@ -20,7 +20,7 @@ def context(history=(), *, see="a hall", thread="t", **changes):
 
 
 def step(action, see="a hall", after="a room"):
-    return Step(State(see), action, State(after), Diagnosis(True))
+    return Step(State(see, task="find the coin"), action, State(after, task="find the coin"), Diagnosis(True))
 
 
 def play(log, *actions, thread="t"):
@@ -95,6 +95,27 @@ def test_episodes_do_not_share_a_conversation():
     play(log, "go north", thread="a")
     assert len(play(log, thread="b").turns) == 1
     assert len(log.advance(context(thread="a")).turns) == 1, "a second attempt continued the first one's conversation"
+
+
+def test_a_thread_that_begins_anew_has_the_system_message_of_its_new_task():
+    log = Conversations()
+    play(log, "go north")
+    anew = log.advance(context(state=State("a hall", task="open the gate")))
+    assert "open the gate" in anew.system
+    assert "find the coin" not in anew.system
+
+
+def test_an_episode_of_another_agent_under_the_same_thread_is_not_continued():
+    """Two customers' agents may share a model and number their threads alike."""
+    log = Conversations()
+    play(log, "go north")
+    others = [replace(step("go north", "place 0"), pre=State("the safe of another customer", task="refund"))]
+    chat = log.advance(context(others, see="the hall", state=State("the hall", task="refund")))
+    shown = str(chat.messages())
+    assert "place 0" not in shown
+    assert "hint 0" not in shown
+    assert "find the coin" not in shown
+    assert "the safe of another customer" in shown
 
 
 def test_without_a_thread_nothing_is_kept():

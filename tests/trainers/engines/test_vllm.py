@@ -38,9 +38,9 @@ from hardwon.trainers.engines.vllm import VllmEngine
 from hardwon.trainers.models.adapters import add_adapter, parameters_of
 from hardwon.trainers.models.tiny import build_model, build_tokenizer
 from hardwon.trainers.player import Player
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import weights_of
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
-from hardwon.trainers.rollouts.transcript import Transcript
 from hardwon.trainers.trainer import train
 
 ROOT = Path(__file__).parents[3]
@@ -254,7 +254,7 @@ def test_requests_that_run_during_an_update_keep_their_version(engine, trained):
 @pytest.mark.timeout(600)
 def test_rollouts_through_the_runtime_carry_the_version(engine, trained):
     """Episodes side by side; every row is of the version that the server sampled under."""
-    transcript = Transcript(trained.tokenizer)
+    transcript = CompactFormat(trained.tokenizer)
     with ExperienceLibrary.open(":memory:") as library:
         agent = Agent(TokenPolicy(engine, transcript), library, Corridor(), learn=False, max_steps=4)
         versions = []

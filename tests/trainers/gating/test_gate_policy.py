@@ -26,12 +26,12 @@ from hardwon.trainers.gating.gate import Gated, GatedGuidance, Judgement, Questi
 from hardwon.trainers.gating.gate_policy import MOST, QUESTION, PolicyGate
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.item_reward import consumed
 from hardwon.trainers.rollouts.rollout import Spec, collect
-from hardwon.trainers.rollouts.transcript import Transcript
 
 TOKENIZER = build_tokenizer(["find the prize in a red hall . go east west insight : - wait add swordfish", QUESTION])
-TRANSCRIPT = Transcript(TOKENIZER)
+TRANSCRIPT = CompactFormat(TOKENIZER)
 HALL = Context(State("You are in a red hall.", task="find the prize"))
 
 
@@ -199,7 +199,7 @@ def test_what_asking_costs_is_on_the_hint_even_where_all_is_rejected():
 
 def test_a_tokenizer_that_cannot_tell_the_answers_apart_is_refused():
     with pytest.raises(ConfigError, match="does not know accept, refine and reject"):
-        PolicyGate(engine(), Transcript(build_tokenizer(["go east"])))
+        PolicyGate(engine(), CompactFormat(build_tokenizer(["go east"])))
 
 
 # -- in episodes

@@ -17,16 +17,16 @@ from hardwon.trainers.config.schema import ModelConfig, RoleConfig
 from hardwon.trainers.engines.base_models import prepare_for_roles
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.admission import AdmissionRole, EngineAdmission
 from hardwon.trainers.roles.admission_learning import Decided, Episode
 from hardwon.trainers.roles.base import ROLES, Parts, Reader
-from hardwon.trainers.rollouts.transcript import Transcript
 
 from .test_extractor import recorded, role as extractor
 
 TEXTS = ["find the prize . red blue green white golden room : go east west . wait . you are in the"]
 TOKENIZER = build_tokenizer(TEXTS)
-TRANSCRIPT = Transcript(TOKENIZER)
+TRANSCRIPT = CompactFormat(TOKENIZER)
 SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, context=512)
 STEP = Candidate(
     "find the prize", ("go east -> you are in the blue room",), "go west", "go west -> you are in the red room", "red"

@@ -21,16 +21,16 @@ from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.gate import Gated, Judgement
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.item_reward import Buffer, Use, of_group, to_streams, worth
 from hardwon.trainers.roles.note_generators import WORDS, KeepOrSkip, Writes, parse_operations, ways
 from hardwon.trainers.rollouts.rollout import Spec
-from hardwon.trainers.rollouts.transcript import Transcript
 
 TEXTS = ["find the coin . red blue green hall : go east west . take coin . you are in the room", WORDS]
 TOKENIZER = build_tokenizer(TEXTS)
-TRANSCRIPT = Transcript(TOKENIZER)
+TRANSCRIPT = CompactFormat(TOKENIZER)
 SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, context=256)
 
 

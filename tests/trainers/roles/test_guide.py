@@ -25,16 +25,16 @@ from hardwon.trainers.engines.base_models import prepare_for_roles
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.guide import GuideRole, build_lessons, build_query, rows_of, to_streams
 from hardwon.trainers.roles.guide_credit import Branch, GuideCredit, guide_credit
 from hardwon.trainers.roles.guide_speech import GuideQuery, Speaker
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
-from hardwon.trainers.rollouts.transcript import Transcript
 
 TEXTS = ["leave the easy hard room . red blue green white golden insight warning : go east west wait - led"]
 TOKENIZER = build_tokenizer(TEXTS)
-TRANSCRIPT = Transcript(TOKENIZER)
+TRANSCRIPT = CompactFormat(TOKENIZER)
 SHAPE = TinyConfig(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=32, context=256)
 GOOD, BAD = "go east .", "go west . wait . go west ."
 KINDS = ("easy", "hard")
@@ -404,7 +404,7 @@ def test_a_run_with_a_guide_goes_on_after_a_stop(corridor, tmp_path):
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     engine = EngineChatModel.load(tmp_path / "export" / "guide", role="guide").engine
     recalled = Recollection((Hit(Item("insight", "the prize is in the golden room"), 0.9, ""),))
-    hint = TrainedGuidance(engine, Transcript(engine.tokenizer)).propose(
+    hint = TrainedGuidance(engine, CompactFormat(engine.tokenizer)).propose(
         Context(State("You are in the red room."), recollection=recalled)
     )
     assert hint is not None

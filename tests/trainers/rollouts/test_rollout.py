@@ -11,12 +11,12 @@ from hardwon.trainers.algorithms.advantages import gigpo
 from hardwon.trainers.algorithms.samples import pack_samples, to_trace
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat, compact
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
-from hardwon.trainers.rollouts.transcript import Transcript, compact
 
 TEXTS = ["go east go west wait . red blue green white golden find prize east is best"]
 TOKENIZER = build_tokenizer(TEXTS)
-TRANSCRIPT = Transcript(TOKENIZER)
+TRANSCRIPT = CompactFormat(TOKENIZER)
 SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, context=512)
 
 

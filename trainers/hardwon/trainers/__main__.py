@@ -6,15 +6,14 @@ failure, 2 for a usage error. torch is imported only after the arguments are par
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardwon.memory.errors import ConfigError, HardwonError, MissingExtra, UnknownName
+from hardwon.memory.errors import ConfigError, HardwonError, MissingExtra, UnknownName, require_extra
 
 if TYPE_CHECKING:
     from .trainer import TrainReport
@@ -43,14 +42,14 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON document.")] = False,
 ) -> None:
     """Train the roles of an agent with the settings of CONFIG; SIGTERM saves and stops."""
-    with _require_extra():
+    with require_extra("train"):
         from .config.schema import as_yaml, load
 
     settings = load(config, overrides or [])
     if print_config:
         typer.echo(as_yaml(settings), nl=False)
         return
-    with _require_extra():
+    with require_extra("train"):
         from .trainer import train as run
 
     try:
@@ -64,19 +63,6 @@ def train(
         typer.echo(json.dumps(asdict(report), indent=2))
     else:
         _print_report(report)
-
-
-@contextmanager
-def _require_extra() -> Iterator[None]:
-    """Turn a missing package of the `train` extra into MissingExtra."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
-        # a missing module of our own is a bug, not an extra to install
-        if package in ("", "hardwon"):
-            raise
-        raise MissingExtra.of(package, "train") from missing
 
 
 def _print_report(report: "TrainReport") -> None:

@@ -1,14 +1,13 @@
 """Open trained roles, and a model in a folder, for a command."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hardwon.memory.errors import MissingExtra
+from hardwon.memory.errors import require_extra
 
 if TYPE_CHECKING:
     from hardwon.runtime.interfaces.types import Context, Decision, Policy
@@ -42,7 +41,7 @@ def open_roles(folder: str | Path | None) -> "Roles | NoRoles":
     """
     if not folder:
         return NoRoles()
-    with _require_extra():
+    with require_extra("train"):
         from hardwon.trainers.serving import load_roles
 
         return load_roles(folder)
@@ -78,23 +77,10 @@ def check_policy(name: str) -> None:
 
 @lru_cache(maxsize=1)
 def _load_folder(folder: str) -> "Policy":
-    with _require_extra():
+    with require_extra("train"):
         from hardwon.trainers.serving import load_policy
 
         return load_policy(folder)
-
-
-@contextmanager
-def _require_extra() -> Iterator[None]:
-    """Turn a missing package of the extra `train` into MissingExtra."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
-        # a missing module of our own is a bug, not an extra to install
-        if package in ("", "hardwon"):
-            raise
-        raise MissingExtra.of(package, "train") from missing
 
 
 class Paced:

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hardwon.memory.records import Step
+from hardwon.memory.records import State, Step
 from hardwon.runtime.interfaces.types import Context
 
 from . import prompts
@@ -30,6 +30,8 @@ class Turn:
 
     user: str
     """The message as it was sent."""
+    state: State
+    """The state that the message shows."""
     answer: str | None = None
     """The action that ran; None while the turn is open, and empty if the answer was no action."""
     text: str | None = None
@@ -94,6 +96,8 @@ class PromptBuilder:
             conversation: The conversation so far; None starts one.
             context: The input of the decision.
         """
+        if conversation is not None and not _belongs(conversation, context):
+            conversation = None
         chat = conversation or Conversation(self.system(context))
         # A turn at or after the current step was superseded, as by a retry after a refusal.
         del chat.turns[len(context.history) :]
@@ -102,13 +106,14 @@ class PromptBuilder:
                 turn.answer, turn.sampled, turn.text = step.action, None, None
         for at in range(len(chat.turns), len(context.history)):
             step, before = context.history[at], context.history[at - 1] if at else None
-            chat.turns.append(Turn(self.past(step, before), step.action))
+            chat.turns.append(Turn(self.past(step, before), step.pre, step.action))
         self._omit_old(chat)
         # The conversation keeps what it showed, so a hint that still holds is not read again in every turn.
         sent = reversed(chat.turns[chat.omitted :])
         last = next((turn.hint for turn in sent if turn.hint is not None), None)
         fresh = replace(context, guidance=None) if context.guidance == last else context
-        chat.turns.append(Turn(self.turn(fresh, remembered=chat.omitted > 0), hint=fresh.guidance))
+        message = self.turn(fresh, remembered=chat.omitted > 0)
+        chat.turns.append(Turn(message, context.state, hint=fresh.guidance))
         return chat
 
     def _omit_old(self, chat: Conversation) -> None:
@@ -117,6 +122,17 @@ class PromptBuilder:
         chat.omitted = min(chat.omitted, past)
         if self._history is not None and past - chat.omitted > self._history:
             chat.omitted = past - self._history // 2
+
+
+def _belongs(chat: Conversation, context: Context) -> bool:
+    """Return whether a conversation is about the steps of a context.
+
+    Two agents may share a policy and use the same thread id. One must not read the messages of the other's episode.
+    """
+    seen = ((turn.state.task, turn.state.observation) for turn in chat.turns)
+    return all(
+        shown == (step.pre.task, step.pre.observation) for shown, step in zip(seen, context.history, strict=False)
+    )
 
 
 class Conversations:

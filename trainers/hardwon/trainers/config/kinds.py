@@ -14,9 +14,9 @@ ARM_GUIDANCE = {"control": "none", "retrieved": "library", "guided": "role"}
 RECALLS, TELLS = frozenset({"library", "all"}), frozenset({"role", "all"})
 """Guidance that is recalled from the library, and guidance that a role writes."""
 LEARNS = RECALLS | TELLS
+"""Guidance that changes during training. Arms with it are also evaluated in their initial state."""
 UNFED = {
     "igpo": "the probability of a true answer after every turn",
     "rlvmr": "a tag of the kind of reasoning of every turn",
 }
-"""Estimators that are functions of the library only: no run measures what they need."""
-"""Guidance that changes during training. Arms with it are also evaluated in their initial state."""
+"""Estimators that only your own code can use, each with the input that no run measures."""
