@@ -105,9 +105,13 @@ def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_p
         played.append((paths, arms, rollouts))
         return rollouts
 
+    def keep_batches(self, specs):
+        batches.append(split(self, specs))
+        return batches[-1]
+
     monkeypatch.setattr(player.Player, "demonstrate", demonstrate)
     monkeypatch.setattr(player, "CONCURRENT_CHATS", 2)
-    monkeypatch.setattr(player.Player, "_split", lambda self, specs: batches.append(split(self, specs)) or batches[-1])
+    monkeypatch.setattr(player.Player, "_split", keep_batches)
     settings = corridor(
         model={"base": str(base), "adapter": 4, "device": "cpu"},
         arms={"control": 2, "retrieved": 2},
