@@ -96,11 +96,13 @@ _NAME = (
 )
 """Names of secrets, alone or at the end of a longer name."""
 _NAMED = re.compile(rf"{_NAME}\Z", re.I | re.A)
+# The groups of a value stand last, so nothing can backtrack into them. They are not possessive: Python before 3.11.5
+# reads a possessive group with alternatives one character too far (python/cpython#106052).
 _ASSIGNED = re.compile(
     rf"{_NAME}(?:[\\\"'`\]]*+[ \t]*+(?P<sign>=>|:=|==?+|:)[ \t]*+|[ \t]++is[ \t]++)"
-    r"(?:(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`])++)"
-    r"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\)++)"
-    r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:))*+))",
+    r"(?:(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`])+)"
+    r"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\)+)"
+    r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:))*))",
     re.I | re.A,
 )
 _NO_VALUE = re.compile(
