@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alfworld")
     with tarfile.open(ARCHIVE) as archive:
         # Python before 3.11.4 has no filters, and refuses the argument.
-        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(folder, **safe)
     return str(folder)
 
 
