@@ -50,7 +50,7 @@ class Played:
     steps: int
     tokens: int
     outcome: float | None = None
-    """What the episode counts for, where that is not its success."""
+    """Outcome of the episode if it is not the success."""
     measure: Outcome = "success"
 
     @property
@@ -82,7 +82,7 @@ class ArmResult:
     outcome: float = 0.0
     """Mean outcome by `measure`."""
     measure: Outcome = "success"
-    """What counts as the outcome of an episode."""
+    """The kind of outcome of an episode."""
 
 
 def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:

@@ -1,4 +1,4 @@
-"""What a session learns from rollouts outside of its weights: role buffers, the gate's records, the library."""
+"""Learning outside of the weights: rollouts go to role buffers, the gate's records, the library."""
 
 import json
 from collections import Counter

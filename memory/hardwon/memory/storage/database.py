@@ -82,7 +82,7 @@ class Store:
         self._depth = 0
         self._file: sqlite3.Connection | None = None
         self.freshness = Freshness(self, self._lock)
-        """What this process has read from the file, and when that is stale."""
+        """Versions of the file that this process has read."""
         self._new = self.path != ":memory:" and not Path(self.path).exists()
         if self.path != ":memory:":
             _check_path(Path(self.path), read_only)

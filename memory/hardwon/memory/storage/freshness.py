@@ -1,4 +1,4 @@
-"""What this process has read from a library file, and when that is stale.
+"""Freshness: the versions of a library file that this process has read, and whether they are stale.
 
 Five events make it stale: a write of another connection (SQLite's `data_version`), a write of this one
 (`total_changes`), episodes that wait in the write buffer, a switch between the file and its in-memory copy, and

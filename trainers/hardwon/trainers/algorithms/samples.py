@@ -57,7 +57,7 @@ class Rollout:
     group: str
     failed: str = ""
     measure: Outcome = "success"
-    """What counts as the outcome of the episode."""
+    """The kind of outcome of the episode."""
 
     @property
     def outcome(self) -> float | None:

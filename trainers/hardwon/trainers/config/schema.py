@@ -208,7 +208,7 @@ class CreditConfig:
     """Estimation of the advantage of a turn over its siblings."""
 
     outcome: Outcome = "success"
-    """What counts as the outcome of an episode: success, score (the environment's own score) or reward (the sum of
+    """The outcome of an episode: success, score (the environment's own score) or reward (the sum of
     the rewards). The credit of items and of the other roles, the gate and the best checkpoint use the same."""
     name: str = "grpo"
     """Advantage estimator: dr-grpo, empg, gigpo, grpo, hgpo, reinforce, rloo, salt, slea, spa."""

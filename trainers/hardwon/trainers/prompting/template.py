@@ -33,7 +33,7 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a template can do."""
+    """Capabilities of a chat template."""
 
     end: int
     """The token that ends an answer."""
@@ -139,7 +139,7 @@ class ChatTemplate:
 
     @cached_property
     def abilities(self) -> Abilities:
-        """What the template can do."""
+        """Capabilities of the template."""
         plain = self._begin(_SYSTEM, _USER)
         try:
             shows_tools = self._render(plain, tools=[_TOOL]) != self._render(plain)

@@ -127,7 +127,7 @@ class Parts:
     environment: Environment | None = None
     """The environment, to be cloned by roles that play episodes themselves."""
     outcome: Outcome = "success"
-    """What counts as the outcome of an episode."""
+    """The kind of outcome of an episode."""
 
 
 class PolicyRole:

@@ -281,7 +281,7 @@ def to_streams(groups: Iterable[tuple[Sequence[Sample], Mapping[str, Sequence[fl
 
 
 class Recollections:
-    """What a library recalls at the start of the task instances of a run, as a guide reads it in production."""
+    """Recall at the start of the task instances of a run, as a guide reads it in production."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

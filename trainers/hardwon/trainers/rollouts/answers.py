@@ -43,11 +43,11 @@ class Answer:
     """An answer of the model."""
 
     text: str
-    """What the model wrote."""
+    """The answer as the model wrote it."""
     action: str | None = None
     """The action; None if the answer is none."""
     problem: str = ""
-    """What is wrong with the answer; empty if it is an action."""
+    """The problem with the answer; empty if it is an action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class AnswerForm:
     """How one answer is sampled and read."""
 
     allowed: Constraint | None
-    """What binds the answer; None for free text."""
+    """Constraint on the answer; None for free text."""
     max_tokens: int
     """The longest answer, in tokens."""
     read: Callable[[Ids], Answer]

@@ -1,4 +1,4 @@
-"""What an environment reports about the outcome of its episodes: a success, a score, rewards."""
+"""Reports of an environment about the outcome of its episodes: a success, a score, rewards."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ _PROTOCOLS = ("name", "reset", "admissible", "close", "describe", "tool_schemas"
 
 @dataclass(slots=True)
 class Reported:
-    """What the steps of all clones of an environment reported."""
+    """Outcomes that the steps of all clones of an environment reported."""
 
     steps: int = 0
     names: set[str] = field(default_factory=set)

@@ -75,7 +75,7 @@ class ToolEnvironment:
         self._timeout_s, self._shown_calls, self._shown_chars = call_timeout_s, shown_calls, shown_chars
         self._tools: dict[str, BaseTool] = {} if callable(tools) else _index_tools(tools)
         self._schemas: dict[str, dict[str, Any]] = {}
-        """What `tool_schemas` returns, once it was asked."""
+        """Cached result of `tool_schemas`; None before the first call."""
         self._thread = ToolThread(f"{name} calls")
         self._task = ""
         self._calls: list[Call] = []
