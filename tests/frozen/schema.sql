@@ -1,5 +1,5 @@
 -- application_id: 502807
--- user_version: 14
+-- user_version: 15
 CREATE INDEX attempts_by_best ON attempts(namespace, signature, best_return);
 CREATE INDEX attempts_by_n ON attempts(namespace, signature, n);
 CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
@@ -39,6 +39,7 @@ CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE offers ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL, actions TEXT NOT NULL, checksum INTEGER, UNIQUE(namespace, digest));
 CREATE TABLE opinions ( namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, writer TEXT NOT NULL, episode TEXT NOT NULL, moved REAL NOT NULL, PRIMARY KEY (namespace, item_id, writer, episode)) WITHOUT ROWID;
 CREATE TABLE probation ( namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, refusals INTEGER NOT NULL, refused INTEGER NOT NULL, trials INTEGER NOT NULL, failed INTEGER NOT NULL, began REAL NOT NULL, tried REAL NOT NULL, PRIMARY KEY (namespace, item_id)) WITHOUT ROWID;
+CREATE TABLE proposals ( namespace INTEGER NOT NULL REFERENCES namespaces(id), key TEXT NOT NULL, n INTEGER NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (namespace, key)) WITHOUT ROWID;
 CREATE TABLE ratings (id INTEGER PRIMARY KEY, client TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, what TEXT NOT NULL, namespace INTEGER NOT NULL, counts TEXT NOT NULL, digest TEXT NOT NULL, erased INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE segments ( namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, first_t INTEGER NOT NULL, last_t INTEGER NOT NULL, gain REAL NOT NULL, location TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (namespace, trajectory_id, first_t)) WITHOUT ROWID;

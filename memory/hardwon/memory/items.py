@@ -105,14 +105,27 @@ def retire(connection: Connection, namespace: int, item_id: str, why: str, *, un
         )
 
 
-def is_retired_until_needed(connection: Connection, namespace: int, item: Item) -> bool:
-    """Return whether an item was retired only for lack of use, so that new evidence may reactivate it."""
+def find_retirement(connection: Connection, namespace: int, item: Item) -> int | None:
+    """Return when an item was retired until needed, as the id of the newest step at that time.
+
+    Returns:
+        None if the item is in use, or was retired for another reason.
+    """
+    if item.status != "retired":
+        return None
     row = connection.execute(
-        "SELECT detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? AND op = 'retired' "
+        "SELECT seq, detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? AND op = 'retired' "
         "ORDER BY seq DESC LIMIT 1",
         (namespace, item.id),
     ).fetchone()
-    return item.status == "retired" and row is not None and bool(json.loads(row[0]).get("until_needed"))
+    if row is None or not json.loads(row[1]).get("until_needed"):
+        return None
+    (newest,) = connection.execute(
+        "SELECT coalesce(max(id), 0) FROM steps WHERE namespace = ?1 AND trajectory_id = (SELECT ref FROM changes "
+        "WHERE namespace = ?1 AND what = 'trajectory' AND seq < ?2 ORDER BY seq DESC LIMIT 1)",
+        (namespace, row[0]),
+    ).fetchone()
+    return int(newest)
 
 
 def weaken(connection: Connection, namespace: int, item: Item, share: float, why: str) -> None:

@@ -339,6 +339,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         with self._lock:
             derived = self._caught_up()
             self._distiller.read(self.trajectory)
+            self._distiller.resume(derived)
             proposals = self._distiller.proposals(derived.values)
             unpinned = [item for item in derived.items.values() if not item.pinned]
             released = self._distiller.released(derived.values, unpinned)
@@ -366,13 +367,13 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
                     idle = [(item, why) for item, why in idle if item.id not in needed]
                     for item, why in idle:
                         catalogue.retire(connection, self._number, item.id, why, until_needed=True)
+                    self._distiller.reopen(item for item, _ in idle)
                     expired = expire(connection, self._number, derived.episodes) if aging else []
+                    self._distiller.save(connection, derived)
             except BaseException:  # the proposals were rolled back: the next call must propose them again
                 self._distiller.start_over()
                 self._forget()
                 raise
-            # only after the commit: nothing may be reopened whose retirement was rolled back
-            self._distiller.reopen(item for item, _ in idle)
             retired = (*(item.id for item, _ in (*released, *idle)), *expired)
             return EvolutionReport(tuple(admissions), retired, len(proposals))
 

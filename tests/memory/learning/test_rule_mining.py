@@ -152,9 +152,10 @@ def test_evolving_again_adds_nothing_new(library, episode):
 
 def test_another_process_finds_the_same(path, library, episode):
     """A second process that reads the same steps merges into what the first one made."""
-    library.record_many(failing(episode, library, "shake drawer", times=20))
-    library.evolve()
     with type(library).open(path) as other:
+        other.evolve()
+        library.record_many(failing(episode, library, "shake drawer", times=20))
+        library.evolve()
         assert {admission.status for admission in other.evolve().admissions} == {"merged"}
         assert len(other.items()) == len(library.items())
 

@@ -1,13 +1,15 @@
 """Consolidation: turn what was recorded since the last run into items, within the rate limits.
 
 `learning.rule_mining` proposes items from counts and `learning.skill_mining` from episodes. The `curator` decides which
-ones are admitted. This module remembers what was already read and proposed. Nothing here is durable.
+ones are admitted. This module remembers what was already read and proposed. Of this, only the proposals of the rules
+are durable; see `learning.proposals`.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from sqlite3 import Connection
 
 from hardwon.memory.errors import LibraryDamaged
 from hardwon.memory.guardrails.conditions import guard_key
@@ -19,6 +21,7 @@ from hardwon.memory.values.saved_tables import ALONE, find_counted_writers
 from hardwon.memory.values.value_table import ValueTable
 
 from .curator import Curator
+from .proposals import load_proposals, save_proposals
 from .rule_mining import RATE_LIMITS, RuleMiner
 from .skill_mining import SkillMiner
 from .untrusted_writers import UNSUPPORTED, UntrustedWriters, find_unsupported, generalize_item
@@ -28,8 +31,8 @@ logger = logging.getLogger("hardwon.memory")
 EPISODES_READ = 500
 """Number of newest episodes that the first `evolve` of a process reads for skills and remedies."""
 
-Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
-"""A candidate, a callback for when it was submitted to the curator, and one for when it has to wait."""
+Proposal = tuple[Item, Callable[[Admission], None], Callable[[], None]]
+"""A candidate, a callback for the curator's decision, and one for when it has to wait."""
 
 
 class Consolidator:
@@ -42,8 +45,9 @@ class Consolidator:
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget all proposals, so that everything is proposed again; used if they were not written."""
+        """Forget the proposals of this process, so that they are made again; used if they were not written."""
         self._evolution, self._induction, self._read_up_to = RuleMiner(), SkillMiner(), 0
+        self._has_resumed = False
         self._idle = IdleWatch(self._store, self._namespace)
         self._voices = UntrustedWriters(self._store, self._namespace)
         self._heard = ""
@@ -89,6 +93,21 @@ class Consolidator:
             else:
                 self._induction.read(episode)
         self._just_recorded.clear()
+
+    def resume(self, derived: NamespaceCache) -> None:
+        """Continue after the proposals of earlier processes, if this process has not proposed anything yet."""
+        if self._has_resumed:
+            return
+        self._has_resumed = True
+        earlier = load_proposals(self._store, self._namespace, self._heard)
+        if earlier is not None:
+            self._evolution.resume(earlier.proposed)
+            derived.values.touch_only({*derived.keys_since(earlier.last_step), *earlier.waiting})
+
+    def save(self, connection: Connection, derived: NamespaceCache) -> None:
+        """Save what was proposed, within the transaction that submitted it."""
+        changed = self._evolution.take_changes()
+        save_proposals(connection, self._namespace, self._heard, changed, derived.last_step)
 
     def proposals(self, values: ValueTable) -> list[Proposal]:
         """Return all candidates."""
@@ -146,7 +165,10 @@ class Consolidator:
         return self._idle.idle(items, derived.episodes, derived.worlds, derived.homes_of, loses)
 
     def reopen(self, items: Iterable[Item]) -> None:
-        """Allow guardrails that were retired until needed to be proposed again at their next failure."""
+        """Allow guardrails that are retired until needed to be proposed again at their next failure.
+
+        Call it before `save`. If the retirement is rolled back, `start_over` restores the proposals.
+        """
         for item in items:
             self._evolution.reopen(item)
 
@@ -169,7 +191,7 @@ def collect_proposals(
     proposals: list[Proposal] = []
     for key, item in evolution.candidates(values):
         if (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
-            proposals.append((reworded, _nothing, partial(evolution.postpone, key, values)))
+            proposals.append((reworded, partial(evolution.settle, key), partial(evolution.postpone, key, values)))
     for candidate, item in induction.candidates():
         if (reworded := worded(item, "")) is not None:
             proposals.append((reworded, partial(induction.mark_submitted, candidate), _nothing))
@@ -185,12 +207,12 @@ def admit_within_limits(curator: Curator, proposals: Iterable[Proposal]) -> list
     """Submit the proposals to the curator; proposals beyond the rate limit of their kind wait."""
     left = dict(RATE_LIMITS)
     admissions = []
-    for item, mark_submitted, postpone in proposals:
+    for item, settle, postpone in proposals:
         if not left.get(item.kind, 0):
             postpone()
             continue
         admission = curator.admit(item)
-        mark_submitted()
+        settle(admission)
         # Merged and rejected candidates add no item, so they leave room for others.
         left[item.kind] -= admission.status in ("added", "replaced")
         admissions.append(admission)

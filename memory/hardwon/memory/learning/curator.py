@@ -236,12 +236,11 @@ class Curator:
         return Admission("replaced", f"scores {item.score:.2f}, above {loser} with {score:.2f}", item.id)
 
     def _is_needed(self, known: Item, item: Item) -> bool:
-        """Return whether a guardrail retired for lack of use has new failures in its evidence."""
-        return (
-            thinning.is_made_by_rules(item)
-            and max(item.provenance, default=0) > max(known.provenance, default=0)
-            and items.is_retired_until_needed(self.connection, self.namespace, known)
-        )
+        """Return whether the call of a guardrail that was retired for lack of use has failed since."""
+        if not thinning.is_made_by_rules(item):
+            return False
+        retired_at = items.find_retirement(self.connection, self.namespace, known)
+        return retired_at is not None and max(item.provenance, default=0) > retired_at
 
     def _revive(self, known: Item, item: Item) -> Admission:
         """Reactivate a retired guardrail, unless another one covers it."""

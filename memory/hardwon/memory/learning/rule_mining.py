@@ -7,19 +7,21 @@ succeeds elsewhere needs more evidence than one that never did. A strategy is an
 under a condition than on average.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
 
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, guard_key
 from hardwon.memory.items import identify
-from hardwon.memory.records import Item, Kind
+from hardwon.memory.records import Admission, Item, Kind
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key
 from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.situations.titles import fill_holes, guardrail_title, strategy_title, warning_title
 from hardwon.memory.values.value_table import Cell, ValueTable
+
+from .proposals import Proposed
 
 RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "skill": 5, "remedy": 5}
 """Largest number of items per kind that one call of `evolve` adds (SLEA-RL: 10 strategies, 5 warnings)."""
@@ -61,9 +63,20 @@ STRATEGY_GAIN = 0.15
 class RuleMiner:
     """Proposes items from a value table, and remembers its proposals to avoid repeating them."""
 
-    _proposed: dict[str, tuple[int, Kind]] = field(default_factory=dict)
+    _proposed: dict[str, Proposed] = field(default_factory=dict)
+    _changed: dict[str, Proposed | None] = field(default_factory=dict)
+    """What `save_proposals` has to write: by key, the new state."""
     _keys: dict[str, tuple[Item, str]] = field(default_factory=dict)
     """By id, an item with its key; building the keys of all guardrails again costs more than looking at them."""
+
+    def resume(self, proposed: Mapping[str, Proposed]) -> None:
+        """Continue after the proposals of earlier processes."""
+        self._proposed = dict(proposed)
+
+    def take_changes(self) -> dict[str, Proposed | None]:
+        """Return the proposals that changed since the last call, by key; None for a key that may be proposed again."""
+        changed, self._changed = self._changed, {}
+        return changed
 
     def candidates(self, values: ValueTable) -> Iterator[tuple[str, Item]]:
         """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first.
@@ -71,16 +84,16 @@ class RuleMiner:
         Args:
             values: The value table; its set of changed keys is cleared.
         """
-        touched = sorted(values.touched, key=lambda key: (not key.startswith(GUARD_MARK), -values.cells[key].n, key))
-        for key in touched:
-            cell = values.cells[key]
+        cells = {key: cell for key in values.touched if (cell := values.cell(key)) is not None}
+        for key in sorted(cells, key=lambda key: (not key.startswith(GUARD_MARK), -cells[key].n, key)):
+            cell = cells[key]
             item = (
                 _build_failure_item(key, cell, values)
                 if key.startswith(GUARD_MARK)
                 else _build_strategy(key, cell, values)
             )
             if item is not None and self._is_news(key, cell, item):
-                self._proposed[key] = cell.n, item.kind
+                self._proposed[key] = self._changed[key] = cell.n, item.kind
                 yield key, item
         # After the last candidate. `postpone` marks keys again, so call it only when this generator is exhausted.
         values.touched.clear()
@@ -96,12 +109,26 @@ class RuleMiner:
 
     def postpone(self, key: str, values: ValueTable) -> None:
         """Propose a candidate again next time, because the rate limit left it out."""
-        self._proposed.pop(key, None)
+        _, kind = self._proposed.pop(key)
+        self._changed[key] = 0, kind
         values.touched[key] = None
 
     def reopen(self, item: Item) -> None:
         """Allow a guardrail that was retired until needed to be proposed at its next failure."""
-        self._proposed.pop(guard_key(item), None)
+        self._reopen_key(guard_key(item))
+
+    def settle(self, key: str, admission: Admission) -> None:
+        """Take the curator's decision on a candidate into account.
+
+        A guardrail that was retired until needed is rejected until its next failure, at which it is proposed again.
+        """
+        if admission.status == "rejected" and admission.item_id:
+            self._reopen_key(key)
+
+    def _reopen_key(self, key: str) -> None:
+        """Forget the proposal of a key."""
+        self._proposed.pop(key, None)
+        self._changed[key] = None
 
     def _cell(self, item: Item, values: ValueTable) -> Cell | None:
         """Return the cell of the steps behind a guardrail or warning, or None."""
@@ -202,7 +229,7 @@ def _count_successes(pattern: str, values: ValueTable) -> int:
 def _build_strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
     """Return the strategy that the returns in a cell justify, or None."""
     pattern, _, condition = key.partition(" | ")
-    average = values.cells.get(pattern)
+    average = values.cell(pattern)
     if not condition.count("|") or average is None or cell.n < STRATEGY_EVIDENCE:
         return None
     if cell.mean < average.mean + STRATEGY_GAIN:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hardwon.memory.records import MIN_SKILL_STEPS, Failure, Item, State, Step, Trajectory
+from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Failure, Item, State, Step, Trajectory
 from hardwon.memory.situations.actions import fill, parse_action
 from hardwon.memory.situations.titles import fill_holes, remedy_title, skill_title
 from hardwon.memory.storage.episodes import dumps
@@ -96,8 +96,8 @@ class SkillMiner:
         yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
 
     @staticmethod
-    def mark_submitted(candidate: Candidate) -> None:
-        """Record that a candidate was submitted to the curator."""
+    def mark_submitted(candidate: Candidate, admission: Admission) -> None:
+        """Record that a candidate was submitted to the curator, whatever the decision."""
         candidate.proposed = candidate.n
 
 

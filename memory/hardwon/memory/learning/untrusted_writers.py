@@ -16,7 +16,7 @@ from functools import partial
 from math import sqrt
 
 from hardwon.memory.guardrails.conditions import guard_key
-from hardwon.memory.records import Item, Trajectory
+from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.evidence import call_key
 from hardwon.memory.storage.cache_files import Sidecar
@@ -32,7 +32,7 @@ from .skill_mining import SkillMiner
 UNSUPPORTED = "only untrusted writers report it, and others write here, too"
 """Reason for retiring an item that an untrusted writer justified while it was alone."""
 
-Proposal = tuple[Item, Callable[[], None], Callable[[], None]]
+Proposal = tuple[Item, Callable[[Admission], None], Callable[[], None]]
 
 
 class _UntrustedWriter:
@@ -73,7 +73,9 @@ class UntrustedWriters:
             for key, item in writer.evolution.candidates(values):
                 marked = self._mark_support(name, generalize_item(item, item.forbids or key.partition(" | ")[0]))
                 if marked is not None:
-                    proposals.append((marked, _nothing, partial(writer.evolution.postpone, key, values)))
+                    proposals.append(
+                        (marked, partial(writer.evolution.settle, key), partial(writer.evolution.postpone, key, values))
+                    )
             for candidate, item in writer.induction.candidates():
                 marked = self._mark_support(name, generalize_item(item))
                 if marked is not None:

@@ -201,6 +201,15 @@ class NamespaceCache:
         """Return the value table, updated with all new steps."""
         return self._values.read()
 
+    @property
+    def last_step(self) -> int:
+        """Return the id of the last step in the value table."""
+        return self._values.last_step
+
+    def keys_since(self, step_id: int) -> set[str]:
+        """Return the keys of the steps after this one."""
+        return self._values.keys_since(step_id)
+
     def read_values(self) -> None:
         """Read the values from their files and steps."""
         self._values.read()

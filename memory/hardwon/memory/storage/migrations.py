@@ -118,10 +118,15 @@ def m014_ratings(connection: Connection) -> None:
     )
 
 
+def m015_proposals(connection: Connection) -> None:
+    """Add the proposals of the rules, so that a new process does not propose everything again."""
+    connection.execute(_PROPOSALS)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
-    *(m012_item_worlds, m013_opinions, m014_ratings),
+    *(m012_item_worlds, m013_opinions, m014_ratings, m015_proposals),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -273,6 +278,12 @@ _OFFERS = """
 CREATE TABLE IF NOT EXISTS offers (
     id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL,
     actions TEXT NOT NULL, UNIQUE(namespace, digest))
+"""
+
+_PROPOSALS = """
+CREATE TABLE IF NOT EXISTS proposals (
+    namespace INTEGER NOT NULL REFERENCES namespaces(id), key TEXT NOT NULL, n INTEGER NOT NULL,
+    kind TEXT NOT NULL, PRIMARY KEY (namespace, key)) WITHOUT ROWID
 """
 
 

@@ -297,6 +297,7 @@ class _Deletion:
         of_episodes = self._run(about, (self._namespace, json.dumps(chosen.episodes))).fetchall()
         self._withdraw_opinions({*chosen.opinions, *of_episodes})
         self._delete("ratings", "1")
+        self._run("DELETE FROM proposals WHERE namespace = ?", (self._namespace,))
         texts, steps = self._delete_episodes(chosen.episodes)
         self._delete("inbox", f"id {_IN}", json.dumps(chosen.inbox))
         self._delete("bank_pulls", f"entry {_IN}", json.dumps(chosen.bank))

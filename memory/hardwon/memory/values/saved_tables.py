@@ -106,6 +106,20 @@ class FiledValues:
         return self._table
 
     @property
+    def last_step(self) -> int:
+        """Return the id of the last step in the table."""
+        return self._last_step
+
+    def keys_since(self, step_id: int) -> set[str]:
+        """Return the keys of the steps after this one that the table contains."""
+        later = FiledValues(self._store, self._namespace, self._sidecar, self._worlds, witness=self._witness)
+        later._heard, later._last_step = self._heard, step_id
+        values = ValueTable()
+        with self._store.snapshot():
+            later.read_steps(values, self._last_step)
+        return set(values.touched)
+
+    @property
     def _counted(self) -> str:
         """Return the SQL condition on the steps that count."""
         return _FILTERS[self._heard] if self._witness is None else f"AND witness = {self._witness:d} "

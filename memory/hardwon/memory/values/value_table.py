@@ -222,6 +222,10 @@ class ValueTable:
             self._touched = dict.fromkeys(self.cells)
         return self._touched
 
+    def touch_only(self, keys: Iterable[str]) -> None:
+        """Set the keys with new steps since evolution last ran, because an earlier process has read the others."""
+        self._touched = dict.fromkeys(sorted(keys))
+
     def cell(self, key: str) -> Cell | None:
         """Return the cell of a key, or None."""
         cell = self._cells.get(key)
