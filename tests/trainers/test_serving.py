@@ -28,7 +28,7 @@ from hardwon.trainers.trainer import train
 
 ROLES = {
     "policy": {},
-    "guide": {"settings": {"distil": 0}},
+    "guide": {"settings": {"distil": 0, "length": 7}},
     "extractor": {"settings": {"reads": "rollouts"}},
     "admission": {},
 }
@@ -57,6 +57,7 @@ def exported(request, tmp_path_factory):
         },
         "arms": {"control": 1, "library": 1, "guided": 2},
         "guidance": {"guided": "role"},
+        "library": {"recall": 3},
         "roles": ROLES,
         "eval": {"every": 0, "copies": 1, "temperature": 0},
         "run": {"iterations": 0, "groups": 1, "save_every": 2, "out": str(folder / "run")},
@@ -151,6 +152,7 @@ def test_the_guide_reads_the_recollection_that_it_reads_in_training(exported, re
         session.library,
         Corridor(),
         guidance=load_roles(folder).guidance,
+        recall_k=load_roles(folder).recall_k,
         learn=False,
         max_steps=4,
     )
@@ -188,6 +190,19 @@ def test_only_the_roles_that_are_there_are_returned(exported, tmp_path):
     for name in ("guide", "admission"):
         shutil.rmtree(tmp_path / "export" / name)
     assert load_roles(tmp_path / "export").names == ("policy", "extractor")
+
+
+def test_the_limits_of_training_hold_in_production(exported, tmp_path):
+    folder, session, _ = exported
+    roles = load_roles(folder)
+    assert roles.recall_k == session.config.library.recall == 3
+    assert roles.policy._inner._context == session.context
+    assert roles.guidance._inner._speaker._most == session.roles["guide"].speaker._most == 7
+    older = change(folder, tmp_path)
+    manifest = json.loads((older / MANIFEST).read_text())
+    del manifest["recall"]
+    (older / MANIFEST).write_text(json.dumps(manifest))
+    assert load_roles(older).recall_k == 5
 
 
 def test_what_is_not_an_export_is_refused(tmp_path):

@@ -271,6 +271,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
             seed=seed,
             guidance=open_roles(plan.roles).guidance,
             extractor=open_roles(plan.roles).extractor,
+            recall_k=open_roles(plan.roles).recall_k,
         )
         try:
             order = training_order(plan, seed)
@@ -342,6 +343,7 @@ def _test(
         guardrails=setup.guardrails,
         planner=setup.planner,
         guidance=open_roles(plan.roles).guidance if arm.has_memory else None,
+        recall_k=open_roles(plan.roles).recall_k,
         max_steps=plan.max_steps,
         seed=seed,
     )

@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Trust
 from hardwon.runtime.guidance.base import Guidance
 
@@ -54,6 +55,7 @@ def serve(
     rate: float,
     trust: Trust,
     guidance: Guidance | None = None,
+    extractor: Extractor | None = None,
     tell: Callable[[str], None],
 ) -> None:
     """Serve until a signal arrives.
@@ -69,6 +71,7 @@ def serve(
         app = create_app(
             path, tokens=tokens, runs=runs, read_only=read_only, local=is_loopback(host),
             max_body_bytes=max_body_bytes, rate=rate, trust=trust, guidance=guidance,
+            extractor=extractor,
         )  # fmt: skip
         if dashboard:
             from hardwon.apps.dashboard import mount

@@ -1,44 +1,123 @@
 """Trained roles on the command line: `hardwon run`, `hardwon team` and `hardwon serve` with --roles."""
 
+import asyncio
 import json
+import shutil
+from dataclasses import asdict, replace
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
+from tests.trainers.corridor import Corridor
+from tests.trainers.folder_base import save_base
 
-from hardwon.apps.cli.serve import _open_guide
+from hardwon.apps.cli.serve import _open_roles
 from hardwon.apps.cli.team import run_team
 from hardwon.apps.experiment import Plan, run_plan
 from hardwon.apps.http.app import create_app
 from hardwon.apps.shared.trained import open_roles
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.serving import ServedGuidance
+from hardwon.memory.wire import plain
+from hardwon.runtime import Agent, ExperienceMiddleware
+from hardwon.runtime.interfaces.arms import CONTROL, Arm
+from hardwon.runtime.interfaces.types import Decision
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.player import Player
+from hardwon.trainers.roles.admission import EngineAdmission, Member
+from hardwon.trainers.roles.guide_speech import query_of
+from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, enter_episode
+from hardwon.trainers.session import Session
 from hardwon.trainers.trainer import train
 
 WORLD = "tests.trainers.corridor:Corridor"
 
 
+RECALL = 2
+"""Items of a recall in training; an agent's own default is another."""
+
+
 @pytest.fixture(scope="module")
-def export(tmp_path_factory):
-    """An export of four tiny roles that have learned nothing."""
-    folder = tmp_path_factory.mktemp("run")
-    settings = {
+def settings(tmp_path_factory):
+    """The settings of a run with four roles of a small chat model."""
+    folder = tmp_path_factory.mktemp("base")
+    return {
         "environment": {"name": WORLD, "max_steps": 4},
         "explore": {"worlds": {"seeds": "0-2"}, "steps": 5, "tries": 1},
-        "model": {"tiny": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16}},
+        "model": {"base": str(save_base(folder / "base")), "adapter": 2},
         "arms": {"control": 1, "library": 1, "guided": 2},
         "guidance": {"guided": "role"},
+        "library": {"recall": RECALL},
         "roles": {
             "policy": {},
             "guide": {"settings": {"distil": 0}},
             "extractor": {"settings": {"reads": "rollouts"}},
             "admission": {},
         },
-        "eval": {"every": 0},
+        "eval": {"every": 0, "temperature": 0},
         "run": {"iterations": 0, "groups": 1, "out": str(folder / "run")},
     }
+
+
+@pytest.fixture(scope="module")
+def export(settings, tmp_path_factory):
+    """An export of four roles that have learned nothing."""
+    folder = tmp_path_factory.mktemp("run")
     train(settings, export=folder / "export")
     return folder / "export"
+
+
+@pytest.fixture
+def session(settings, tmp_path):
+    """Opens the training session of the roles, on a copy of a library: `session(path)`."""
+    opened: list[Session] = []
+
+    def open_session(library=None):
+        path = {} if library is None else {"path": str(library)}
+        config = of({**settings, "library": {**settings["library"], **path}})
+        opened.append(Session.open(config, tmp_path / f"session{len(opened)}"))
+        return opened[-1]
+
+    yield open_session
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The prompts that engines are asked, by role."""
+    asked: dict[str, list[tuple[int, ...]]] = {}
+    original = LocalEngine.generate
+
+    async def generate(self, request):
+        asked.setdefault(request.role, []).append(request.prompt)
+        return await original(self, request)
+
+    monkeypatch.setattr(LocalEngine, "generate", generate)
+    return asked
+
+
+class Walks:
+    """A policy that goes east."""
+
+    name, reads = "walks", "text"
+
+    def decide(self, context):
+        return Decision("go east")
+
+    async def adecide(self, context):
+        return self.decide(context)
+
+
+def remember(path, seeds=range(6)):
+    """Record episodes in a library, without an extractor."""
+    with ExperienceLibrary.open(path) as library:
+        agent = Agent(cast(Any, Walks()), library, Corridor(), max_steps=4)
+        for seed in seeds:
+            agent.run("train", seed)
+        agent.close()
+    return path
 
 
 def plan(out, **changes):
@@ -60,22 +139,30 @@ def plan(out, **changes):
     return Plan(**{**settings, **changes})
 
 
-def test_a_run_learns_with_the_trained_policy_guide_and_extractor(export, tmp_path, monkeypatch):
-    heard, original = [], ServedGuidance.propose
+def test_in_a_run_each_role_reads_what_it_reads_in_training(export, session, requests, tmp_path):
+    rows = run_plan(
+        plan(tmp_path, roles=str(export), episodes=6, checkpoints=(6,), arms=("empty", "step")), tmp_path, jobs=1
+    )
+    assert {row["arm"] for row in rows if row["phase"] == "test"} == {"empty", "step"}
+    produced, trainer = dict(requests), session(tmp_path / "library.db")
+    requests.clear()
 
-    def propose(self, context):
-        heard.append(context)
-        return original(self, context)
+    player = Player(trainer)
+    asyncio.run(player.play([("", 100), ("", 101)], {Arm(CONTROL): 1}, salt="x", temperature=0.0))
+    player.close()
+    alone = requests.pop("policy")
+    assert set(alone) <= set(produced["policy"])
 
-    monkeypatch.setattr(ServedGuidance, "propose", propose)
-    rows = run_plan(plan(tmp_path, roles=str(export)), tmp_path, jobs=1)
-    assert {row["arm"] for row in rows if row["phase"] == "test"} == {"random", "empty", "step"}
-    with ExperienceLibrary.open(tmp_path / "library.db") as library:
-        for row in library.trajectories():
-            episode = library.trajectory(row["id"])
-            assert episode.meta["policy"] == "tokens"
-            assert "extraction" in episode.meta
-    assert heard
+    asyncio.run(trainer.roles["guide"].choose([Spec("", seed, "guided") for seed in (100, 101)]))
+    asked = set(requests.pop("guide"))
+    assert asked
+    assert asked <= set(produced["guide"])
+
+    for row in trainer.library.trajectories():
+        assert trainer.library.trajectory(row["id"]).meta["policy"] == "tokens"
+        asyncio.run(trainer.roles["extractor"]._read_finished(row["id"], ""))
+    assert sorted(requests["extractor"]) == sorted(produced["extractor"])
+    assert produced["extractor"]
 
 
 def test_an_experiment_of_an_earlier_version_goes_on(tmp_path):
@@ -88,10 +175,53 @@ def test_an_experiment_of_an_earlier_version_goes_on(tmp_path):
     assert run_plan(small, tmp_path, jobs=1) == before
 
 
-def test_members_of_a_team_act_and_share_as_they_were_trained(export, tmp_path):
-    result = run_team(WORLD, 2, "none", "rule", 3, 0.0, tmp_path / "bank.db", roles=export, first=False)
-    assert result.shared
-    assert all(0.0 < step.choice.p < 1.0 for step in result.shared)  # `none` would say 0
+@pytest.fixture
+def short(monkeypatch):
+    """Episodes of members of a team that take few steps."""
+    monkeypatch.setattr("hardwon.apps.cli.team_errands.MAX_STEPS", 6)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_member_of_a_team_reads_and_shares_as_it_was_trained(export, session, requests, tmp_path):
+    result = run_team(WORLD, 1, "none", "rule", 3, 0.0, tmp_path / "bank.db", roles=export, first=False)
+    produced, trainer = dict(requests), session()
+    requests.clear()
+
+    policy = TokenPolicy(trainer.engine, trainer.transcript, temperature=0.0)
+    admission = EngineAdmission(trainer.engine, trainer.transcript)
+    agent = Agent(policy, trainer.library, Corridor(), learn=False, guardrails=False, recall_k=0, max_steps=6)
+    with trainer.library.bank("a task") as bank:
+        member = Member("member", agent, admission, bank)
+        enter_episode(Spec("", 3, salt="x"))
+        asyncio.run(member.arun("", 3))
+        member.close()
+    assert requests["policy"] == produced["policy"]
+    # the last step is shared after the end, while others may still be at work
+    assert requests["admission"] == produced["admission"][: len(requests["admission"])]
+    assert requests["admission"]
+    assert [one.candidate.value for one in result.shared] == [
+        EngineAdmission.value([each.step for each in result.shared[: n + 1]]) for n in range(len(result.shared))
+    ]
+
+
+@pytest.mark.usefixtures("short")
+def test_a_trained_policy_is_shown_what_another_member_found(export, tmp_path, monkeypatch):
+    from hardwon.trainers.serving import ServedPolicy
+
+    seen = []
+    original = ServedPolicy._decide
+
+    async def decide(self, context):
+        seen.append(context)
+        return await original(self, context)
+
+    monkeypatch.setattr(ServedPolicy, "_decide", decide)
+    monkeypatch.setattr("hardwon.runtime.teams.reading.extract_words", lambda text: {"prize"})
+    shares_all = replace(cast(Any, open_roles(export)), admission=None)
+    monkeypatch.setattr("hardwon.apps.cli.team.open_roles", lambda folder: shares_all)
+    run_team(WORLD, 2, "all", "rule", 3, 0.0, tmp_path / "bank.db", roles=export, first=False)
+    assert any(context.guidance for context in seen)
+    assert not any("pull" in action for context in seen for action in context.actions)
 
 
 def test_a_server_answers_with_the_lines_of_the_guide(export, tmp_path):
@@ -103,17 +233,95 @@ def test_a_server_answers_with_the_lines_of_the_guide(export, tmp_path):
 
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
         library.add(Item("insight", "the prize is in the golden room", source="person"))
-    with TestClient(create_app(tmp_path / "library.db", guidance=Guide()), base_url="http://127.0.0.1:8420") as client:
+    with serve(tmp_path / "library.db", guidance=Guide()) as client:
         answer = client.post("/v1/recall", json={"text": "where is the prize in the golden room?"}).json()
     assert answer["lines"] == ["go there", "1 recalled"]
-    assert _open_guide(export) is open_roles(export).guidance
+    assert _open_roles(export) is open_roles(export)
 
 
-def test_a_folder_without_a_guide_is_refused_by_a_server(export, tmp_path):
-    import shutil
+def serve(path, **options):
+    return TestClient(create_app(path, **options), base_url="http://127.0.0.1:8420")
 
+
+def test_the_guide_of_a_server_reads_what_it_reads_in_training(export, session, requests, tmp_path):
+    path = tmp_path / "library.db"
+    with ExperienceLibrary.open(path) as library:
+        library.add(Item("insight", "the prize is in the golden room", source="person"))
+    trainer, seen = session(path), Corridor().reset("", 100)
+    asyncio.run(trainer.roles["guide"].choose([Spec("", 100, "guided")]))
+    (trained, *_) = requests.pop("guide")
+    asked = {"state": asdict(seen), "k": RECALL, "actions": dict.fromkeys(Corridor().admissible(seen), "")}
+    with serve(path, guidance=open_roles(export).guidance) as client:
+        assert client.post("/v1/recall", json=asked).status_code == 200
+    assert requests["guide"][0] == trained
+
+
+def test_the_extractor_of_a_server_reads_what_it_reads_in_training(export, session, requests, tmp_path):
+    with ExperienceLibrary.open(remember(tmp_path / "source.db", seeds=(3, 4))) as library:
+        episodes = [library.trajectory(row["id"]) for row in library.trajectories()]
+    with serve(tmp_path / "library.db", extractor=open_roles(export).extractor) as client:
+        sent = [plain(Trajectory, episode) for episode in episodes]
+        assert client.post("/v1/episodes", json={"episodes": sent}).status_code == 200
+        cast(Any, client.app).state.reader.wait()
+        assert 'hardwon_extractor_episodes_total{result="read"} 2.0' in client.get("/metrics").text
+    produced, trainer = requests.pop("extractor"), session(tmp_path / "library.db")
+    for episode in episodes:
+        asyncio.run(trainer.roles["extractor"]._read_finished(episode.id, ""))
+    assert sorted(requests["extractor"]) == sorted(produced)
+    assert produced
+
+
+def test_the_middleware_asks_the_guide_and_the_extractor_as_in_training(export, session, requests, tmp_path):
+    from langchain.agents import create_agent
+    from langchain_core.language_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.tools import tool
+
+    @tool
+    def book(table: int) -> str:
+        """Book a table."""
+        if table == 4:
+            raise ValueError("table 4 is taken")
+        return f"booked {table}"
+
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools, **_):
+            return self
+
+    def run(library, tables, **options):
+        calls = [{"name": "book", "args": {"table": table}, "id": str(table)} for table in tables]
+        script = iter([AIMessage("", tool_calls=[call]) for call in calls] + [AIMessage("Done.")])
+        middleware = ExperienceMiddleware(library, **options)
+        agent = create_agent(cast(Any, Model(messages=script)), [book], middleware=[middleware])
+        agent.invoke(cast(Any, {"messages": [("user", "Book a table.")]}))
+
+    contexts: list[Any] = []
+    roles: Any = open_roles(export)
+
+    class Heard:
+        def propose(self, context):
+            contexts.append(context)
+            return roles.guidance.propose(context)
+
+    path = tmp_path / "library.db"
+    with ExperienceLibrary.open(path) as library:
+        run(library, [7])
+        run(library, [6], guidance=Heard(), extractor=roles.extractor, recall_k=roles.recall_k)
+    produced, trainer = dict(requests), session(path)
+    requests.clear()
+    queries = [query_of(context) for context in contexts]
+    asked = [trainer.roles["guide"].speaker.prompt(one[0]) for one in queries if one]
+    assert asked
+    assert [prompt for prompt in produced["guide"] if prompt in asked] == asked
+    newest = trainer.library.trajectories()[0]["id"]
+    asyncio.run(trainer.roles["extractor"]._read_finished(newest, ""))
+    assert requests.get("extractor") == produced.get("extractor")
+
+
+def test_a_server_without_a_role_that_it_uses_is_refused(export, tmp_path):
     shutil.copytree(export, tmp_path / "export")
-    shutil.rmtree(tmp_path / "export" / "guide")
-    with pytest.raises(ConfigError, match="has no guide"):
-        _open_guide(tmp_path / "export")
-    assert _open_guide(None) is None
+    for name in ("guide", "extractor"):
+        shutil.rmtree(tmp_path / "export" / name)
+    with pytest.raises(ConfigError, match="neither a guide nor an extractor"):
+        _open_roles(tmp_path / "export")
+    assert _open_roles(None).guidance is None

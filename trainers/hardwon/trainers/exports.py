@@ -38,6 +38,8 @@ class Manifest:
     """Fingerprint of the base under the adapters; empty if the roles are whole models."""
     temperature: float = 1.0
     """Sampling temperature of the policy in evaluations."""
+    recall: int | None = None
+    """Largest number of items, and of similar steps, that a recall showed; None in an export of an earlier version."""
     instructions: Mapping[str, Any] = field(default_factory=instructions.describe)
 
 
@@ -62,7 +64,7 @@ def write_manifest(folder: Path, config: TrainConfig, model: Any) -> None:
     """
     base = compute_fingerprint(model) if config.model.adapter is not None else ""
     roles = {name: role.settings for name, role in config.roles.items()}
-    manifest = Manifest(config.model, roles, base, config.eval.temperature)
+    manifest = Manifest(config.model, roles, base, config.eval.temperature, config.library.recall)
     text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 

@@ -1,8 +1,11 @@
 """Trained roles in production: a policy, a guide, an extractor and an admission from one export.
 
     roles = load_roles("runs/twc/export")
-    agent = Agent(roles.policy, library, environment, guidance=roles.guidance, extractor=roles.extractor)
-    team = Team(agents, bank, roles.admission)
+    agent = Agent(
+        roles.policy, library, environment,
+        guidance=roles.guidance, extractor=roles.extractor, recall_k=roles.recall_k,
+    )
+    team = Team(agents, bank, roles.admission, access="show")
 
     agent = Agent(load_policy("models/smollm2"), library, environment)     # a pretrained model, as it is
 
@@ -28,7 +31,7 @@ from hardwon.runtime.teams.sharing_policy import Candidate, Choice
 
 from .config.schema import ModelConfig
 from .engines.base import Engine
-from .engines.base_models import BASE, load_base, load_tokenizer
+from .engines.base_models import BASE, load_base, load_tokenizer, read_context
 from .exports import MANIFEST, Manifest, compute_fingerprint, read_manifest
 from .models.pretrained import check_folder
 from .prompting.base import PromptFormat
@@ -40,9 +43,12 @@ from .roles.guide_speech import TrainedGuidance
 from .rollouts.rollout import Spec, TokenPolicy, enter_episode
 
 if TYPE_CHECKING:
+    from .engines.local import LocalEngine
     from .roles.note_generators import Written
 
 T = TypeVar("T")
+RECALL_K = 5
+"""Items of a recall, where an export does not say it."""
 READ = 16_384
 """Tokens of earlier turns that are kept, of all episodes; the least recently used one is read again when it goes on."""
 
@@ -55,6 +61,8 @@ class Roles:
     guidance: "ServedGuidance | None" = None
     extractor: "ServedExtractor | None" = None
     admission: "ServedAdmission | None" = None
+    recall_k: int = RECALL_K
+    """Largest number of items, and of similar steps, that a recall showed in training; an `Agent` takes it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,15 +102,18 @@ def load_roles(
     for name in names:
         settings = dict(manifest.roles[name])
         if name == "policy":
-            made["policy"] = ServedPolicy(TokenPolicy(engines[name], prompts, temperature=heat), engines[name])
+            limit = read_context(engines[name].model)
+            inner = TokenPolicy(engines[name], prompts, temperature=heat, context=limit)
+            made["policy"] = ServedPolicy(inner, engines[name])
         elif name == "guide":
-            free = parse_settings(GuideSettings, settings).free
-            made["guidance"] = ServedGuidance(TrainedGuidance(engines[name], prompts, free=free))
+            how = parse_settings(GuideSettings, settings)
+            inner_guide = TrainedGuidance(engines[name], prompts, free=how.free, most=how.length)
+            made["guidance"] = ServedGuidance(inner_guide)
         elif name == "extractor":
             made["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))
         elif name == "admission":
             made["admission"] = ServedAdmission(engines[name], prompts)
-    return Roles(**made)
+    return Roles(**made, recall_k=RECALL_K if manifest.recall is None else manifest.recall)
 
 
 def load_policy(folder: str | Path, *, device: str = "auto", temperature: float = 0.0) -> "ServedPolicy":
@@ -128,8 +139,7 @@ def load_policy(folder: str | Path, *, device: str = "auto", temperature: float 
 
     model, tokenizer = load_base(place, ModelConfig(base=str(place), device=device))
     engine = LocalEngine(model, tokenizer, roles=["policy"])
-    limit = getattr(model.config, "max_position_embeddings", None)
-    inner = TokenPolicy(engine, ChatFormat(tokenizer), temperature=temperature, context=limit)
+    inner = TokenPolicy(engine, ChatFormat(tokenizer), temperature=temperature, context=read_context(model))
     return ServedPolicy(inner, engine)
 
 
@@ -214,6 +224,8 @@ class ServedAdmission:
         from .roles.admission import EngineAdmission
 
         self._inner = EngineAdmission(engine, prompts, keeps_rows=False)
+        self.value = EngineAdmission.value
+        """Returns what readers get for a step, as in training; a `Team` takes it."""
 
     async def decide(self, candidate: Candidate) -> Choice:
         """Return whether to share a step."""
@@ -237,7 +249,7 @@ async def _await(call: Coroutine[Any, Any, T]) -> T:
 
 def _load_engines(
     folder: Path, names: Sequence[str], manifest: Manifest, tokenizer: Any, base: str | Path | None, device: str
-) -> dict[str, Engine]:
+) -> dict[str, "LocalEngine"]:
     """Return the engine of each role: one for all adapters of a base, or one for each whole model."""
     try:
         from .engines.local import LocalEngine

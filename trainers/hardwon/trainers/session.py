@@ -166,8 +166,7 @@ class Session:
     @property
     def context(self) -> int | None:
         """Return the longest sequence that the policy's model reads, in tokens; None if it does not say."""
-        limit = getattr(self.roles["policy"].model.config, "max_position_embeddings", None)
-        return int(limit) if limit else None
+        return base_models.read_context(self.roles["policy"].model)
 
     def close(self) -> None:
         """Close the engine, environments and libraries. Close the players of the session first."""

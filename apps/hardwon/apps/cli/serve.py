@@ -17,7 +17,8 @@ from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
 from hardwon.apps.shared.trained import HELP, open_roles
 
 if TYPE_CHECKING:
-    from hardwon.runtime.guidance.base import Guidance
+    from hardwon.apps.shared.trained import NoRoles
+    from hardwon.trainers.serving import Roles
 
 PORT = 8420
 
@@ -70,7 +71,11 @@ def start(
         typer.Option(help="Trust in episodes from callers on this machine, which need no token."),
     ] = "untrusted",
     roles: Annotated[
-        Path | None, typer.Option(help=f"{HELP} The guide writes the lines of a recall.", show_default=False)
+        Path | None,
+        typer.Option(
+            help=f"{HELP} The guide writes the lines of a recall; the extractor reads recorded episodes.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Serve LIBRARY, with its HTTP API and dashboard, until stopped.
@@ -88,6 +93,7 @@ def start(
     # `not >` also rejects NaN, which passes `min=1`.
     if not rate > 0:
         raise ConfigError(f"--rate is {rate}; use 1 or more requests a second.")
+    trained = _open_roles(roles)
     server.serve(
         path,
         host=host,
@@ -98,23 +104,27 @@ def start(
         max_body_bytes=max_body * 1024 * 1024,
         rate=rate,
         trust=trust,
-        guidance=_open_guide(roles),
+        guidance=trained.guidance,
+        extractor=trained.extractor,
         tell=tell,
     )
 
 
-def _open_guide(folder: Path | None) -> "Guidance | None":
-    """Return the guide of an export, or None without a folder.
+def _open_roles(folder: Path | None) -> "Roles | NoRoles":
+    """Return the roles of an export, or none without a folder.
 
     Raises:
-        ConfigError: The folder is not an export, or has no guide.
+        ConfigError: The folder is not an export, or has neither a guide nor an extractor.
     """
     from hardwon.memory.errors import ConfigError
 
-    guidance = open_roles(folder).guidance
-    if folder is not None and guidance is None:
-        raise ConfigError(f"{folder} has no guide, the only role that a server uses. Train one: roles.guide.")
-    return guidance
+    trained = open_roles(folder)
+    if folder is not None and trained.guidance is None and trained.extractor is None:
+        raise ConfigError(
+            f"{folder} has neither a guide nor an extractor, the roles that a server uses. Train one: roles.guide or "
+            "roles.extractor. A policy and an admission work where the agents run."
+        )
+    return trained
 
 
 @tokens_app.command("add")

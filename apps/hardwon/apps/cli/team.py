@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hardwon.runtime.interfaces.types import Policy
     from hardwon.runtime.teams.sharing import TeamEvent
     from hardwon.runtime.teams.sharing_policy import Admission
-    from hardwon.runtime.teams.team import TeamResult
+    from hardwon.runtime.teams.team import Access, TeamResult
 
 LINES = 8
 """Number of events in the live view."""
@@ -127,7 +127,9 @@ def run_team(
         ]
         agents = team_errands.create_members(task, policies, library)
         watch = view.handle_event if view is not None else lambda event: None
-        group = Team(agents, library.bank, decides, aggregate=aggregate, first=first, watch=watch)
+        # A trained policy knows the memory that it is shown; it has never met an action that pulls.
+        access: Access = "pull" if trained.policy is None else "show"
+        group = Team(agents, library.bank, decides, aggregate=aggregate, first=first, access=access, watch=watch)
         try:
             return group.run(task.task, task.seed)
         finally:

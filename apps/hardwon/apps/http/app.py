@@ -19,6 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from hardwon.apps.shared.feedback import Feedback
+from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Trust
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.runtime.guidance.base import Guidance
@@ -31,6 +32,7 @@ from .access.limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
 from .routes import agent, bank, episodes, events, items
 from .routes.models import Health
 from .routes.place import Turn
+from .state.reader import EpisodeReader
 from .state.shelf import Shelf
 from .state.watch import Measures, Watch
 from .unknown import Unknown
@@ -56,6 +58,7 @@ def create_app(
     rate: float = RATE,
     trust: Trust = "untrusted",
     guidance: Guidance | None = None,
+    extractor: Extractor | None = None,
 ) -> FastAPI:
     """Create the API over a library.
 
@@ -70,6 +73,8 @@ def create_app(
         rate: Requests per second of one caller.
         trust: Trust of episodes from callers without a token, as long as the library never had tokens.
         guidance: Writes the lines of a recall, such as a trained guide; None shows the recalled experience as it is.
+        extractor: Reads recorded episodes in a thread beside the requests, and proposes items; None leaves this to the
+            library's rules.
 
     Returns:
         The application.
@@ -88,6 +93,7 @@ def create_app(
     app.state.tokens = tokens or Tokens.beside(path)
     app.state.tokens.remember()
     app.state.feedback, app.state.guidance = Feedback(), guidance
+    app.state.reader = None if extractor is None else EpisodeReader(shelf, extractor, app.state.measures)
     app.state.stopping = asyncio.Event()
     for router in _ROUTERS:
         app.include_router(router)
@@ -106,6 +112,8 @@ async def _live(app: FastAPI) -> AsyncIterator[None]:
     yield
     # Before closing the shelf, which open event streams read until this is set.
     app.state.stopping.set()
+    if app.state.reader is not None:
+        await run_in_threadpool(app.state.reader.close)
     await run_in_threadpool(app.state.shelf.close)
 
 

@@ -29,6 +29,7 @@ class NoRoles:
     guidance: None = None
     extractor: None = None
     admission: None = None
+    recall_k: int = 5
 
 
 @lru_cache(maxsize=1)

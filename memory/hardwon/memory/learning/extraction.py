@@ -7,6 +7,7 @@ rewarded or on failed steps alone is judged by these steps. An operation that fa
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from hardwon.memory.records import Add, Admission, Item, Kind, Operation, Return, Trajectory, Update
@@ -55,6 +56,8 @@ def apply(
             admissions.append(Admission("rejected", f"at most {MAX_OPERATIONS} operations per episode are applied"))
             continue
         objection = _find_objection(operation, trajectory, shown)
+        if trajectory.trust == "untrusted":  # whoever wrote the steps also wrote what was read out of them
+            operation = replace(operation, item=replace(operation.item, trust="untrusted"))
         admissions.append(Admission("rejected", objection) if objection else _execute(curator, operation, shown))
     return admissions
 

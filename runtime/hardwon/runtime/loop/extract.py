@@ -33,7 +33,7 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
 
     Steps get their ids when the episode is written. Until then the extractor sees their numbers as ids.
     """
-    shown = _load_shown_items(trajectory, library)
+    shown = load_shown_items(trajectory, library)
     numbered = replace(trajectory, steps=tuple(replace(step, id=n) for n, step in enumerate(trajectory.steps)))
     try:
         operations = extractor.extract(numbered, shown)
@@ -52,13 +52,16 @@ def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) 
         library.apply(_replace_numbers(reading.operations, recorded), recorded, [item.id for item in reading.shown])
 
 
-def _load_shown_items(trajectory: Trajectory, library: ExperienceLibrary) -> tuple[Item, ...]:
-    """Return the items that the episode was shown, each once, in the order of their first use."""
+def load_shown_items(trajectory: Trajectory, library: ExperienceLibrary) -> tuple[Item, ...]:
+    """Return the active items that the episode was shown, each once, in the order of their first use.
+
+    An item that was retired meanwhile is left out: an update of it would bring it back.
+    """
     shown = []
     for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.recalled or ()):
         with contextlib.suppress(UnknownName):  # another process may have deleted it
             shown.append(library.get(ref))
-    return tuple(shown)
+    return tuple(item for item in shown if item.status == "active")
 
 
 def _replace_numbers(operations: Sequence[Operation], recorded: Trajectory) -> list[Operation]:

@@ -25,12 +25,14 @@ from hardwon.memory.bank import Bank
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.agent import Agent, Result
 
-from .sharing import Desk, Shared, SharedEnvironment, SharedPolicy, Summarise, TeamEvent, Watch, build_key
+from .reading import ReadingPolicy
+from .sharing import Desk, Shared, SharedEnvironment, SharedPolicy, Summarise, TeamEvent, Watch, build_key, get_value
 from .sharing_policy import Admission, RuleAdmission
 
 Judge = Callable[[str, Sequence[str]], int | Awaitable[int | None] | None]
 """Maps the task and the answers, in order of the members, to the index of the best answer, or None."""
 Aggregate = Literal["vote", "best"] | Judge
+Access = Literal["pull", "show"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,8 @@ class Team:
         keep: bool = False,
         name: str | None = None,
         summarise: Summarise = build_key,
+        value: Callable[[Sequence[Step]], str] | None = None,
+        access: Access = "pull",
         watch: Watch = lambda event: None,
     ) -> None:
         """Create a team.
@@ -174,18 +178,26 @@ class Team:
             name: Prefix of the member names, followed by a number. The name identifies a team in the bank, so by
                 default it is unique if other processes may use the same bank.
             summarise: Maps a step to its key.
+            value: Maps the steps of an episode so far to what readers get for the last one. None takes the admission's
+                own method `value` if it has one, as a trained admission does, and otherwise the last observation.
+            access: "pull" shows a policy the keys of other teams and lets it pull values by an action. "show" pulls
+                what fits the task and shows it as guidance, for a policy that was trained alone.
             watch: Called with every event.
 
         Raises:
-            ConfigError: `agents` is empty.
+            ConfigError: `agents` is empty, or `access` is not one of the two.
         """
         if not agents:
             raise ConfigError("a team needs at least one agent.")
+        if access not in ("pull", "show"):
+            raise ConfigError(f"access is {access!r}; use 'pull' or 'show'.")
         self._agents, self._bank = list(agents), bank
         self._admission: Admission = admission or RuleAdmission()
         self._aggregate: Aggregate = aggregate
         self._first, self._keep = first, keep
         self._summarise, self._watch = summarise, watch
+        self._value = value or getattr(self._admission, "value", None) or get_value
+        self._reading: type[SharedPolicy] = SharedPolicy if access == "pull" else ReadingPolicy
         self._runs: dict[str, _Run] = {}
         self._graph: Any = None
         self._is_inner = False
@@ -236,9 +248,9 @@ class Team:
             team = copy.copy(agent)
             team._agents, team._is_inner, team._runs, team._graph = [seat.member for seat in seats], True, {}, None
             return _Seat(team, [desk for seat in seats for desk in seat.desks], seats)
-        desk = Desk(bank, name, self._admission, summarise=self._summarise, watch=self._watch)
+        desk = Desk(bank, name, self._admission, summarise=self._summarise, value=self._value, watch=self._watch)
         return _Seat(
-            agent.joined(SharedPolicy(agent.policy, desk), lambda inner: SharedEnvironment(inner, desk)), [desk]
+            agent.joined(self._reading(agent.policy, desk), lambda inner: SharedEnvironment(inner, desk)), [desk]
         )
 
     # -- the graph ------------------------------------------------------------------------------------

@@ -77,6 +77,12 @@ def load_tokenizer(path: str | Path) -> Any:
     return loader.from_pretrained(str(path))
 
 
+def read_context(model: Any) -> int | None:
+    """Return the longest sequence that a model reads, in tokens; None if it does not say."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return int(limit) if limit else None
+
+
 def select_device(config: ModelConfig) -> str:
     """Return `cpu` or `cuda`; `auto` selects a GPU if there is one."""
     import torch

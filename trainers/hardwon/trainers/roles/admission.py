@@ -7,14 +7,13 @@ is played several times, and the runs are compared with each other. Only the ada
 `roles.admission_learning` assigns the credit; `hardwon.runtime.teams.sharing` implements the sharing.
 """
 
-import asyncio
 import math
 import random
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,9 +22,9 @@ from hardwon.memory.bank import Bank
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Result
-from hardwon.runtime.interfaces.types import Context, Decision, Policy
-from hardwon.runtime.teams.sharing import Desk, SharedEnvironment, SharedPolicy
-from hardwon.runtime.teams.sharing_policy import Candidate, Choice, extract_words
+from hardwon.runtime.teams.reading import ReadingPolicy
+from hardwon.runtime.teams.sharing import Desk, SharedEnvironment
+from hardwon.runtime.teams.sharing_policy import Candidate, Choice
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import parse
@@ -50,6 +49,11 @@ class EngineAdmission:
     """Decides with one of two verdicts, with exact probabilities."""
 
     name = "role"
+
+    @staticmethod
+    def value(steps: Sequence[Step]) -> str:
+        """Return what readers get for the last step: the path to it, without loops."""
+        return format_path(without_circles(list(steps)))
 
     def __init__(
         self,
@@ -110,8 +114,8 @@ class Member:
     def __init__(self, name: str, agent: Agent, admission: EngineAdmission, bank: Bank) -> None:
         self.name, self.admission = name, admission
         # without threads, accesses to the bank happen in the order of events and runs are reproducible
-        self.desk = Desk(bank, name, admission, value=_format_way, threads=False)
-        reading = _Reads(agent.policy, self.desk)
+        self.desk = Desk(bank, name, admission, value=admission.value, threads=False)
+        reading = ReadingPolicy(agent.policy, self.desk)
         self._agent = agent.joined(reading, lambda inner: SharedEnvironment(inner, self.desk))
         # the joined copy has environments of its own, so those of the original are not needed
         agent.close()
@@ -124,40 +128,6 @@ class Member:
     def close(self) -> None:
         """Close the environments."""
         self._agent.close()
-
-
-def _format_way(steps: Sequence[Step]) -> str:
-    """Return the path without loops as text."""
-    return format_path(without_circles(list(steps)))
-
-
-class _Reads:
-    """The policy of a member."""
-
-    reads: Literal["values", "text"] = "text"
-
-    def __init__(self, inner: Policy, desk: Desk) -> None:
-        self.name, self._inner, self._desk = inner.name, inner, desk
-        self._shared = SharedPolicy(inner, desk)
-        self._pulled: set[int] = set()
-        self._memory: str | None = None
-
-    async def adecide(self, context: Context) -> Decision:
-        """Share new steps, pull the newest relevant entry, and decide."""
-        await self._shared.tell(context.history)
-        await self._desk.look()
-        wanted = extract_words(context.state.task)
-        fitting = [
-            one for one in self._desk.foreign_entries if one.id not in self._pulled and extract_words(one.key) & wanted
-        ]
-        if fitting:
-            self._pulled.add(fitting[-1].id)
-            self._memory = await self._desk.pull(fitting[-1].id) or self._memory
-        return await self._inner.adecide(replace(context, guidance=self._memory))
-
-    def decide(self, context: Context) -> Decision:
-        """Run `adecide` for a loop without asyncio."""
-        return asyncio.run(self.adecide(context))
 
 
 @dataclass(frozen=True, kw_only=True)

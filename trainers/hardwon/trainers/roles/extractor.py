@@ -18,6 +18,7 @@ from hardwon.memory import State, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Admission, Return, Update
 from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.loop.extract import load_shown_items
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.config.schema import parse
@@ -179,8 +180,7 @@ class ExtractorRole:
         """Read a recorded episode together with the active items that it was shown."""
         library = self._parts.library
         trajectory = library.trajectory(trajectory_id)
-        recalled = dict.fromkeys(item for step in trajectory.steps for item in step.why.recalled or ())
-        items = [item for item in map(library.get, recalled) if item.status == "active"]
+        items = load_shown_items(trajectory, library)
         written = await self._writer.read(trajectory, items, salt=salt)
         return Reading(trajectory, tuple(item.id for item in items), tuple(written))
 

@@ -176,7 +176,9 @@ def query_of(context: Context) -> tuple[GuideQuery, tuple[Line, ...]] | None:
 class TrainedGuidance:
     """Guidance in the runtime's loop by a trained guide, which chooses among the recalled lines."""
 
-    def __init__(self, engine: Engine, transcript: PromptFormat, *, role: str = "guide", free: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, transcript: PromptFormat, *, role: str = "guide", free: bool = False, most: int = 64
+    ) -> None:
         """Create guidance on an engine.
 
         Args:
@@ -184,8 +186,9 @@ class TrainedGuidance:
             transcript: Encodes the texts.
             role: The engine's role whose weights speak.
             free: Allow any words; otherwise only the recalled lines.
+            most: Maximum number of tokens of a text.
         """
-        self._speaker = Speaker(engine, transcript, role=role, free=free)
+        self._speaker = Speaker(engine, transcript, role=role, free=free, most=most)
 
     async def apropose(self, context: Context) -> Hint | None:
         """Return the guide's greedy hint, or None if nothing was recalled."""

@@ -186,12 +186,15 @@ def record(body: EpisodesTold, at: At) -> Response:
     """Record episodes in one transaction. They are durable when the call returns.
 
     The server sets writer, trust and keys, whatever an episode says. If the token may only record, the new episodes are
-    distilled at once, because it may not call `/v1/evolve`.
+    distilled at once, because it may not call `/v1/evolve`. If the server has an extractor, it reads the episodes after
+    the answer is sent.
     """
     with at.recording() as library:
         ids = library.receive(body.episodes, writer=at.writer, trust=at.trust)
         if not at.caller.write:
             library.evolve()
+    if at.reader is not None:
+        at.reader.submit(at.namespace, ids)
     return to_response(Ids, Ids(ids=ids))
 
 

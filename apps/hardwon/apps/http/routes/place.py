@@ -12,6 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
 
 from hardwon.apps.http.access.auth import Caller
+from hardwon.apps.http.state.reader import EpisodeReader
 from hardwon.apps.http.state.shelf import Shelf
 from hardwon.apps.http.state.watch import Measures
 from hardwon.apps.shared.feedback import Feedback
@@ -51,6 +52,8 @@ class Place:
     """Whether the caller's steps are trusted."""
     guidance: Guidance | None = None
     """Writes the lines of a recall; None shows the recalled experience as it is."""
+    reader: EpisodeReader | None = None
+    """Reads recorded episodes with an extractor, if there is one."""
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
@@ -147,8 +150,9 @@ async def _place(
     caller = request.state.caller
     writer, trust = door_of(caller, state.trust)
     return Place(
-        state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust, state.guidance
-    )
+        state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust,
+        state.guidance, state.reader,
+    )  # fmt: skip
 
 
 At = Annotated[Place, Depends(_place)]

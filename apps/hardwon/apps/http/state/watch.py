@@ -45,6 +45,10 @@ class Measures:
             "hardwon_recall_seconds", "Time of recall in the library.", registry=self.registry, buckets=_BUCKETS
         )
         self._episodes = Gauge("hardwon_episodes", "Episodes recorded.", ["namespace"], registry=self.registry)
+        self.extracted = Counter(
+            "hardwon_extractor_episodes", "Recorded episodes, by what the extractor did.", ["result"],
+            registry=self.registry,
+        )  # fmt: skip
         self._bytes = Gauge("hardwon_library_bytes", "Size of the library's file.", registry=self.registry)
         self.recalls: deque[float] = deque(maxlen=RECENT)
         """Times of the newest recalls, in seconds."""
