@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("memory", "runtime", "trainers", "apps")
-BANNED = re.compile(r"^_*(told|said|shown|asked|found|known|made|taken|mine|here|near|one|others)(_|$)")
+WORDS = "told|said|shown|asked|found|known|made|taken|mine|here|near|one|others"
+BANNED = re.compile(rf"^_*({WORDS})(_|$)")
+BANNED_WORD = re.compile(rf"^_*({WORDS})$")
 
 
 def definitions(package, *kinds):
@@ -34,3 +36,32 @@ def test_functions_are_not_named_by_participles(package):
     """`told` had twelve meanings in twelve files; a verb phrase has one."""
     functions = definitions(package, ast.FunctionDef, ast.AsyncFunctionDef)
     assert [f"{place} {name}" for name, place in functions if BANNED.match(name)] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_variables_are_not_named_by_participles(package):
+    """A variable, a parameter and an attribute is named by a noun; a participle before a noun is allowed.
+
+    So is one name of the data: the field `shown` of records that count how often an item was shown, which is also a key
+    of their JSON.
+    """
+    places = []
+    for file in sorted((ROOT / package / "hardwon" / package).rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        fields = {node.target for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)}
+        for node in ast.walk(tree):
+            name, line = find_assigned_name(node)
+            if BANNED_WORD.match(name) and not (name == "shown" and node in fields):
+                places.append(f"{file.relative_to(ROOT)}:{line} {name}")
+    assert places == []
+
+
+def find_assigned_name(node):
+    """Return the name that a node assigns to and its line, or an empty string."""
+    if isinstance(node, ast.arg):
+        return node.arg, node.lineno
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id, node.lineno
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr, node.lineno
+    return "", 0

@@ -132,7 +132,7 @@ class Says:
     def __init__(self, *items):
         self.items = items
 
-    async def read(self, trajectory, shown=(), *, salt="", greedy=False):
+    async def read(self, trajectory, seen_items=(), *, salt="", greedy=False):
         evidence = tuple(step.id for step in trajectory.steps)
         asked = tuple(Add(replace(item, provenance=evidence)) for item in self.items)
         return [Written(row(trajectory.id), asked)]

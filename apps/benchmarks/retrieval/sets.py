@@ -339,8 +339,8 @@ _OFF: Mapping[str, tuple[object, Mapping[str, Any]]] = {
 def _build_step_rows(split: Split, method: str, answers: Callable[[int], Sequence[Any]]) -> Iterator[Row]:
     """Yield the rows of the parts `known` and `new`."""
     parts: Mapping[bool, Part] = {True: "known", False: "new"}
-    for known, part in parts.items():
-        chosen = [number for number, is_known in enumerate(split.known) if is_known is known]
+    for was_seen, part in parts.items():
+        chosen = [number for number, is_known in enumerate(split.known) if is_known is was_seen]
         yield _build_row(
             split, part, method, chosen, [_compute_agreement(split, number, answers(number)) for number in chosen]
         )

@@ -368,21 +368,23 @@ class _Libraries:
             library.close()
         self._folder.cleanup()
 
-    def recall(self, query: int, *, level: Level = "step", history: bool = True, known: bool = True) -> list[str]:
+    def recall(
+        self, query: int, *, level: Level = "step", history: bool = True, by_situation: bool = True
+    ) -> list[str]:
         """Return the action names of the recalled steps.
 
         Args:
             query: number of the step to query with.
             level: `task` queries with the instruction, `step` with the state.
             history: whether to pass the previous action.
-            known: whether to look up the situation; if not, the query is the observation as plain text.
+            by_situation: whether to look up the situation; if not, the query is the observation as plain text.
         """
         step = self._recorded[query]
         library, after = self._without[step.task], step.before if history else None
         if level == "task":
             recalled = library.recall(State(step.observation, task=step.instruction), k=K, level="task")
         else:
-            recalled = library.recall(self._build_state(step) if known else step.observation, k=K, after=after)
+            recalled = library.recall(self._build_state(step) if by_situation else step.observation, k=K, after=after)
         return [hit.what.action.partition("(")[0] for hit in recalled.steps if isinstance(hit.what, Step)]
 
     def list_ablations(self) -> Iterator[tuple[str, Ranker]]:
@@ -390,7 +392,7 @@ class _Libraries:
         yield "without the action before", partial(self.recall, history=False)
         yield "without the vote", partial(self._recall_patched, _NO_VOTE)
         yield "without both", partial(self._recall_patched, _NO_VOTE, history=False)
-        yield "without the known situation", partial(self.recall, known=False)
+        yield "without the known situation", partial(self.recall, by_situation=False)
         yield "without words", partial(self._recall_patched, _NO_WORDS)
 
     def _recall_patched(self, off: Patch, query: int, *, history: bool = True) -> list[str]:

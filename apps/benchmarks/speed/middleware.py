@@ -103,11 +103,11 @@ def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict
         library, rooms = _build_library(Path(folder) / "library.db", steps)
         with library:
             tell(f"running {episodes} episodes of each agent ...")
-            (bare, known, new), (_, known_own, new_own), ends = _run_agents(library, rooms, episodes)
+            (bare, seen_before, new), (_, known_own, new_own), ends = _run_agents(library, rooms, episodes)
     baseline = statistics.median(bare)
     rows = {
         "a bare agent's call": bare,
-        "added, known situations": [seconds - baseline for seconds in known],
+        "added, known situations": [seconds - baseline for seconds in seen_before],
         "its own work, known situations": known_own,
         "added, new situations": [seconds - baseline for seconds in new],
         "its own work, new situations": new_own,

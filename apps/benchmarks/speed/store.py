@@ -146,8 +146,8 @@ class _PlainStore:
         run("BEGIN IMMEDIATE")
         ids = []
         for state in (step.pre, step.post):
-            shown = (state.signature, state.observation, state.location, state.task, state.feedback)
-            ids.append(run("INSERT INTO states VALUES (NULL, ?, ?, ?, ?, ?)", shown).lastrowid)
+            columns = (state.signature, state.observation, state.location, state.task, state.feedback)
+            ids.append(run("INSERT INTO states VALUES (NULL, ?, ?, ?, ?, ?)", columns).lastrowid)
             run("INSERT INTO texts(rowid, text) VALUES (?, ?)", (ids[-1], state_text(state)))
             run("INSERT INTO vectors VALUES (?, ?)", (ids[-1], self._vector))
         rest = (dumps(asdict(step.diagnosis)), dumps(step.keys), dumps(step.why.to_dict()))

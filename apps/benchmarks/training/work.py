@@ -57,8 +57,8 @@ class Batch:
         chance = random.Random(0)
         words = range(len(SPECIAL), VOCABULARY)
         observed = [[chance.choices(words, k=SEEN) for _ in range(TURNS)] for _ in range(EPISODES)]
-        said = EPISODES * TURNS * SAID
-        tokens = {"generation": said, "training": said + EPISODES * TURNS * SEEN}
+        generated = EPISODES * TURNS * SAID
+        tokens = {"generation": generated, "training": generated + EPISODES * TURNS * SEEN}
         return cls(build_model(VOCABULARY, SHAPE), tokenizer, observed, tokens)
 
     def save(self, folder: Path) -> None:

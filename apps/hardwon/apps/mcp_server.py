@@ -209,9 +209,9 @@ def _reading(
         """
         state = _state(task, situation)
         # GUIDANCE counts characters; a token has about four.
-        found = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
-        lines = lines_of(found, state, everything=trusted)
-        items = [hit.what for hit in found.items if isinstance(hit.what, Item)]
+        recollection = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
+        lines = lines_of(recollection, state, everything=trusted)
+        items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
         return RecallResult(
             advice=f"{HEADING}\n{_data([line.text for line in lines])}" if lines else "",
             items=[_brief(item, state) for item in items],
@@ -255,8 +255,8 @@ def _counting(library: ExperienceLibrary) -> Callable[..., Any]:
     def stats() -> dict[str, Any]:
         """Count the experience: episodes, steps, lessons by kind, and failures by cause."""
         # Clients learn neither the server's folders nor the names of other namespaces.
-        told = library.stats()
-        return {name: value for name, value in told.items() if name not in ("path", "namespaces")}
+        figures = library.stats()
+        return {name: value for name, value in figures.items() if name not in ("path", "namespaces")}
 
     return stats
 
@@ -279,15 +279,17 @@ def _writing(library: ExperienceLibrary, trusted: bool, refusals: _Refusals) -> 
         Failures teach most: leave them in. Lessons are made from what repeats, not from a single task.
         """
         episode = _episode(library, task, steps)
-        told = episode.trajectory(success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT)
-        (ref,) = library.receive([told], writer="mcp", trust="trusted" if trusted else "untrusted")
+        trajectory = episode.trajectory(
+            success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT
+        )
+        (ref,) = library.receive([trajectory], writer="mcp", trust="trusted" if trusted else "untrusted")
         nonlocal last
         last = ref
         refusals.end(task)
         report = library.evolve()
-        made = [change.item_id for change in report.admissions if change.item_id and change.status != "rejected"]
+        changed = [change.item_id for change in report.admissions if change.item_id and change.status != "rejected"]
         state = _state(task, "")
-        learnt = [_brief(library.get(item_id), state)["says"] for item_id in made]
+        learnt = [_brief(library.get(item_id), state)["says"] for item_id in changed]
         return Recorded(episode_id=ref, steps=len(steps), learnt=learnt)
 
     @_worded
@@ -397,19 +399,23 @@ class _Server(MCPServer):
         def item(item_id: str) -> dict[str, Any]:
             """Return one item: its text, status, trust, evidence, and history."""
             try:
-                known = library.get(item_id)
-                told = {name: getattr(known, name) for name in ("status", "trust", "source", "confidence", "version")}
-                changes = [{name: one[name] for name in ("seq", "at")} | _op(one) for one in library.history(item_id)]
-                return {**_brief(known), **told, "steps": list(known.provenance), "history": changes}
+                stored = library.get(item_id)
+                details = {
+                    name: getattr(stored, name) for name in ("status", "trust", "source", "confidence", "version")
+                }
+                changes = [
+                    {name: change[name] for name in ("seq", "at")} | _op(change) for change in library.history(item_id)
+                ]
+                return {**_brief(stored), **details, "steps": list(stored.provenance), "history": changes}
             except UnknownName as error:
                 raise ResourceNotFoundError(str(error)) from error
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool. Raise ToolError with one sentence per invalid argument."""
-        known = {tool.name: tool for tool in self._tool_manager.list_tools()}
-        if name not in known:
-            raise ToolError(f"there is no tool {name[:100]!r}. There are: {', '.join(known)}.")
-        if wrong := unknown_arguments(name, arguments, known[name].parameters["properties"]):
+        tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
+        if name not in tools:
+            raise ToolError(f"there is no tool {name[:100]!r}. There are: {', '.join(tools)}.")
+        if wrong := unknown_arguments(name, arguments, tools[name].parameters["properties"]):
             raise ToolError(wrong)
         try:
             return await super().call_tool(name, arguments, context)
@@ -417,7 +423,7 @@ class _Server(MCPServer):
             # The SDK wraps validation errors in ToolError; the other tool errors are already worded for a model.
             if not isinstance(error.__cause__, ValidationError):
                 raise
-            wrongs = " ".join(sentence(dict(one)) for one in error.__cause__.errors()[:5])
+            wrongs = " ".join(sentence(dict(problem)) for problem in error.__cause__.errors()[:5])
             raise ToolError(f"{name} cannot be called so. {wrongs}") from None
 
     async def list_resources(self) -> list[Resource]:

@@ -55,7 +55,7 @@ class UnknownName(HardwonError, LookupError):
     """A name does not exist. The message lists the existing names."""
 
     @classmethod
-    def of(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownName":
+    def of(cls, kind: str, name: str, candidates: Iterable[str]) -> "UnknownName":
         """Create the error with a list of the existing names and the closest match.
 
         >>> UnknownName.of("game", "coinn", ["coin", "twc"])
@@ -64,9 +64,9 @@ class UnknownName(HardwonError, LookupError):
         Args:
             kind: What the name refers to, such as "game".
             name: The unknown name.
-            known: Existing names.
+            candidates: Existing names.
         """
-        names = sorted(known)
+        names = sorted(candidates)
         matches = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {matches[0]!r}?" if matches else ""
         return cls(f"unknown {kind} {name!r}.{hint} There are: {', '.join(names) or 'none'}.")

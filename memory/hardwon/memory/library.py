@@ -286,24 +286,26 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
     def _curator(self, connection: Connection) -> Curator:
         return Curator(connection, self._number, self.episodes, self.gate, self._guardrails)
 
-    def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
+    def apply(
+        self, operations: Sequence[Operation], trajectory: Trajectory, seen_ids: Sequence[str]
+    ) -> list[Admission]:
         """Apply the operations of an extractor that read a recorded episode.
 
         Args:
             operations: At most three operations; see `learning.extraction`.
             trajectory: The episode that the extractor read.
-            shown: Ids of the items that the extractor saw. The indices of an `Update` refer to this sequence.
+            seen_ids: Ids of the items that the extractor saw. The indices of an `Update` refer to this sequence.
 
         Returns:
             One admission for each `Add` and `Update`, in order.
 
         Raises:
-            UnknownName: An id in `shown` does not exist.
+            UnknownName: An id in `seen_ids` does not exist.
             ConfigError: A value of the episode cannot be stored.
         """
         check_episode(trajectory)
         with self._transaction() as connection:
-            items = [self.get(item_id) for item_id in shown]
+            items = [self.get(item_id) for item_id in seen_ids]
             return extraction.apply(self._curator(connection), operations, trajectory, items)
 
     def rewrite(self, item_ids: Sequence[str], item: Item) -> Admission:

@@ -134,7 +134,9 @@ class RemoteLibrary(ExperienceLibrary):
         """Propose several items to the curator, in one transaction."""
         return self._admissions("items", {"items": plain(list[Item], list(items))})
 
-    def apply(self, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[str]) -> list[Admission]:
+    def apply(
+        self, operations: Sequence[Operation], trajectory: Trajectory, seen_ids: Sequence[str]
+    ) -> list[Admission]:
         """Apply the operations of an extractor that read a recorded episode; see `ExperienceLibrary.apply`."""
         requests = [
             {
@@ -144,7 +146,7 @@ class RemoteLibrary(ExperienceLibrary):
             for operation in operations
             if not isinstance(operation, Return)
         ]
-        body = {"operations": requests, "shown": list(shown)}
+        body = {"operations": requests, "shown": list(seen_ids)}
         return self._admissions(f"episodes/{part(trajectory.id)}/reading", body)
 
     def _admissions(self, path: str, body: Mapping[str, Any]) -> list[Admission]:

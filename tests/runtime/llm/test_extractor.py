@@ -52,9 +52,9 @@ def rule(**changes):
 def extract(scripted):
     """What comes of these operations for an episode and items shown; `extract.model` is the last model."""
 
-    def run(trajectory, *operations, shown=(), **settings):
+    def run(trajectory, *operations, seen_items=(), **settings):
         model = run.model = scripted(json.dumps({"operations": operations}))  # type: ignore[attr-defined]
-        return ChatExtractor(model, **settings).extract(trajectory, shown)
+        return ChatExtractor(model, **settings).extract(trajectory, seen_items)
 
     return run
 
@@ -101,7 +101,7 @@ def test_a_model_may_be_trusted(extract):
 )
 def test_what_does_not_hold_is_rejected(extract, changes, why):
     """systems.md §5: add/update/return with index checks; evidence is never invented. The others are carried out."""
-    found = extract(WON, rule(**changes), rule(), shown=[Item("strategy", "old")])
+    found = extract(WON, rule(**changes), rule(), seen_items=[Item("strategy", "old")])
     assert len(found) == 1
     assert len(found.rejected) == 1
     assert why in found.rejected[0]
@@ -110,7 +110,7 @@ def test_what_does_not_hold_is_rejected(extract, changes, why):
 def test_an_update_points_into_what_was_shown(extract):
     """The model counts from one, the library from zero."""
     shown = [Item("strategy", "old"), Item("strategy", "older")]
-    (operation,) = extract(WON, rule(op="update", indices=[2]), shown=shown)
+    (operation,) = extract(WON, rule(op="update", indices=[2]), seen_items=shown)
     assert isinstance(operation, Update)
     assert operation.indices == (1,)
     assert "2. strategy: older" in extract.model.seen[0][1].content

@@ -118,8 +118,8 @@ def check_episodes(session: Session, rollouts: Sequence[Rollout]) -> None:
     if isinstance(session.environment, Reporting):
         reported = session.environment.reported
     if reported is not None and reported.steps and outcome not in reported.names and outcome != "reward":
-        others = [name for name in ("score", "reward", "success") if name in reported.names]
-        help_ = f"set roles.policy.credit.outcome={others[0]}" if others else f"let its steps report `{outcome}`"
+        names = [name for name in ("score", "reward", "success") if name in reported.names]
+        help_ = f"set roles.policy.credit.outcome={names[0]}" if names else f"let its steps report `{outcome}`"
         raise CannotLearn(
             f"no step of {session.config.environment.name} reported a {outcome}, so every episode counts as 0; {help_}."
         )

@@ -273,7 +273,7 @@ def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measur
         if of_arm:
             metrics[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in of_arm)
             if measure != "success":
-                metrics[f"{measure}/{arm}"] = fmean(measure_outcome(one, measure) or 0.0 for one in of_arm)
+                metrics[f"{measure}/{arm}"] = fmean(measure_outcome(episode, measure) or 0.0 for episode in of_arm)
             metrics[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in of_arm)
     if counted:
         metrics["reward"] = fmean(trajectory.total_reward for trajectory in counted)

@@ -174,8 +174,8 @@ class Player:
         library: Any = session.start if arm.frozen and session.start is not None else session.library
         if arm.memory not in RECALLS:
             return library
-        others: Any = OtherWorlds(library)
-        return DiverseLibrary(others, session.diversity) if learning and session.config.library.diverse else others
+        source: Any = OtherWorlds(library)
+        return DiverseLibrary(source, session.diversity) if learning and session.config.library.diverse else source
 
     def _build_retrieval(self, arm: Arm, library: Any) -> Guidance:
         """Return the guidance of an arm that recalls. Frozen arms pass no gate: it has learned since the start."""

@@ -97,23 +97,23 @@ def load_roles(
         raise ConfigError(f"{place} has the weights of none of its roles ({', '.join(manifest.roles)}).")
     tokenizer = load_tokenizer(place / names[0])
     engines = _load_engines(place, names, manifest, tokenizer, base, device)
-    prompts, made = open_format(manifest.model, tokenizer), dict[str, Any]()
+    prompts, roles = open_format(manifest.model, tokenizer), dict[str, Any]()
     heat = manifest.temperature if temperature is None else temperature
     for name in names:
         settings = dict(manifest.roles[name])
         if name == "policy":
             limit = read_context(engines[name].model)
             inner = TokenPolicy(engines[name], prompts, temperature=heat, context=limit)
-            made["policy"] = ServedPolicy(inner, engines[name])
+            roles["policy"] = ServedPolicy(inner, engines[name])
         elif name == "guide":
             how = parse_settings(GuideSettings, settings)
             inner_guide = TrainedGuidance(engines[name], prompts, free=how.free, most=how.length)
-            made["guidance"] = ServedGuidance(inner_guide)
+            roles["guidance"] = ServedGuidance(inner_guide)
         elif name == "extractor":
-            made["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))
+            roles["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))
         elif name == "admission":
-            made["admission"] = ServedAdmission(engines[name], prompts)
-    return Roles(**made, recall_k=RECALL_K if manifest.recall is None else manifest.recall)
+            roles["admission"] = ServedAdmission(engines[name], prompts)
+    return Roles(**roles, recall_k=RECALL_K if manifest.recall is None else manifest.recall)
 
 
 def load_policy(folder: str | Path, *, device: str = "auto", temperature: float = 0.0) -> "ServedPolicy":
@@ -205,11 +205,11 @@ class ServedExtractor:
     def __init__(self, engine: Engine, prompts: PromptFormat, settings: ExtractorSettings) -> None:
         self._writer = build_writer(engine, prompts, settings)
 
-    def extract(self, trajectory: Trajectory, shown: Sequence[Item]) -> Sequence[Operation]:
+    def extract(self, trajectory: Trajectory, seen_items: Sequence[Item]) -> Sequence[Operation]:
         """Return at most `MAX_OPERATIONS` operations: of the kept lessons, those that were kept most surely."""
         if not trajectory.steps:
             return [Return("the episode has no steps")]
-        written: list[Written] = _wait(self._writer.read(trajectory, shown, greedy=True))
+        written: list[Written] = _wait(self._writer.read(trajectory, seen_items, greedy=True))
         surest = sorted((each for each in written if each.items), key=lambda each: -each.keeps)
         operations = [operation for each in surest for operation in each.operations]
         return operations[:MAX_OPERATIONS] or [Return("nothing of the episode is worth keeping")]
@@ -261,9 +261,9 @@ def _load_engines(
     model = _load_model(_find_base(folder, manifest, base))
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
-    if (found := compute_fingerprint(model)) != manifest.base:
+    if (fingerprint := compute_fingerprint(model)) != manifest.base:
         raise ConfigError(
-            f"{folder} was trained on another base ({manifest.base}) than the one loaded ({found}); "
+            f"{folder} was trained on another base ({manifest.base}) than the one loaded ({fingerprint}); "
             f"pass the folder of {manifest.model.base} as `base`."
         )
     served = _load_adapters(model, folder, names)
@@ -298,9 +298,9 @@ def _load_adapters(model: Any, folder: Path, names: Sequence[str]) -> Any:
     from peft import PeftModel
 
     try:
-        first, *others = names
+        first, *rest = names
         served = PeftModel.from_pretrained(model, str(folder / first), adapter_name=first)
-        for name in others:
+        for name in rest:
             served.load_adapter(str(folder / name), adapter_name=name)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"the adapters in {folder} do not fit the base: {error}") from error

@@ -143,8 +143,8 @@ class Session:
         for name, role in self.roles.items():
             state = {"version": self.engine.versions()[name], "state": role.state_dict()}
             torch.save(state, folder / f"{name}.pt")
-        shown = {"diversity": self.diversity.state_dict(), "gate": self.gate.state_dict() if self.gate else None}
-        (folder / SHOWN).write_text(json.dumps(shown), encoding="utf-8")
+        gates = {"diversity": self.diversity.state_dict(), "gate": self.gate.state_dict() if self.gate else None}
+        (folder / SHOWN).write_text(json.dumps(gates), encoding="utf-8")
         for name, library in ((LIBRARY, self.library), (START, self.start)):
             if library is not None and library.path != ":memory:":
                 copy_library(library.path, folder / name)
@@ -158,10 +158,10 @@ class Session:
             role.load_state_dict(saved["state"])
             # continue the saved numbering: buffered samples refer to these versions
             self.engine.load_adapter(name, saved["version"], role.weights())
-        shown = json.loads((checkpoint / SHOWN).read_text(encoding="utf-8"))
-        self.diversity.load_state_dict(shown["diversity"])
-        if self.gate is not None and shown["gate"] is not None:
-            self.gate.load_state_dict(shown["gate"])
+        gates = json.loads((checkpoint / SHOWN).read_text(encoding="utf-8"))
+        self.diversity.load_state_dict(gates["diversity"])
+        if self.gate is not None and gates["gate"] is not None:
+            self.gate.load_state_dict(gates["gate"])
 
     @property
     def context(self) -> int | None:

@@ -260,8 +260,8 @@ def _warn_of_verdicts(session: Session, screen: Screen) -> None:
     for name in [*PURPOSES.keys() & session.roles.keys()]:
         if session.config.roles[name].settings.get("writes") == "text":
             continue  # it decides nothing
-        found = asyncio.run(look(session.engine, session.transcript, name))
-        if warning := found.explain(name):
+        verdicts = asyncio.run(look(session.engine, session.transcript, name))
+        if warning := verdicts.explain(name):
             screen.tell(warning)
 
 
@@ -273,7 +273,7 @@ def _warm_start(loop: TrainingLoop, config: schema.WarmStartConfig) -> None:
             session.explorer.trajectories(session.config.explore.worlds),
             session.transcript.rows,
             config.examples,
-            memory=lambda one: way(one, outcome),
+            memory=lambda episode: way(episode, outcome),
             outcome=outcome,
         )
     else:
@@ -296,8 +296,8 @@ def _demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
         if steps and (config.max_turns is None or len(steps) <= config.max_turns):
             paths[world] = tuple(step.action for step in steps)
     recalling = [arm for arm in loop.config.list_arms() if arm.memory in RECALLS]
-    shown = round(config.memory_share * config.copies) if recalling else 0
-    arms = {Arm(CONTROL): config.copies - shown, **dict.fromkeys(recalling[:1], shown)}
+    with_memory = round(config.memory_share * config.copies) if recalling else 0
+    arms = {Arm(CONTROL): config.copies - with_memory, **dict.fromkeys(recalling[:1], with_memory)}
     rollouts = asyncio.run(loop.player.demonstrate(paths, {arm: copies for arm, copies in arms.items() if copies}))
     samples = [restrict(sample, config.restricted) for rollout in rollouts for sample in rollout.rows]
     turns = {sample.trace: [1.0] * (sample.turn + 1) for sample in samples}

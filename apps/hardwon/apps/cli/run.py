@@ -243,7 +243,7 @@ class _Progress:
         self._note = ""
         self._plain = not console.is_terminal
         self._total, self._done = plan.total(), 0
-        self._told = time.monotonic()
+        self._last_print = time.monotonic()
         self._tests: dict[tuple[str, int], list[bool]] = {}
 
     def advance(self, row: "Row") -> None:
@@ -267,8 +267,8 @@ class _Progress:
         """Show the step of an episode whose policy takes seconds: beside the bar, or as a line now and then."""
         step = f"step {row['step']}, {row['seconds']:.1f} s a decision"
         self._bar.update(self._task, note=f"{self._note}  {step}".strip())
-        if self._plain and time.monotonic() - self._told >= EVERY_S:
-            self._told = time.monotonic()
+        if self._plain and time.monotonic() - self._last_print >= EVERY_S:
+            self._last_print = time.monotonic()
             print(f"{self._done}/{self._total} episodes  {step}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "_Progress":

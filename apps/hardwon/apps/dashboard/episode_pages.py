@@ -32,9 +32,9 @@ def add(api: FastAPI) -> None:
 
     @page(api, "/episodes")
     async def episodes(room: Room, offset: Annotated[int, Query(ge=0, le=10**9)] = 0) -> None:
-        found, total = await room.read(lists.list_episodes, PAGE, offset)
+        rows, total = await room.read(lists.list_episodes, PAGE, offset)
         with framed(room, "Episodes", "/episodes"):
-            listed = _render_list(found, room.link)
+            listed = _render_list(rows, room.link)
             html(section(f"{total} episodes", listed, pager(room.link, "/episodes", total, PAGE, offset, {})))
 
     @page(api, "/episodes/{episode_id}")
@@ -62,7 +62,7 @@ def add(api: FastAPI) -> None:
             html(_render_attempt(explanation, room.link))
 
 
-def _render_list(found: Sequence[Mapping[str, Any]], link: Link) -> Html:
+def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
     head = ("episode", "ended", "score", "steps", "arm", "seed", "recorded (UTC)", "task")
     rows = [
         (
@@ -75,7 +75,7 @@ def _render_list(found: Sequence[Mapping[str, Any]], link: Link) -> Html:
             tag("span", row["recorded_at"][:16].replace("T", " "), class_="date"),
             tag("span", excerpt(row["task"], 110), class_="says soft"),
         )
-        for row in found
+        for row in episodes
     ]
     return table(head, rows, caption="Episodes", numbers=("score", "steps", "seed"), empty="Nothing is recorded yet.")
 
@@ -114,7 +114,7 @@ class Replay:
 
     def __init__(self, room: Room, explanation: Mapping[str, Any], replanned: Mapping[int, str]) -> None:
         self._room = room
-        self._told = explanation
+        self._explanation = explanation
         self._steps = explanation["steps"]
         self._replanned = replanned
         self._at = 0

@@ -50,11 +50,11 @@ def add(api: FastAPI) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     ) -> None:
         query = {"text": text, "how": how, "kind": kind, "status": status, "source": source, "sort": sort}
-        found, total = await room.read(_find_items, offset, **query)
-        used = await room.read(lists.count_uses, found)
+        rows, total = await room.read(_find_items, offset, **query)
+        used = await room.read(lists.count_uses, rows)
         with framed(room, "Items", "/items"):
             html(section("Find", _render_filters(room, query)))
-            listed = _render_list(found, used, room.link)
+            listed = _render_list(rows, used, room.link)
             html(section(f"{total} items", listed, pager(room.link, "/items", total, PAGE, offset, query)))
 
     @page(api, "/items/{item_id}")
@@ -80,8 +80,8 @@ def _find_items(
     kinds = [kind] if kind else None
     if text.strip() and how != "words" and status in ("active", "all"):
         hits = lists.search(library, text, HITS, how=how, among="items", kinds=kinds)
-        found = [hit.what for hit in hits if isinstance(hit.what, Item) and source in ("", hit.what.source)]
-        return found[offset : offset + PAGE], len(found)
+        items = [hit.what for hit in hits if isinstance(hit.what, Item) and source in ("", hit.what.source)]
+        return items[offset : offset + PAGE], len(items)
     return lists.list_items(
         library, kinds, status=status, source=source or None, sort=sort, text=text or None, limit=PAGE, offset=offset
     )
@@ -116,7 +116,7 @@ def _render_filters(room: Room, query: Mapping[str, str]) -> Html:
     )
 
 
-def _render_list(found: Sequence[Item], used: Sequence[int], link: Link) -> Html:
+def _render_list(items: Sequence[Item], used: Sequence[int], link: Link) -> Html:
     rows = [
         (
             tag(
@@ -132,7 +132,7 @@ def _render_list(found: Sequence[Item], used: Sequence[int], link: Link) -> Html
             count,
             _render_marks(item.status, item.trust, item.pinned),
         )
-        for item, count in zip(found, used, strict=True)
+        for item, count in zip(items, used, strict=True)
     ]
     head = ("item", "kind", "score", "confidence", "used", "state")
     return table(head, rows, caption="Items", numbers=head[2:5], empty="No item matches.")

@@ -133,10 +133,10 @@ def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     yield tag("p", "Harm: the share of tasks that the agent solved with an empty library but not with this one.")
 
 
-def _render_withheld(shown: Mapping[str, Mapping[str, Any]]) -> Html:
-    if set(shown) < {"recalled", "withheld"}:
+def _render_withheld(arms: Mapping[str, Mapping[str, Any]]) -> Html:
+    if set(arms) < {"recalled", "withheld"}:
         return Html("")
-    with_it, held = shown["recalled"], shown["withheld"]
+    with_it, held = arms["recalled"], arms["withheld"]
     return tag(
         "p",
         f"Some items are withheld at random to measure their effect. Mean success is {with_it['success']:.2f} when an "

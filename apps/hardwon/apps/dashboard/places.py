@@ -44,10 +44,10 @@ def points(library: ExperienceLibrary, rows: Sequence[Row]) -> list[dict[str, An
     samples = {
         row["signature"]: library.sample_states(row["signature"], _count_samples(row, rows, states)) for row in rows
     }
-    known = {state.id: state for state in library.state_figures([ref for refs in samples.values() for ref in refs])}
-    vectors = _load_vectors(library, known, samples)
+    figures = {state.id: state for state in library.state_figures([ref for refs in samples.values() for ref in refs])}
+    vectors = _load_vectors(library, figures, samples)
     for row in rows:
-        sample = [known[ref] for ref in samples[row["signature"]] if ref in vectors]
+        sample = [figures[ref] for ref in samples[row["signature"]] if ref in vectors]
         n = 1 if len(rows) >= ENOUGH else max(1, round(POINTS * row["states"] / states))
         groups += _build_groups(row, sample, np.array([vectors[state.id] for state in sample]), n)
     for group, (x, y) in zip(groups, project([group.pop("centre") for group in groups]), strict=True):
@@ -62,21 +62,21 @@ def _count_samples(row: Row, rows: Sequence[Row], states: int) -> int:
 
 
 def _load_vectors(
-    library: ExperienceLibrary, known: Mapping[int, StateFigures], samples: Mapping[str, Sequence[int]]
+    library: ExperienceLibrary, figures: Mapping[int, StateFigures], samples: Mapping[str, Sequence[int]]
 ) -> dict[int, Any]:
     """Return the vectors of states: stored ones, and new ones computed in turns over all situations."""
-    vectors = {ref: state.vector for ref, state in known.items() if state.vector is not None}
+    vectors = {ref: state.vector for ref, state in figures.items() if state.vector is not None}
     # In turns, so that every situation has some vectors when the time is up.
     missing = [
         ref
         for turn in range(max(map(len, samples.values()), default=0))
         for sample in samples.values()
-        if turn < len(sample) and (ref := sample[turn]) in known and ref not in vectors
+        if turn < len(sample) and (ref := sample[turn]) in figures and ref not in vectors
     ]
     until = time.monotonic() + EMBEDDING_S
     for at in range(0, len(missing), BATCH):
         batch = missing[at : at + BATCH]
-        vectors.update(zip(batch, library.embedder.embed([known[ref].text for ref in batch]), strict=True))
+        vectors.update(zip(batch, library.embedder.embed([figures[ref].text for ref in batch]), strict=True))
         if time.monotonic() > until:
             break
     # Vectors of an earlier embedder can have another size; keep the most common one.
@@ -91,7 +91,7 @@ def _build_groups(row: Row, sample: Sequence[StateFigures], vectors: Any, n: int
         return []
     # No more clusters than distinct vectors, because the rest would be copies.
     label = _cluster(vectors, min(n, len(np.unique(vectors, axis=0))))
-    found = []
+    groups = []
     for number in np.unique(label):
         inside = np.flatnonzero(label == number)
         centre = vectors[inside].mean(axis=0)
@@ -100,7 +100,7 @@ def _build_groups(row: Row, sample: Sequence[StateFigures], vectors: Any, n: int
         n_steps = sum(state.steps for state in members)
         share = len(inside) / len(sample)
         alone = share == 1
-        found.append(
+        groups.append(
             {
                 "signature": row["signature"],
                 "states": round(row["states"] * share),
@@ -116,7 +116,7 @@ def _build_groups(row: Row, sample: Sequence[StateFigures], vectors: Any, n: int
                 "centre": centre / max(float(np.linalg.norm(centre)), 1e-12),
             }
         )
-    return sorted(found, key=lambda group: -group["states"])
+    return sorted(groups, key=lambda group: -group["states"])
 
 
 def _cluster(vectors: Any, n: int) -> Any:

@@ -37,9 +37,9 @@ def add(api: FastAPI) -> None:
         # Reads no data, but checks the token and loads the namespaces of the menu.
         await room.read(lambda library: None)
         room.caller.must(None, "log")
-        found = await run_in_threadpool(run_folder.list_runs, folder)
+        runs = await run_in_threadpool(run_folder.list_runs, folder)
         with framed(room, "Runs", "/runs"):
-            html(section("Training runs and experiments", _render_list(found, room)))
+            html(section("Training runs and experiments", _render_list(runs, room)))
 
     @page(api, "/runs/{name:path}")
     async def run(room: Room, name: str) -> None:
@@ -50,7 +50,7 @@ def add(api: FastAPI) -> None:
             Live(kind, file)
 
 
-def _render_list(found: Sequence[Mapping[str, Any]], room: Room) -> Html:
+def _render_list(runs: Sequence[Mapping[str, Any]], room: Room) -> Html:
     rows = [
         (
             tag("a", run["name"], href=room.link(f"/runs/{run['name']}")),
@@ -58,7 +58,7 @@ def _render_list(found: Sequence[Mapping[str, Any]], room: Room) -> Html:
             run["lines"],
             tag("span", run["changed_at"][:19].replace("T", " "), class_="date"),
         )
-        for run in found
+        for run in runs
     ]
     empty = "There are no runs in this folder. Choose another with `hardwon serve LIBRARY --runs FOLDER`."
     return table(("run", "kind", "lines", "last line (UTC)"), rows, caption="Runs", numbers=("lines",), empty=empty)
@@ -89,18 +89,18 @@ class Live:
             self._update_charts()
 
     def _update_charts(self) -> None:
-        found = training(self._rows) if self._kind == "train" else experiment(self._rows)
+        figures = training(self._rows) if self._kind == "train" else experiment(self._rows)
         self._head.set_content(tag("p", _describe_progress(self._kind, self._rows), class_="soft", role="status"))
         # Curves with a single point come last.
-        names = sorted(found, key=lambda name: (max(map(len, found[name].values())) < 2, *_sort_key(name)))
+        names = sorted(figures, key=lambda name: (max(map(len, figures[name].values())) < 2, *_sort_key(name)))
         if self._kind == "train" and names != self._choice.options:
             # The value reaches `_chosen` through `_select_metrics`, the handler of changes.
             self._choice.set_options(names, value=self._chosen or names[:CHARTS])
         for name in self._chosen if self._kind == "train" else names:
             if name not in self._charts:
-                self._add_chart(name, found[name])
+                self._add_chart(name, figures[name])
             else:
-                self._charts[name].options["series"] = charts.series(found[name])
+                self._charts[name].options["series"] = charts.series(figures[name])
                 self._charts[name].update()
 
     def _add_chart(self, name: str, curves: Curves) -> None:

@@ -63,7 +63,7 @@ class Unknown:
         paths = {route.path for route in self._routes if route.include_in_schema}
         wanted = path if path.startswith(API) else API + path
         nearest = difflib.get_close_matches(wanted[:200], paths, n=NEAREST, cutoff=0.55)
-        nearest += [known for known in sorted(paths) if known.startswith(wanted.rstrip("/") + "/")][
+        nearest += [candidate for candidate in sorted(paths) if candidate.startswith(wanted.rstrip("/") + "/")][
             : NEAREST - len(nearest)
         ]
         return (f"Did you mean {' or '.join(nearest)}? " if nearest else "") + "/openapi.json lists all paths."

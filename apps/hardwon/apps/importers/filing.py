@@ -133,22 +133,22 @@ def write(
     return new
 
 
-def count(library: ExperienceLibrary, path: Path, known: str, logged: Spool) -> dict[str, int]:
+def count(library: ExperienceLibrary, path: Path, format_name: str, logged: Spool) -> dict[str, int]:
     """Count the contents of a file and how much of it is new to a library, without writing.
 
     Args:
         library: The library to compare with.
         path: The file.
-        known: Format of the file.
+        format_name: Format of the file.
         logged: The episodes of the file.
 
     Raises:
         ConfigError: An export of a library cannot be imported; the message names the line.
     """
-    if known != "hardwon":
+    if format_name != "hardwon":
         new = steps = requests = 0
         for entry in logged:
-            new += not is_known(library, entry, known)
+            new += not is_known(library, entry, format_name)
             steps += min(MAX_CALLS, len(entry.calls))
             requests += len(entry.requests)
         return {"episodes": len(logged), "new": new, "requests": requests, "steps": steps}

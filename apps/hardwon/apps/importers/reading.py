@@ -80,31 +80,31 @@ def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = Non
     if wanted == "hardwon" or (wanted == "auto" and _is_export(path)):
         return "hardwon", Spool()
     spool = Spool()
-    known, reader, values = "", None, 0
+    format_name, reader, values = "", None, 0
     for place, value in read_values(path, on_progress):
         values += 1
         if reader is None:
-            known = _recognize(path, place, value) if wanted == "auto" else wanted
-            reader = _READERS[known](spool)
-        with _LocateErrors(path, place, value, known):
+            format_name = _recognize(path, place, value) if wanted == "auto" else wanted
+            reader = _READERS[format_name](spool)
+        with _LocateErrors(path, place, value, format_name):
             reader.add(place, value)
     assert reader is not None  # `read_values` raises an error for an empty file
     if wanted == "auto" and isinstance(reader, Conversations):
-        known = reader.form
-    with _LocateErrors(path, "", None, known):
+        format_name = reader.form
+    with _LocateErrors(path, "", None, format_name):
         # All episodes are built before the library is written, so an error late in the file changes nothing.
         for episode in reader.episodes():
             spool.keep(episode)
     if not len(spool):
-        raise ConfigError(_explain_nothing(path, known, reader, values))
-    return cast(Format, known), spool
+        raise ConfigError(_explain_nothing(path, format_name, reader, values))
+    return cast(Format, format_name), spool
 
 
 class _LocateErrors:
     """Context manager that converts errors of a reader to a ConfigError with the file and the place."""
 
-    def __init__(self, path: Path, place: str, value: Any, known: str) -> None:
-        self._where, self._value, self._known = f"{path}, {place}" if place else str(path), value, known
+    def __init__(self, path: Path, place: str, value: Any, format_name: str) -> None:
+        self._where, self._value, self._format = f"{path}, {place}" if place else str(path), value, format_name
 
     def __enter__(self) -> None: ...
 
@@ -114,7 +114,7 @@ class _LocateErrors:
         ):
             return
         other = _guess_format(self._value)
-        is_mixed = other and _READERS[other] != _READERS[self._known]
+        is_mixed = other and _READERS[other] != _READERS[self._format]
         hint = f"; it looks like {other}, but a file must have one format" if is_mixed else ""
         raise ConfigError(f"{self._where}: {describe_error(error)}{hint}.") from error
 
@@ -154,8 +154,8 @@ def _guess_format(value: Any) -> str:
 
 
 def _recognize(path: Path, place: str, value: Any) -> str:
-    if known := _guess_format(value):
-        return known
+    if format_name := _guess_format(value):
+        return format_name
     names = set(value) if isinstance(value, Mapping) else set()
     looks = next((words for marks, words in _LOOKS if marks <= names), "")
     if looks:
@@ -170,12 +170,14 @@ def _recognize(path: Path, place: str, value: Any) -> str:
     )
 
 
-def _explain_nothing(path: Path, known: str, reader: Reader, values: int) -> str:
+def _explain_nothing(path: Path, format_name: str, reader: Reader, values: int) -> str:
     """Return the reason why a file of a known format has nothing to import."""
-    head = f"{path} has nothing to import: it looks like {known} ({values} {'value' if values == 1 else 'values'})"
+    head = (
+        f"{path} has nothing to import: it looks like {format_name} ({values} {'value' if values == 1 else 'values'})"
+    )
     if reader.unanswered:
         return f"{head}, but no tool call has an answer ({reader.unanswered} unanswered). Log tool results as well."
-    if known == "otel":
+    if format_name == "otel":
         return (
             f"{head}, but no span is a tool call (gen_ai.operation.name = execute_tool, gen_ai.tool.name). "
             "Instrument the tools, or capture gen_ai.input.messages."

@@ -40,10 +40,10 @@ def _list_newest(ids: Sequence[int]) -> str:
     return format_step_refs(ids[-NAMED:]) + (f" and {rest} earlier" if rest > 0 else "")
 
 
-def render_clusters(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+def render_clusters(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Render situations: an example of each, and a row for every kind of action tried in it."""
     parts: list[RenderableType] = []
-    for cluster in found:
+    for cluster in clusters:
         facts = [
             _format_plural(cluster["states"], "state"),
             _format_plural(cluster["steps"], "step"),

@@ -95,25 +95,25 @@ def _summarize_step(step: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "-"
 
 
-def _render_step(step: Mapping[str, Any], shown: int | None) -> RenderableType:
+def _render_step(step: Mapping[str, Any], seen_count: int | None) -> RenderableType:
     title = Text.assemble("\n", (f"{step['t']:>3}  ", "dim"), (step["action"] or "(no action)", "bold"))
     title.append(f"   step:{step['id']}", "dim")
-    return Group(title, Padding(_build_grid(describe_step(step, shown)), (0, 0, 0, 5)))
+    return Group(title, Padding(_build_grid(describe_step(step, seen_count)), (0, 0, 0, 5)))
 
 
-def describe_step(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
+def describe_step(step: Mapping[str, Any], seen_count: int | None) -> Iterator[Line]:
     """Yield a label and a text for each fact about a step.
 
     Args:
         step: A step from `explain_steps`.
-        shown: Number of earlier steps to describe; None for all, with texts in full.
+        seen_count: Number of earlier steps to describe; None for all, with texts in full.
     """
     why = step["why"]
-    yield "saw", excerpt(step["observation"], 200 if shown else WHOLE)
-    if step["notes"] and not shown:
+    yield "saw", excerpt(step["observation"], 200 if seen_count else WHOLE)
+    if step["notes"] and not seen_count:
         yield "notes", excerpt(" ".join(step["notes"]), WHOLE)
     yield from _describe_reasons(step)
-    past = why["rests_on"] if shown is None else why["rests_on"][-shown:]
+    past = why["rests_on"] if seen_count is None else why["rests_on"][-seen_count:]
     for number, earlier in enumerate(past):
         yield "" if number else "rests on", format_earlier_step(earlier)
     rest = [f"step:{earlier['id']}" for earlier in why["rests_on"] if earlier not in past]
@@ -126,7 +126,7 @@ def describe_step(step: Mapping[str, Any], shown: int | None) -> Iterator[Line]:
     blocked = step["diagnosis"]["failure"] in ("blocked", "rejected")
     yield (
         "not run" if blocked else "happened",
-        f"{excerpt(step['happened'], 300 if shown else WHOLE)}  {_format_rewards(step)}",
+        f"{excerpt(step['happened'], 300 if seen_count else WHOLE)}  {_format_rewards(step)}",
     )
     yield "diagnosis", _format_diagnosis(step["diagnosis"])
 

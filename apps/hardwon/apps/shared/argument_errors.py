@@ -26,15 +26,15 @@ def sentence(error: Mapping[str, Any]) -> str:
     return f"{place}: {words[:1].lower()}{words[1:]}. You sent {seen}."
 
 
-def unknown_arguments(tool: str, given: Iterable[str], known: Iterable[str]) -> str:
+def unknown_arguments(tool: str, given: Iterable[str], accepted: Iterable[str]) -> str:
     """Return a sentence that lists unknown arguments and the valid ones; an empty string if all are valid.
 
     Args:
         tool: Name of the tool.
         given: Names of the arguments that were sent.
-        known: Names of the arguments that the tool accepts.
+        accepted: Names of the arguments that the tool accepts.
     """
-    names = list(known)
+    names = list(accepted)
     wrong = [name for name in given if name not in names]
     if not wrong:
         return ""

@@ -82,12 +82,12 @@ def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
             return {"episode": explain_episode(library, name)}
         case "attempt":
             return {"attempt": explain_attempt(library, name)}
-    found = library.steps([_parse_number(name)])
-    if not found:
+    steps = library.steps([_parse_number(name)])
+    if not steps:
         raise UnknownName(
             f"there is no {STEP}{name} in this library. Find steps with: hardwon memory show {library.path} EPISODE"
         )
-    return {"step": explain_steps(library, found)[0]}
+    return {"step": explain_steps(library, steps)[0]}
 
 
 def _parse_number(text: str) -> int:

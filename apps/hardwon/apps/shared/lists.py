@@ -84,33 +84,33 @@ def list_items(
         _check_name("source", source, SOURCES)
     filters = {"status": parse_status(status), "trust": trust, "source": source}
     filters |= {name: value if value is None else as_text(value) for name, value in among.items()}
-    found = library.items(cast("Sequence[Kind] | None", kinds or None), sort=cast(Any, sort), **cast(Any, filters))
-    found = [item for item in found if item.score >= min_score]
+    items = library.items(cast("Sequence[Kind] | None", kinds or None), sort=cast(Any, sort), **cast(Any, filters))
+    items = [item for item in items if item.score >= min_score]
     if sort == "used":  # the library sorts by recorded usages alone; the listed count includes estimates
-        counts = dict(zip([item.id for item in found], count_uses(library, found), strict=True))
-        found.sort(key=lambda item: -counts[item.id])
-    return found[offset : offset + limit], len(found)
+        counts = dict(zip([item.id for item in items], count_uses(library, items), strict=True))
+        items.sort(key=lambda item: -counts[item.id])
+    return items[offset : offset + limit], len(items)
 
 
-def count_uses(library: ExperienceLibrary, found: Sequence[Item]) -> list[int]:
+def count_uses(library: ExperienceLibrary, items: Sequence[Item]) -> list[int]:
     """Return for each item the number of episodes that it influenced.
 
     An item influences an episode if it is shown, followed, blocks an action, or takes part in an estimate.
     """
-    estimated = find_estimates(library, found)
+    estimated = find_estimates(library, items)
     return [
         len(
             # A withheld item was kept from the agent on purpose, so it had no influence.
             {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != "withheld"}
             | estimated.get(item.id, set())
         )
-        for item in found
+        for item in items
     ]
 
 
-def find_estimates(library: ExperienceLibrary, found: Sequence[Item]) -> dict[str, set[str]]:
+def find_estimates(library: ExperienceLibrary, items: Sequence[Item]) -> dict[str, set[str]]:
     """Return, by item id, the episodes in which a strategy took part in an estimate that chose an action."""
-    strategies = {item.id: item.provenance for item in found if item.kind == "strategy"}
+    strategies = {item.id: item.provenance for item in items if item.kind == "strategy"}
     return library.deciding_episodes(strategies) if strategies else {}
 
 
@@ -152,8 +152,8 @@ def search(
         _check_name("kind of item", kind, KINDS)
     filtered = among != "all" or bool(kinds)
     # The index cannot filter, so more hits are fetched and filtered here.
-    found = library.search(text, max(k, SEARCHED) if filtered else k, how=cast(Any, how))
-    return [hit for hit in found if _is_wanted(hit.what, among, kinds)][:k]
+    hits = library.search(text, max(k, SEARCHED) if filtered else k, how=cast(Any, how))
+    return [hit for hit in hits if _is_wanted(hit.what, among, kinds)][:k]
 
 
 def _is_wanted(what: Item | Step, among: str, kinds: Sequence[str] | None) -> bool:
@@ -162,14 +162,14 @@ def _is_wanted(what: Item | Step, among: str, kinds: Sequence[str] | None) -> bo
     return among != "items" and not kinds
 
 
-def render_items(found: Sequence[Item], used: Sequence[int]) -> Group:
+def render_items(items: Sequence[Item], used: Sequence[int]) -> Group:
     """Render items, two lines each: the figures and the text."""
     rows = [
         (item.id, item.kind, item.score, item.confidence, count, _format_marks(item))
-        for item, count in zip(found, used, strict=True)
+        for item, count in zip(items, used, strict=True)
     ]
     return render_rows(
-        "id", "kind", "score", "conf.", "used", "", rows=rows, says=[_format_item(item) for item in found]
+        "id", "kind", "score", "conf.", "used", "", rows=rows, says=[_format_item(item) for item in items]
     )
 
 
@@ -187,16 +187,16 @@ def _format_item(item: Item) -> str:
     return f"{item.title}. {item.body}" if item.body else item.title
 
 
-def render_quarantine(found: Sequence[Item]) -> Group:
+def render_quarantine(items: Sequence[Item]) -> Group:
     """Render quarantined items, two lines each: the origin and the text."""
-    rows = [(item.id, item.kind, item.source, item.writer) for item in found]
-    return render_rows("id", "kind", "source", "writer", rows=rows, says=[_format_item(item) for item in found])
+    rows = [(item.id, item.kind, item.source, item.writer) for item in items]
+    return render_rows("id", "kind", "source", "writer", rows=rows, says=[_format_item(item) for item in items])
 
 
-def render_episodes(found: Sequence[Mapping[str, Any]]) -> Group:
+def render_episodes(episodes: Sequence[Mapping[str, Any]]) -> Group:
     """Render episodes, two lines each: the outcome and the task."""
-    rows = [(row["id"], row["ending"], row["score"], row["n_steps"], row["arm"], row["seed"]) for row in found]
-    says = [row["task"] for row in found]
+    rows = [(row["id"], row["ending"], row["score"], row["n_steps"], row["arm"], row["seed"]) for row in episodes]
+    says = [row["task"] for row in episodes]
     return render_rows("id", "ending", "score", "steps", "arm", "seed", rows=rows, says=says)
 
 
@@ -218,7 +218,7 @@ def _format_step(step: Step) -> str:
     return f"`{step.action}` (return {step.return_to_go or 0:.2f}) after: {step.pre.observation}"
 
 
-def render_guardrails(found: Sequence[Mapping[str, Any]]) -> Group:
+def render_guardrails(guardrails: Sequence[Mapping[str, Any]]) -> Group:
     """Render guardrails, two lines each.
 
     `right` is how often an overridden action failed, of the number of overrides.
@@ -233,9 +233,11 @@ def render_guardrails(found: Sequence[Mapping[str, Any]]) -> Group:
             row["precision"],
             _format_state(row),
         )
-        for row in found
+        for row in guardrails
     ]
-    says = [f"do not `{row['forbids']}` when {row['when']}. {row['because']}{_format_causes(row)}" for row in found]
+    says = [
+        f"do not `{row['forbids']}` when {row['when']}. {row['because']}{_format_causes(row)}" for row in guardrails
+    ]
     return render_rows("id", "evidence", "conf.", "blocked", "right", "precision", "", rows=rows, says=says)
 
 

@@ -49,27 +49,29 @@ def is_made_by_rules(item: Item) -> bool:
     return item.kind == "guardrail" and item.writer == "rules" and item.source == "experience" and not item.pinned
 
 
-def find_covering(connection: Connection, namespace: int, item: Item, others: Iterable[Item]) -> Item | None:
+def find_covering(connection: Connection, namespace: int, item: Item, stored_items: Iterable[Item]) -> Item | None:
     """Return a guardrail in force that makes a rule-made one redundant, or None.
 
     Args:
         connection: An open transaction.
         namespace: The number of the namespace.
         item: The guardrail that may be redundant.
-        others: The guardrails to compare it with.
+        stored_items: The guardrails to compare it with.
     """
     if not (is_made_by_rules(item) and is_in_force(item)):
         return None
     # a generator: `_applies_wherever` queries the file, but only for candidates that pass the cheap tests
-    candidates = (other for other in others if other.id != item.id and is_in_force(other) and covers(other, item))
+    candidates = (other for other in stored_items if other.id != item.id and is_in_force(other) and covers(other, item))
     return next((other for other in candidates if _applies_wherever(connection, namespace, other, item)), None)
 
 
-def find_covered(connection: Connection, namespace: int, item: Item, others: Iterable[Item]) -> list[Item]:
+def find_covered(connection: Connection, namespace: int, item: Item, stored_items: Iterable[Item]) -> list[Item]:
     """Return the rule-made guardrails in force that this guardrail makes redundant."""
     if not is_in_force(item):
         return []
-    candidates = (other for other in others if other.id != item.id and is_made_by_rules(other) and is_in_force(other))
+    candidates = (
+        other for other in stored_items if other.id != item.id and is_made_by_rules(other) and is_in_force(other)
+    )
     return [
         other for other in candidates if covers(item, other) and _applies_wherever(connection, namespace, item, other)
     ]

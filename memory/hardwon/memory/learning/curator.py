@@ -121,9 +121,9 @@ class Curator:
         order = "" if item.source == "person" else _find_instruction(item)
         if order:
             item = replace(item, trust="untrusted")
-        known = read_item(self.connection, self.namespace, item.id)
-        if known is not None:
-            return self._meet(known, item)
+        stored = read_item(self.connection, self.namespace, item.id)
+        if stored is not None:
+            return self._meet(stored, item)
         objection = (
             _find_schema_error(item) or _find_generic_phrase(item) or self._conflict(item) or self._explain_cover(item)
         )
@@ -140,28 +140,28 @@ class Curator:
             return self._meet(twin, item)
         return self._place(item, order)
 
-    def _meet(self, known: Item, item: Item) -> Admission:
+    def _meet(self, stored: Item, item: Item) -> Admission:
         """Merge a candidate into an equivalent item, or reject or revive it depending on that item's status."""
-        if known.status == "retired" and self._is_needed(known, item):
-            return self._revive(known, item)
-        if known.status == "retired":
-            return Admission("rejected", f"{known.id} says the same and was retired", known.id)
-        if item.trust == "untrusted" and known.trust == "trusted":
-            return Admission("rejected", f"{known.id} says the same and comes from a trusted source", known.id)
-        merged = _merge(known, item)
-        if self._used(known):  # earned figures take precedence over claimed ones
-            judged = known.confidence if known.kind == "skill" else merged.confidence
-            merged = replace(merged, score=known.score, confidence=judged)
-        reason = f"same as {known.id}; evidence merged"
-        if known.status == "quarantined" and item.trust == "trusted":
+        if stored.status == "retired" and self._is_needed(stored, item):
+            return self._revive(stored, item)
+        if stored.status == "retired":
+            return Admission("rejected", f"{stored.id} says the same and was retired", stored.id)
+        if item.trust == "untrusted" and stored.trust == "trusted":
+            return Admission("rejected", f"{stored.id} says the same and comes from a trusted source", stored.id)
+        merged = _merge(stored, item)
+        if self._used(stored):  # earned figures take precedence over claimed ones
+            judged = stored.confidence if stored.kind == "skill" else merged.confidence
+            merged = replace(merged, score=stored.score, confidence=judged)
+        reason = f"same as {stored.id}; evidence merged"
+        if stored.status == "quarantined" and item.trust == "trusted":
             # An untrusted source can guess the id in advance, so none of its text is released.
-            merged = replace(item, id=known.id, pinned=known.pinned, version=known.version + 1)
-            reason = f"{known.id} is released from quarantine: {item.source} says the same"
+            merged = replace(item, id=stored.id, pinned=stored.pinned, version=stored.version + 1)
+            reason = f"{stored.id} is released from quarantine: {item.source} says the same"
         # Without new content nothing is written; otherwise every run would add to the history.
-        if replace(merged, version=known.version) != known:
+        if replace(merged, version=stored.version) != stored:
             self._write(merged, "merged")
             self._harden(merged)
-        return Admission("merged", reason, known.id)
+        return Admission("merged", reason, stored.id)
 
     def rewrite(self, targets: Sequence[Item], item: Item) -> Admission:
         """Rewrite one or more items into one.
@@ -235,21 +235,21 @@ class Curator:
         self._harden(item)
         return Admission("replaced", f"scores {item.score:.2f}, above {loser} with {score:.2f}", item.id)
 
-    def _is_needed(self, known: Item, item: Item) -> bool:
+    def _is_needed(self, stored: Item, item: Item) -> bool:
         """Return whether the call of a guardrail that was retired for lack of use has failed since."""
         if not thinning.is_made_by_rules(item):
             return False
-        retired_at = items.find_retirement(self.connection, self.namespace, known)
+        retired_at = items.find_retirement(self.connection, self.namespace, stored)
         return retired_at is not None and max(item.provenance, default=0) > retired_at
 
-    def _revive(self, known: Item, item: Item) -> Admission:
+    def _revive(self, stored: Item, item: Item) -> Admission:
         """Reactivate a retired guardrail, unless another one covers it."""
         if objection := self._explain_cover(item):
-            return Admission("rejected", objection, known.id)
-        revived = replace(_merge(known, item), status="active", score=known.score)
+            return Admission("rejected", objection, stored.id)
+        revived = replace(_merge(stored, item), status="active", score=stored.score)
         self._write(revived, "revived: what it forbids failed again")
         self._harden(revived)
-        return Admission("added", "what it forbids has failed again since it was retired", known.id)
+        return Admission("added", "what it forbids has failed again since it was retired", stored.id)
 
     def _explain_cover(self, item: Item) -> str:
         """Return why a rule-made guardrail would be redundant, or an empty string."""
@@ -451,22 +451,22 @@ def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
     return len(a & b) / len(a | b) if a or b else 1.0
 
 
-def _merge(known: Item, new: Item) -> Item:
+def _merge(stored: Item, new: Item) -> Item:
     """Merge two items into one.
 
     Evidence and places are united, figures of the same writer are replaced by newer ones, and a person's text is kept.
     """
-    same_writer = new.writer == known.writer
+    same_writer = new.writer == stored.writer
     merged = replace(
-        known,
-        provenance=_unite(known.provenance, new.provenance, MAX_EVIDENCE),
-        signatures=_unite(known.signatures, new.signatures, MAX_PLACES),
-        locations=_unite(known.locations, new.locations, MAX_PLACES),
-        tags=_unite(known.tags, new.tags, MAX_PLACES),
-        body=(new.body or known.body) if same_writer or not known.body else known.body,
-        score=known.score if same_writer else max(known.score, new.score),
-        confidence=new.confidence if same_writer else max(known.confidence, new.confidence),
-        version=known.version + 1,
+        stored,
+        provenance=_unite(stored.provenance, new.provenance, MAX_EVIDENCE),
+        signatures=_unite(stored.signatures, new.signatures, MAX_PLACES),
+        locations=_unite(stored.locations, new.locations, MAX_PLACES),
+        tags=_unite(stored.tags, new.tags, MAX_PLACES),
+        body=(new.body or stored.body) if same_writer or not stored.body else stored.body,
+        score=stored.score if same_writer else max(stored.score, new.score),
+        confidence=new.confidence if same_writer else max(stored.confidence, new.confidence),
+        version=stored.version + 1,
     )
     if not same_writer:
         return merged
@@ -475,6 +475,6 @@ def _merge(known: Item, new: Item) -> Item:
     return replace(merged, condition=new.condition, verify=new.verify, steps=new.steps)
 
 
-def _unite(known: tuple[T, ...], new: tuple[T, ...], most: int) -> tuple[T, ...]:
+def _unite(stored: tuple[T, ...], new: tuple[T, ...], most: int) -> tuple[T, ...]:
     """Return both tuples without duplicates, limited to the last `most` entries."""
-    return tuple(dict.fromkeys((*known, *new)))[-most:]
+    return tuple(dict.fromkeys((*stored, *new)))[-most:]

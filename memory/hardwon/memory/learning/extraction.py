@@ -23,18 +23,18 @@ FROM_FAILURE: frozenset[Kind] = frozenset(["warning", "guardrail", "remedy"])
 class Extractor(Protocol):
     """Reads an episode and proposes what to remember from it."""
 
-    def extract(self, trajectory: Trajectory, shown: Sequence[Item]) -> Sequence[Operation]:
+    def extract(self, trajectory: Trajectory, seen_items: Sequence[Item]) -> Sequence[Operation]:
         """Return the proposed operations.
 
         Args:
             trajectory: The recorded episode; its steps have ids.
-            shown: The items that were shown in the episode, in order.
+            seen_items: The items that were shown in the episode, in order.
         """
         ...
 
 
 def apply(
-    curator: Curator, operations: Sequence[Operation], trajectory: Trajectory, shown: Sequence[Item]
+    curator: Curator, operations: Sequence[Operation], trajectory: Trajectory, seen_items: Sequence[Item]
 ) -> list[Admission]:
     """Apply an extractor's operations on a recorded episode.
 
@@ -42,7 +42,7 @@ def apply(
         curator: Admits the items.
         operations: The operations, at most MAX_OPERATIONS; the rest is rejected.
         trajectory: The episode that was read.
-        shown: The items that were shown, in the order that update indices refer to.
+        seen_items: The items that were shown, in the order that update indices refer to.
 
     Returns:
         One admission for each add and update.
@@ -55,19 +55,19 @@ def apply(
         if number >= MAX_OPERATIONS:
             admissions.append(Admission("rejected", f"at most {MAX_OPERATIONS} operations per episode are applied"))
             continue
-        objection = _find_objection(operation, trajectory, shown)
+        objection = _find_objection(operation, trajectory, seen_items)
         if trajectory.trust == "untrusted":  # whoever wrote the steps also wrote what was read out of them
             operation = replace(operation, item=replace(operation.item, trust="untrusted"))
-        admissions.append(Admission("rejected", objection) if objection else _execute(curator, operation, shown))
+        admissions.append(Admission("rejected", objection) if objection else _execute(curator, operation, seen_items))
     return admissions
 
 
-def _execute(curator: Curator, operation: Add | Update, shown: Sequence[Item]) -> Admission:
+def _execute(curator: Curator, operation: Add | Update, seen_items: Sequence[Item]) -> Admission:
     """Execute one valid operation."""
     item = operation.item
     if isinstance(operation, Add):
         return curator.admit(item)
-    return curator.rewrite([shown[index] for index in operation.indices], item)
+    return curator.rewrite([seen_items[index] for index in operation.indices], item)
 
 
 def _find_earned_kinds(item: Item, trajectory: Trajectory) -> frozenset[Kind]:
@@ -82,7 +82,7 @@ def _find_earned_kinds(item: Item, trajectory: Trajectory) -> frozenset[Kind]:
     return frozenset(["warning"]) if all(not step.diagnosis.success for step in evidence) else frozenset()
 
 
-def _find_objection(operation: Add | Update, trajectory: Trajectory, shown: Sequence[Item]) -> str:
+def _find_objection(operation: Add | Update, trajectory: Trajectory, seen_items: Sequence[Item]) -> str:
     """Return why an operation is invalid, or an empty string."""
     item = operation.item
     own = {step.id for step in trajectory.steps}
@@ -97,10 +97,10 @@ def _find_objection(operation: Add | Update, trajectory: Trajectory, shown: Sequ
     if isinstance(operation, Update):
         if not operation.indices:
             return "an update must name the items to rewrite"
-        if wrong := [index for index in operation.indices if not 0 <= index < len(shown)]:
-            return f"it updates item {wrong[0]} of {len(shown)} that were shown"
+        if wrong := [index for index in operation.indices if not 0 <= index < len(seen_items)]:
+            return f"it updates item {wrong[0]} of {len(seen_items)} that were shown"
         if len({*operation.indices}) < len(operation.indices):
             return "it updates an item twice"
-        if mismatched := [shown[index] for index in operation.indices if shown[index].kind != item.kind]:
+        if mismatched := [seen_items[index] for index in operation.indices if seen_items[index].kind != item.kind]:
             return f"it changes the kind from {mismatched[0].kind} to {item.kind}; an update must keep it"
     return ""

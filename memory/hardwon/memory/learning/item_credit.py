@@ -73,16 +73,16 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     control = _read_control_outcome(connection, namespace, trajectory)
     _write_usages(connection, namespace, trajectory, outcome, control)
     refused = _steps_by_item(trajectory, lambda why: why.blocked)
-    shown = [
+    usages = [
         item
         for item in _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.recalled))
         if item.id not in refused  # the outcome of a refused call was never observed
     ]
-    without = {item.id: _read_withheld_outcome(connection, namespace, trajectory, item.id) for item in shown}
+    without = {item.id: _read_withheld_outcome(connection, namespace, trajectory, item.id) for item in usages}
     alone = {item_id: mean for item_id, mean in without.items() if mean is not None}
-    baselines = {item.id: _estimate_baseline(connection, namespace, trajectory, item.id, control) for item in shown}
-    uses = _count_uses(connection, namespace, shown, clock)
-    scores = WorldScores(connection, namespace, trajectory.id, shown, uses)
+    baselines = {item.id: _estimate_baseline(connection, namespace, trajectory, item.id, control) for item in usages}
+    uses = _count_uses(connection, namespace, usages, clock)
+    scores = WorldScores(connection, namespace, trajectory.id, usages, uses)
     for local, moved in shared_error(scores.local(), uses, {**baselines, **alone}, outcome, frozenset(alone)):
         item, score = scores.move(local.id, moved)
         if score != item.score:
@@ -104,7 +104,7 @@ def names_items(trajectory: Trajectory) -> bool:
 
 
 def shared_error(
-    shown: Iterable[Item],
+    recalled: Iterable[Item],
     uses: Mapping[str, int],
     baselines: Mapping[str, float],
     outcome: float,
@@ -113,13 +113,13 @@ def shared_error(
     """Return each shown item with its new score in [0, 1].
 
     Args:
-        shown: The items, with their scores before the episode.
+        recalled: The items, with their scores before the episode.
         uses: By item id, how often it was used before.
         baselines: By item id, the expected outcome without it, in [0, 1].
         outcome: The outcome of the episode, in [0, 1].
         alone: Ids of the items with a counterfactual baseline; they do not share the error.
     """
-    items = list(shown)
+    items = list(recalled)
     utility = {item.id: 2.0 * item.score - 1.0 for item in items}
     promised = sum(utility.values())
     # CAUTION keeps the sum positive even if no item promises anything.
@@ -348,12 +348,15 @@ def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str
             (namespace, item_id, mode),
         ).fetchone()
         arms[mode] = (n, mean)
-    (n, shown), (m, withheld) = arms["recalled"], arms["withheld"]
+    (n, with_item), (m, withheld) = arms["recalled"], arms["withheld"]
     if not n or not m:
         return {"shown": n, "withheld": m, "difference": None, "low": None, "high": None}
-    p, q = (shown * n + 1) / (n + 2), (withheld * m + 1) / (m + 2)  # smoothed, so that the interval never has width 0
+    p, q = (
+        (with_item * n + 1) / (n + 2),
+        (withheld * m + 1) / (m + 2),
+    )  # smoothed, so that the interval never has width 0
     margin = 1.96 * math.sqrt(p * (1 - p) / n + q * (1 - q) / m)
-    difference = shown - withheld
+    difference = with_item - withheld
     return {
         "shown": n,
         "withheld": m,

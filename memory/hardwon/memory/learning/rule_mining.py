@@ -132,10 +132,10 @@ class RuleMiner:
 
     def _cell(self, item: Item, values: ValueTable) -> Cell | None:
         """Return the cell of the steps behind a guardrail or warning, or None."""
-        known = self._keys.get(item.id)
-        if known is None or known[0] is not item:
-            known = self._keys[item.id] = item, guard_key(item)
-        return values.cell(known[1])
+        stored = self._keys.get(item.id)
+        if stored is None or stored[0] is not item:
+            stored = self._keys[item.id] = item, guard_key(item)
+        return values.cell(stored[1])
 
     def loses(self, values: ValueTable, item: Item) -> bool:
         """Return whether most of the failures behind a guardrail lost the task."""

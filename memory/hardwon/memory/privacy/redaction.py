@@ -240,21 +240,21 @@ def _begins_a_token(raw: bytes) -> bool:
     return False
 
 
-def _header(found: re.Match[str]) -> str:
+def _header(match: re.Match[str]) -> str:
     """Return the replacement of an authorization header; words without digits are kept."""
-    value = found["value"]
-    certain = found["scheme"] or any(map(str.isdigit, value)) or len(value) >= 24
-    return found[0].removesuffix(value) + "[redacted:token]" if certain else found[0]
+    value = match["value"]
+    certain = match["scheme"] or any(map(str.isdigit, value)) or len(value) >= 24
+    return match[0].removesuffix(value) + "[redacted:token]" if certain else match[0]
 
 
 def _replaced(text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str]], Span | None]) -> str:
     """Replace the spans that `judge` returns. If it rejects a match, continue one character after its start."""
     parts: list[str] = []
     done = at = 0
-    while found := pattern.search(text, at):
-        span = judge(found)
+    while match := pattern.search(text, at):
+        span = judge(match)
         if span is None:
-            at = found.start() + 1
+            at = match.start() + 1
             continue
         start, end, instead = span
         parts += [text[done:start], instead]
@@ -267,18 +267,18 @@ def _assigned(text: str) -> str:
     return _replaced(text, _ASSIGNED, _value)
 
 
-def _value(found: re.Match[str]) -> Span | None:
+def _value(match: re.Match[str]) -> Span | None:
     """Return the span of a value that is secret by its name, or None."""
-    group = next(group for group in ("quoted", "within", "bare") if found[group] is not None)
-    value, start = found[group], found.start(group)
+    group = next(group for group in ("quoted", "within", "bare") if match[group] is not None)
+    value, start = match[group], match.start(group)
     if group == "bare":
         value = value.rstrip(")]}.!?:") or value
-    prose = found["sign"] is None or (group == "bare" and found["sign"] == ":")
-    if prose and value.isalpha() and value.islower() and _GOES_ON.match(found.string, start + len(value)):
+    prose = match["sign"] is None or (group == "bare" and match["sign"] == ":")
+    if prose and value.isalpha() and value.islower() and _GOES_ON.match(match.string, start + len(value)):
         return None  # "access key: needed for door 3"
-    if not _is_secret(found["name"], value, prose=prose, stated=found["sign"] is None):
+    if not _is_secret(match["name"], value, prose=prose, stated=match["sign"] is None):
         return None
-    return start, start + len(value), f"[redacted:{_kind(found['name'])}]"
+    return start, start + len(value), f"[redacted:{_kind(match['name'])}]"
 
 
 def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = False) -> bool:
@@ -309,14 +309,14 @@ def _kind(name: str) -> str:
     return "password" if name.startswith(("pass", "pwd")) else "api_key" if name.endswith("key") else name.rstrip("s")
 
 
-def _card(found: re.Match[str]) -> Span | None:
+def _card(match: re.Match[str]) -> Span | None:
     """Return the span of a payment card number, or None."""
-    text, separator = found[1], found[2]
+    text, separator = match[1], match[2]
     # the last group may be another number that follows the card's
     candidates = [text, text.rpartition(separator)[0]] if separator else [text]
     for number in candidates:
         if _is_card(number.replace(separator or " ", "")):
-            return found.start(), found.start() + len(number), "[redacted:card]"
+            return match.start(), match.start() + len(number), "[redacted:card]"
     return None
 
 
@@ -479,8 +479,8 @@ def _value_of(value: Any, name: str = "") -> Any:
 @lru_cache(maxsize=REMEMBERED)
 def _name_of(name: str) -> str:
     """Return the part of a name that makes its value a secret, such as "password" of `db_password`, or ""."""
-    found = _NAMED.search(name)
-    return found["name"] if found else ""
+    match = _NAMED.search(name)
+    return match["name"] if match else ""
 
 
 def _with(record: Record, **values: Any) -> Record:

@@ -238,13 +238,13 @@ def _redact(text: str, lowered: str, forms: Sequence[Form]) -> str:
 def _instead(form: Form) -> Callable[[re.Match[str]], str]:
     """Return the replacement function of a form, for `re.sub`."""
 
-    def replace(found: re.Match[str]) -> str:
-        value = found["value"]
+    def replace(match: re.Match[str]) -> str:
+        value = match["value"]
         kept = value.rstrip(").,;:!?") or value
-        if "[redacted:" in found[0] or not is_value(kept, certain=form.certain):
-            return found[0]
-        start = found.start("value") - found.start()
-        return f"{found[0][:start]}[redacted:{form.kind}]{found[0][start + len(kept) :]}"
+        if "[redacted:" in match[0] or not is_value(kept, certain=form.certain):
+            return match[0]
+        start = match.start("value") - match.start()
+        return f"{match[0][:start]}[redacted:{form.kind}]{match[0][start + len(kept) :]}"
 
     return replace
 
@@ -264,8 +264,8 @@ def is_value(value: str, *, certain: bool = False) -> bool:
     )
 
 
-def _iban(found: re.Match[str]) -> str:
+def _iban(match: re.Match[str]) -> str:
     """Return the replacement of an IBAN with valid check digits; other matches are kept."""
-    number = found[0].replace(" ", "")
+    number = match[0].replace(" ", "")
     digits = "".join(str(int(char, 36)) for char in number[4:] + number[:4])  # ISO 7064: A is 10, remainder 1
-    return "[redacted:iban]" if len(number) in _IBAN_LENGTHS and int(digits) % 97 == 1 else found[0]
+    return "[redacted:iban]" if len(number) in _IBAN_LENGTHS and int(digits) % 97 == 1 else match[0]

@@ -90,7 +90,7 @@ class NamespaceCache:
 
         self._uses: Mapping[str, int] | None = None
         self._has_untrusted: bool | None = None
-        self.near: dict[tuple[str, frozenset[int] | None, bool], list[Found]] = {}
+        self.nearest: dict[tuple[str, frozenset[int] | None, bool], list[Found]] = {}
         """By text, applicable worlds, and whether it was a question: the states that search found."""
 
         self.ranked: dict[tuple[Any, ...], tuple[tuple[Hit, ...], int]] = {}
@@ -124,7 +124,7 @@ class NamespaceCache:
             return frozenset()
         self._seq = max(row[1] for row in rows)
         self._uses = self._has_untrusted = None
-        self.near.clear()  # only after a change: vectors that a search writes do not alter its results
+        self.nearest.clear()  # only after a change: vectors that a search writes do not alter its results
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
             self._count_episodes()
@@ -262,8 +262,8 @@ class NamespaceCache:
 
     def forget_findings(self) -> None:
         """Clear the results of earlier searches."""
-        for found in (self.bound, self.near, self.ranked, self.recollections):
-            found.clear()
+        for lookups in (self.bound, self.nearest, self.ranked, self.recollections):
+            lookups.clear()
 
     def is_of(self, number: int, worlds: frozenset[int] | None) -> bool:
         """Return whether this is the number of an active item that applies in these worlds."""

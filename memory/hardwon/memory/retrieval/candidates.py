@@ -57,7 +57,7 @@ class Matches(NamedTuple):
     """Cosine by id, also of the further texts."""
     shares: dict[int, float]
     """By id, the share of the query's words that the text contains, for matches by words."""
-    near: frozenset[int]
+    by_meaning: frozenset[int]
     """Ids of the matches by meaning."""
 
     def rate(self, ref: int) -> tuple[float, str]:
@@ -69,7 +69,7 @@ class Matches(NamedTuple):
         cosine, share = self.cosines[ref], self.shares.get(ref)
         if share is None:
             return cosine, "meaning"
-        return (share if share > cosine else cosine), ("words and meaning" if ref in self.near else "words")
+        return (share if share > cosine else cosine), ("words and meaning" if ref in self.by_meaning else "words")
 
 
 def match(
@@ -100,14 +100,14 @@ def match(
     index.scans += 1
     vectors = index.index(kind, version)
     cosines = dict(vectors.search(vector, depth))
-    near = frozenset(cosines)
+    nearest = frozenset(cosines)
     rows = index.by_words(kind, text, depth, frequencies, terms)
     scores = {row.ref: row.score for row in rows}
     # One product with all missing vectors: each call of the index costs more than the multiplication.
-    missing = [ref for ref in dict.fromkeys((*scores, *further)) if ref not in near]
+    missing = [ref for ref in dict.fromkeys((*scores, *further)) if ref not in nearest]
     cosines.update(zip(missing, vectors.cosine(vector, missing), strict=True))
-    ranked = sorted((-MEANING * cosines[ref] - scores.get(ref, 0.0), ref) for ref in {*near, *scores})
-    return Matches([ref for _, ref in ranked], cosines, {row.ref: row.share for row in rows}, near)
+    ranked = sorted((-MEANING * cosines[ref] - scores.get(ref, 0.0), ref) for ref in {*nearest, *scores})
+    return Matches([ref for _, ref in ranked], cosines, {row.ref: row.share for row in rows}, nearest)
 
 
 def find(
@@ -227,7 +227,10 @@ class Candidates:
             return ()  # saves a search
         if self.is_question:
             hits = self._find("items", max(DEPTH, self.k))
-            return [Hit(derived.items[derived.numbers[ref]], near, why) for ref, near, why in self._of_worlds(hits)]
+            return [
+                Hit(derived.items[derived.numbers[ref]], similarity, why)
+                for ref, similarity, why in self._of_worlds(hits)
+            ]
         where = self.state.signature, self.worlds
         bound = derived.bound.get(where)
         if bound is None:  # first visit of this situation since the items changed
@@ -238,14 +241,14 @@ class Candidates:
 
     def states(self) -> list[Found]:
         """Return the states of the applicable worlds that search finds for the text."""
-        near, query = self._derived.near, (self.text, self.worlds, self.is_question)
-        if query not in near:
-            if len(near) > FOUND:
-                near.clear()
-            near[query] = self._find("states", POOL)
+        nearest, query = self._derived.nearest, (self.text, self.worlds, self.is_question)
+        if query not in nearest:
+            if len(nearest) > FOUND:
+                nearest.clear()
+            nearest[query] = self._find("states", POOL)
             if self.worlds is not None or self._derived.has_untrusted:
-                near[query] = self._keep_applicable(near[query])
-        return near[query]
+                nearest[query] = self._keep_applicable(nearest[query])
+        return nearest[query]
 
     def states_of_all_writers(self) -> list[Found]:
         """Return the states that search finds, including those of untrusted writers and of other worlds."""
@@ -276,38 +279,38 @@ class Candidates:
 
     # -- states -----------------------------------------------------------------------------------
 
-    def _keep_applicable(self, found: list[Found]) -> list[Found]:
+    def _keep_applicable(self, hits: list[Found]) -> list[Found]:
         """Keep the states with steps that count here; search deeper if others crowd them out.
 
         States of other worlds do so, and states of untrusted writers, who may record as many as they want. Past these
         the search goes in two rounds.
         """
-        kept = self._keep_best(found)
+        kept = self._keep_best(hits)
         for factor in (DEEPER, DEEPER**2)[: 1 + self._derived.has_untrusted]:
-            if len(kept) >= DEPTH or len(found) < DEPTH:
+            if len(kept) >= DEPTH or len(hits) < DEPTH:
                 break
-            found = self._find("states", factor * POOL, factor * DEPTH)
-            kept = self._keep_best(found)[:POOL]
+            hits = self._find("states", factor * POOL, factor * DEPTH)
+            kept = self._keep_best(hits)[:POOL]
         return kept
 
-    def _keep_best(self, found: list[Found]) -> list[Found]:
+    def _keep_best(self, hits: list[Found]) -> list[Found]:
         """Return the states in which a step that counts here was taken."""
-        best = self._best([ref for ref, _, _ in found])
-        return [state for state in found if state[0] in best]
+        best = self._best([ref for ref, _, _ in hits])
+        return [state for state in hits if state[0] in best]
 
     def _best(self, states: Sequence[int]) -> Mapping[int, TakenStep]:
         """Return the best step that was taken in each state in the applicable worlds."""
-        known = self._derived.done.setdefault(self.worlds, {})
-        return find_best_steps(self._store, states, steps_of(self.worlds), self.after is not None, known)
+        best = self._derived.done.setdefault(self.worlds, {})
+        return find_best_steps(self._store, states, steps_of(self.worlds), self.after is not None, best)
 
     def _find(self, kind: Kind, k: int, depth: int = DEPTH) -> list[Found]:
         """Return the matches that are similar enough to be shown."""
-        found = find(
+        steps = find(
             self._index, kind, self.text, k,
             frequencies=self._derived.words, vector=self._embed(), version=self._version,
             is_question=self.is_question, depth=depth,
         )  # fmt: skip
-        return [hit for hit in found if hit[1] >= MIN_COSINE]
+        return [hit for hit in steps if hit[1] >= MIN_COSINE]
 
     def _embed(self) -> Vectors:
         """Return the vector of the text, (dim,) float32."""
@@ -318,10 +321,10 @@ class Candidates:
 
     # -- items ------------------------------------------------------------------------------------
 
-    def _of_worlds(self, found: Iterable[Found]) -> list[Found]:
+    def _of_worlds(self, hits: Iterable[Found]) -> list[Found]:
         """Return the matches that are active items of the applicable worlds."""
         is_of, worlds = self._derived.is_of, self.worlds
-        return [hit for hit in found if is_of(hit[0], worlds)]
+        return [hit for hit in hits if is_of(hit[0], worlds)]
 
     def _find_items(self) -> tuple[Hit, ...]:
         """Return the items for the situation of the state, at most BOUND, in no particular order."""
@@ -329,17 +332,17 @@ class Candidates:
         query = f"{self.state.task}\n{self.text}"
         filed = self._find_filed(query)
         refs = [ref for ref in dict.fromkeys(ref for _, _, refs in filed for ref in refs) if is_of(ref, worlds)]
-        matches, near = self._match_items(query, refs)
-        chosen = list(dict.fromkeys((*near, *refs)))
+        matches, nearest = self._match_items(query, refs)
+        chosen = list(dict.fromkeys((*nearest, *refs)))
         if len(chosen) > BOUND:  # the order of all sources together decides only which items are kept
-            fused = fuse(*(refs for _, _, refs in reversed(filed)), near)
+            fused = fuse(*(refs for _, _, refs in reversed(filed)), nearest)
             chosen = [ref for ref in fused if is_of(ref, worlds)][:BOUND]
         # In ascending order of similarity: the last entry of an item is the strongest reason to show it.
         floors = {ref: (floor, why) for floor, why, refs in filed for ref in refs}
-        items, numbers, found = self._derived.items, self._derived.numbers, set(near)
+        items, numbers, refs_found = self._derived.items, self._derived.numbers, set(nearest)
         hits = []
         for ref in chosen:
-            similarity, why = matches.rate(ref) if ref in found else (matches.cosines[ref], "")
+            similarity, why = matches.rate(ref) if ref in refs_found else (matches.cosines[ref], "")
             if ref in floors:
                 floor, reason = floors[ref]
                 if floor >= similarity or not why:
@@ -360,9 +363,9 @@ class Candidates:
             return matches, [ref for ref in matches.order[:depth] if is_of(ref, worlds)]
 
         depth = max(DEPTH, 4 * self.k)
-        matches, near = search_within(depth)
+        matches, nearest = search_within(depth)
         # Searching deep is the exception: only items of other worlds can leave gaps in the first result.
-        return search_within(DEEPER * depth) if worlds is not None and len(near) < depth else (matches, near)
+        return search_within(DEEPER * depth) if worlds is not None and len(nearest) < depth else (matches, nearest)
 
     def _find_filed(self, query: str) -> list[tuple[float, str, list[int]]]:
         """Return the filed items as (least similarity, reason, numbers), in ascending order of similarity."""

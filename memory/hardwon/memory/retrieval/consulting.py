@@ -82,12 +82,14 @@ class ConsultedLibrary(ABC):
                 return copy_recollection(kept)
             request = parse_request(*arguments)
             if level == "task":
-                found = recall_by_task(self._store, derived, self._search, request)
+                recollection = recall_by_task(self._store, derived, self._search, request)
             else:
-                found = recall.recall_by_step(self._store, derived, self._search, request, self._freshness.read_at)
-            found = request.restore_names(found)
-            derived.recollections.keep(key, found)
-        return found
+                recollection = recall.recall_by_step(
+                    self._store, derived, self._search, request, self._freshness.read_at
+                )
+            recollection = request.restore_names(recollection)
+            derived.recollections.keep(key, recollection)
+        return recollection
 
     def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
         """Return whether a guardrail forbids an action in a state, without counting the refusal.

@@ -95,10 +95,10 @@ BestSteps = dict[tuple[int, bool], TakenStep | None]
 
 def order_by_support(
     store: Store,
-    found: Sequence[Found],
+    hits: Sequence[Found],
     where: str,
     after: str | None,
-    known: BestSteps | None = None,
+    best_steps: BestSteps | None = None,
     *,
     task: str = "",
 ) -> list[Found]:
@@ -109,16 +109,16 @@ def order_by_support(
 
     Args:
         store: The library.
-        found: The states.
+        hits: The states.
         where: SQL condition on the steps that count.
         after: The previous action of this episode; "" at its beginning, None if unknown.
-        known: Cache of best steps by state; new ones are added to it.
+        best_steps: Cache of best steps by state; new ones are added to it.
         task: The current task; states of similar tasks weigh more.
     """
     done = find_best_steps(
-        store, [ref for ref, _, _ in found], where, after is not None, {} if known is None else known
+        store, [ref for ref, _, _ in hits], where, after is not None, {} if best_steps is None else best_steps
     )
-    candidates = sorted(state for state in found if state[0] in done)
+    candidates = sorted(state for state in hits if state[0] in done)
     order = order_by_votes([done[ref] for ref, _, _ in candidates], [state[1] for state in candidates], after, task)
     return [candidates[at] for at in order]
 
@@ -173,12 +173,12 @@ def weigh(done: Sequence[TakenStep], similarities: Sequence[float], after: str |
     ]
 
 
-def _compare_tasks(task: str, others: Sequence[str]) -> Mapping[str, float]:
+def _compare_tasks(task: str, tasks: Sequence[str]) -> Mapping[str, float]:
     """Return the similarity of each task to the current one, in [0, 1].
 
     It is the weighted share of common words; words that occur in all tasks have no weight.
     """
-    distinct = dict.fromkeys(others)
+    distinct = dict.fromkeys(tasks)
     own = content_words(task)
     # With one task there is nothing to compare; equal factors cancel out.
     if not own or (len(distinct) == 1 and task in distinct):
@@ -211,7 +211,7 @@ def kind_of(action: str) -> str:
 
 
 def find_best_steps(
-    store: Store, states: Sequence[int], where: str, with_before: bool, known: BestSteps
+    store: Store, states: Sequence[int], where: str, with_before: bool, best_steps: BestSteps
 ) -> dict[int, TakenStep]:
     """Return the best step of each state in which one was taken.
 
@@ -220,16 +220,16 @@ def find_best_steps(
         states: Ids of the states.
         where: SQL condition on the steps that count.
         with_before: Whether to read the action that led to each state.
-        known: Cache of best steps; new ones are added to it.
+        best_steps: Cache of best steps; new ones are added to it.
     """
-    if len(known) > KNOWN:
-        known.clear()
+    if len(best_steps) > KNOWN:
+        best_steps.clear()
     # The cache also holds None for states without a step, so these are not queried again.
-    unread = [ref for ref in states if (ref, with_before) not in known]
+    unread = [ref for ref in states if (ref, with_before) not in best_steps]
     if unread:
         read = _query_best_steps(store, unread, where, _BEFORE if with_before else "NULL")
-        known.update({(ref, with_before): read.get(ref) for ref in unread})
-    return {ref: done for ref in states if (done := known[ref, with_before]) is not None}
+        best_steps.update({(ref, with_before): read.get(ref) for ref in unread})
+    return {ref: done for ref in states if (done := best_steps[ref, with_before]) is not None}
 
 
 def _query_best_steps(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, TakenStep]:

@@ -61,15 +61,15 @@ def recall_by_step(
     items, masked = _rank_items(query, derived, request, attempts)
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
-    shown, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
-    if not (shown or chosen or guardrails or estimates):
+    chosen_items, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
+    if not (chosen_items or chosen or guardrails or estimates):
         return Recollection(masked=masked)
     # Summaries come last: a recollection without content needs no query for them.
     signature = query.signature
     summed = clusters.read_summaries(store, query.namespace, signature, worlds) if signature else ()
     path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
-    return Recollection(shown, chosen, guardrails, estimates, path, tokens, summed, filled, masked)
+    return Recollection(chosen_items, chosen, guardrails, estimates, path, tokens, summed, filled, masked)
 
 
 def _rank_items(
@@ -184,20 +184,18 @@ def _is_applicable(
     return not attempts or any(forbids(item, attempt, derived.surroundings) for attempt in attempts)
 
 
-def _iter_step_hits(
-    store: Store, found: Sequence[Found], k: int, worlds: frozenset[int] | None = None
-) -> Iterator[Hit]:
+def _iter_step_hits(store: Store, hits: Sequence[Found], k: int, worlds: frozenset[int] | None = None) -> Iterator[Hit]:
     """Yield a hit on the best step of each state.
 
     The first k are read first, because callers rarely need more.
 
     Args:
         store: The library.
-        found: The states: (id, similarity, reason) triples.
+        hits: The states: (id, similarity, reason) triples.
         k: Number of hits that the caller probably needs.
         worlds: Worlds whose steps count, or None for all.
     """
-    for some in filter(None, (found[:k], found[k:])):
+    for some in filter(None, (hits[:k], hits[k:])):
         best = read_best_steps(store, [ref for ref, _, _ in some], steps_of(worlds))
         yield from (Hit(best[ref], cosine, why) for ref, cosine, why in some if ref in best)
 

@@ -49,9 +49,9 @@ class Request:
         """Return the recollection with estimates under the caller's actions instead of the redacted ones."""
         if self.given is None or self.actions is self.given:  # nothing was redacted
             return recollection
-        found = recollection.estimates
+        restored = recollection.estimates
         # actions that differ only in a secret share one estimate
-        estimates = {action: found[redact(action)] for action in self.given if redact(action) in found}
+        estimates = {action: restored[redact(action)] for action in self.given if redact(action) in restored}
         return replace(recollection, estimates=estimates)
 
 

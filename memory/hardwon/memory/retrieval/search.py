@@ -283,9 +283,9 @@ def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
         The problem in words, or an empty string if there is none or no file.
     """
     meta = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
-    sidecar, made = Sidecar(store, namespace), _index_identity(meta.get("fingerprint", ""))
-    problem = sidecar.problem(kind, made)
-    saved = None if problem else sidecar.load(kind, made)
+    sidecar, expected = Sidecar(store, namespace), _index_identity(meta.get("fingerprint", ""))
+    problem = sidecar.problem(kind, expected)
+    saved = None if problem else sidecar.load(kind, expected)
     if saved is None:
         return problem or ""
     try:

@@ -33,7 +33,7 @@ class Tasks:
         self._store = store
         self._namespace = namespace
         self._last = 0
-        self._known: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._vectors: dict[str, Vectors] = {}
         self._words: sqlite3.Connection | None = None
 
@@ -47,12 +47,12 @@ class Tasks:
         """
         self._catch_up()
         scores = self._by_words(task)
-        candidates = list(self._known) if len(self._known) <= ALL else list(scores)
-        if task in self._known and task not in scores:
+        candidates = list(self._numbers) if len(self._numbers) <= ALL else list(scores)
+        if task in self._numbers and task not in scores:
             candidates.append(task)
         for other, cosine in zip(candidates, self._cosines(task, candidates, embed), strict=True):
             scores[other] = scores.get(other, 0.0) + cosine
-        return sorted(scores, key=lambda other: (other != task, -scores[other], self._known[other]))[:k]
+        return sorted(scores, key=lambda other: (other != task, -scores[other], self._numbers[other]))[:k]
 
     def _catch_up(self) -> None:
         """Add the tasks that were recorded since the last call."""
@@ -66,8 +66,8 @@ class Tasks:
         )
         for task, number, newest in rows:
             self._last = max(self._last, newest)
-            if task not in self._known:
-                self._known[task] = number
+            if task not in self._numbers:
+                self._numbers[task] = number
                 self._words.execute("INSERT INTO tasks(rowid, text) VALUES (?, ?)", (number, task))
 
     def _by_words(self, task: str) -> dict[str, float]:
@@ -82,15 +82,15 @@ class Tasks:
         best = max((score for _, score in rows), default=0.0)
         return {text: score / best if best > 0 else 1.0 for text, score in rows}
 
-    def _cosines(self, task: str, others: Sequence[str], embed: Embed) -> list[float]:
+    def _cosines(self, task: str, tasks: Sequence[str], embed: Embed) -> list[float]:
         """Return the cosine of a task to each of the others; vectors are cached."""
-        if not others:
+        if not tasks:
             return []
-        new = [text for text in dict.fromkeys((task, *others)) if text not in self._vectors]
+        new = [text for text in dict.fromkeys((task, *tasks)) if text not in self._vectors]
         if len(self._vectors) + len(new) > EMBEDDED:
             self._vectors.clear()  # simpler than evicting single entries, and rare
-            new = list(dict.fromkeys((task, *others)))
+            new = list(dict.fromkeys((task, *tasks)))
         if new:
             self._vectors.update(zip(new, embed(new), strict=True))
-        cosines: list[float] = (np.stack([self._vectors[text] for text in others]) @ self._vectors[task]).tolist()
+        cosines: list[float] = (np.stack([self._vectors[text] for text in tasks]) @ self._vectors[task]).tolist()
         return cosines

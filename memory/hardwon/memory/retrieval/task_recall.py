@@ -52,8 +52,8 @@ def _order_by_previous_kind(steps: Sequence[Step], after: str | None) -> list[St
     """Return the steps of whole episodes, those after the same kind of action first."""
     if after is None:
         return list(steps)
-    here, before = kind_of(after), ["", *(kind_of(step.action) for step in steps)]
-    follows = [(before[at] if step.t else "") == here for at, step in enumerate(steps)]
+    kind, before = kind_of(after), ["", *(kind_of(step.action) for step in steps)]
+    follows = [(before[at] if step.t else "") == kind for at, step in enumerate(steps)]
     return [steps[at] for at in sorted(range(len(steps)), key=lambda at: not follows[at])]
 
 

@@ -67,7 +67,7 @@ def parse_action(action: str) -> ParsedAction:
     if action.lstrip().startswith("{") and (parsed := _parsed_object(action)):
         return parsed
     if brackets := _BRACKETS.fullmatch(action):
-        values = [found[1] if found[1] is not None else found[2] for found in _BRACKETED.finditer(brackets[2])]
+        values = [match[1] if match[1] is not None else match[2] for match in _BRACKETED.finditer(brackets[2])]
         if values:
             verb = brackets[1].lower()
             return _assembled(verb, "[", "] [", "]", tuple(_part("", value, verb) for value in values))
@@ -212,9 +212,9 @@ def _part(name: str, value: str, tool: str) -> Part:
     if HOLE.fullmatch(text):
         return Part(name, text, "{}", (text,), (text,))
     if text and (is_shell_name(name, tool) or is_sql(text, name) or (" " in text and _is_line(text))):
-        found = frame(text)
-        slots = tuple(operand.lower() for operand in found.operands)
-        return Part(name, text.lower(), found.text.lower(), slots, tuple(map(_operand, slots)))
+        match = frame(text)
+        slots = tuple(operand.lower() for operand in match.operands)
+        return Part(name, text.lower(), match.text.lower(), slots, tuple(map(_operand, slots)))
     slot = text.lower()
     head = identity(slot, name)
     ambiguous = not name and head is not None and "=" in head  # a pattern would read it as a named argument
@@ -234,8 +234,8 @@ def _is_line(text: str) -> bool:
 def _assembled(verb: str, opening: str, joint: str, closing: str, parts: tuple[Part, ...]) -> ParsedAction:
     """Return the parsed action of a verb and its arguments."""
     frames, slots, heads = _numbered(parts)
-    shown = [f"{part.name}={text}" if part.name else text for part, text in zip(parts, frames, strict=True)]
-    return ParsedAction(verb, f"{verb}{opening}{joint.join(shown)}{closing}", slots, heads, parts)
+    texts = [f"{part.name}={text}" if part.name else text for part, text in zip(parts, frames, strict=True)]
+    return ParsedAction(verb, f"{verb}{opening}{joint.join(texts)}{closing}", slots, heads, parts)
 
 
 def _numbered(parts: Sequence[Part]) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
@@ -289,8 +289,8 @@ def bind(pattern: str, action: str) -> dict[str, str] | None:
     A word in an argument's place matches its kind: `cook {1} in stove` matches `cook carrot in old stove`. A word
     with a number, an id and free text match only themselves.
     """
-    found = () if pattern == action else _bound(parse_action(pattern), parse_action(action))
-    return None if found is None else dict(found)
+    values = () if pattern == action else _bound(parse_action(pattern), parse_action(action))
+    return None if values is None else dict(values)
 
 
 def is_of(pattern: str, action: str) -> bool:

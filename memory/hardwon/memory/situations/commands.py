@@ -111,27 +111,27 @@ def is_sql(text: str, argument: str) -> bool:
 
 def _sql(text: str) -> Frame | None:
     """Return the frame of a SQL statement, or None if the text is not one."""
-    found = _SQL.match(text)
-    if found is None:
+    match = _SQL.match(text)
+    if match is None:
         return None
-    verb = next(group for group in found.groups()[:-1] if group).lower().split()
+    verb = next(group for group in match.groups()[:-1] if group).lower().split()
     joint = {"select": "from", "delete": "from", "insert": "into", "replace": "into"}.get(verb[0], "")
-    table = _safe(found[found.lastindex or 0].strip('"`[]').lower())
-    rest = text[found.end() :].strip(" ;\n")
+    table = _safe(match[match.lastindex or 0].strip('"`[]').lower())
+    rest = text[match.end() :].strip(" ;\n")
     kept = [*verb, *([joint] if joint else []), table]
     return Frame(" ".join([*kept, "{}"] if rest else kept), (rest,) if rest else ())
 
 
 def _shell(command: str) -> Frame:
     """Return the frame of a shell command line."""
-    shown: list[str] = []
+    visible_texts: list[str] = []
     operands: list[str] = []
     pieces = _pieces(command)
     for words, joint in pieces[:MAX_PARTS]:
         text, names = _frame_of(words)
-        shown += [text, joint] if joint else [text]
+        visible_texts += [text, joint] if joint else [text]
         operands += names
-    text = " ".join(part for part in shown if part)
+    text = " ".join(part for part in visible_texts if part)
     return Frame(text.replace(" | ", " |"), tuple(operands))  # " | " separates the parts of a key
 
 

@@ -71,17 +71,17 @@ class _Text:
         for number, sentence in enumerate(self.sentences):
             for at, word in enumerate(sentence):
                 self._index.setdefault(word, []).append((number, at))
-        self._found: dict[str, Places] = {}
+        self._spans: dict[str, Places] = {}
 
     def find(self, slot: str) -> "Places":
         """Return the places of an argument, or those of its head noun if its words do not occur in a row."""
-        found = self._found.get(slot)
-        if found is None:
-            found = self._places(words(slot))
-            if not found.starts:
-                found = self._places(words(head_noun(slot)))
-            self._found[slot] = found
-        return found
+        span = self._spans.get(slot)
+        if span is None:
+            span = self._places(words(slot))
+            if not span.starts:
+                span = self._places(words(head_noun(slot)))
+            self._spans[slot] = span
+        return span
 
     def has(self, phrase: Words) -> bool:
         """Return whether the words occur in a row."""
@@ -225,16 +225,16 @@ class Situation:
 
     def read_around(self, slots: Words) -> tuple[str, str]:
         """Return the words around each argument in the observation, with hidden facts, and those in the notes."""
-        found = self._contexts.get(slots)
-        if found is None:
-            shown = [
+        context = self._contexts.get(slots)
+        if context is None:
+            texts = [
                 f"{number}: {self._around(slot, slots, self._observation)}" for number, slot in enumerate(slots, 1)
             ]
             notes = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
-            around = "; ".join([*shown, self._scalars] if self._scalars else shown)
-            found = around, "; ".join(notes) if self._notes.sentences else "nothing told"
-            self._contexts[slots] = found
-        return found
+            around = "; ".join([*texts, self._scalars] if self._scalars else texts)
+            context = around, "; ".join(notes) if self._notes.sentences else "nothing told"
+            self._contexts[slots] = context
+        return context
 
     def _around(self, slot: str, slots: Sequence[str], text: _Text) -> str:
         """Return the structural words within `WINDOW` of an argument, in the sentences with most of the arguments."""
@@ -266,21 +266,21 @@ class Situation:
 
         Lists with values (`key: 2 ahead`) describe the view and change with every step, so they are skipped.
         """
-        shown = vocabulary(self.state.observation) if self._lists else frozenset()
+        visible = vocabulary(self.state.observation) if self._lists else frozenset()
         for name in sorted(self._lists):
             elements = self._lists[name][:MAX_LISTED]
-            if elements and not any(":" in element or shown.issuperset(words(element)) for element in elements):
+            if elements and not any(":" in element or visible.issuperset(words(element)) for element in elements):
                 yield f"{name} {' '.join(sorted(elements))}"
 
     def _listed_fact(self, name: str, elements: Sequence[str]) -> str:
         """Return a list reduced to the elements that the task names: `inventory T`, `seen TT 2 ahead 1 left`."""
-        best, shown = 0, ""
+        best, text = 0, ""
         for element in elements:
             thing, _, value = element.partition(":")
             overlap = len(content_words(thing) & self._task)
             if overlap > best:
-                best, shown = overlap, value.strip()
-        return f"{name} {'T' * best or '-'}{' ' + shown if shown else ''}"
+                best, text = overlap, value.strip()
+        return f"{name} {'T' * best or '-'}{' ' + text if text else ''}"
 
 
 class Context(NamedTuple):

@@ -123,10 +123,10 @@ def _split(text: str) -> list[str]:
     """Return the lower-case words of a text as a list."""
     lowered = text.lower()
     if lowered.isascii():
-        found: list[str] = _WORD.findall(lowered)
+        split_words: list[str] = _WORD.findall(lowered)
     else:
-        found = _any_script().findall(_normalized(text))
-    return found
+        split_words = _any_script().findall(_normalized(text))
+    return split_words
 
 
 def _normalized(text: str) -> str:
@@ -185,13 +185,13 @@ def _divided(tokens: list[str]) -> tuple[list[str], bool, list[str]]:
 def _find_numbers(tokens: list[str]) -> list[bool]:
     """Return for each token whether it is a number, or the marker or unit of a neighboring one."""
     digits = [_NUMERIC.fullmatch(token) is not None for token in tokens]
-    found = list(digits)
+    digits_found = list(digits)
     for at, token in enumerate(tokens):
         if token in _MARKERS:
-            found[at] = at + 1 < len(tokens) and (digits[at + 1] or tokens[at + 1] in _NUMBER_WORDS)
+            digits_found[at] = at + 1 < len(tokens) and (digits[at + 1] or tokens[at + 1] in _NUMBER_WORDS)
         elif token in _UNITS:
-            found[at] = at > 0 and digits[at - 1]
-    return found
+            digits_found[at] = at > 0 and digits[at - 1]
+    return digits_found
 
 
 def _last(tokens: list[str]) -> str:
@@ -222,19 +222,19 @@ def numbers(phrase: str) -> tuple[str, ...]:
     Letters that belong to a number stay: `room 4-B` is not `room 4-C`.
     """
     tokens = _tokens(phrase, with_aside=True)
-    found: list[str] = []
+    values: list[str] = []
     for token, is_numeric in zip(tokens, _find_numbers(tokens), strict=True):
         if token in _NUMBER_WORDS:
-            found.append(_NUMBER_WORDS[token])
+            values.append(_NUMBER_WORDS[token])
         elif is_numeric and token in _UNITS:
-            found[-1] += token  # `20 cm` is `20cm`
+            values[-1] += token  # `20 cm` is `20cm`
         elif is_numeric and token not in _MARKERS:
-            found.append(re.sub(r"[./-](?=[a-z]*\Z)", "", _MARKER.sub("", token)))
+            values.append(re.sub(r"[./-](?=[a-z]*\Z)", "", _MARKER.sub("", token)))
         elif _is_label(token):
-            found.append(token.replace("-", ""))
+            values.append(token.replace("-", ""))
         else:
-            found += re.findall(r"\d+", token)
-    return tuple(found)
+            values += re.findall(r"\d+", token)
+    return tuple(values)
 
 
 @lru_cache(maxsize=8192)

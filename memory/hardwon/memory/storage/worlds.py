@@ -278,19 +278,19 @@ class Worlds:
         return chosen
 
 
-def are_kin(one: World, other: World) -> bool:
+def are_kin(first: World, other: World) -> bool:
     """Return whether two worlds belong to one environment.
 
     Labels decide if both worlds have one; otherwise the overlap of their actions does. A world with few episodes and no
     label counts as kin if any action is common.
     """
-    if one is other:
+    if first is other:
         return True
-    if one.environment and other.environment:
-        return one.environment == other.environment
-    names, other_names = _action_names(one), _action_names(other)
+    if first.environment and other.environment:
+        return first.environment == other.environment
+    names, other_names = _action_names(first), _action_names(other)
     # A few episodes show only some of the actions, so one common action is enough for young worlds.
-    if min(one.episodes, other.episodes) <= YOUNG:
+    if min(first.episodes, other.episodes) <= YOUNG:
         return not (names and other_names) or not names.isdisjoint(other_names)
     return _jaccard(names, other_names) >= ALIKE
 
@@ -436,9 +436,9 @@ def _place(
     changed: dict[int, World] = {}
     placed = []
     for ref, environment, task, actions, won in episodes:
-        number, others = worlds.place(environment, task, (action for action in actions if action), won=won)
+        number, alternatives = worlds.place(environment, task, (action for action in actions if action), won=won)
         placed.append((namespace, ref, number))
-        changed.update((world.id, world) for world in others)
+        changed.update((world.id, world) for world in alternatives)
     connection.executemany(
         "INSERT INTO worlds(namespace, id, record) VALUES (?, ?, ?) "
         "ON CONFLICT(namespace, id) DO UPDATE SET record = excluded.record",

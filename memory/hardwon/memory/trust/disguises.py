@@ -91,7 +91,7 @@ def readings(text: str) -> Iterator[str]:
         yield unquote_plus(text, errors="replace")
     if "&" in text and ";" in text and (plain := html.unescape(text)) != text:
         yield plain
-    if "\\u" in text and (plain := _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)) != text:
+    if "\\u" in text and (plain := _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)) != text:
         yield plain
     lowered = text.lower()
     if any([sign in lowered for sign in _ROT13]):  # noqa: C419 - a generator costs more than it saves here
@@ -107,11 +107,11 @@ def _decoded(text: str) -> Iterator[str]:
         if number >= _MOST_BLOCKS:  # the text comes from an attacker: bound the work
             break
         joined = re.sub(r"\s", "", block[0])[:_LONGEST_BLOCK].rstrip("=").replace("-", "+").replace("_", "/")
-        found = _base64(joined)
-        if found:
-            yield found
+        decoded = _base64(joined)
+        if decoded:
+            yield decoded
             # encoded twice
-            if (again := _base64(found.strip().rstrip("="))) and len(found.split()) == 1:
+            if (again := _base64(decoded.strip().rstrip("="))) and len(decoded.split()) == 1:
                 yield again
     for block in _HEX.finditer(text):
         digits = re.sub(r"\\x|[\s:]", "", block[0])[:_LONGEST_BLOCK]
@@ -119,7 +119,7 @@ def _decoded(text: str) -> Iterator[str]:
         if with_text:
             yield with_text
     for block in _BITS.finditer(text):
-        if with_text := _as_text(bytes(int(one, 2) for one in block[0].split())):
+        if with_text := _as_text(bytes(int(bits, 2) for bits in block[0].split())):
             yield with_text
 
 
@@ -147,19 +147,19 @@ def _respelled(text: str) -> Iterator[str]:
     """Yield the text with lookalike digits decoded, without invisible characters, and with spelled words joined."""
     if any(_ORDERS.match(_letters(word, "i")) or _ORDERS.match(_letters(word, "l")) for word in _MIXED.findall(text)):
         # both readings of "1", because it stands for either letter
-        yield _MIXED.sub(lambda found: _letters(found[0], "i"), text)
-        yield _MIXED.sub(lambda found: _letters(found[0], "l"), text)
+        yield _MIXED.sub(lambda matches: _letters(matches[0], "i"), text)
+        yield _MIXED.sub(lambda matches: _letters(matches[0], "l"), text)
     if not text.isascii():
         apart = _INVISIBLE.sub(" ", text)  # an invisible character may also separate words
         if apart != text:
             yield unicodedata.normalize("NFKC", apart)
-    if found := list(_SPELLED.finditer(text)):
-        yield "\n".join(_joined(one[0]) for one in found)
+    if matches := list(_SPELLED.finditer(text)):
+        yield "\n".join(_joined(match[0]) for match in matches)
 
 
-def _letters(word: str, one: str) -> str:
-    """Return a word with lookalike digits and signs as letters; `one` is the letter for "1" and "|"."""
-    return word.translate(_LEET).replace("1", one).replace("!", "i").replace("|", one)
+def _letters(word: str, spelled: str) -> str:
+    """Return a word with lookalike digits and signs as letters; `spelled` is the letter for "1" and "|"."""
+    return word.translate(_LEET).replace("1", spelled).replace("!", "i").replace("|", spelled)
 
 
 def _joined(spelled: str) -> str:
@@ -188,7 +188,7 @@ def unseen_in(text: str) -> list[str]:
     """Return the parts of a text that are invisible when it is rendered: comments, link titles, hidden elements."""
     if not any([sign in text for sign in _HAS_UNSEEN]):  # noqa: C419
         return []
-    return [part for found in _UNSEEN.finditer(text) for part in found.groups() if part and part.strip()]
+    return [part for match in _UNSEEN.finditer(text) for part in match.groups() if part and part.strip()]
 
 
 def sends_what_is_filled_in(text: str) -> bool:

@@ -82,7 +82,7 @@ def _is_name(text: str) -> bool:
 def hits_of(
     store: Store,
     namespace: int,
-    found: Sequence[tuple[int, float, str]],
+    hits: Sequence[tuple[int, float, str]],
     signature: str,
     k: int,
     is_known: Callable[[str], bool],
@@ -93,7 +93,7 @@ def hits_of(
     Args:
         store: Open library file.
         namespace: Number of the namespace.
-        found: Similar states as (id, cosine, reason).
+        hits: Similar states as (id, cosine, reason).
         signature: Signature of the current state.
         k: Maximum number of hits.
         is_known: Returns whether a trusted step has an action with this template.
@@ -102,10 +102,10 @@ def hits_of(
     Returns:
         Hits on steps that contain the form of an action and its most frequent outcome, and no text of the writers.
     """
-    cosines = sorted((cosine for _, cosine, _ in found), reverse=True)
+    cosines = sorted((cosine for _, cosine, _ in hits), reverse=True)
     # not the best cosine: a few close copies of an expected request would then exclude all other states
     reference = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
-    states = [ref for ref, cosine, _ in found if cosine >= reference - SIMILARITY_MARGIN]
+    states = [ref for ref, cosine, _ in hits if cosine >= reference - SIMILARITY_MARGIN]
     rows = store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ))
     usage: dict[str, FormUsage] = {}
     for action, failure, witness, episode in rows:

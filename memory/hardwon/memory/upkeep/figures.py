@@ -97,8 +97,8 @@ def item_figures(store: Store, namespace: int) -> ItemFigures:
     own = (namespace,)
     created = store.rows("SELECT created_at FROM items WHERE namespace = ? ORDER BY created_at", own)
     ((blocked,),) = store.rows("SELECT count(*) FROM usages WHERE namespace = ? AND mode = 'blocked'", own)
-    shown = {mode: (count, mean) for mode, count, mean in store.rows(_SHOWN, own)}
-    return ItemFigures(tuple(at for (at,) in created), _count_items(store, namespace), shown, blocked)
+    arms = {mode: (count, mean) for mode, count, mean in store.rows(_SHOWN, own)}
+    return ItemFigures(tuple(at for (at,) in created), _count_items(store, namespace), arms, blocked)
 
 
 def _count_items(store: Store, namespace: int) -> dict[str, dict[str, int]]:
@@ -126,11 +126,11 @@ def changes(store: Store, namespace: int, after: int, limit: int) -> list[Change
 
 def sample_states(store: Store, namespace: int, signature: str, count: int) -> list[int]:
     """Return ids of at most `count` states of a situation, evenly spaced over time, newest first."""
-    found = store.rows(
+    rows = store.rows(
         "SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC", (namespace, signature)
     )
-    chosen = np.unique(np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int))
-    return [found[at][0] for at in chosen]
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int))
+    return [rows[at][0] for at in chosen]
 
 
 def state_figures(store: Store, namespace: int, ids: Sequence[int]) -> list[StateFigures]:

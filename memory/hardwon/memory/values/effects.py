@@ -237,8 +237,8 @@ class Effects:
     def _arms(self, ref: str, worlds: Worlds) -> dict[int, Arms]:
         """Count the newest episodes of each world; merged worlds are counted together."""
         outcomes_by_arm: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
-        for (world, shown), outcomes in self._outcomes.get(ref, {}).items():
-            outcomes_by_arm[worlds.standing_for(world), shown] += outcomes
+        for (world, with_item), outcomes in self._outcomes.get(ref, {}).items():
+            outcomes_by_arm[worlds.standing_for(world), with_item] += outcomes
         # Merged worlds bring WINDOW outcomes each; sorting by usage id keeps the newest of all.
         successes = {arm: [success for _, success in sorted(pairs)[-WINDOW:]] for arm, pairs in outcomes_by_arm.items()}
         return {
@@ -256,11 +256,11 @@ class Effects:
         # One entry per item and episode: an item both withheld and shown in an episode counts as shown.
         for number, ref, episode, mode, world, success in self._store.rows(_USED, (self._last, self._namespace)):
             self._last = number
-            shown = mode != "withheld" or episodes.get((ref, episode), (0, 0, 0, False))[-1]
-            episodes[ref, episode] = (number, world, success, shown)
-        for (ref, _), (number, world, success, shown) in episodes.items():
+            with_item = mode != "withheld" or episodes.get((ref, episode), (0, 0, 0, False))[-1]
+            episodes[ref, episode] = (number, world, success, with_item)
+        for (ref, _), (number, world, success, with_item) in episodes.items():
             arms = self._outcomes.setdefault(ref, {})
-            arms.setdefault((world, shown), deque(maxlen=WINDOW)).append((number, success))
+            arms.setdefault((world, with_item), deque(maxlen=WINDOW)).append((number, success))
         if episodes or not self._scores:
             self._read_scores({ref for ref, _ in episodes} if self._scores else None)
             self._left_out = None

@@ -150,17 +150,17 @@ class AlfWorld:
         # Other answers, such as that to `take`, would replace the view of the place.
         if _SEEN.match(answer):
             self._view = answer
-        if taken := _TAKEN.match(answer):
-            self._carried = taken[1]
+        if match := _TAKEN.match(answer):
+            self._carried = match[1]
             # The game does not list the place again, so the object is removed from the remembered view.
-            self._view = self._view.replace(f" a {taken[1]}", "", 1)
+            self._view = self._view.replace(f" a {match[1]}", "", 1)
         elif _PUT.match(answer):
             self._carried = ""
 
     def _state(self, feedback: str) -> State:
         carrying = f"You carry: {self._carried or 'nothing'}."
-        shown = [self._room, self._view, carrying] if self._view != self._room else [self._room, carrying]
-        return State("\n".join(shown), location=self._at, task=self._task, feedback=feedback)
+        parts = [self._room, self._view, carrying] if self._view != self._room else [self._room, carrying]
+        return State("\n".join(parts), location=self._at, task=self._task, feedback=feedback)
 
 
 @lru_cache(maxsize=64)

@@ -42,13 +42,13 @@ def abstract_hits(hits: Iterable[Hit], visible: Visible) -> list[Hit]:
     """Return hits on abstracted items, then on abstracted steps; see the module docstring."""
     hits = list(hits)
     steps = [hit.what for hit in hits if isinstance(hit.what, Step)]
-    found = {id(hit.what): hit for hit in hits}
+    hits_by_id = {id(hit.what): hit for hit in hits}
     items = [replace(hit, what=abstract_item(hit.what, visible)) for hit in hits if isinstance(hit.what, Item)]
     groups = group_steps(steps, visible)
     # Of a group, the first and therefore best hit gives the similarity and the reason.
     return [
         *items,
-        *(replace(found[id(group.example)], what=_merge_group(group)) for group in groups),
+        *(replace(hits_by_id[id(group.example)], what=_merge_group(group)) for group in groups),
         *(hit for hit in hits if isinstance(hit.what, Step) and hit.what.why.untrusted),
     ]
 

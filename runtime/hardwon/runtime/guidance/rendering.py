@@ -184,10 +184,10 @@ def render_estimates(estimates: Mapping[str, Estimate]) -> list[tuple[str, str, 
         if estimate.n and estimate.key.partition(" | ")[0] == pattern_of(action)
     ]
     ranked = sorted(specific, key=lambda entry: (-entry[0], entry[1]))
-    shown = ranked if len(ranked) <= BEST + WORST else [*ranked[:BEST], *ranked[-WORST:]]
+    visible = ranked if len(ranked) <= BEST + WORST else [*ranked[:BEST], *ranked[-WORST:]]
     return [
         (action, f"- in {_count(estimate.n)}, `{action}` {_describe_return(value, estimate.n)}", estimate.steps)
-        for value, action, estimate in shown
+        for value, action, estimate in visible
         if not instruction_in(action)
     ]
 

@@ -131,7 +131,7 @@ def _belongs(chat: Conversation, context: Context) -> bool:
     """
     seen = ((turn.state.task, turn.state.observation) for turn in chat.turns)
     return all(
-        shown == (step.pre.task, step.pre.observation) for shown, step in zip(seen, context.history, strict=False)
+        visible == (step.pre.task, step.pre.observation) for visible, step in zip(seen, context.history, strict=False)
     )
 
 

@@ -67,18 +67,18 @@ class ChatExtractor:
         self._trust: Trust = trust
         self.name = self._model.name
 
-    def extract(self, trajectory: Trajectory, shown: Sequence[Item]) -> Extraction:
+    def extract(self, trajectory: Trajectory, seen_items: Sequence[Item]) -> Extraction:
         """Return the operations that the model proposes and its evidence supports.
 
         Args:
             trajectory: The finished episode.
-            shown: The items that the agent was shown, which updates refer to.
+            seen_items: The items that the agent was shown, which updates refer to.
 
         Raises:
             PolicyFailure: The model gave no usable answer. The error's `usage` has the cost.
         """
         numbers = _select_steps(trajectory)
-        answer = self._model.ask(_SCHEMA, _SYSTEM, _build_question(trajectory, numbers, shown), _parse_list)
+        answer = self._model.ask(_SCHEMA, _SYSTEM, _build_question(trajectory, numbers, seen_items), _parse_list)
         if answer.value is None:
             failure = PolicyFailure(
                 f"{self.name} gave no usable operations: {answer.problem}. Check the model and its API key."
@@ -90,13 +90,13 @@ class ChatExtractor:
             try:
                 if n >= MAX_OPERATIONS:
                     raise ConfigError(f"at most {MAX_OPERATIONS} operations are allowed")
-                operations.append(self._check_operation(entry, trajectory, numbers, len(shown)))
+                operations.append(self._check_operation(entry, trajectory, numbers, len(seen_items)))
             except ConfigError as error:
                 rejected.append(str(error))
         return Extraction(operations, answer.usage, rejected)
 
     def _check_operation(
-        self, entry: Mapping[str, Any], trajectory: Trajectory, numbers: Sequence[int], shown: int
+        self, entry: Mapping[str, Any], trajectory: Trajectory, numbers: Sequence[int], item_count: int
     ) -> Operation:
         """Return a checked operation.
 
@@ -115,8 +115,8 @@ class ChatExtractor:
         indices = entry.get("indices")
         if not isinstance(indices, list) or not indices or not all(isinstance(i, int) for i in indices):
             raise ConfigError("an update names the items that it rewrites")
-        if invalid := [i for i in indices if not 1 <= i <= shown]:
-            raise ConfigError(f"it updates item {invalid[0]} of {shown} that were shown")
+        if invalid := [i for i in indices if not 1 <= i <= item_count]:
+            raise ConfigError(f"it updates item {invalid[0]} of {item_count} that were shown")
         return Update(tuple(i - 1 for i in indices), item)
 
 
@@ -200,7 +200,7 @@ def _select_steps(trajectory: Trajectory) -> list[int]:
     return list(range(n)) if n <= MAX_READ else [*range(MAX_READ // 3), *range(n - 2 * MAX_READ // 3, n)]
 
 
-def _build_question(trajectory: Trajectory, numbers: Sequence[int], shown: Sequence[Item]) -> str:
+def _build_question(trajectory: Trajectory, numbers: Sequence[int], seen_items: Sequence[Item]) -> str:
     lines, before = [], -1
     for n in numbers:
         step = trajectory.steps[n]
@@ -208,7 +208,7 @@ def _build_question(trajectory: Trajectory, numbers: Sequence[int], shown: Seque
         lines.append(f"{n}. seeing: {prompts.clean(' '.join(step.pre.observation.split()), _LINE)}")
         lines.append(f"   did: {prompts.step_line(step)}")
         before = n
-    items = [f"{n}. {item.kind}: {prompts.clean(item.text, _LINE)}" for n, item in enumerate(shown, 1)]
+    items = [f"{n}. {item.kind}: {prompts.clean(item.text, _LINE)}" for n, item in enumerate(seen_items, 1)]
     ended = "It succeeded." if trajectory.success else f"It failed: {trajectory.ending or 'not solved'}."
     parts = [
         f"The task:\n{prompts.block('task', trajectory.task)}",

@@ -33,16 +33,16 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
 
     Steps get their ids when the episode is written. Until then the extractor sees their numbers as ids.
     """
-    shown = load_shown_items(trajectory, library)
+    seen_items = load_shown_items(trajectory, library)
     numbered = replace(trajectory, steps=tuple(replace(step, id=n) for n, step in enumerate(trajectory.steps)))
     try:
-        operations = extractor.extract(numbered, shown)
+        operations = extractor.extract(numbered, seen_items)
     except PolicyFailure as error:
-        return Reading(shown, usage=getattr(error, "usage", Usage()), report={"failed": str(error)})
+        return Reading(seen_items, usage=getattr(error, "usage", Usage()), report={"failed": str(error)})
     report: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in operations]}
     if rejected := getattr(operations, "rejected", ()):
         report["rejected"] = list(rejected)
-    return Reading(shown, tuple(operations), getattr(operations, "usage", Usage()), report)
+    return Reading(seen_items, tuple(operations), getattr(operations, "usage", Usage()), report)
 
 
 def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) -> None:
@@ -57,11 +57,11 @@ def load_shown_items(trajectory: Trajectory, library: ExperienceLibrary) -> tupl
 
     An item that was retired meanwhile is left out: an update of it would bring it back.
     """
-    shown = []
+    items = []
     for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.recalled or ()):
         with contextlib.suppress(UnknownName):  # another process may have deleted it
-            shown.append(library.get(ref))
-    return tuple(item for item in shown if item.status == "active")
+            items.append(library.get(ref))
+    return tuple(item for item in items if item.status == "active")
 
 
 def _replace_numbers(operations: Sequence[Operation], recorded: Trajectory) -> list[Operation]:

@@ -51,8 +51,8 @@ def without(
     withheld = tuple(ref for ref in fitting if ref not in in_force and ref not in tried and is_held_back(ref))
     if not withheld:
         return recollection, masked
-    shown = (hit for hit in recollection.items if not isinstance(hit.what, Item) or hit.what.id not in withheld)
-    return replace(recollection, items=tuple(shown)), (*withheld, *masked)
+    kept = (hit for hit in recollection.items if not isinstance(hit.what, Item) or hit.what.id not in withheld)
+    return replace(recollection, items=tuple(kept)), (*withheld, *masked)
 
 
 def _add_tried(

@@ -135,12 +135,12 @@ class AdvisingNodes:
         results = episode["skills"] or {}
         fitting = [item for item in self.library.offered(episode["state"], kinds=kinds) if results.get(item.id, True)]
         withheld = tuple(item.id for item in fitting if self._is_withheld(episode, item.id))
-        shown = [item for item in fitting if item.id not in withheld]
+        kept = [item for item in fitting if item.id not in withheld]
         if self._is_trying:  # a masked item hurt in this world, and is sometimes tried again
             masked = self.library.offered(episode["state"], kinds=kinds, masked=True)
-            shown += [item for item in masked if self._is_withheld(episode, item.id) and results.get(item.id, True)]
+            kept += [item for item in masked if self._is_withheld(episode, item.id) and results.get(item.id, True)]
             withheld += tuple(item.id for item in masked if not self._is_withheld(episode, item.id))
-        return tuple(shown), withheld
+        return tuple(kept), withheld
 
     def context(self, episode: EpisodeState) -> Context:
         """Return the input for the policy's decision."""

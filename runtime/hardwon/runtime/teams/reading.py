@@ -22,13 +22,13 @@ class ReadingPolicy(SharedPolicy):
     def __init__(self, inner: Policy, desk: Desk) -> None:
         super().__init__(inner, desk)
         self._read: set[int] = set()
-        self._shown: str | None = None
+        self._offered: str | None = None
 
     async def adecide(self, context: Context) -> Decision:
         """Share new steps, pull the newest fitting entry, and return the policy's action."""
         if len(context.history) < self._shared_count:  # a new episode must not begin with what an earlier one was shown
             self._read.clear()
-            self._shown = None
+            self._offered = None
         await self.tell(context.history)
         await self._desk.look()
         wanted = extract_words(context.state.task)
@@ -39,8 +39,8 @@ class ReadingPolicy(SharedPolicy):
         ]
         if fitting:
             self._read.add(fitting[-1].id)
-            self._shown = await self._desk.pull(fitting[-1].id) or self._shown
-        return await self._inner.adecide(replace(context, guidance=self._shown))
+            self._offered = await self._desk.pull(fitting[-1].id) or self._offered
+        return await self._inner.adecide(replace(context, guidance=self._offered))
 
     def decide(self, context: Context) -> Decision:
         """Return the policy's action; the synchronous version of `adecide`."""

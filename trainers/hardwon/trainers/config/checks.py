@@ -81,10 +81,10 @@ def _check_signal(config: "TrainConfig") -> None:
 
 def _writes_for_episodes(config: "TrainConfig") -> bool:
     """Return whether the extractor, or a role of your own, writes texts for the start of episodes."""
-    others = {*config.roles} - {"policy", "guide", "extractor", "admission"}
+    writers = {*config.roles} - {"policy", "guide", "extractor", "admission"}
     extractor = config.roles.get("extractor")
     reads = extractor.settings.get("reads", "explored") if extractor else ""
-    return bool(others) or reads == "explored"
+    return bool(writers) or reads == "explored"
 
 
 def _check_temperatures(config: "TrainConfig") -> None:

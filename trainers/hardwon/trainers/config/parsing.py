@@ -106,10 +106,10 @@ def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
     """Return a hint for an unknown name, such as `did you mean lr? There are: lr, betas.` in one line."""
-    matches = difflib.get_close_matches(name, known, n=1)
-    return (f"did you mean {matches[0]}? " if matches else "") + f"There are: {', '.join(known) or 'none'}."
+    matches = difflib.get_close_matches(name, names, n=1)
+    return (f"did you mean {matches[0]}? " if matches else "") + f"There are: {', '.join(names) or 'none'}."
 
 
 # -- writing --------------------------------------------------------------------------------------

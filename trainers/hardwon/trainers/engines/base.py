@@ -23,15 +23,15 @@ Weights = Mapping[str, Any] | str | Path
 class Constraint(Protocol):
     """Determines which tokens may follow: a `Trie` of the possible answers, or a `Grammar`."""
 
-    def allowed(self, said: Sequence[int]) -> Ids:
-        """Return the tokens that may follow `said`, in a fixed order. Empty if the answer is complete."""
+    def allowed(self, prefix: Sequence[int]) -> Ids:
+        """Return the tokens that may follow `prefix`, in a fixed order. Empty if the answer is complete."""
         ...
 
-    def forced(self, said: Sequence[int]) -> Ids:
-        """Return the tokens that must follow `said`, up to the next real choice."""
+    def forced(self, prefix: Sequence[int]) -> Ids:
+        """Return the tokens that must follow `prefix`, up to the next real choice."""
         ...
 
-    def complete(self, said: Sequence[int]) -> bool:
+    def complete(self, prefix: Sequence[int]) -> bool:
         """Return whether the answer is complete."""
         ...
 

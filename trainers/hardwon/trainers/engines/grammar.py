@@ -46,44 +46,44 @@ class Grammar:
         self._matcher = _import_llguidance().LLMatcher(self._tokens, lark)
         if error := self._matcher.get_error():
             raise ConfigError(f"the grammar is invalid: {error} Check the JSON schemas of its tools.")
-        self._said: Ids = ()
+        self._prefix: Ids = ()
 
-    def allowed(self, said: Sequence[int]) -> Ids:
-        """Return the tokens that may follow `said`, in ascending order. Empty if the answer is complete."""
-        if self.complete(said):
+    def allowed(self, prefix: Sequence[int]) -> Ids:
+        """Return the tokens that may follow `prefix`, in ascending order. Empty if the answer is complete."""
+        if self.complete(prefix):
             return ()
-        self._advance(said)
+        self._advance(prefix)
         return (self.end,) if self._matcher.is_stopped() else _unpack_mask(self._matcher.compute_bitmask())
 
-    def forced(self, said: Sequence[int]) -> Ids:
-        """Return the tokens that must follow `said`, up to the next real choice."""
-        path = tuple(said)
+    def forced(self, prefix: Sequence[int]) -> Ids:
+        """Return the tokens that must follow `prefix`, up to the next real choice."""
+        path = tuple(prefix)
         while len(following := self.allowed(path)) == 1:
             path = (*path, *following)
-        return path[len(said) :]
+        return path[len(prefix) :]
 
-    def complete(self, said: Sequence[int]) -> bool:
+    def complete(self, prefix: Sequence[int]) -> bool:
         """Return whether the answer has ended or reached its maximum length."""
-        return len(said) >= self.max_tokens or (len(said) > 0 and said[-1] == self.end)
+        return len(prefix) >= self.max_tokens or (len(prefix) > 0 and prefix[-1] == self.end)
 
-    def _advance(self, said: Sequence[int]) -> None:
-        """Move the automaton to the state after `said`.
+    def _advance(self, prefix: Sequence[int]) -> None:
+        """Move the automaton to the state after `prefix`.
 
         Raises:
             ValueError: A token is not allowed.
         """
-        said = tuple(said)
+        prefix = tuple(prefix)
         # reuse the common prefix: the automaton can roll back, and an answer usually only grows
-        common = next((n for n, (a, b) in enumerate(zip(self._said, said, strict=False)) if a != b), None)
-        common = min(len(self._said), len(said)) if common is None else common
-        if common < len(self._said):
-            self._matcher.rollback(len(self._said) - common)
-        if common < len(said) and self._matcher.try_consume_tokens(list(said[common:])) < len(said) - common:
+        common = next((n for n, (a, b) in enumerate(zip(self._prefix, prefix, strict=False)) if a != b), None)
+        common = min(len(self._prefix), len(prefix)) if common is None else common
+        if common < len(self._prefix):
+            self._matcher.rollback(len(self._prefix) - common)
+        if common < len(prefix) and self._matcher.try_consume_tokens(list(prefix[common:])) < len(prefix) - common:
             # some tokens may have been consumed, so the state is unknown: start over
             self._matcher.reset()
-            self._said = ()
-            raise ValueError(f"token {said[-1]} does not follow in the grammar.")
-        self._said = said
+            self._prefix = ()
+            raise ValueError(f"token {prefix[-1]} does not follow in the grammar.")
+        self._prefix = prefix
 
 
 class ToolCalls:

@@ -42,14 +42,14 @@ class _Running:
     unread: list[int]
     tree: Tree | None = None
     """The tree of the possible answers, if they are scored at once."""
-    said: list[int] = field(default_factory=list)
+    generated: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     allowed: list[Allowed] = field(default_factory=list)
 
     def append(self, token: int, logprob: float, chosen: bool, allowed: Allowed) -> None:
         """Append a token to the completion."""
-        self.said.append(token)
+        self.generated.append(token)
         self.logprobs.append(logprob)
         self.mask.append(chosen)
         self.allowed.append(allowed)
@@ -59,16 +59,16 @@ class _Running:
         """Append the tokens that must follow, up to the next real choice."""
         trie = self.request.allowed
         if trie is not None:
-            for token in trie.forced(self.said):
+            for token in trie.forced(self.generated):
                 self.append(token, 0.0, False, (token,))
 
     @property
     def is_done(self) -> bool:
         request = self.request
         if request.allowed is not None:
-            return request.allowed.complete(self.said)
-        ended = bool(self.said) and self.said[-1] in request.stop
-        return ended or len(self.said) >= request.max_tokens
+            return request.allowed.complete(self.generated)
+        ended = bool(self.generated) and self.generated[-1] in request.stop
+        return ended or len(self.generated) >= request.max_tokens
 
 
 class LocalEngine:
@@ -158,7 +158,7 @@ class LocalEngine:
         for running in self._waiting:
             if running.request.role == role:
                 running.session = self._open_session(running.request, ())
-                running.unread = [*running.request.prompt, *running.said]
+                running.unread = [*running.request.prompt, *running.generated]
 
     def _load_tensors(self, role: str, weights: Mapping[str, Tensor]) -> None:
         if hasattr(self.model, "peft_config"):
@@ -198,7 +198,7 @@ class LocalEngine:
         running = _Running(request, future, session, list(request.prompt[len(session.tokens) :]))
         running.append_forced()
         if self._reads_trees:
-            running.tree = find_tree(request.allowed, running.said)
+            running.tree = find_tree(request.allowed, running.generated)
         return running
 
     def _open_session(self, request: Request, prompt: Ids) -> CachedSession:
@@ -254,8 +254,8 @@ class LocalEngine:
             # rows with similar numbers of unread tokens share a batch, which keeps padding low
             pending.sort(key=lambda running: len(running.unread))
             listed = [running for running in pending if running.tree is not None]
-            others = [running for running in pending if running.tree is None]
-            for serve, rows in ((self._choose, listed), (self._complete, others)):
+            plain = [running for running in pending if running.tree is None]
+            for serve, rows in ((self._choose, listed), (self._complete, plain)):
                 for start in range(0, len(rows), self._max_batch):
                     # the same autocast as in training, so log-probabilities match: bfloat16 on a GPU
                     with torch.inference_mode(), autocast(self.device):
@@ -327,21 +327,21 @@ class LocalEngine:
         return logits
 
 
-def _count_shared(one: Sequence[int], other: Sequence[int]) -> int:
+def _count_shared(first: Sequence[int], other: Sequence[int]) -> int:
     """Return the length of the common beginning."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next((n for n, (a, b) in enumerate(zip(first, other, strict=False)) if a != b), min(len(first), len(other)))
 
 
 def _choose_answer(running: _Running, tree: Tree, scored: dict[int, Tensor]) -> list[int]:
     """Append one of the listed answers to a row, and return the nodes of the tree on the way to it."""
     trie = running.request.allowed
     assert isinstance(trie, Trie)
-    begun, nodes = len(running.said), number_nodes(tree)
+    begun, nodes = len(running.generated), number_nodes(tree)
     best: Ids = ()
     if not running.request.temperature:
-        best = find_best([answer[begun:] for answer in trie.sequences(running.said)], tree, scored)
+        best = find_best([answer[begun:] for answer in trie.sequences(running.generated)], tree, scored)
     while not running.is_done:
-        allowed, path = trie.allowed(running.said), tuple(running.said[begun:])
+        allowed, path = trie.allowed(running.generated), tuple(running.generated[begun:])
         logprobs = scored[nodes[path]]
         if best:
             index = allowed.index(best[len(path)])
@@ -350,13 +350,13 @@ def _choose_answer(running: _Running, tree: Tree, scored: dict[int, Tensor]) -> 
             (index,), (value,) = _draw(logprobs[None], [running])
         running.append(allowed[index], value, True, allowed)
         running.append_forced()
-    said = tuple(running.said[begun:])
-    return [nodes[said[: n + 1]] for n in range(len(said)) if said[: n + 1] in nodes]
+    reply = tuple(running.generated[begun:])
+    return [nodes[reply[: n + 1]] for n in range(len(reply)) if reply[: n + 1] in nodes]
 
 
 def _sample_tokens(rows: Sequence[_Running], logits: Tensor) -> None:
     """Sample one token in every row and append the tokens that it forces."""
-    sets = [running.request.allowed.allowed(running.said) if running.request.allowed else None for running in rows]
+    sets = [running.request.allowed.allowed(running.generated) if running.request.allowed else None for running in rows]
     free = [at for at, allowed in enumerate(sets) if allowed is None]
     bound = [at for at, allowed in enumerate(sets) if allowed is not None]
     for places, score in ((free, _score_all), (bound, _score_allowed)):
@@ -425,7 +425,7 @@ def _draw(logprobs: Tensor, rows: Sequence[_Running]) -> tuple[list[int], list[f
 
 def _to_completion(running: _Running) -> Completion:
     return Completion(
-        tuple(running.said),
+        tuple(running.generated),
         tuple(running.logprobs),
         tuple(running.mask),
         tuple(running.allowed),

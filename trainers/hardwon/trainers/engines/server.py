@@ -104,10 +104,10 @@ class ServerEngine(RemoteEngine):
         choice = await self._choice(
             serving, prompt=prompt, max_tokens=1, temperature=0.0, logprobs=len(ids), logprob_token_ids=ids
         )
-        told: Mapping[str, float] = choice["logprobs"]["top_logprobs"][0]
+        logprobs: Mapping[str, float] = choice["logprobs"]["top_logprobs"][0]
         try:
             # keyed by id, because several tokens can decode to the same text
-            return [told[f"token_id:{token}"] for token in ids]
+            return [logprobs[f"token_id:{token}"] for token in ids]
         except KeyError as missing:
             raise EngineFailure(
                 f"{self.base_url} did not return the log-probability of token {missing.args[0]}. "
@@ -128,18 +128,18 @@ class ServerEngine(RemoteEngine):
             self._tempered = bool(choice["logprobs"]["token_logprobs"] == [0.0])
         return self._tempered
 
-    async def _choice(self, serving: Serving, **asked: Any) -> Any:
+    async def _choice(self, serving: Serving, **options: Any) -> Any:
         """Return the single choice of a completion request."""
         name = serving.name or await self._base()
-        answer = await self._post("completions", {**PLAIN, **asked, "model": name})
+        answer = await self._post("completions", {**PLAIN, **options, "model": name})
         return answer["choices"][0]
 
     # -- adapters -----------------------------------------------------------------------------------
 
     async def _install(self, serving: Serving) -> None:
-        asked = {"lora_name": serving.name, "lora_path": serving.folder}
+        payload = {"lora_name": serving.name, "lora_path": serving.folder}
         try:
-            await self._post("load_lora_adapter", asked)
+            await self._post("load_lora_adapter", payload)
         # a subclass of EngineFailure: a server that is down has not rejected the adapter
         except EngineUnreachable:
             raise
@@ -167,10 +167,10 @@ class ServerEngine(RemoteEngine):
 
     # -- the wire -----------------------------------------------------------------------------------
 
-    async def _post(self, path: str, asked: Mapping[str, Any]) -> Any:
-        return await self._send("POST", path, asked)
+    async def _post(self, path: str, payload: Mapping[str, Any]) -> Any:
+        return await self._send("POST", path, payload)
 
-    async def _send(self, method: str, path: str, asked: Mapping[str, Any] | None = None) -> Any:
+    async def _send(self, method: str, path: str, payload: Mapping[str, Any] | None = None) -> Any:
         """Send a request. Retry while the server cannot be reached or is busy."""
         reason, attempts = "", 0
         while attempts < ATTEMPTS:
@@ -178,7 +178,7 @@ class ServerEngine(RemoteEngine):
                 await asyncio.sleep(PAUSE_S * 2.0 ** (attempts - 1))
             attempts += 1
             try:
-                response = await self._http().request(method, f"{self.base_url}/{path}", json=asked)
+                response = await self._http().request(method, f"{self.base_url}/{path}", json=payload)
             except httpx.TimeoutException as error:
                 reason = f"did not answer within {self._timeout_s:g} s"
                 # only a failed connection is safe and useful to repeat: a slow request would be slow again
@@ -188,14 +188,14 @@ class ServerEngine(RemoteEngine):
                 reason = f"cannot be reached ({type(error).__name__}: {error})"
             else:
                 if response.status_code not in BUSY:
-                    return await self._answer(path, asked, response)
+                    return await self._answer(path, payload, response)
                 reason = f"is busy (status {response.status_code})"
         raise EngineUnreachable(
             f"{self.base_url} {reason}, in {attempts} of at most {ATTEMPTS} attempts. "
             "Check that the vLLM server is running there, and its log."
         )
 
-    async def _answer(self, path: str, asked: Mapping[str, Any] | None, response: httpx.Response) -> Any:
+    async def _answer(self, path: str, payload: Mapping[str, Any] | None, response: httpx.Response) -> Any:
         """Return the body of a response, or raise the error that it stands for."""
         if response.is_success:
             try:
@@ -208,8 +208,8 @@ class ServerEngine(RemoteEngine):
         if status in (401, 403):
             raise ConfigError(f"{self.base_url} rejected the API key ({message}). Pass the server's key as api_key=...")
         if status == 404 and path == "completions" and "does not exist" in message:
-            assert asked is not None
-            raise UnknownName.of(f"model of {self.base_url}", asked["model"], await self._names())
+            assert payload is not None
+            raise UnknownName.of(f"model of {self.base_url}", payload["model"], await self._names())
         # vLLM without runtime LoRA updating has no load_lora_adapter; `_install` explains that case
         hint = " Is base_url a vLLM server's, with /v1?" if status == 404 and path != "load_lora_adapter" else ""
         raise EngineFailure(f"{self.base_url}/{path} refused with status {status}: {message}{hint}")

@@ -36,11 +36,11 @@ class TreeQuery:
     tree: Tree
 
 
-def find_tree(allowed: Any, said: Sequence[int]) -> Tree | None:
+def find_tree(allowed: Any, prefix: Sequence[int]) -> Tree | None:
     """Return the tree of the answers that may follow, or None if they cannot be read at once."""
     if not isinstance(allowed, Trie):
         return None
-    tree = allowed.tree(said)
+    tree = allowed.tree(prefix)
     return tree if tree.choices and len(tree.tokens) <= MAX_NODES else None
 
 

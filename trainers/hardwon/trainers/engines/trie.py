@@ -52,20 +52,20 @@ class Trie:
         # sorted: a seeded draw picks by position, so the order must not depend on a set
         self._next = {prefix: tuple(sorted(tokens)) for prefix, tokens in following.items()}
 
-    def allowed(self, said: Sequence[int]) -> Ids:
-        """Return the tokens that may follow `said`, in ascending order. Empty if a sequence is complete."""
-        return self._next.get(tuple(said), ())
+    def allowed(self, prefix: Sequence[int]) -> Ids:
+        """Return the tokens that may follow `prefix`, in ascending order. Empty if a sequence is complete."""
+        return self._next.get(tuple(prefix), ())
 
-    def forced(self, said: Sequence[int]) -> Ids:
-        """Return the tokens that must follow `said`, up to the next real choice."""
-        path = tuple(said)
+    def forced(self, prefix: Sequence[int]) -> Ids:
+        """Return the tokens that must follow `prefix`, up to the next real choice."""
+        path = tuple(prefix)
         while len(following := self._next.get(path, ())) == 1:
             path = (*path, *following)
-        return path[len(said) :]
+        return path[len(prefix) :]
 
-    def tree(self, said: Sequence[int]) -> Tree:
-        """Return what must be read after `said` to score all sequences that begin with it."""
-        tree, root = Tree(), tuple(said)
+    def tree(self, ids_so_far: Sequence[int]) -> Tree:
+        """Return what must be read after `ids_so_far` to score all sequences that begin with it."""
+        tree, root = Tree(), tuple(ids_so_far)
         # depth first, without recursion: a sequence can be longer than Python's stack
         pending: list[tuple[Ids, int, list[int]]] = [(root, -1, [])]
         while pending:
@@ -83,11 +83,11 @@ class Trie:
             pending += [((*prefix, token), parent, [*before, token]) for token in reversed(following)]
         return tree
 
-    def sequences(self, said: Sequence[int] = ()) -> list[Ids]:
-        """Return the sequences that begin with `said`, in ascending order."""
-        start = tuple(said)
+    def sequences(self, prefix: Sequence[int] = ()) -> list[Ids]:
+        """Return the sequences that begin with `prefix`, in ascending order."""
+        start = tuple(prefix)
         return sorted(end for end in self._ends if end[: len(start)] == start)
 
-    def complete(self, said: Sequence[int]) -> bool:
-        """Return whether `said` is one of the sequences."""
-        return tuple(said) in self._ends
+    def complete(self, prefix: Sequence[int]) -> bool:
+        """Return whether `prefix` is one of the sequences."""
+        return tuple(prefix) in self._ends

@@ -99,10 +99,10 @@ class VllmEngine(RemoteEngine):
         """Return vLLM's parameters for a grammar."""
         return self._vllm.sampling_params.StructuredOutputsParams(grammar=grammar)
 
-    async def _ask(self, serving: Serving, prompt: Ids, **asked: Any) -> Any:
+    async def _ask(self, serving: Serving, prompt: Ids, **options: Any) -> Any:
         """Return vLLM's final output of a request."""
         final = self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY
-        wanted = self._vllm.SamplingParams(detokenize=False, output_kind=final, **asked)
+        wanted = self._vllm.SamplingParams(detokenize=False, output_kind=final, **options)
         answers = self._engine.generate(
             {"prompt_token_ids": list(prompt)},
             wanted,

@@ -41,10 +41,10 @@ class Diversity:
 
     def __init__(self, *, seed: int = 0, demote: float = DEMOTE) -> None:
         self._seed, self._demote = seed, demote
-        self._shown: Counter[str] = Counter()
+        self._uses: Counter[str] = Counter()
         self._lately: frozenset[str] = frozenset()
         self._now: Counter[str] = Counter()
-        self._asked: Counter[str] = Counter()
+        self._asks: Counter[str] = Counter()
 
     def ranked(self, items: Mapping[str, float], k: int = 1, asker: str = "") -> list[str]:
         """Return the ids in their new order, and count the first `k` as shown.
@@ -54,14 +54,14 @@ class Diversity:
             k: Number of items that will be shown.
             asker: Name of the episode, which seeds the random numbers.
         """
-        rng = random.Random(f"{self._seed}:{asker}:{self._asked[asker]}")
-        self._asked[asker] += 1
+        rng = random.Random(f"{self._seed}:{asker}:{self._asks[asker]}")
+        self._asks[asker] += 1
         # sorted: which item gets which number must not depend on the order of recall
         tie_breaks = {item: rng.random() for item in sorted(items)}
 
         def score(item: str) -> float:
             rank = sum(other > items[item] + TIE for other in items.values())
-            return -rank - USED * math.log1p(self._shown[item]) - RECENT * (item in self._lately)
+            return -rank - USED * math.log1p(self._uses[item]) - RECENT * (item in self._lately)
 
         order = sorted(items, key=lambda item: (-score(item), tie_breaks[item]))
         if len(order) > 1 and order[0] in self._lately and rng.random() < self._demote:
@@ -71,19 +71,19 @@ class Diversity:
 
     def settle(self) -> None:
         """Apply the counts of this iteration."""
-        self._shown.update(self._now)
+        self._uses.update(self._now)
         self._lately = frozenset(self._now)
         self._now.clear()
-        self._asked.clear()
+        self._asks.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts since the last `settle` as plain values."""
-        # `_now` and `_asked` are empty here: checkpoints are written after `settle`
-        return {"shown": dict(self._shown), "lately": sorted(self._lately)}
+        # `_now` and `_asks` are empty here: checkpoints are written after `settle`
+        return {"shown": dict(self._uses), "lately": sorted(self._lately)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        self._shown, self._lately = Counter(state["shown"]), frozenset(state["lately"])
+        self._uses, self._lately = Counter(state["shown"]), frozenset(state["lately"])
 
 
 class DiverseLibrary:
@@ -152,20 +152,20 @@ def _twins(chunk: Sequence[Item]) -> list[list[Item]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _mergeable(one: Item, other: Item) -> bool:
+def _mergeable(first: Item, other: Item) -> bool:
     """Return whether two items are near duplicates."""
-    same = (one.condition, one.forbids, one.steps, one.trust) == (
+    same = (first.condition, first.forbids, first.steps, first.trust) == (
         other.condition,
         other.forbids,
         other.steps,
         other.trust,
     )
-    return same and _marks(one) == _marks(other) and likeness(one, other) >= ALIKE
+    return same and _marks(first) == _marks(other) and likeness(first, other) >= ALIKE
 
 
-def likeness(one: Item, other: Item) -> float:
+def likeness(first: Item, other: Item) -> float:
     """Return the Jaccard similarity of the words of two items."""
-    a, b = _words(one), _words(other)
+    a, b = _words(first), _words(other)
     return len(a & b) / len(a | b) if a | b else 1.0
 
 

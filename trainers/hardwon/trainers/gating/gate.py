@@ -117,11 +117,11 @@ class Gated:
             answer = await self._gate.ajudge(question)
         else:
             answer = self._gate.judge(task, text, question.record)
-        shown = {"accept": text, "refine": answer.text or text, "reject": None}[answer.answer]
+        text_shown = {"accept": text, "refine": answer.text or text, "reject": None}[answer.answer]
         self.answers.append(
-            {"task": task, "item": item, "text": text, "answer": answer.answer, "shown": shown, "why": answer.why}
+            {"task": task, "item": item, "text": text, "answer": answer.answer, "shown": text_shown, "why": answer.why}
         )
-        judged = replace(answer, text=shown or "")
+        judged = replace(answer, text=text_shown or "")
         # outside of an episode the key has no session, so all callers would share one answer
         if current_session():
             self._judged[key] = judged

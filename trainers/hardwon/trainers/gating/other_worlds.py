@@ -73,8 +73,8 @@ class OtherWorlds:
 
     def offered(self, state: State, **how: Any) -> Sequence[Item]:
         """Return the fitting items that other task instances support."""
-        seed, found = self._find_seed(), self._library.offered(state, **how)
-        return found if seed is None else self._of_others(found, state.task, seed)
+        seed, recollection = self._find_seed(), self._library.offered(state, **how)
+        return recollection if seed is None else self._of_others(recollection, state.task, seed)
 
     def _without(self, recalled: Recollection, task: str, seed: int) -> Recollection:
         """Return a recollection without the steps of a task instance and the items that rest on it alone."""

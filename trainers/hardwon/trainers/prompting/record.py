@@ -36,12 +36,12 @@ def compare_record(prompts: ChatFormat, conversation: Conversation) -> tuple[str
     rendered = _cut([(prompts.template.render(conversation.messages()), False)], prompts.template.controls)
     name = prompts.tokenizer.convert_ids_to_tokens
     differences: list[str] = []
-    for n, (one, other) in enumerate(zip(recorded, rendered, strict=False)):
-        if one.control != other.control:
+    for n, (first, other) in enumerate(zip(recorded, rendered, strict=False)):
+        if first.control != other.control:
             # Everything behind a missing token is shifted, so further lines would say nothing new.
-            return (*differences, f"control token {n}: recorded {name(one.control)}, rendered {name(other.control)}")
-        before, after = (str(prompts.tokenizer.decode(segment.text)) for segment in (one, other))
-        if not (after.startswith(before) if one.has_answer else after == before):
+            return (*differences, f"control token {n}: recorded {name(first.control)}, rendered {name(other.control)}")
+        before, after = (str(prompts.tokenizer.decode(segment.text)) for segment in (first, other))
+        if not (after.startswith(before) if first.has_answer else after == before):
             differences.append(f"text {n}: recorded {before!r}, rendered {after!r}")
     if len(recorded) != len(rendered):
         differences.append(f"recorded {len(recorded)} control tokens, rendered {len(rendered)}")

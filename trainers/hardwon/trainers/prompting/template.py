@@ -131,10 +131,12 @@ class ChatTemplate:
 
     def describe(self) -> str:
         """Return what the probes found, in one line."""
-        found = self.abilities
-        end = self.tokenizer.convert_ids_to_tokens(found.end)
-        system = "a system message" if found.has_system else "no system message, so the first user message has its text"
-        tools = "not used" if found.shows_tools else "ignored"
+        abilities = self.abilities
+        end = self.tokenizer.convert_ids_to_tokens(abilities.end)
+        system = (
+            "a system message" if abilities.has_system else "no system message, so the first user message has its text"
+        )
+        tools = "not used" if abilities.shows_tools else "ignored"
         return f"chat template: {system}; answers end with {end}; its tool form is {tools}, tools are written as text."
 
     @cached_property

@@ -204,11 +204,11 @@ class AdmissionRole:
             return {}
         groups = [await self._group(world) for world in worlds]
         self._groups += groups
-        decided = [one for group in groups for episode, _ in group for one in episode.decisions]
+        decided = [entry for group in groups for episode, _ in group for entry in episode.decisions]
         return {
             "team_reward": fmean(episode.reward for group in groups for episode, _ in group),
-            "admitted": fmean(one.admit for one in decided) if decided else 0.0,
-            "used": fmean(one.used for one in decided) if decided else 0.0,
+            "admitted": fmean(entry.admit for entry in decided) if decided else 0.0,
+            "used": fmean(entry.used for entry in decided) if decided else 0.0,
         }
 
     async def _group(self, world: str) -> list[tuple[Episode, list[Sample]]]:
@@ -241,8 +241,11 @@ class AdmissionRole:
                 for member in members:
                     member.close()
             used = {entry for entry, _ in bank.pulls()}  # before the bank closes and is gone
-        shared = [one for member in members for one in member.desk.shared]
-        decided = tuple(Decided(np.zeros(0), one.choice.admit, one.choice.p, one.entry in used) for one in shared)
+        shared = [shared_entry for member in members for shared_entry in member.desk.shared]
+        decided = tuple(
+            Decided(np.zeros(0), shared_entry.choice.admit, shared_entry.choice.p, shared_entry.entry in used)
+            for shared_entry in shared
+        )
         # one row per decision in the same order, because `update` zips the two
         rows = [row for member in members for row in member.admission.rows]
         # the features above are empty: a language model decides from the tokens in `rows`
@@ -250,7 +253,9 @@ class AdmissionRole:
 
     def _reward(self, rollouts: Sequence[Rollout]) -> float:
         """Return the reward of a run; the member with the fewest steps counts as the first to finish."""
-        outcomes = [(len(one.trajectory.steps), one.outcome) for one in rollouts if one.outcome is not None]
+        outcomes = [
+            (len(rollout.trajectory.steps), rollout.outcome) for rollout in rollouts if rollout.outcome is not None
+        ]
         if not outcomes:
             return 0.0
         steps, first = min(outcomes, key=lambda each: each[0])
@@ -273,8 +278,8 @@ class AdmissionRole:
             for (_, samples), each in zip(group, values, strict=True):
                 rows += samples
                 credited.update({row.trace: [value] for row, value in zip(samples, each, strict=True)})
-        decided = [one for group in groups for episode, _ in group for one in episode.decisions]
-        self.price.saw(fmean(one.admit for one in decided))
+        decided = [decision for group in groups for episode, _ in group for decision in episode.decisions]
+        self.price.saw(fmean(decision.admit for decision in decided))
         metrics = self._learner.step(pack_samples(rows, credited), self._parts.config.loss)
         return {**metrics, "lr": self._learner.lr, "price": price, "decisions": float(len(decided))}
 
@@ -288,7 +293,7 @@ class AdmissionRole:
             [
                 {
                     "reward": episode.reward,
-                    "decisions": [[one.admit, one.p, one.used] for one in episode.decisions],
+                    "decisions": [[decision.admit, decision.p, decision.used] for decision in episode.decisions],
                     "rows": [asdict(row) for row in rows],
                 }
                 for episode, rows in group

@@ -136,8 +136,8 @@ def episode_of(
     reward = run_reward(result.score, result.first_score, earliness=earliness, first_weight=first_weight)
     used = result.used
     decisions = (
-        Decided(admission.features(one.candidate), one.choice.admit, one.choice.p, one.entry in used)
-        for one in result.shared
+        Decided(admission.features(entry.candidate), entry.choice.admit, entry.choice.p, entry.entry in used)
+        for entry in result.shared
     )
     return Episode(reward, tuple(decisions))
 
@@ -147,8 +147,13 @@ def advantages(group: Sequence[Episode], *, usage_weight: float = 1.0, sparsity:
     bases = base_advantages([episode.reward for episode in group])
     return [
         [
-            with_sparsity(credit(base, episode.reward, one.used, usage_weight=usage_weight), one.admit, one.p, sparsity)
-            for one in episode.decisions
+            with_sparsity(
+                credit(base, episode.reward, decision.used, usage_weight=usage_weight),
+                decision.admit,
+                decision.p,
+                sparsity,
+            )
+            for decision in episode.decisions
         ]
         for base, episode in zip(bases, group, strict=True)
     ]
@@ -176,22 +181,22 @@ class AdmissionTrainer:
         """Run one step of Adam on groups of runs, one group per task; return the metrics."""
         price = self.sparsity.price
         rows = [
-            (one, value)
+            (decision, value)
             for group in groups
             for episode, values in zip(
                 group, advantages(group, usage_weight=self.usage_weight, sparsity=price), strict=True
             )
-            for one, value in zip(episode.decisions, values, strict=True)
+            for decision, value in zip(episode.decisions, values, strict=True)
         ]
         if not rows:
             return {"decisions": 0.0, "price": price}
         # d log p(decision) / d logit is 1[YES] - p
-        slope = np.array([value * (one.admit - one.p) for one, value in rows])
-        self._move(slope @ np.stack([one.x for one, _ in rows]) / len(rows))
-        admitted = fmean(one.admit for one, _ in rows)
+        slope = np.array([value * (decision.admit - decision.p) for decision, value in rows])
+        self._move(slope @ np.stack([decision.x for decision, _ in rows]) / len(rows))
+        admitted = fmean(decision.admit for decision, _ in rows)
         self.sparsity.saw(admitted)
         reward = fmean(episode.reward for group in groups for episode in group)
-        used = sum(one.used for one, _ in rows) / max(1, sum(one.admit for one, _ in rows))
+        used = sum(decision.used for decision, _ in rows) / max(1, sum(decision.admit for decision, _ in rows))
         return {"decisions": float(len(rows)), "price": price, "admitted": admitted, "used": used, "reward": reward}
 
     def _move(self, gradient: Vector) -> None:

@@ -81,8 +81,8 @@ async def look(engine: Engine, prompts: PromptFormat, role: str) -> Look:
     """
     purpose = PURPOSES[role]
     verdicts = prompts.verdicts(purpose)
-    asked = [prompts.query(Query(purpose, sections)) for sections in _PROBES[purpose]]
-    sequences = [_end_with(ids, word[0], role) for ids in asked for word in (verdicts.yes, verdicts.no)]
+    queries = [prompts.query(Query(purpose, sections)) for sections in _PROBES[purpose]]
+    sequences = [_end_with(ids, word[0], role) for ids in queries for word in (verdicts.yes, verdicts.no)]
     logprobs = [values[-1] for values in await engine.logprobs(sequences, role)]
     pairs = [(math.exp(yes), math.exp(no)) for yes, no in zip(logprobs[::2], logprobs[1::2], strict=True)]
     return Look(fmean(yes + no for yes, no in pairs), tuple(yes / max(yes + no, 1e-30) for yes, no in pairs))

@@ -127,9 +127,9 @@ class ExtractorRole:
         self._collected = 0
         self._reading: Background[Reading] = Background()
         self._beside = False
-        self._known: dict[str, list[list[tuple[Sample, dict[str, str]]]]] = {}
+        self._readings: dict[str, list[list[tuple[Sample, dict[str, str]]]]] = {}
         self._unread: list[str] = []
-        self._shown: dict[str, str] = {}
+        self._items_sent: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         self._pending: dict[str, list[tuple[Sample, dict[str, int]]]] = {}
         self.stats: dict[str, float] = {}
@@ -152,7 +152,7 @@ class ExtractorRole:
         under_way = Counter(self._reading.under_way())
         for (task, seed), wanted in Counter(ahead).items():
             group = f"{task}#{seed}"
-            for n in range(len(self._known.get(group, ())) + under_way[group], wanted):
+            for n in range(len(self._readings.get(group, ())) + under_way[group], wanted):
                 self._reading.submit(group, self._read_world(task, seed, f"{salt}.{n}/{group}", greedy=False))
 
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
@@ -164,7 +164,7 @@ class ExtractorRole:
             if reading.trajectory is not None and self.settings.reads == "rollouts":
                 self._admit(reading, counts)
             else:
-                self._known.setdefault(name, []).append([_name_texts(written) for written in reading.written])
+                self._readings.setdefault(name, []).append([_name_texts(written) for written in reading.written])
         if self.settings.reads == "rollouts":
             self._unread += [rollout.trajectory.id for rollout in spread(rollouts)[: self.settings.episodes]]
         return dict(counts)
@@ -206,11 +206,11 @@ class ExtractorRole:
             admissions += answers
         return admissions
 
-    async def extract(self, trajectory: Trajectory, shown: Sequence[str] = ()) -> list[Admission]:
+    async def extract(self, trajectory: Trajectory, seen_ids: Sequence[str] = ()) -> list[Admission]:
         """Read a recorded episode now, and apply its operations to the library."""
-        items = [self._parts.library.get(item) for item in shown]
+        items = [self._parts.library.get(item) for item in seen_ids]
         written = await self._writer.read(trajectory, items, salt=trajectory.id)
-        return self._admit(Reading(trajectory, tuple(shown), tuple(written)), Counter())
+        return self._admit(Reading(trajectory, tuple(seen_ids), tuple(written)), Counter())
 
     # -- showing ------------------------------------------------------------------------------------
 
@@ -262,12 +262,12 @@ class ExtractorRole:
 
     async def _take_reading(self, spec: Spec) -> list[tuple[Sample, dict[str, str]]]:
         """Return the oldest background reading of a task instance; read now if there is no background."""
-        if readings := self._known.get(spec.group):
+        if readings := self._readings.get(spec.group):
             first, *rest = readings
             if rest:
-                self._known[spec.group] = rest
+                self._readings[spec.group] = rest
             else:
-                del self._known[spec.group]
+                del self._readings[spec.group]
             return first
         if self._beside:
             return []
@@ -288,7 +288,7 @@ class ExtractorRole:
         passed = dict(zip(dealt, answers, strict=True))
         for spec, (item, text) in dealt.items() if remembered else ():
             if passed[spec] is not None:
-                self._shown[spec.session], self._texts[item] = item, _gate_key(spec, text)
+                self._items_sent[spec.session], self._texts[item] = item, _gate_key(spec, text)
         return [replace(spec, memory=passed[spec]) if spec in passed else spec for spec in specs]
 
     async def _passed(self, spec: Spec, text: str) -> str | None:
@@ -325,7 +325,7 @@ class ExtractorRole:
         Episodes whose text was rejected by the gate count as control.
         """
         self._collected += 1
-        uses = uses_of(rollouts, self._shown)
+        uses = uses_of(rollouts, self._items_sent)
         used = {(group, item) for group, item, _ in uses}
         for group in {rollout.group: None for rollout in rollouts if not rollout.failed}:
             for row, items in self._pending.get(group, ()):
@@ -336,7 +336,7 @@ class ExtractorRole:
             if self._gate is not None and use.control and item in self._texts:
                 self._gate.record_differences(self._texts[item], use.differences)
         # rerolled groups are never collected, so their sequences are dropped here
-        self._shown, self._texts, self._pending = {}, {}, {}
+        self._items_sent, self._texts, self._pending = {}, {}, {}
 
     def ready(self) -> bool:
         """Return whether the warm-up is over and there are enough rewarded sequences."""
@@ -357,9 +357,9 @@ class ExtractorRole:
         """Return weights, optimizer state, buffer, pending readings and the initial weights."""
         # unfinished readings are lost with the process, so a resumed run starts them again
         under_way = self._reading.under_way() if self.settings.reads == "rollouts" else []
-        known = {
+        pending = {
             group: [[(asdict(row), items) for row, items in reading] for reading in readings]
-            for group, readings in self._known.items()
+            for group, readings in self._readings.items()
         }
         return {
             "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
@@ -367,7 +367,7 @@ class ExtractorRole:
             "buffer": self.buffer.state_dict(),
             "first": self._first,
             "unread": [*under_way, *self._unread],
-            "known": known,
+            "known": pending,
             "collected": self._collected,
         }
 
@@ -378,7 +378,7 @@ class ExtractorRole:
         self.buffer.load_state_dict(state["buffer"])
         self._first = state["first"]
         self._unread, self._collected = list(state["unread"]), state["collected"]
-        self._known = {
+        self._readings = {
             group: [[(row_of(row), dict(items)) for row, items in reading] for reading in readings]
             for group, readings in state["known"].items()
         }

@@ -103,7 +103,7 @@ class GuideRole:
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
-        self._said: dict[str, GuideReply] = {}
+        self._replies: dict[str, GuideReply] = {}
         self._groups: list[tuple[list[Sample], dict[str, list[float]]]] = []
         self.stats: dict[str, float] = {}
         """Figures of the last collection: probability of speaking, decision advantage, skipped groups."""
@@ -120,7 +120,7 @@ class GuideRole:
 
     def distil(self, lessons: Sequence[Lesson]) -> Report:
         """Imitate the texts of the lessons. Whether to speak is learned from outcomes in stage 2."""
-        rows = [self.speaker.lesson(asked, text, f"lesson/{n}") for n, (asked, text) in enumerate(lessons)]
+        rows = [self.speaker.lesson(query, text, f"lesson/{n}") for n, (query, text) in enumerate(lessons)]
         examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
         learning = WarmStart(updates=self.settings.distil, lr=self.settings.distil_lr, seed=self._parts.seed)
         return warm_start(self.model, examples, learning, role=self.name if has_adapters(self.model) else "")
@@ -136,9 +136,9 @@ class GuideRole:
             ConfigError: `frozen` is set and `begin` was not called.
         """
         if not frozen:
-            said = await self._say(specs, speaks=True)
-            self._said.update({name: one for name, one in said.items() if one.text})
-            return _fill_specs(specs, said)
+            replies = await self._say(specs, speaks=True)
+            self._replies.update({name: reply for name, reply in replies.items() if reply.text})
+            return _fill_specs(specs, replies)
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
         if self._first is None:
             raise ConfigError("begin() was not called, so there are no initial weights to use.")
@@ -162,22 +162,26 @@ class GuideRole:
         """Return the replies by session. Episodes with equal queries share one decision, seeded by the first."""
         queries = {spec.session: query for spec in specs if (query := self._source(spec)) is not None}
         # reversed, so that the first episode with a prompt names its decision
-        firsts = {self.speaker.prompt(one): name for name, one in reversed(queries.items())}
+        firsts = {self.speaker.prompt(request): name for name, request in reversed(queries.items())}
         chosen = await asyncio.gather(
             *(self.speaker.decide(queries[name], name, greedy=greedy) for name in firsts.values())
         )
         decided = dict(zip(firsts, chosen, strict=True))
         replies = await asyncio.gather(
             *(
-                self.speaker.complete(decided[self.speaker.prompt(one)], one, name, speaks=speaks, greedy=greedy)
-                for name, one in queries.items()
+                self.speaker.complete(
+                    decided[self.speaker.prompt(request)], request, name, speaks=speaks, greedy=greedy
+                )
+                for name, request in queries.items()
             )
         )
         return dict(zip(queries, replies, strict=True))
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
         """Return whether the group has both kinds of branches and different outcomes."""
-        return self._credit(rollouts) is not None and len({one.outcome for one in _select_counted(rollouts)}) > 1
+        return (
+            self._credit(rollouts) is not None and len({rollout.outcome for rollout in _select_counted(rollouts)}) > 1
+        )
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """Collect the advantages of complete groups; skip groups without both kinds of branches."""
@@ -185,12 +189,14 @@ class GuideRole:
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
         credited_groups = [credited for group in groups.values() if (credited := self._credit(group)) is not None]
-        for said, credit in credited_groups:
-            self._groups.append(rows_of(said, credit))
-        self._said = {}
+        for replies, credit in credited_groups:
+            self._groups.append(rows_of(replies, credit))
+        self._replies = {}
         self.stats = {
             "groups_left_out": float(len(groups) - len(credited_groups)),
-            "generates": fmean(one.p_speaks for said, _ in credited_groups for one in said) if credited_groups else 0.0,
+            "generates": fmean(reply.p_speaks for replies, _ in credited_groups for reply in replies)
+            if credited_groups
+            else 0.0,
             "decision": fmean(credit.decision for _, credit in credited_groups) if credited_groups else 0.0,
             "reward": fmean(credit.reward for _, credit in credited_groups) if credited_groups else 0.0,
         }
@@ -198,13 +204,17 @@ class GuideRole:
     def _credit(self, rollouts: Sequence[Rollout]) -> tuple[list[GuideReply], GuideCredit] | None:
         """Return a group's replies and advantages, or None without an abstaining and two speaking branches."""
         counted = _select_counted(rollouts)
-        silent = tuple(_outcome(one) for one in counted if one.trajectory.arm == CONTROL)
-        spoken = [(self._said[one.trajectory.id], _outcome(one)) for one in counted if one.trajectory.id in self._said]
+        silent = tuple(_outcome(rollout) for rollout in counted if rollout.trajectory.arm == CONTROL)
+        spoken = [
+            (self._replies[rollout.trajectory.id], _outcome(rollout))
+            for rollout in counted
+            if rollout.trajectory.id in self._replies
+        ]
         if not silent or len(spoken) < LEAST:
             return None
-        branches = [Branch((outcome,), said.tokens) for said, outcome in spoken]
+        branches = [Branch((outcome,), reply.tokens) for reply, outcome in spoken]
         credit = guide_credit(Branch(silent), branches, cost=self.settings.cost, length=self.settings.length)
-        return [said for said, _ in spoken], credit
+        return [reply for reply, _ in spoken], credit
 
     def ready(self) -> bool:
         """Return whether there are enough groups for an update."""
@@ -252,22 +262,22 @@ class GuideRole:
         set_peft_model_state_dict(self.model, dict(weights), adapter_name=self.name)
 
 
-def rows_of(said: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sample], dict[str, list[float]]]:
+def rows_of(replies: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sample], dict[str, list[float]]]:
     """Return the samples of a group with their advantages: abstaining, speaking, and the texts with a signal.
 
     The decisions were forced, so each is weighted by the probability of the opposite choice. The gradient is then
     that of the guide's own choices, p (1 - p) A_D, and vanishes for decisions that are already certain. The
     speaking branches share one decision sample, which counts for all of them.
     """
-    first, n = said[0], len(said)
+    first, n = replies[0], len(replies)
     rows = [first.silent, first.decision]
     advantages = {
         first.silent.trace: [-credit.decision * (1.0 - first.p_speaks)],
         first.decision.trace: [credit.decision * first.p_speaks * n],
     }
-    for one, content in zip(said, credit.content, strict=True):
-        if one.content is not None and content:
-            rows.append(replace(one.content, trace=f"{one.content.trace}/text"))
+    for reply, content in zip(replies, credit.content, strict=True):
+        if reply.content is not None and content:
+            rows.append(replace(reply.content, trace=f"{reply.content.trace}/text"))
             advantages[rows[-1].trace] = [content]
     return rows, advantages
 
@@ -296,8 +306,8 @@ class Recollections:
         context = self.recall(spec)
         if spec.memory:
             return GuideQuery(context.state, (spec.memory,), (spec.memory,))
-        asked = query_of(context)
-        return None if asked is None else asked[0]
+        query = query_of(context)
+        return None if query is None else query[0]
 
     def recall(self, spec: Spec) -> Context:
         """Return the situation at the start of an episode with the library's recollection."""
@@ -349,18 +359,20 @@ def build_query(walk: Trajectory) -> GuideQuery:
 def build_lessons(episodes: Iterable[Trajectory]) -> list[Lesson]:
     """Return one lesson per successful episode: say its path without loops."""
     return [
-        (build_query(one), format_path(without_circles(one.steps))) for one in episodes if one.success and one.steps
+        (build_query(episode), format_path(without_circles(episode.steps)))
+        for episode in episodes
+        if episode.success and episode.steps
     ]
 
 
-def _fill_specs(specs: Sequence[Spec], said: Mapping[str, GuideReply]) -> list[Spec]:
+def _fill_specs(specs: Sequence[Spec], replies: Mapping[str, GuideReply]) -> list[Spec]:
     """Return the episodes with the replies as memory; without a reply, an episode shows nothing."""
-    return [replace(spec, memory=said[spec.session].text if spec.session in said else None) for spec in specs]
+    return [replace(spec, memory=replies[spec.session].text if spec.session in replies else None) for spec in specs]
 
 
 def _select_counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Return the rollouts with an outcome."""
-    return [one for one in rollouts if one.outcome is not None]
+    return [rollout for rollout in rollouts if rollout.outcome is not None]
 
 
 def _outcome(rollout: Rollout) -> float:

@@ -192,9 +192,9 @@ class TrainedGuidance:
 
     async def apropose(self, context: Context) -> Hint | None:
         """Return the guide's greedy hint, or None if nothing was recalled."""
-        if (asked := query_of(context)) is None:
+        if (question := query_of(context)) is None:
             return None
-        query, lines = asked
+        query, lines = question
         reply = await self._speaker.say(query, "", greedy=True)
         used = [line for line in lines if line.text == reply.text]
         hint = hint_of(used, reply.text) if reply.text else Hint("")

@@ -79,19 +79,19 @@ def _value(use: Use, measure: Measure) -> float:
 def of_group(outcomes: Mapping[str | None, Sequence[float]]) -> dict[str, Use]:
     """Return the use of each item in a group, from the outcomes by shown item; None means control."""
     control = tuple(outcomes.get(None, ()))
-    return {item: Use(tuple(shown), control) for item, shown in outcomes.items() if item is not None}
+    return {item: Use(tuple(outcomes_with), control) for item, outcomes_with in outcomes.items() if item is not None}
 
 
-def consumed(trajectory: Trajectory, shown: Mapping[str, str] = MappingProxyType({})) -> list[str | None]:
+def consumed(trajectory: Trajectory, items_sent: Mapping[str, str] = MappingProxyType({})) -> list[str | None]:
     """Return the ids of the items that an episode was shown.
 
     Returns [None] for an episode without guidance, and an empty list for one with guidance other than items.
 
     Args:
         trajectory: The episode.
-        shown: By trajectory id, the item that was shown without recall from the library.
+        items_sent: By trajectory id, the item that was shown without recall from the library.
     """
-    items: list[str | None] = [shown[trajectory.id]] if trajectory.id in shown else []
+    items: list[str | None] = [items_sent[trajectory.id]] if trajectory.id in items_sent else []
     for step in trajectory.steps:
         items += step.why.recalled or ()
     if not items and any(step.why.similar or step.why.memory for step in trajectory.steps):
@@ -99,12 +99,14 @@ def consumed(trajectory: Trajectory, shown: Mapping[str, str] = MappingProxyType
     return list(dict.fromkeys(items)) or [None]
 
 
-def uses_of(rollouts: Iterable[Rollout], shown: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, str, Use]]:
+def uses_of(
+    rollouts: Iterable[Rollout], items_sent: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[str, str, Use]]:
     """Return (group, item, use) for every item shown in a group; failed episodes do not count."""
     groups: dict[str, dict[str | None, list[float]]] = {}
     for rollout in rollouts:
         if rollout.outcome is not None:
-            for item in consumed(rollout.trajectory, shown):
+            for item in consumed(rollout.trajectory, items_sent):
                 groups.setdefault(rollout.group, {}).setdefault(item, []).append(rollout.outcome)
     return [(group, item, use) for group, outcomes in groups.items() for item, use in of_group(outcomes).items()]
 
@@ -138,9 +140,9 @@ class BufferedSample:
         """Return the mean reward of the used items; 0 if it kept nothing, None if no item was used."""
         if not self.items:
             return 0.0
-        found = [worth(self.uses.get(item, ()), tokens=tokens, **settings) for item, tokens in self.items.items()]
-        known = [value for value in found if value is not None]
-        return fmean(known) if known else None
+        rewards = [worth(self.uses.get(item, ()), tokens=tokens, **settings) for item, tokens in self.items.items()]
+        defined = [value for value in rewards if value is not None]
+        return fmean(defined) if defined else None
 
 
 class Buffer:

@@ -1,6 +1,6 @@
 """Writers of an extractor: choose among texts that an episode offers, or generate free text.
 
-    written = await KeepOrSkip(engine, transcript, ways).read(trajectory, shown=())
+    written = await KeepOrSkip(engine, transcript, ways).read(trajectory, seen_items=())
     written = await Writes(engine, transcript).read(trajectory, shown)
 
 Each sequence is kept with its tokens, so that the measured effect of an item trains the sequence that wrote it.
@@ -59,20 +59,20 @@ class Written:
     @property
     def items(self) -> tuple[Item, ...]:
         """Return the proposed items."""
-        return tuple(one.item for one in self.operations if not isinstance(one, Return))
+        return tuple(operation.item for operation in self.operations if not isinstance(operation, Return))
 
 
 class Writer(Protocol):
     """Protocol of a writer: reads an episode and proposes items."""
 
     async def read(
-        self, trajectory: Trajectory, shown: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
+        self, trajectory: Trajectory, seen_items: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
         """Read an episode.
 
         Args:
             trajectory: The episode.
-            shown: Items that the episode was shown.
+            seen_items: Items that the episode was shown.
             salt: Seeds the random numbers and names the sequences.
             greedy: Take the most probable tokens.
         """
@@ -157,7 +157,7 @@ class KeepOrSkip:
         self._verdicts = transcript.verdicts("keep")
 
     async def read(
-        self, trajectory: Trajectory, shown: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
+        self, trajectory: Trajectory, seen_items: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
         """Return one sequence per candidate, sampled concurrently. The shown items are not used."""
         candidates = self._candidates(trajectory)
@@ -229,12 +229,12 @@ class Writes:
         self._role, self._max_tokens = role, max_tokens
 
     async def read(
-        self, trajectory: Trajectory, shown: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
+        self, trajectory: Trajectory, seen_items: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
         """Return the single sequence written about an episode."""
         name = f"{salt}/{trajectory.id}"
         request = Request(
-            self.prompt(trajectory, shown),
+            self.prompt(trajectory, seen_items),
             self._role,
             self._allowed(trajectory),
             max_tokens=self._max_tokens,
@@ -252,9 +252,9 @@ class Writes:
             return parse_operations(str(self._transcript.tokenizer.decode(tokens)), trajectory, role, version)
         return parse_lines(self._transcript.read(tokens), trajectory, role, version)
 
-    def prompt(self, trajectory: Trajectory, shown: Sequence[Item] = ()) -> Ids:
+    def prompt(self, trajectory: Trajectory, seen_items: Sequence[Item] = ()) -> Ids:
         """Return the tokens of the shown items, the outcome and the episode."""
-        items = tuple(text_of(item) for item in shown)
+        items = tuple(text_of(item) for item in seen_items)
         if self._reads is not None:
             return self._transcript.query(Query("write", {"recalled": items, "steps": self._reads(trajectory)}))
         sections: dict[str, str | tuple[str, ...]] = {"recalled": items, "outcome": _name_outcome(trajectory)}
@@ -262,12 +262,12 @@ class Writes:
             sections = {"task": trajectory.steps[0].pre.task, **sections}
         return self._transcript.query(Query("write", sections, trajectory))
 
-    def lesson(self, trajectory: Trajectory, answer: str, name: str, shown: Sequence[Item] = ()) -> Sample:
+    def lesson(self, trajectory: Trajectory, answer: str, name: str, seen_items: Sequence[Item] = ()) -> Sample:
         """Return an answer as a sample to imitate."""
         tokens = self._transcript.text(answer)
         n = len(tokens)
         return Sample(
-            self.prompt(trajectory, shown),
+            self.prompt(trajectory, seen_items),
             tokens,
             (0.0,) * n,
             (True,) * n,
@@ -288,10 +288,10 @@ class Writes:
             return None
         return Trie({self._transcript.text(answer) for answer in answers})
 
-    def _sets(self, trajectory: Trajectory, said: Ids) -> tuple[Allowed, ...]:
+    def _sets(self, trajectory: Trajectory, prefix: Ids) -> tuple[Allowed, ...]:
         """Return the allowed tokens at each position of an answer."""
         trie = self._allowed(trajectory)
-        return tuple(None if trie is None else trie.allowed(said[:n]) for n in range(len(said)))
+        return tuple(None if trie is None else trie.allowed(prefix[:n]) for n in range(len(prefix)))
 
 
 def parse_operations(text: str, trajectory: Trajectory, role: str = ROLE, version: int = 0) -> list[Operation]:

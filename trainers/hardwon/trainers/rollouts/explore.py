@@ -37,12 +37,12 @@ class Explorer:
             )
             for number in range(config.tries)
         ]
-        self._known: dict[Task, tuple[Trajectory, ...]] = {}
+        self._episodes: dict[Task, tuple[Trajectory, ...]] = {}
 
     @property
     def tasks(self) -> list[Task]:
         """Return the task instances that were explored so far."""
-        return [*self._known]
+        return [*self._episodes]
 
     def trajectories(self, worlds: Worlds) -> list[Trajectory]:
         """Return all exploring episodes of some task instances."""
@@ -50,15 +50,15 @@ class Explorer:
 
     def explored(self, world: Task) -> tuple[Trajectory, ...]:
         """Return the episodes of one task instance. Only the last one can have solved the task."""
-        if world not in self._known:
+        if world not in self._episodes:
             episodes: list[Trajectory] = []
             for number, agent in enumerate(self._agents):
                 fold, seed = world
                 episodes.append(agent.run(fold, seed, thread_id=f"explore/{fold}#{seed}/{number}").trajectory)
                 if episodes[-1].success:
                     break
-            self._known[world] = tuple(episodes)
-        return self._known[world]
+            self._episodes[world] = tuple(episodes)
+        return self._episodes[world]
 
     def experience(self, world: Task) -> str | None:
         """Return the path of the best episode of a task instance as text, or None if no episode is worth it."""

@@ -220,21 +220,21 @@ class TokenPolicy:
         return asyncio.run(self.adecide(context))
 
     def _row(
-        self, episode: _Episode, chat: Conversation, context: Context, request: Request, said: Completion
+        self, episode: _Episode, chat: Conversation, context: Context, request: Request, completion: Completion
     ) -> Sample:
         """Return the sample of a completion."""
-        shown = next((turn.hint for turn in reversed(chat.turns) if turn.hint is not None), None)
+        hint = next((turn.hint for turn in reversed(chat.turns) if turn.hint is not None), None)
         return Sample(
             request.prompt,
-            said.tokens,
-            said.logprobs,
-            said.mask,
-            said.allowed,
+            completion.tokens,
+            completion.logprobs,
+            completion.mask,
+            completion.allowed,
             self._role,
-            said.version,
+            completion.version,
             episode.spec.arm,
             self.snapshot,
-            compute_anchor(context.state.signature, shown),
+            compute_anchor(context.state.signature, hint),
             episode.spec.session,
             len(context.history),
         )

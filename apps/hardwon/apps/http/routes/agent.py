@@ -102,15 +102,17 @@ def recall(body: RecallAsked, at: At) -> Response:
     if body.raw:
         return recalled(recollection)
     state, actions = query if isinstance(query, State) else State(query, task=body.task or ""), list(body.actions or ())
-    found = abstract_recollection(recollection, state, actions)
-    return recalled(found, _write_lines(at.guidance, found, state, actions))
+    result = abstract_recollection(recollection, state, actions)
+    return recalled(result, _write_lines(at.guidance, result, state, actions))
 
 
-def _write_lines(guidance: Guidance | None, found: Recollection, state: State, actions: Sequence[str]) -> list[str]:
+def _write_lines(
+    guidance: Guidance | None, recollection: Recollection, state: State, actions: Sequence[str]
+) -> list[str]:
     """Return the lines of a recall: what was recalled, or the hint of a guide."""
     if guidance is None:
-        return [line.text for line in lines_of(found, state, actions)]
-    hint = guidance.propose(Context(state, tuple(actions), found))
+        return [line.text for line in lines_of(recollection, state, actions)]
+    hint = guidance.propose(Context(state, tuple(actions), recollection))
     return hint.text.splitlines() if hint is not None else []
 
 
@@ -158,11 +160,11 @@ def offered(body: OfferedAsked, at: At) -> Response:
     if body.raw:
         at.must_read_raw()
     with at.reading() as library:
-        found = list(library.offered(body.state, body.kinds, masked=body.masked))
+        rows = list(library.offered(body.state, body.kinds, masked=body.masked))
     if not body.raw:
         visible = Visible(body.state)
-        found = [abstract_item(item, visible) for item in found]
-    return to_response(Offered, Offered.model_construct(items=found))
+        rows = [abstract_item(item, visible) for item in rows]
+    return to_response(Offered, Offered.model_construct(items=rows))
 
 
 @router.post("/keys", response_model=Words)

@@ -40,8 +40,8 @@ def pull(task: Task, body: Pull, at: At) -> Response:
 def pulls(task: Task, at: At, own: bool = False) -> Response:
     """List the pulls by other teams, or with `own`, all pulls including a team's own."""
     with at.reading() as library:
-        found = library.bank(task).pulls(own=own)
-    return to_response(Pulls, Pulls(pulls=[Pull(entry=entry, reader=reader) for entry, reader in found]))
+        rows = library.bank(task).pulls(own=own)
+    return to_response(Pulls, Pulls(pulls=[Pull(entry=entry, reader=reader) for entry, reader in rows]))
 
 
 @router.post("/promote", response_model=Admission)

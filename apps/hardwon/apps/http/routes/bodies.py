@@ -103,8 +103,8 @@ def _check_text(place: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        shown = ascii(text[error.start : error.start + 1])
-        raise _wrong(422, f"{place} has a lone surrogate, {shown}. Send valid Unicode.") from error
+        character = ascii(text[error.start : error.start + 1])
+        raise _wrong(422, f"{place} has a lone surrogate, {character}. Send valid Unicode.") from error
 
 
 def _no_number(name: str) -> Any:

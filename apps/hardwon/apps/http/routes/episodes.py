@@ -43,8 +43,8 @@ Number = Annotated[int, InPath(ge=0, le=2**62)]
 def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
     """List episodes without their steps, newest first."""
     with at.logging() as library:
-        found, total = lists.list_episodes(library, limit, offset)
-    return rows(found, total)
+        records, total = lists.list_episodes(library, limit, offset)
+    return rows(records, total)
 
 
 @router.get("/episodes/{episode_id}", response_model=Trajectory)
@@ -85,10 +85,10 @@ def steps(at: At, id: Annotated[list[Annotated[int, Query(ge=0, le=2**62)]], Que
 def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: Offset = 0) -> Response:
     """Return the results of every kind of action, in one kind of situation or in all, most tried first."""
     with at.reading() as library:
-        found = library.summaries(signature, limit=limit, offset=offset)
+        records = library.summaries(signature, limit=limit, offset=offset)
     if not at.caller.may(at.namespace, "log"):
-        found = [abstract_summary(summary, Visible(None)) for summary in found]
-    return to_response(Summaries, Summaries.model_construct(summaries=found))
+        records = [abstract_summary(summary, Visible(None)) for summary in records]
+    return to_response(Summaries, Summaries.model_construct(summaries=records))
 
 
 @router.get("/summaries/{summary_id}/evidence", response_model=StepIds)

@@ -63,12 +63,12 @@ def items(
         at.must_read_raw()
     among = {"writer": writer, "tag": tag, "location": location, "signature": signature, "text": text}
     with at.reading() as library:
-        found, total = lists.list_items(
+        records, total = lists.list_items(
             library, kind, status=status, trust=trust, source=source, min_score=min_score, sort=sort,
             limit=limit, offset=offset, **among,
         )  # fmt: skip
-    found = [permitted(at, item) for item in found]
-    return to_response(Items, Items.model_construct(items=found, total=total))
+    records = [permitted(at, item) for item in records]
+    return to_response(Items, Items.model_construct(items=records, total=total))
 
 
 def permitted(at: Place, item: Item) -> Item:
@@ -189,10 +189,10 @@ def usefulness(item_id: str, at: At) -> Response:
 @router.get("/guardrails", response_model=Rows)
 def guardrails(at: At, status: Status = "active", limit: Count = 100, offset: Offset = 0) -> Response:
     """List guardrails with their conditions, evidence, number of blocks, and precision."""
-    known = lists.parse_status(status)
+    parsed_status = lists.parse_status(status)
     with at.logging() as library:
-        found = explain.list_guardrails(library, known, limit, offset)
-        return rows(found, len(library.items(["guardrail"], status=known)))
+        records = explain.list_guardrails(library, parsed_status, limit, offset)
+        return rows(records, len(library.items(["guardrail"], status=parsed_status)))
 
 
 @router.get("/search", response_model=Hits)
@@ -212,6 +212,6 @@ def search(
     return to_response(Hits, Hits.model_construct(hits=list(map(typed, hits))))
 
 
-def rows(found: list[dict[str, Any]], total: int | None = None) -> Response:
+def rows(records: list[dict[str, Any]], total: int | None = None) -> Response:
     """Return plain rows as JSON."""
-    return to_response(Rows, Rows.model_construct(rows=found, total=len(found) if total is None else total))
+    return to_response(Rows, Rows.model_construct(rows=records, total=len(records) if total is None else total))

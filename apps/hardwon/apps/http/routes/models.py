@@ -131,9 +131,9 @@ class ToldItem(Item):
     trust: Trust = "untrusted"
 
 
-def item_of(told: Item, caller: Caller) -> Item:
+def item_of(item: Item, caller: Caller) -> Item:
     """Convert an item that a caller sent, with the caller as its writer."""
-    plain = {field.name: getattr(told, field.name) for field in fields(Item)}
+    plain = {field.name: getattr(item, field.name) for field in fields(Item)}
     return Item(**{**plain, "writer": caller.writer})
 
 
@@ -369,14 +369,15 @@ def typed(hit: Hit) -> ItemHit | StepHit:
     return kind.model_construct(what=hit.what, similarity=hit.similarity, why=hit.why)
 
 
-def recalled(found: Recollection, lines: Sequence[str] = ()) -> Response:
+def recalled(recollection: Recollection, lines: Sequence[str] = ()) -> Response:
     """Return a recollection as JSON."""
-    told = Recalled.model_construct(
-        lines=list(lines), items=list(map(typed, found.items)), steps=list(map(typed, found.steps)),
-        guardrails=list(found.guardrails), estimates=found.estimates, path=found.path, tokens=found.tokens,
-        summaries=list(found.summaries), filled=found.filled, masked=list(found.masked),
+    answer = Recalled.model_construct(
+        lines=list(lines), items=list(map(typed, recollection.items)), steps=list(map(typed, recollection.steps)),
+        guardrails=list(recollection.guardrails), estimates=recollection.estimates,
+        path=recollection.path, tokens=recollection.tokens,
+        summaries=list(recollection.summaries), filled=recollection.filled, masked=list(recollection.masked),
     )  # fmt: skip
-    return to_response(Recalled, told)
+    return to_response(Recalled, answer)
 
 
 def checked(verdict: Verdict) -> Response:

@@ -86,10 +86,10 @@ class EpisodeReader:
         """
         with self._shelf.reading(namespace) as library:
             trajectory = library.trajectory(episode)
-            shown = load_shown_items(trajectory, library)
+            seen_items = load_shown_items(trajectory, library)
         if trajectory.success is None or not trajectory.steps or "extraction" in trajectory.meta:
             return False
-        operations = self._extractor.extract(trajectory, shown)
+        operations = self._extractor.extract(trajectory, seen_items)
         with self._shelf.recording(namespace) as library:
-            library.apply(operations, trajectory, [item.id for item in shown])
+            library.apply(operations, trajectory, [item.id for item in seen_items])
         return True

@@ -50,10 +50,10 @@ def find_run(folder: Path, name: str) -> tuple[str, Path]:
     Raises:
         UnknownName: The folder has no such run.
     """
-    known = {str(file.parent.relative_to(folder)): (kind, file) for kind, file in _files(folder)}
-    if name not in known:
-        raise UnknownName.of("run", name, known)
-    return known[name]
+    runs = {str(file.parent.relative_to(folder)): (kind, file) for kind, file in _files(folder)}
+    if name not in runs:
+        raise UnknownName.of("run", name, runs)
+    return runs[name]
 
 
 class Tail:
