@@ -289,6 +289,15 @@ def test_decisions_are_short_and_numbered():
         assert lines[0].startswith(f"# {path.name[:3]} "), path.name
 
 
+def test_architecture_lists_every_decision_under_the_title_of_its_file():
+    """A list by hand ends at the last decision that somebody remembered to add."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    titles = dict(re.findall(r"^- \[(\d{3} [^]]+)\]\(decisions/([^)]+)\.md\)$", page, re.MULTILINE))
+    assert sorted(titles.values()) == sorted(path.stem for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    for title, name in titles.items():
+        assert name == re.sub(r"[^a-z0-9]+", "-", title.lower().replace("'", "")).strip("-")
+
+
 # ---- what only a built package or a broken module shows
 
 
