@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -24,6 +25,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
 from hardwon.trainers.checkpoint import Checkpoints, find
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
 from hardwon.trainers.loop import TrainingLoop
@@ -102,10 +104,13 @@ def test_a_run_logs_every_iteration_once(done):
     assert list((out / "tensorboard").iterdir())
 
 
-def test_a_checkpoint_plays_as_the_run_did(done):
-    """Weights, tokenizer and settings are all in the checkpoint."""
+def test_a_checkpoint_plays_as_the_run_did(done, monkeypatch):
+    """Weights, tokenizer and settings are all in the checkpoint; the episodes that have ended are counted."""
     report, out = done
-    found = asyncio.run(evaluate_checkpoint(find(out)))
+    monkeypatch.setattr("hardwon.trainers.player.EpisodeCount", partial(EpisodeCount, every_s=0.0))
+    lines: list[str] = []
+    found = asyncio.run(evaluate_checkpoint(find(out), tell=lines.append))
+    assert lines == [f"played {n} of 24 episodes" for n in range(1, 24)]
     assert {arm: part.success for arm, part in found.items()} == {
         arm: part["success"] for arm, part in report.final.items()
     }

@@ -5,12 +5,29 @@ Quiet runs print nothing.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 ROWS = 12
 """Iterations shown in the live table."""
+EVERY_S = 30.0
+"""Least seconds between two counts of episodes: small runs print none, an evaluation of a large base some dozen."""
+
+
+class EpisodeCount:
+    """Counts the episodes that have ended, and tells the count now and then."""
+
+    def __init__(self, total: int, tell: Callable[[str], None], every_s: float = EVERY_S) -> None:
+        self._total, self._tell, self._every_s = total, tell, every_s
+        self._ended, self._last = 0, time.monotonic()
+
+    def __call__(self) -> None:
+        """Count one more episode."""
+        self._ended += 1
+        if time.monotonic() - self._last >= self._every_s and self._ended < self._total:
+            self._last = time.monotonic()
+            self._tell(f"played {self._ended} of {self._total} episodes")
 
 
 class Screen:

@@ -11,7 +11,7 @@ of the same instance and copy succeeded. An evaluation changes neither weights n
 import math
 import random
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -207,6 +207,7 @@ async def evaluate_checkpoint(
     arms: Sequence[str] | None = None,
     copies: int | None = None,
     temperature: float | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> dict[str, ArmResult]:
     """Evaluate the policy of a checkpoint together with its library.
 
@@ -219,6 +220,7 @@ async def evaluate_checkpoint(
             `NAME-frozen`, with the guidance of the start of training.
         copies: Episodes per task instance and arm.
         temperature: Sampling temperature of the policy; 0 is greedy.
+        tell: Receives a line of progress now and then.
 
     Returns:
         The results by arm.
@@ -236,7 +238,7 @@ async def evaluate_checkpoint(
         # works on copies of the libraries, so the checkpoint stays intact
         tempfile.TemporaryDirectory() as folder,
         closing(Session.restore(checkpoint, Path(folder))) as session,
-        closing(Player(session)) as player,
+        closing(Player(session, tell)) as player,
     ):
         rollouts = await player.play(
             (worlds or config.tasks.eval).all,

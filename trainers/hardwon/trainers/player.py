@@ -5,7 +5,7 @@
 Episodes use the same agent, loop and library as in production.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hardwon.runtime import Agent
@@ -13,8 +13,10 @@ from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGui
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Policy
 
+from .algorithms.outcomes import Outcome
 from .algorithms.samples import Rollout
 from .config.kinds import RECALLS, TELLS
+from .console import EpisodeCount
 from .gating.diversity import DiverseLibrary
 from .gating.gate import GatedGuidance
 from .gating.other_worlds import OtherWorlds
@@ -31,8 +33,14 @@ in memory: 46 KB a token for a model of 135 million parameters."""
 class Player:
     """Plays the episodes of a session. Close it before the session."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, tell: Callable[[str], None] | None = None) -> None:
+        """Play in a session.
+
+        Args:
+            session: The session.
+            tell: Receives a line of progress now and then while episodes run.
+        """
+        self._session, self._tell = session, tell
         self._agents: dict[tuple[Arm, float, bool], Agent] = {}
         self._policies: dict[float, TokenPolicy] = {}
         self.snapshot = ""
@@ -71,10 +79,7 @@ class Player:
         specs = await self._prepare_specs(specs, arms, learning)
         agents = {arm.name: self._get_agent(arm, temperature, learning) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
-        rollouts: list[Rollout] = []
-        for batch in self._split(specs):
-            rollouts += await collect(agents, self._session.engine, batch, outcome=self._session.config.outcome)
-        return rollouts
+        return await self._collect(agents, specs, self._session.config.outcome)
 
     async def demonstrate(self, paths: Mapping[Task, Sequence[str]], arms: Mapping[Arm, int]) -> list[Rollout]:
         """Play recorded paths again in every arm, and return the rollouts with samples to imitate.
@@ -93,13 +98,20 @@ class Player:
             for copy in range(copies)
         ]
         try:
-            rollouts: list[Rollout] = []
-            for batch in self._split(specs):
-                rollouts += await collect(agents, session.engine, batch)
-            return rollouts
+            return await self._collect(agents, specs)
         finally:
             for agent in agents.values():
                 agent.close()
+
+    async def _collect(
+        self, agents: Mapping[str, Agent], specs: Sequence[Spec], outcome: Outcome = "success"
+    ) -> list[Rollout]:
+        """Run the episodes in batches, and tell how many have ended."""
+        progress = EpisodeCount(len(specs), self._tell) if self._tell is not None else None
+        rollouts: list[Rollout] = []
+        for batch in self._split(specs):
+            rollouts += await collect(agents, self._session.engine, batch, outcome=outcome, on_end=progress)
+        return rollouts
 
     def _split(self, specs: Sequence[Spec]) -> list[Sequence[Spec]]:
         """Return the episodes in batches that run at once."""

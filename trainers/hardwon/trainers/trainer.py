@@ -158,7 +158,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     if checkpoint is None:
         _prepare_new_run(config, out)
     session = Session.open(config, out, checkpoint=checkpoint)
-    player = Player(session)
+    player = Player(session, screen.tell)
     # The random states come last: building the session may draw random numbers.
     position = Position() if checkpoint is None else _load_position(checkpoint)
     begun = None if checkpoint is None else position.iteration

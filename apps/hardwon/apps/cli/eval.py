@@ -80,7 +80,7 @@ def _evaluate_checkpoint(
 
     checkpoint = find(folder, common.tell)
     worlds = _override_worlds(read_config(checkpoint).tasks.eval, fold, seeds)
-    report = asyncio.run(evaluate_checkpoint(checkpoint, worlds, arms, copies, temperature))
+    report = asyncio.run(evaluate_checkpoint(checkpoint, worlds, arms, copies, temperature, common.tell))
     return {name: asdict(part) for name, part in report.items()}
 
 

@@ -7,7 +7,7 @@ excluded; they do not count as a reward of 0.
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -241,7 +241,12 @@ class TokenPolicy:
 
 
 async def collect(
-    agents: Mapping[str, Agent], engine: Engine, specs: Sequence[Spec], *, outcome: Outcome = "success"
+    agents: Mapping[str, Agent],
+    engine: Engine,
+    specs: Sequence[Spec],
+    *,
+    outcome: Outcome = "success",
+    on_end: Callable[[], None] | None = None,
 ) -> list[Rollout]:
     """Run all episodes concurrently, each with the agent of its arm; return the rollouts in order.
 
@@ -250,14 +255,17 @@ async def collect(
         engine: The engine that the agents' policies use.
         specs: The episodes.
         outcome: What counts as the outcome of an episode.
+        on_end: Called after each episode.
     """
     # Announce all sessions first, so that the engine can wait for a full batch.
     for spec in specs:
         await engine.begin(spec.session)
-    return list(await asyncio.gather(*(_run(agents[spec.arm], engine, spec, outcome) for spec in specs)))
+    return list(await asyncio.gather(*(_run(agents[spec.arm], engine, spec, outcome, on_end) for spec in specs)))
 
 
-async def _run(agent: Agent, engine: Engine, spec: Spec, outcome: Outcome) -> Rollout:
+async def _run(
+    agent: Agent, engine: Engine, spec: Spec, outcome: Outcome, on_end: Callable[[], None] | None
+) -> Rollout:
     """Run one episode and return its rollout."""
     episode = _Episode(spec)
     _EPISODE.set(episode)  # visible in this asyncio task only, so episodes do not mix
@@ -266,6 +274,8 @@ async def _run(agent: Agent, engine: Engine, spec: Spec, outcome: Outcome) -> Ro
     finally:
         # in any case: a session that never ends would block every round of a local engine
         await engine.end(spec.session)
+    if on_end is not None:
+        on_end()
     # samples name their episode by its session, so the trajectory needs the same id
     meta = result.trajectory.meta if outcome == "success" else {**result.trajectory.meta, "outcome": outcome}
     trajectory = replace(result.trajectory, id=spec.session, arm=spec.arm, meta=meta)
