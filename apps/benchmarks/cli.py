@@ -77,12 +77,16 @@ def growth(
         int,
         typer.Option(min=50, help="Episodes of the largest library; the others have 10, 20, 40 and 80 % of them."),
     ] = 2000,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the libraries and results; an unfinished measurement continues.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure CPU time per step, guardrails and success while the library of one game grows."""
     from .speed import growth as bench_growth
 
-    _print_rows(bench_growth.measure(game, sorted({most * share // 10 for share in (1, 2, 4, 8, 10)}), tell), as_json)
+    sizes = sorted({most * share // 10 for share in (1, 2, 4, 8, 10)})
+    _print_rows(bench_growth.measure(game, sizes, tell, out), as_json)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.speed import growth
+from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent
 
 pytest.importorskip("textworld_express", reason="needs the textworld extra")
@@ -50,3 +51,47 @@ def test_turns_of_a_size_do_not_grow_its_library(played):
     growth.measure("coin", [2], print)
     turns = [episodes for fold, _, learn, _, episodes in played if fold == "train" and learn][2:]
     assert turns == [2, 3, 2, 3]
+
+
+def test_an_interrupted_measurement_continues_with_what_it_has(played, monkeypatch, tmp_path):
+    """Nothing is learned or measured twice, and every result is told as soon as it is there."""
+    lines: list[str] = []
+    with monkeypatch.context() as broken:
+        broken.setattr(growth, "_measure_cost", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            growth.measure("coin", [1, 3], lines.append, tmp_path)
+    assert sum("'success_without'" in line for line in lines) == 2
+    before = len(played)
+    rows = growth.measure("coin", [1, 3], lines.append, tmp_path)
+    assert [row["episodes"] for row in rows] == [1, 3]
+    assert {episodes for *_, episodes in played[before:]} <= {1, 2, 3, 4}
+    assert len(played) - before == 2 * growth.ROUNDS * 4
+    assert sum("'learning_ms_per_step'" in line for line in lines) == growth.ROUNDS
+    again = len(played)
+    assert growth.measure("coin", [1, 3], lines.append, tmp_path) == rows
+    assert len(played) == again
+
+
+def test_learning_that_was_interrupted_continues_in_its_library(played, monkeypatch, tmp_path):
+    """The library tells how many episodes it has."""
+    real = Agent.run
+
+    def stop(self, fold, seed):
+        if (fold, seed, self.library.episodes) == ("train", 1, 1):
+            raise KeyboardInterrupt
+        return real(self, fold, seed)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Agent, "run", stop)
+        with pytest.raises(KeyboardInterrupt):
+            growth.measure("coin", [3], print, tmp_path)
+    before = len(played)
+    growth.measure("coin", [3], print, tmp_path)
+    assert [seed for fold, seed, *_ in played[before:] if fold == "train"][:2] == [1, 0]
+
+
+def test_a_folder_of_another_measurement_is_refused(played, tmp_path):
+    """Its libraries are those of another game."""
+    growth.measure("coin", [1], print, tmp_path)
+    with pytest.raises(ConfigError, match="--out"):
+        growth.measure("mapreader", [1], print, tmp_path)

@@ -133,6 +133,30 @@ def test_other_answers_are_general(agent, method, path):
     assert planted(answer.text) == []
 
 
+@pytest.mark.parametrize("how", ["hybrid", "dense", "text"])
+@pytest.mark.parametrize("value", ["Torres", "INV-8841", "Mia", "SE-9920", "DE-4471"])
+def test_search_ranks_by_nothing_that_is_hidden(agent, value, how):
+    """A word of another customer finds what a word that nobody wrote finds, alone and beside others."""
+    for rest in ("", "refund failed", "credit"):
+        path = f"/v1/search?k=50&how={how}&text="
+        assert agent("GET", f"{path}{value} {rest}").json() == agent("GET", f"{path}Xyzzy {rest}").json()
+
+
+def test_search_finds_general_words(agent, client, tokens):
+    """Forms of actions with their outcomes, and items; whoever may read the log searches its words."""
+    found = agent("GET", "/v1/search?text=refund&k=50").json()["hits"]
+    assert {hit["type"] for hit in found} == {"item", "step"}
+    assert all("refund" in json.dumps(hit["what"]) for hit in found)
+    assert [hit["similarity"] for hit in found] == sorted((hit["similarity"] for hit in found), reverse=True)
+    (step,) = (hit["what"] for hit in agent("GET", "/v1/search?text=refund&among=steps").json()["hits"])
+    assert step["diagnosis"]["success"] is False
+    guardrails = agent("GET", "/v1/search?text=refund&among=items&kind=guardrail").json()["hits"]
+    assert {hit["what"]["kind"] for hit in guardrails} == {"guardrail"}
+    assert agent("GET", "/v1/search?text=Torres").json()["hits"] == []
+    headers = {"Authorization": f"Bearer {tokens.add('person', read=True)}"}
+    assert "Torres" in client.get("/v1/search?text=Torres", headers=headers).text
+
+
 def test_every_item_is_general_by_itself(agent, shop):
     with ExperienceLibrary.open(shop, read_only=True) as library:
         refs = [item.id for item in library.items(status=None)]

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from hardwon.apps.shared import editing, explain, lists
-from hardwon.memory import Admission, Hit, Item, State
+from hardwon.apps.shared.general_search import search_general
+from hardwon.memory import Admission, Hit, Item
 from hardwon.memory.records import Kind, Trust
-from hardwon.runtime.guidance.abstraction import abstract_hits, abstract_item
+from hardwon.runtime.guidance.abstraction import abstract_item
 from hardwon.runtime.guidance.rendering import Visible
 
 from .bodies import CheckedRoute
@@ -204,11 +205,16 @@ def search(
     kind: Kinds = None,
     k: Count = 10,
 ) -> Response:
-    """Search items and steps by text. Each hit has the reason for the match."""
+    """Search items and steps by text. Each hit has the reason for the match.
+
+    A token without the right `log` searches general texts by words: abstracted items and forms of actions.
+    """
     with at.reading() as library:
-        hits: list[Hit] = lists.search(library, text, k, how=how, among=among, kinds=kind)
-    if not at.caller.may(at.namespace, "log"):
-        hits = abstract_hits(hits, Visible(State(text)))
+        hits: list[Hit] = (
+            lists.search(library, text, k, how=how, among=among, kinds=kind)
+            if at.caller.may(at.namespace, "log")
+            else search_general(library, text, k, among=among, kinds=kind)
+        )
     return to_response(Hits, Hits.model_construct(hits=list(map(typed, hits))))
 
 
