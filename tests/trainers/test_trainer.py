@@ -23,6 +23,7 @@ import yaml
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
+from hardwon.trainers.algorithms.samplers import Drawn
 from hardwon.trainers.checkpoint import Checkpoints, find
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.console import EpisodeCount
@@ -30,7 +31,6 @@ from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.player import Player
-from hardwon.trainers.rollouts.task_sampler import Drawn
 from hardwon.trainers.session import Session
 
 TIMES = ("seconds", "tokens_per_second", "cpu_s")

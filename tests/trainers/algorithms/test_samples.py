@@ -78,6 +78,17 @@ def test_a_rollout_becomes_a_trace():
     assert gigpo([trace]) == {"t": [0.0, 0.0]}
 
 
+def test_speech_and_the_action_after_it_are_one_turn():
+    """Two samples of one step share an advantage, and what follows keeps its own."""
+    rows = [row([1], [2]), row([1, 2], [3]), row([1, 2, 3], [4], turn=1)]
+    (one,) = pack_samples(rows, {"t": [0.5, -0.5]})
+    assert one.advantages == (0.0, 0.5, 0.5, -0.5)
+    assert one.turns == (0, 0, 0, 1)
+    steps = tuple(Step(State(f"{t}"), a, State(f"{t + 1}"), Diagnosis(True), 0.0, t) for t, a in enumerate("xy"))
+    trace = to_trace(Rollout(Trajectory("task", steps, True, id="t"), tuple(rows), "g"))
+    assert [(turn.action, turn.tokens) for turn in trace.turns] == [("x", 2), ("y", 1)]
+
+
 def part(n):
     (made,) = pack_samples([row([0] * (n - 1), [1])], {"t": [1.0]})
     return made

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +21,7 @@ from hardwon.runtime.interfaces.arms import CONTROL
 from . import feasibility, learning
 from .algorithms import parallel
 from .algorithms.outcomes import Outcome, measure_outcome
+from .algorithms.samplers import TaskSampler, open_sampler
 from .algorithms.samples import Rollout
 from .checkpoint import Checkpoints, random_states
 from .console import Screen
@@ -30,7 +31,6 @@ from .metrics import Metrics
 from .player import Player
 from .roles.base import Role
 from .rollouts.explore import Task
-from .rollouts.task_sampler import Drawn
 from .session import Session
 
 
@@ -40,7 +40,9 @@ class Position:
 
     iteration: int = 0
     drawn: int = 0
-    """Environment seeds drawn so far."""
+    """Environment seeds drawn so far by the uniform order."""
+    sampler: dict[str, Any] = field(default_factory=dict)
+    """State of another sampler, if the settings name one."""
     turn: int = 0
     """Index of the role whose turn it is."""
     in_turn: int = 0
@@ -59,8 +61,12 @@ class TrainingLoop:
         self.metrics, self.screen = metrics, screen
         self.config = session.config
         self.checkpoints = Checkpoints(session.out / "checkpoints", self.config.run.keep)
-        self.worlds = Drawn(self.config.tasks.train.all, self.config.run.seed)
-        self.worlds.count = position.drawn
+        self.worlds = open_sampler_of(session)
+        # a uniform order is restored by its position alone
+        if not self.config.tasks.sampler:
+            self.worlds.load_state_dict({"count": position.drawn})
+        elif position.sampler:
+            self.worlds.load_state_dict(position.sampler)
         self.saved = -1
         """Iteration of the newest checkpoint, or -1."""
         self.stopping = False
@@ -139,8 +145,11 @@ class TrainingLoop:
         if (role := self._select_role()) is not None:
             metrics.update({f"{role.name}/{name}": value for name, value in role.update().items()})
             self.session.engine.load_adapter(role.name, self.session.engine.versions()[role.name] + 1, role.weights())
+        if self.session.sources:
+            metrics.update({**self.session.sources.drain_metrics(), **self.session.sources.learn(learnable)})
         # Advance only after the update: a checkpoint must describe finished iterations.
-        self.position.iteration, self.position.drawn = number, self.worlds.count
+        self.position.iteration = number
+        metrics.update(self._observe(learnable))
         metrics["tokens_per_second"] = (get_tokens_read(self.session.engine) - read) / max(rollout_seconds, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
         self.metrics.log(number, metrics)
@@ -199,8 +208,23 @@ class TrainingLoop:
         rollouts = await self.player.play(
             worlds, self.config.list_arms(), salt=salt, temperature=self.config.run.temperature, learning=True
         )
-        size = sum(self.config.arms.values())
-        return {world: rollouts[n * size : (n + 1) * size] for n, world in enumerate(worlds)}
+        if self.session.sources:
+            # before any role is asked: whether a group has a signal may depend on what the sources find
+            rollouts = await self.session.sources.read(rollouts)
+        if self.config.tasks.sampler:
+            rollouts = [replace(rollout, weight=self.worlds.weigh(_find_world(rollout))) for rollout in rollouts]
+        played = group_by_world(rollouts)
+        return {world: played.get(world, []) for world in worlds}
+
+    def _observe(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Show the sampler the groups of an iteration, and keep its state in the position."""
+        metrics = self.worlds.observe(group_by_world(rollouts))
+        state = self.worlds.state_dict()
+        if self.config.tasks.sampler:
+            self.position.sampler = state
+        else:
+            self.position.drawn = int(state["count"])
+        return dict(metrics)
 
     def _is_wanted(self, group: Sequence[Rollout]) -> bool:
         """Return whether any role can learn from a group."""
@@ -261,6 +285,34 @@ class TrainingLoop:
 
         self.checkpoints.save(self.position.iteration, write, self._score_checkpoint())
         self.saved = self.position.iteration
+
+
+def open_sampler_of(session: Session) -> TaskSampler:
+    """Return the sampler of a session's training instances."""
+    config = session.config
+    # fixed for two iterations: the readers look ahead
+    most = 2 * config.run.groups * (1 + config.run.rerolls)
+    return open_sampler(
+        config.tasks.sampler,
+        config.tasks.train.all,
+        seed=config.run.seed,
+        most=most,
+        reference=session.explorer.source,
+    )
+
+
+def _find_world(rollout: Rollout) -> Task:
+    """Return the task instance of a rollout."""
+    task, _, seed = rollout.group.rpartition("#")
+    return task, int(seed)
+
+
+def group_by_world(rollouts: Sequence[Rollout]) -> dict[Task, list[Rollout]]:
+    """Return the rollouts by task instance, whatever the size of the groups."""
+    groups: dict[Task, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(_find_world(rollout), []).append(rollout)
+    return groups
 
 
 def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: Outcome) -> dict[str, float]:

@@ -34,7 +34,10 @@ from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
 from .rollouts.explore import Explorer, open_world, words
 from .rollouts.reporting import Reporting
+from .sources import SourceParts, Sources, open_source
 
+SIGNALS = "sources.state"
+"""In a checkpoint: the states of the signal sources, if there are any."""
 LIBRARY, START = "library.db", "library-start.db"
 """Files in a run's folder: the library that learns, and a copy of its initial state."""
 SHOWN = "shown.json"
@@ -68,6 +71,8 @@ class Session:
     gate: Gated | None
     diversity: Diversity
     roles: Mapping[str, Role]
+    sources: Sources
+    """Sources of signals about the policy's turns."""
 
     @classmethod
     def open(cls, config: TrainConfig, out: Path, *, checkpoint: Path | None = None, plays: bool = True) -> "Session":
@@ -120,6 +125,7 @@ class Session:
             gate=gate,
             diversity=Diversity(seed=config.run.seed),
             roles={name: build_role(name) for name in config.roles},
+            sources=_open_sources(config, models["policy"], transcript, engine, environment, explorer),
         )
         if checkpoint is not None:
             session._load(checkpoint)
@@ -143,6 +149,8 @@ class Session:
         for name, role in self.roles.items():
             state = {"version": self.engine.versions()[name], "state": role.state_dict()}
             torch.save(state, folder / f"{name}.pt")
+        if self.sources:
+            torch.save(self.sources.state_dict(), folder / SIGNALS)
         gates = {"diversity": self.diversity.state_dict(), "gate": self.gate.state_dict() if self.gate else None}
         (folder / SHOWN).write_text(json.dumps(gates), encoding="utf-8")
         for name, library in ((LIBRARY, self.library), (START, self.start)):
@@ -158,6 +166,8 @@ class Session:
             role.load_state_dict(saved["state"])
             # continue the saved numbering: buffered samples refer to these versions
             self.engine.load_adapter(name, saved["version"], role.weights())
+        if self.sources:
+            self.sources.load_state_dict(torch.load(checkpoint / SIGNALS, map_location="cpu", weights_only=True))
         gates = json.loads((checkpoint / SHOWN).read_text(encoding="utf-8"))
         self.diversity.load_state_dict(gates["diversity"])
         if self.gate is not None and gates["gate"] is not None:
@@ -228,6 +238,25 @@ def _collect_library_words(library: ExperienceLibrary) -> list[str]:
     items = library.items()
     texts = [f"{item.title} {item.body} {item.when_not_to_use}" for item in items]
     return [GUIDANCE_WORDS, WORDS, OUTCOMES, *texts]
+
+
+def _open_sources(
+    config: TrainConfig, model: Any, transcript: Any, engine: Engine, environment: Environment, explorer: Explorer
+) -> Sources:
+    """Return the sources of the policy's signals."""
+    policy = config.roles["policy"]
+    parts = SourceParts(
+        None,
+        model,
+        transcript,
+        engine,
+        environment,
+        config.run.seed,
+        config.run.temperature,
+        policy.learner.budget,
+        explorer.source,
+    )
+    return Sources({name: open_source(name, settings, parts) for name, settings in policy.sources.items()})
 
 
 def _follow_sampling(name: str, config: TrainConfig) -> RoleConfig:

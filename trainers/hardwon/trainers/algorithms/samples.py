@@ -9,11 +9,13 @@ no tensors.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from hardwon.memory import Trajectory
 
 from .advantages import Trace, Turn
 from .outcomes import Outcome, measure_outcome
+from .signals import NO_SIGNALS, Signals
 
 Ids = tuple[int, ...]
 Allowed = tuple[int, ...] | None
@@ -58,6 +60,10 @@ class Rollout:
     failed: str = ""
     measure: Outcome = "success"
     """The kind of outcome of the episode."""
+    signals: Signals = NO_SIGNALS
+    """Findings of the sources about the turns of the policy."""
+    weight: float = 1.0
+    """Factor of the policy's advantages."""
 
     @property
     def outcome(self) -> float | None:
@@ -80,6 +86,8 @@ class PackedSequence:
     role: str
     trace: str
     version: int
+    turns: tuple[int, ...] = ()
+    """Step of the episode that a token belongs to, for losses with one ratio per turn; empty if nothing needs it."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -104,29 +112,34 @@ def compute_anchor(signature: str, memory: str | None) -> str:
 
 
 def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
-    """Reduce a rollout to the trace of one role, with one turn per sample of the role, in order."""
+    """Reduce a rollout to the trace of one role, with one turn per step that the role has samples of, in order.
+
+    Several samples of one step, such as speech and the action after it, are one turn.
+    """
     samples = [sample for sample in rollout.rows if sample.role == role]
     steps = rollout.trajectory.steps
     past_actions: set[str] = set()
-    turns = []
-    for sample in samples:
-        step = steps[sample.turn] if sample.turn < len(steps) else None
+    turns: list[Turn] = []
+    for number, group in groupby(samples, key=lambda sample: sample.turn):
+        rows = list(group)
+        step = steps[number] if number < len(steps) else None
         action = step.action if step else ""
         turns.append(
             Turn(
                 step.reward if step else 0.0,
-                sample.anchor,
+                rows[-1].anchor,
                 action,
-                # an estimate from the sampled tokens: the full distributions are not stored
-                entropy=-sum(sample.logprobs) / max(1, len(sample.logprobs)),
                 valid=step.diagnosis.success if step else False,
                 novel=action not in past_actions,
+                tokens=sum(sum(row.mask) for row in rows),
             )
         )
         past_actions.add(action)
     outcome = measure_outcome(rollout.trajectory, rollout.measure) or 0.0
     arm = samples[0].arm if samples else rollout.trajectory.arm
-    return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm)
+    given = rollout.signals if role == "policy" else NO_SIGNALS
+    fields = (given.turns, given.trace, given.tags, given.facts)
+    return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm, *fields)
 
 
 def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[float]]) -> list[PackedSequence]:
@@ -143,11 +156,12 @@ def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[fl
         The packed sequences, in the order of their first samples.
     """
     sequences: list[PackedSequence] = []
-    turns: dict[tuple[str, str], int] = {}
+    turns: dict[tuple[str, str], tuple[int, int]] = {}
     for sample in samples:
         # counted, because `sample.turn` is the step of the episode and a role may skip steps
-        number = turns.get((sample.trace, sample.role), 0)
-        turns[sample.trace, sample.role] = number + 1
+        number, step = turns.get((sample.trace, sample.role), (-1, -1))
+        number += sample.turn != step
+        turns[sample.trace, sample.role] = number, sample.turn
         part = _to_sequence(sample, advantages[sample.trace][number])
         # only the last one: a trace's samples are adjacent, and a missed merge costs only time
         last = sequences[-1] if sequences else None
@@ -177,6 +191,7 @@ def _to_sequence(sample: Sample, advantage: float) -> PackedSequence:
         sample.role,
         sample.trace,
         sample.version,
+        (sample.turn,) * (before + len(sample.completion)),
     )
 
 
@@ -190,6 +205,7 @@ def _extend_sequence(last: PackedSequence, part: PackedSequence) -> PackedSequen
         logprobs=last.logprobs + part.logprobs[cut:],
         advantages=last.advantages + part.advantages[cut:],
         allowed=last.allowed + part.allowed[cut:],
+        turns=last.turns + part.turns[cut:],
     )
 
 

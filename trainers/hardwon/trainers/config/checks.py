@@ -7,6 +7,7 @@ from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
 
 from .kinds import GUIDANCE, RECALLS, TELLS
 from .parsing import nearest
+from .sources import check_fed
 
 if TYPE_CHECKING:
     from .schema import TrainConfig
@@ -25,6 +26,7 @@ def check(config: "TrainConfig") -> None:
     _check_engine(config)
     _check_extractor(config)
     _check_signal(config)
+    _check_sources(config)
     _check_temperatures(config)
 
 
@@ -77,6 +79,16 @@ def _check_signal(config: "TrainConfig") -> None:
         raise ConfigError("library.path is set, and no arm shows the library; add one, such as arms.retrieved=4.")
     if config.gate.kind != "none" and not config.uses_library:
         raise ConfigError(f"gate.kind is {config.gate.kind}, and no arm shows anything that it could judge.")
+
+
+def _check_sources(config: "TrainConfig") -> None:
+    """Check that every signal has a source, and that roles other than the policy name none."""
+    for name, role in config.roles.items():
+        if name == "policy":
+            needs = {f"roles.policy.{user}": signals for user, signals in role.needs.items()}
+            check_fed(needs, [*role.sources], "roles.policy.sources")
+        elif role.sources or role.shape:
+            raise ConfigError(f"roles.{name} has sources or shapers, and only the policy is credited by turns.")
 
 
 def _writes_for_episodes(config: "TrainConfig") -> bool:

@@ -15,8 +15,8 @@ RECALLS, TELLS = frozenset({"library", "all"}), frozenset({"role", "all"})
 """Guidance that is recalled from the library, and guidance that a role writes."""
 LEARNS = RECALLS | TELLS
 """Guidance that changes during training. Arms with it are also evaluated in their initial state."""
-UNFED = {
-    "igpo": "the probability of a true answer after every turn",
-    "rlvmr": "a tag of the kind of reasoning of every turn",
+MOVED = {
+    "spa": "SPA is a shaper now: use roles.policy.shape={redistribute: {}} with an estimator that reads rewards, such "
+    "as gigpo, and a source of the signal contribution",
 }
-"""Estimators that only your own code can use, each with the input that no run measures."""
+"""Estimators of earlier versions, each with its successor."""

@@ -47,14 +47,14 @@ def parse(kind: type[T], given: Any, path: str = "") -> T:
                 f"{_join_path(path, field.name)} is missing. {documented(kind).get(field.name, '')}".rstrip()
             )
     hints = get_type_hints(kind)
-    values = {name: _parse_value(hints[name], value, _join_path(path, name)) for name, value in given.items()}
+    values = {name: parse_value(hints[name], value, _join_path(path, name)) for name, value in given.items()}
     try:
         return kind(**values)
     except (ConfigError, UnknownName) as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
 
 
-def _parse_value(kind: Any, given: Any, path: str) -> Any:
+def parse_value(kind: Any, given: Any, path: str) -> Any:
     """Return a value converted to a declared type."""
     if isinstance(kind, type) and is_dataclass(kind):
         return parse(kind, given, path)
@@ -64,7 +64,7 @@ def _parse_value(kind: Any, given: Any, path: str) -> Any:
             return None
         # the only unions in settings are `X | None`
         (inner,) = [part for part in parts if part is not NoneType]
-        return _parse_value(inner, given, path)
+        return parse_value(inner, given, path)
     if origin is Literal:
         if given not in parts:
             raise ConfigError(f"{path} is {given!r}: {nearest(str(given), list(map(str, parts)))}")
@@ -72,12 +72,12 @@ def _parse_value(kind: Any, given: Any, path: str) -> Any:
     if origin is dict:
         if not isinstance(given, Mapping):
             raise ConfigError(f"{path} is {given!r}; it must be a mapping of names to values.")
-        return {str(name): _parse_value(parts[1], value, _join_path(path, str(name))) for name, value in given.items()}
+        return {str(name): parse_value(parts[1], value, _join_path(path, str(name))) for name, value in given.items()}
     if origin is tuple:
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(parts):
             raise ConfigError(f"{path} is {given!r}; it must be a list of {len(parts)}.")
         return tuple(
-            _parse_value(part, value, f"{path}[{n}]") for n, (part, value) in enumerate(zip(parts, given, strict=True))
+            parse_value(part, value, f"{path}[{n}]") for n, (part, value) in enumerate(zip(parts, given, strict=True))
         )
     return given if kind is Any else _parse_scalar(kind, given, path)
 

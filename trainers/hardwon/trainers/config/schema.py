@@ -6,7 +6,6 @@
 values of a wrong type or range raise ConfigError with their path.
 """
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +14,18 @@ from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
-from hardwon.trainers.algorithms.advantages import ESTIMATORS
+from hardwon.trainers.algorithms.estimators import ESTIMATORS
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.samplers import SAMPLERS
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
+from hardwon.trainers.algorithms.shapers import SHAPERS
 from hardwon.trainers.models.tiny import TinyConfig
 
 from .checks import check
-from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, RECALLS as RECALLS, TELLS as TELLS, UNFED
-from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, nearest, parse as parse
+from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, MOVED, RECALLS as RECALLS, TELLS as TELLS
+from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, parse as parse
+from .sources import check_call, find_signals, parse_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,18 @@ class TasksConfig:
     """Task instances to train on. Each is drawn once before any is drawn again."""
     eval: Worlds = field(default_factory=lambda: Worlds(seeds="900-929"))
     """Held-out task instances for evaluation. Training and exploration must not use them."""
+    sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Order of the training instances: one sampler with its settings, such as informative: {}. Default: each once per
+    epoch, at random."""
+
+    def __post_init__(self) -> None:
+        if len(self.sampler) > 1:
+            raise ConfigError(f"sampler names {', '.join(self.sampler)}; choose one.")
+        for name in self.sampler:
+            if name not in SAMPLERS:
+                raise UnknownName.of("sampler", name, [*SAMPLERS])
+        own = {name: check_call(SAMPLERS[name], settings, f"sampler.{name}") for name, settings in self.sampler.items()}
+        object.__setattr__(self, "sampler", own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,22 +225,17 @@ class CreditConfig:
     """The outcome of an episode: success, score (the environment's own score) or reward (the sum of
     the rewards). The credit of items and of the other roles, the gate and the best checkpoint use the same."""
     name: str = "grpo"
-    """Advantage estimator: dr-grpo, empg, gigpo, grpo, hgpo, reinforce, rloo, salt, slea, spa."""
-    settings: dict[str, float] = field(default_factory=dict)
+    """Advantage estimator, such as grpo, dr-grpo, rloo, gigpo, slea, hgpo or salt. docs/algorithms.md lists all, with
+    the signals that some of them need."""
+    settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the estimator, such as discount and omega of gigpo."""
 
     def __post_init__(self) -> None:
-        if self.name in UNFED:
-            raise ConfigError(
-                f"name is {self.name}, which needs {UNFED[self.name]}. No run has them; use gigpo or slea."
-            )
+        if self.name in MOVED:
+            raise ConfigError(f"name is {self.name}: {MOVED[self.name]}.")
         if self.name not in ESTIMATORS:
-            raise UnknownName.of("estimator", self.name, [name for name in ESTIMATORS if name not in UNFED])
-        # The first parameter is the group of traces; the others are the estimator's settings.
-        available = list(inspect.signature(ESTIMATORS[self.name]).parameters)[1:]
-        for name in self.settings:
-            if name not in available:
-                raise ConfigError(f"settings.{name}: {nearest(name, available)}")
+            raise UnknownName.of("estimator", self.name, [*ESTIMATORS])
+        object.__setattr__(self, "settings", check_call(ESTIMATORS[self.name], self.settings, "settings"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,9 +252,29 @@ class RoleConfig:
     """Updates before the next ready role takes its turn. One role is trained at a time."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of this kind of role."""
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Sources of signals about the turns, by name with their settings, such as entropy: {}. A MODULE:CLASS of your own
+    is one as well. Only the policy uses them."""
+    shape: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Shapers that change outcomes or rewards before credit, in this order, by name with their settings, such as
+    density: {k: 2}. Only the policy uses them."""
 
     def __post_init__(self) -> None:
         _at_least(self, phase=1)
+        for name, settings in self.sources.items():
+            find_signals(name)
+            parse_source(name, settings)
+        for name in self.shape:
+            if name not in SHAPERS:
+                raise UnknownName.of("shaper", name, [*SHAPERS])
+        shape = {name: check_call(SHAPERS[name], settings, f"shape.{name}") for name, settings in self.shape.items()}
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def needs(self) -> dict[str, tuple[str, ...]]:
+        """Return the signals that the estimator and each shaper need, by the setting that names them."""
+        shapers = {f"shape.{name}": SHAPERS.get_needs(name) for name in self.shape}
+        return {f"credit.name={self.credit.name}": ESTIMATORS.get_needs(self.credit.name), **shapers}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.runtime import Environment
-from hardwon.trainers.algorithms.advantages import ESTIMATORS, compute_spread
+from hardwon.trainers.algorithms.advantages import compute_spread
+from hardwon.trainers.algorithms.estimators import ESTIMATORS
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout, pack_samples, to_trace
+from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.gating.gate import Gated
@@ -184,7 +186,12 @@ class PolicyRole:
     def advantages(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
         """Return the advantages by trace, one per turn, within group, arm and role."""
         credit = self._config.credit
-        return ESTIMATORS[credit.name]([to_trace(rollout, self.name) for rollout in rollouts], **credit.settings)
+        traces = shape([to_trace(rollout, self.name) for rollout in rollouts], self._config.shape.items())
+        advantages = ESTIMATORS[credit.name](traces, **credit.settings)
+        weights = {rollout.trajectory.id: rollout.weight for rollout in rollouts if rollout.weight != 1}
+        for name, weight in weights.items():
+            advantages[name] = [weight * value for value in advantages[name]]
+        return advantages
 
     def weights(self) -> Weights:
         """Return all parameters, or the adapter's parameters under peft's names."""

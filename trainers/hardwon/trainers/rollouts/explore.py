@@ -10,11 +10,9 @@ from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Environment, RandomPolicy, open_environment
 from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
+from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
 from hardwon.trainers.prompting.compact import compact
-
-Task = tuple[str, int]
-"""Split and seed of a task instance."""
 
 
 class Explorer:

@@ -3,7 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from .explore import Task
+Task = tuple[str, int]
+"""Split and seed of a task instance."""
 
 
 class Drawn:

@@ -1,0 +1,93 @@
+"""Registries of published algorithms: each name has its implementation and a card that says where it comes from.
+
+    @ESTIMATORS.add("MRT", "arXiv:2503.07572", needs=("progress",), evidence="N")
+    def mrt(traces, *, alpha=0.5): ...
+
+The cards of all registries are the rows of `docs/algorithms.md`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+T = TypeVar("T")
+
+Evidence = Literal["C", "P", "N", "A", "F", ""]
+"""What the implementation was checked against: the authors' code (C), the text of the paper (P), notes of others (N),
+the abstract alone (A), or a port of others (F). Empty for methods of this project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Where an algorithm comes from and what it needs."""
+
+    name: str
+    """Name in its registry, as settings use it."""
+    kind: str
+    """Kind of registry: estimator, shaper, source, and so on."""
+    title: str
+    """Name of the published method."""
+    paper: str
+    """Identifier of the paper, or its title where no identifier was verified."""
+    evidence: str
+    """Letters of `Evidence`."""
+    reading: str
+    """The reading that was chosen where texts differ or are silent; empty if there was nothing to choose."""
+    needs: tuple[str, ...]
+    """Names of the signals that it reads."""
+    gives: tuple[str, ...]
+    """Names of the signals that it provides; for sources."""
+    example: str
+    """Name of the runnable configuration in examples/algorithms, without its suffix."""
+
+
+class Registry(dict[str, T], Generic[T]):
+    """Implementations by name, each with a card."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.cards: dict[str, Card] = {}
+
+    def add(
+        self,
+        title: str,
+        paper: str = "",
+        *,
+        name: str = "",
+        evidence: str = "",
+        reading: str = "",
+        needs: tuple[str, ...] = (),
+        gives: tuple[str, ...] = (),
+        example: str = "",
+    ) -> Callable[[T], T]:
+        """Return a decorator that registers an implementation; see `Card` for the arguments.
+
+        Without a name, it is the name of the function with `-` for `_`.
+        """
+
+        def register(implementation: T) -> T:
+            key = name or str(getattr(implementation, "__name__", "")).replace("_", "-")
+            self[key] = implementation
+            self.cards[key] = Card(
+                name=key,
+                kind=self.kind,
+                title=title,
+                paper=paper,
+                evidence=evidence,
+                reading=reading,
+                needs=needs,
+                gives=gives,
+                example=example or key,
+            )
+            return implementation
+
+        return register
+
+    def get_needs(self, name: str) -> tuple[str, ...]:
+        """Return the names of the signals that an implementation reads."""
+        return self.cards[name].needs
+
+    def find_givers(self, signal: str) -> list[str]:
+        """Return the names of the implementations that provide a signal."""
+        return [name for name, card in self.cards.items() if signal in card.gives]

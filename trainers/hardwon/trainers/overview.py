@@ -1,0 +1,71 @@
+"""The table of algorithms, generated from the registries.
+
+python -m hardwon.trainers.overview > docs/algorithms.md
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from .algorithms.catalog import Card, Registry
+from .algorithms.estimators import ESTIMATORS
+from .algorithms.samplers import SAMPLERS
+from .algorithms.shapers import SHAPERS
+from .config.sources import SOURCES
+
+HEADER = """# Algorithms
+
+Every published training algorithm that a run can use, with its paper and what feeds it. This page is generated:
+`python -m hardwon.trainers.overview > docs/algorithms.md`.
+
+- **Evidence** says what the implementation was checked against: the authors' code (C), the text of the paper (P), notes
+  of others (N), the abstract alone (A), a port of others (F). Rows are accepted by their formulas: each has a worked
+  example, a degenerate case and an invariance as tests. No row claims the results of its paper.
+- **Needs** names signals; in brackets are the sources that give them, see [Training](training.md#signals-and-shapers).
+- **Example** is a runnable configuration in `examples/algorithms`.
+"""
+COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "example", "reading")
+SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
+    "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
+    "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
+    "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),
+    "Sources": ("`roles.policy.sources`", SOURCES),
+}
+
+
+def format_table() -> str:
+    """Return the page."""
+    return "\n".join([HEADER, *_format_sections()])
+
+
+def _format_sections() -> Iterator[str]:
+    for title, (setting, registry) in SECTIONS.items():
+        yield f"## {title}\n\n{setting}\n"
+        if registry.kind == "source":
+            yield "| name | gives | what it is |\n|---|---|---|"
+            for name, card in sorted(registry.cards.items()):
+                signals = ", ".join(f"`{signal}`" for signal in card.gives)
+                yield f"| `{name}` | {signals} | {_summarize(registry[name])} |"
+        else:
+            yield f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+            yield from (_format_row(card) for _, card in sorted(registry.cards.items()))
+        yield ""
+
+
+def _format_row(card: Card) -> str:
+    needs = ", ".join(f"`{signal}` ({_list_givers(signal)})" for signal in card.needs) or "-"
+    state = "works" if all(SOURCES.find_givers(signal) for signal in card.needs) else "needs your own source"
+    cells = (f"`{card.name}`", card.title, card.paper, card.evidence or "-", state, needs, f"`{card.example}`")
+    return f"| {' | '.join(cells)} | {card.reading or '-'} |"
+
+
+def _list_givers(signal: str) -> str:
+    return ", ".join(f"`{name}`" for name in SOURCES.find_givers(signal)) or "your own source"
+
+
+def _summarize(thing: object) -> str:
+    """Return the first sentence of a docstring."""
+    return " ".join((thing.__doc__ or "").split("\n\n")[0].split())
+
+
+if __name__ == "__main__":
+    print(format_table(), end="")

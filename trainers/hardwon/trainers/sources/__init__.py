@@ -1,0 +1,10 @@
+"""Sources of signals about the turns of a policy; importing this package registers all of them."""
+
+from . import policy as policy, world as world
+from .base import (
+    BUILDERS as BUILDERS,
+    Source as Source,
+    SourceParts as SourceParts,
+    Sources as Sources,
+    open_source as open_source,
+)

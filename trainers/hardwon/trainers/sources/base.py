@@ -1,0 +1,199 @@
+"""The protocol of signal sources, and how a run reads them.
+
+A source reads the finished rollouts of a group right after they were played, before the run asks whether any role can
+learn from them. Failed rollouts are not read, and an evaluation reads nothing.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from hardwon.memory import Trajectory
+from hardwon.memory.errors import UnknownName
+from hardwon.runtime import Environment
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.algorithms.signals import Signals, count_missing
+from hardwon.trainers.config.sources import import_source, parse_source
+from hardwon.trainers.engines.base import Engine
+from hardwon.trainers.prompting.base import PromptFormat
+
+
+class Source(Protocol):
+    """Finds out something about the turns of the policy that the environment does not report.
+
+    Attributes that are optional: `spent`, a mapping of counts such as calls and tokens since the last reading.
+    """
+
+    @property
+    def gives(self) -> Sequence[str]:
+        """Return the names of the signals that it gives."""
+        ...
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the signals of the rollouts by id of the trajectory.
+
+        Args:
+            groups: Finished rollouts, grouped by task instance and arm.
+        """
+        ...
+
+    def learn(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, float]:
+        """Train on the rollouts of an iteration if there is anything to train; return metrics to log."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        ...
+
+
+class Untrained:
+    """The part of a source that has nothing to learn and no state."""
+
+    def learn(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, float]:
+        """Return no metrics: there is nothing to train."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return an empty state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceParts:
+    """The objects that a source is built from."""
+
+    settings: Any
+    """The dataclass of the source in `config.sources`, or the plain settings of your own source."""
+    model: Any
+    """The policy's model in this process, which the learner trains."""
+    transcript: PromptFormat
+    engine: Engine
+    environment: Environment
+    seed: int = 0
+    temperature: float = 1.0
+    """Temperature at which the policy's tokens are sampled."""
+    budget: int = 4096
+    """Tokens of a micro-batch when log-probabilities are computed."""
+    reference: Callable[[str, int], Trajectory | None] = lambda task, seed: None
+    """Returns an explored success of a task instance, by split and seed, or None."""
+    copy_model: Callable[[], Any] = lambda: None
+    """Returns a trainable copy of the base, or an adapter of its own, for sources that train a model."""
+
+
+Builder = Callable[[SourceParts], Source]
+BUILDERS: dict[str, Builder] = {}
+"""Builders of the sources in `config.sources`, by name. Importing `hardwon.trainers.sources` registers all of them."""
+
+
+def register_source(name: str) -> Callable[[Builder], Builder]:
+    """Return a decorator that registers the builder of a source, which may be its class."""
+
+    def register(builder: Builder) -> Builder:
+        BUILDERS[name] = builder
+        return builder
+
+    return register
+
+
+def open_source(name: str, settings: Mapping[str, Any], parts: SourceParts) -> Source:
+    """Return a source by its name, or your own by `MODULE:CLASS`, which is called with `SourceParts`.
+
+    Raises:
+        UnknownName: There is no such source.
+    """
+    parts = replace(parts, settings=parse_source(name, settings))
+    if ":" in name:
+        source: Source = import_source(name)(parts)
+        return source
+    if name not in BUILDERS:
+        raise UnknownName.of("source", name, [*BUILDERS])
+    return BUILDERS[name](parts)
+
+
+class Sources:
+    """The sources of a run, in the order of the settings; a later one sees the signals of the earlier ones."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self._sums: dict[str, float] = defaultdict(float)
+        self._turns: dict[str, int] = defaultdict(int)
+
+    def __bool__(self) -> bool:
+        return bool(self._sources)
+
+    async def read(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Return the rollouts with the signals of all sources, in the same order."""
+        rollouts = list(rollouts)
+        for name, source in self._sources.items():
+            began = time.perf_counter()
+            readings = await source.read(group_finished(rollouts))
+            self._sums[f"signal/{name}/seconds"] += time.perf_counter() - began
+            for kind, number in getattr(source, "spent", {}).items():
+                self._sums[f"signal/{name}/{kind}"] += number
+            rollouts = [_attach(rollout, source, readings) for rollout in rollouts]
+            for rollout in rollouts:
+                for values in (
+                    readings[rollout.trajectory.id].turns if rollout.trajectory.id in readings else {}
+                ).values():
+                    self._turns[name] += len(values)
+                    self._sums[f"signal/{name}/missing_turns"] += count_missing(values)
+        return rollouts
+
+    def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Train the sources that learn on the rollouts of an iteration, and return their metrics."""
+        groups = group_finished(rollouts)
+        return {
+            f"signal/{name}/{key}": value
+            for name, source in self._sources.items()
+            for key, value in source.learn(groups).items()
+        }
+
+    def drain_metrics(self) -> dict[str, float]:
+        """Return the metrics since the last call: the share of turns without a value, counts and seconds."""
+        shares = {
+            f"signal/{name}/missing": self._sums[f"signal/{name}/missing_turns"] / max(1, number)
+            for name, number in self._turns.items()
+        }
+        metrics = {**self._sums, **shares}
+        self._sums.clear()
+        self._turns.clear()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all sources by name."""
+        return {name: source.state_dict() for name, source in self._sources.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the states of all sources."""
+        for name, source in self._sources.items():
+            source.load_state_dict(state[name])
+
+
+def group_finished(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
+    """Return the rollouts that have samples and did not fail, by task instance and arm."""
+    groups: dict[tuple[str, str], list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        if rollout.rows and not rollout.failed:
+            groups[rollout.group, rollout.trajectory.arm].append(rollout)
+    return list(groups.values())
+
+
+def _attach(rollout: Rollout, source: Source, readings: Mapping[str, Signals]) -> Rollout:
+    """Return the rollout with the signals that a source found."""
+    if rollout.failed or not rollout.rows or rollout.trajectory.id not in readings:
+        return rollout
+    return replace(rollout, signals=rollout.signals.merge(readings[rollout.trajectory.id]))
+
+
+def list_turns(rollout: Rollout, role: str = "policy") -> list[int]:
+    """Return the steps of the episode that the role has samples of, in order, each once."""
+    return list(dict.fromkeys(sample.turn for sample in rollout.rows if sample.role == role))

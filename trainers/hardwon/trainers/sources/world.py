@@ -1,0 +1,55 @@
+"""Sources that read only what the world and the loop recorded: progress, and needless turns."""
+
+from collections.abc import Mapping, Sequence
+
+from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.algorithms.signals import Signals, Values
+from hardwon.trainers.config.sources import ProgressSettings
+
+from .base import SourceParts, Untrained, list_turns, register_source
+
+
+@register_source("progress")
+class ProgressSource(Untrained):
+    """Gives the progress of every turn: its reward, or what the diagnosis saw."""
+
+    gives = ("progress",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        self._settings: ProgressSettings = parts.settings
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the progress of every turn."""
+        return {
+            rollout.trajectory.id: Signals({"progress": self._measure(rollout)})
+            for group in groups
+            for rollout in group
+        }
+
+    def _measure(self, rollout: Rollout) -> Values:
+        steps = rollout.trajectory.steps
+        if self._settings.of == "diagnosis":
+            return tuple(steps[t].diagnosis.progress for t in list_turns(rollout))
+        return tuple(float(steps[t].reward) for t in list_turns(rollout))
+
+
+@register_source("redundant")
+class RedundantSource(Untrained):
+    """Gives 1 for a turn that cleaning drops, because it was refused or led back to an earlier state, and else 0."""
+
+    gives = ("redundant",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        """Create the source; it has no settings."""
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return whether each turn was needless."""
+        return {rollout.trajectory.id: Signals({"redundant": _mark(rollout)}) for group in groups for rollout in group}
+
+
+def _mark(rollout: Rollout) -> Values:
+    """Return 1 for every turn whose step is not part of the cleaned path."""
+    steps = rollout.trajectory.steps
+    kept = {id(step) for step in without_circles([s for s in steps if s.action and s.diagnosis.success])}
+    return tuple(float(id(steps[t]) not in kept) for t in list_turns(rollout))
