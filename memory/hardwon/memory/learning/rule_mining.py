@@ -16,7 +16,7 @@ from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, guard_key
 from hardwon.memory.items import identify
 from hardwon.memory.records import Admission, Item, Kind
 from hardwon.memory.situations.describe import condition_words, key_words
-from hardwon.memory.situations.evidence import ANY_AGAIN, call_key
+from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
 from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.situations.titles import fill_holes, guardrail_title, strategy_title, warning_title
 from hardwon.memory.values.value_table import Cell, ValueTable
@@ -176,7 +176,7 @@ def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None
     evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide and not losing else (NARROW_EVIDENCE, NARROW_RATE)
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
     weight = LOSING_WEIGHT if losing else WEIGHT
-    outweighs = operator == "again" or cell.bad >= weight * sqrt(_count_successes(pattern, values))
+    outweighs = operator == "again" or cell.bad >= weight * sqrt(_count_successes(pattern, condition, values))
     if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
         kind: Kind = "guardrail"
         # The id is derived from the wording of earlier versions, so existing items keep their ids.
@@ -220,10 +220,17 @@ def _is_in_vain(values: ValueTable) -> bool:
     return cell is not None and cell.several_bad and cell.n >= AGAIN_EVIDENCE and cell.bad >= WIDE_RATE * cell.n
 
 
-def _count_successes(pattern: str, values: ValueTable) -> int:
-    """Return how often a call succeeded in any situation."""
-    cell = values.cell(call_key(pattern))
-    return cell.n - cell.bad if cell is not None else 0
+def _count_successes(pattern: str, condition: str, values: ValueTable) -> int:
+    """Return how often a call succeeded, in any situation or, if it has facts, where one of them was the same.
+
+    Of several facts, the one with the fewest successes counts: it tells best where the call fails.
+    """
+    operator, _, context = condition.partition(" ")
+    keys = [call_key(pattern)]
+    if operator == "around":
+        keys += [fact_key(pattern, fact) for fact in split_facts(context, pattern)]
+    cells = [values.cell(key) for key in keys]
+    return min(cell.n - cell.bad if cell is not None else 0 for cell in cells)
 
 
 def _build_strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:

@@ -2,14 +2,16 @@
 
 A failure counts against its call, with two exceptions. An outage does not count. A call that works later in the same
 episode was worth making the first time, such as running tests before the code exists; only repeating it with nothing
-done in between was useless.
+done in between was useless. A call that the environment rejected is excused only by a success in equal facts. It did
+not run, so nothing was learned from it, and what works in front of a door says nothing about the same call in front of
+a wall.
 
 Such repetitions are also counted separately, for each form of call. With most tools, a failed call fails again until
 something else is done, and a guardrail can state this for new calls, too. With a tool that succeeds after some
 waiting it is not true, and the counts show it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hardwon.memory.records import Failure
@@ -17,7 +19,10 @@ from hardwon.memory.records import Failure
 from .actions import parse_action, pattern_of
 from .keys import GUARD_MARK
 
+_AROUND = " @ around "
 _GOOD = frozenset({Failure.NONE, Failure.STEP_LIMIT})
+_REJECTED = frozenset({Failure.INVALID_ACTION, Failure.PRECONDITION})
+"""Failures of calls that the environment rejected in this situation."""
 _NEVER_RAN = frozenset({Failure.BLOCKED, Failure.UNAVAILABLE, Failure.POLICY_ERROR})
 """Failures that do not show whether the same call would fail again."""
 
@@ -39,32 +44,24 @@ class Evidence:
     no failed call."""
 
 
-def evidence_of(steps: Sequence[tuple[str, str]], episode: int) -> list[Evidence]:
+def evidence_of(
+    steps: Sequence[tuple[str, str]], episode: int, facts: Sequence[tuple[str, ...]] | None = None
+) -> list[Evidence]:
     """Return the evidence of every step of an episode.
 
     Args:
         steps: (action, failure) of the steps, in order.
         episode: Number that the steps of one episode share.
+        facts: The facts in which each step was taken; None if there are none.
     """
-    # backwards: does the call work later, and is it the next call that works (then it waited for the tool)?
-    works: set[str] = set()
-    later: list[bool] = []
-    waited: list[bool] = []
-    next_good = ""
-    for action, failure in reversed(steps):
-        later.append(action in works)
-        waited.append(action == next_good)
-        if failure in _GOOD:
-            works.add(action)
-            next_good = action
-    later.reverse()
-    waited.reverse()
     evidence = []
     failed: set[str] = set()
     """Calls that failed, with no successful call since."""
     ran: set[str] = set()
     """The failed calls that were executed and met no outage."""
-    for (action, failure), recovers, waiting in zip(steps, later, waited, strict=True):
+    for (action, failure), (recovers, waiting) in zip(
+        steps, _look_ahead(steps, facts or [()] * len(steps)), strict=True
+    ):
         good, lost = failure in _GOOD, failure == Failure.TASK_LOST
         counts = failure != Failure.UNAVAILABLE
         bad = counts and not good and (lost or not recovers or action in failed)
@@ -80,6 +77,25 @@ def evidence_of(steps: Sequence[tuple[str, str]], episode: int) -> list[Evidence
     return evidence
 
 
+def _look_ahead(steps: Sequence[tuple[str, str]], facts: Sequence[tuple[str, ...]]) -> list[tuple[bool, bool]]:
+    """Return for each step whether its call works later, and whether it is the next call that works.
+
+    In the second case, the call waited for the tool.
+    """
+    works: set[str] = set()
+    works_in: set[tuple[str, tuple[str, ...]]] = set()
+    next_good = ""
+    ahead = []
+    for (action, failure), situation in zip(reversed(steps), reversed(facts), strict=True):
+        recovers = (action, situation) in works_in if failure in _REJECTED else action in works
+        ahead.append((recovers, action == next_good))
+        if failure in _GOOD:
+            works.add(action)
+            works_in.add((action, situation))
+            next_good = action
+    return ahead[::-1]
+
+
 def call_key(pattern: str) -> str:
     """Return the key under which all uses of a call are counted, in any situation."""
     return pattern if pattern == parse_action(pattern).template else f"{GUARD_MARK}{pattern}"
@@ -89,6 +105,34 @@ def call_keys(action: str) -> list[str]:
     """Return the keys that count this call: with its arguments, and with a placeholder for the first one."""
     patterns = (pattern_of(action, keep_first=True), pattern_of(action))
     return [key for key in map(call_key, dict.fromkeys(patterns)) if key.startswith(GUARD_MARK)]
+
+
+def facts_of(keys: Iterable[str], action: str) -> tuple[str, ...]:
+    """Return the facts of a step, such as `front wall`, read from its keys; empty if its state has no such facts."""
+    for key in keys:
+        if key.startswith(GUARD_MARK):
+            _, is_around, context = key.partition(_AROUND)
+            if is_around:
+                return split_facts(context, action)
+    return ()
+
+
+def split_facts(context: str, action: str) -> tuple[str, ...]:
+    """Return the facts in the context of an action or a pattern, which follow the words around its arguments."""
+    # the added "; " makes the split yield a rest also for a context without facts
+    rest = f"{context}; ".split("; ", len(parse_action(action).slots))[-1]
+    return tuple(filter(None, rest.split("; ")))
+
+
+def fact_key(pattern: str, fact: str) -> str:
+    """Return the key under which all uses of a call are counted whose state has a fact."""
+    return f"{GUARD_MARK}{pattern} @ given {fact}"
+
+
+def fact_keys(action: str, facts: Iterable[str]) -> list[str]:
+    """Return the keys that count this call in the states that share one of these facts."""
+    patterns = dict.fromkeys((parse_action(action).template, pattern_of(action)))
+    return [fact_key(pattern, fact) for pattern in patterns for fact in facts]
 
 
 def again_key(form: str) -> str:

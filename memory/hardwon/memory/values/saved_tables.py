@@ -11,7 +11,15 @@ from typing import Any
 
 from hardwon.memory.records import bounded
 from hardwon.memory.situations.actions import parse_action
-from hardwon.memory.situations.evidence import ANY_AGAIN, Evidence, again_key, call_keys, evidence_of
+from hardwon.memory.situations.evidence import (
+    ANY_AGAIN,
+    Evidence,
+    again_key,
+    call_keys,
+    evidence_of,
+    fact_keys,
+    facts_of,
+)
 from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, Sidecar, due
 from hardwon.memory.storage.database import Store
@@ -163,10 +171,12 @@ class FiledValues:
             ids_of_steps = _parse_key_ids(rows)
             unknown = sorted({number for numbers in ids_of_steps for number in numbers if number not in texts})
             texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
-            for numbers, (step_id, _, value, _, action, episode), evidence in zip(
-                ids_of_steps, rows, _judge_steps(rows), strict=True
+            filed = [[texts[number] for number in numbers if number in texts] for numbers in ids_of_steps]
+            facts = [facts_of(keys, row[4]) for keys, row in zip(filed, rows, strict=True)]
+            for step_keys, step_facts, (step_id, _, value, _, action, episode), evidence in zip(
+                filed, facts, rows, _judge_steps(rows, facts), strict=True
             ):
-                keys = self._keyed([texts[number] for number in numbers if number in texts], action, episode, evidence)
+                keys = self._keyed(step_keys, action, episode, evidence, step_facts)
                 value = bounded(value)  # older files may hold unbounded returns
                 values.add(
                     keys, value, step_id, action=action, bad=evidence.bad, lost=evidence.lost, episode=evidence.episode
@@ -183,7 +193,9 @@ class FiledValues:
         values.add([again_key(form)], value, step_id, action=action, bad=bad, episode=evidence.episode)
         values.add([ANY_AGAIN], value, step_id, action=form, bad=bad, episode=evidence.episode)
 
-    def _keyed(self, keys: list[str], action: str, episode: str, evidence: Evidence) -> list[str]:
+    def _keyed(
+        self, keys: list[str], action: str, episode: str, evidence: Evidence, facts: tuple[str, ...]
+    ) -> list[str]:
         """Return the keys of a step in this table; an outage has no keys that count failures."""
         if self._worlds is not None:
             world = self._worlds.of(episode)
@@ -194,7 +206,7 @@ class FiledValues:
             )
         if not evidence.counts:
             return [key for key in keys if not key.startswith(GUARD_MARK)]
-        return [*keys, *call_keys(action)] if keys else keys
+        return [*keys, *call_keys(action), *fact_keys(action, facts)] if keys else keys
 
 
 def _whole_episodes(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -226,11 +238,12 @@ def _parse_row(row: tuple[Any, ...]) -> list[int]:
         return []
 
 
-def _judge_steps(rows: list[tuple[Any, ...]]) -> Iterator[Evidence]:
-    """Yield the evidence of each step about its call, episode by episode."""
-    for _, episode in groupby(rows, key=lambda row: row[-1]):
+def _judge_steps(rows: list[tuple[Any, ...]], facts: list[tuple[str, ...]]) -> Iterator[Evidence]:
+    """Yield the evidence of each step about its call, episode by episode, given the facts of each step."""
+    for _, episode in groupby(zip(rows, facts, strict=True), key=lambda pair: pair[0][-1]):
         steps = list(episode)
-        yield from evidence_of([(row[4], row[3]) for row in steps], steps[0][0])
+        outcomes = [(row[4], row[3]) for row, _ in steps]
+        yield from evidence_of(outcomes, steps[0][0][0], [step_facts for _, step_facts in steps])
 
 
 def rebuild_values(store: Store, namespace: int) -> ValueTable:
