@@ -89,7 +89,7 @@ class Player:
             arms: Episodes per task instance, by arm.
         """
         session = self._session
-        policy = DemonstrationPolicy(session.transcript, paths)
+        policy = DemonstrationPolicy(session.transcript, paths, builder=session.config.policy.build_prompts())
         agents = {arm.name: self._build_agent(arm, policy, learning=False) for arm in arms}
         specs = [
             Spec(fold, seed, arm.name, copy, salt="demonstration")
@@ -153,7 +153,13 @@ class Player:
         # shared by all arms, so `play` sets the snapshot in one place
         policy = self._policies.setdefault(
             temperature,
-            TokenPolicy(session.engine, session.transcript, temperature=temperature, context=session.context),
+            TokenPolicy(
+                session.engine,
+                session.transcript,
+                temperature=temperature,
+                settings=session.config.policy,
+                context=session.context,
+            ),
         )
         key = arm, temperature, learning
         if key not in self._agents:

@@ -29,6 +29,7 @@ from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.runtime.teams.sharing_policy import Candidate, Choice
 
+from .config.policy import PolicySettings
 from .config.schema import ModelConfig
 from .engines.base import Engine
 from .engines.base_models import BASE, load_base, load_tokenizer, read_context
@@ -97,17 +98,18 @@ def load_roles(
         raise ConfigError(f"{place} has the weights of none of its roles ({', '.join(manifest.roles)}).")
     tokenizer = load_tokenizer(place / names[0])
     engines = _load_engines(place, names, manifest, tokenizer, base, device)
-    prompts, roles = open_format(manifest.model, tokenizer), dict[str, Any]()
+    how = parse_settings(PolicySettings, dict(manifest.roles.get("policy", {})))
+    prompts, roles = open_format(manifest.model, tokenizer, builder=how.build_prompts()), dict[str, Any]()
     heat = manifest.temperature if temperature is None else temperature
     for name in names:
         settings = dict(manifest.roles[name])
         if name == "policy":
             limit = read_context(engines[name].model)
-            inner = TokenPolicy(engines[name], prompts, temperature=heat, context=limit)
+            inner = TokenPolicy(engines[name], prompts, temperature=heat, settings=how, context=limit)
             roles["policy"] = ServedPolicy(inner, engines[name])
         elif name == "guide":
-            how = parse_settings(GuideSettings, settings)
-            inner_guide = TrainedGuidance(engines[name], prompts, free=how.free, most=how.length)
+            guide = parse_settings(GuideSettings, settings)
+            inner_guide = TrainedGuidance(engines[name], prompts, free=guide.free, most=guide.length)
             roles["guidance"] = ServedGuidance(inner_guide)
         elif name == "extractor":
             roles["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))

@@ -97,7 +97,7 @@ class Session:
         if (team := get_team()) is not None and team.shards:
             team.shard_base(first)
         manual = environment.describe() if isinstance(environment, Described) else ""
-        transcript: Any = open_format(config.model, tokenizer, manual=manual)
+        transcript: Any = open_format(config.model, tokenizer, manual=manual, builder=config.policy.build_prompts())
         # Only the process that plays may connect to a server or start vLLM.
         engine = open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
         gate = open_gate(config.gate, engine, transcript)
@@ -108,7 +108,7 @@ class Session:
                 explorer.source, gate,
                 explored=lambda task, seed: explorer.explored((task, seed)),
                 episodes=lambda: explorer.trajectories(config.explore.worlds),
-                recall=config.library.recall, environment=environment, outcome=config.outcome,
+                recall=config.library.recall, environment=environment, outcome=config.outcome, policy=config.policy,
             )  # fmt: skip
             return _build_role(name, parts)
 

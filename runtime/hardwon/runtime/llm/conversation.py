@@ -40,6 +40,8 @@ class Turn:
     """The token ids that the model sampled for the answer; None if the model did not sample what ran."""
     ids: tuple[int, ...] | None = None
     """The token ids of the rendered message, as a tokenizer's cache; None if it is not rendered yet."""
+    opens: bool = False
+    """Whether `ids` begin a conversation, with the system message before this one."""
     hint: str | None = None
     """The guidance that the message shows; None if it shows none, or if an earlier message shows the same."""
 
@@ -66,24 +68,28 @@ class Conversation:
 class PromptBuilder:
     """Writes the messages of a conversation from the contexts of an episode."""
 
-    def __init__(self, *, instructions: str = "", history: int | None = None) -> None:
+    def __init__(self, *, instructions: str = "", history: int | None = None, speech: int = 0) -> None:
         """Create a builder.
 
         Args:
             instructions: Text that is appended to the system message.
             history: Past turns in the messages; None keeps all. Half of them are dropped at once when there are
                 more, so that a prefix cache rarely starts over.
+            speech: Maximum number of tokens of a thought that stands before each action; 0 for none.
         """
         self._instructions, self._history = instructions, history
+        self.speech = speech
 
     def system(self, context: Context) -> str:
         """Return the system message: the rules, the task, and the environment's instructions."""
         calls = bool(context.tools and not context.actions)
-        return prompts.system_prompt(context.state.task, self._instructions, context.manual, calls=calls)
+        return prompts.system_prompt(
+            context.state.task, self._instructions, context.manual, calls=calls, speech=self.speech
+        )
 
     def turn(self, context: Context, *, remembered: bool = False) -> str:
         """Return the message of the current turn; see `prompts.turn_prompt`."""
-        return prompts.turn_prompt(context, remembered=remembered)
+        return prompts.turn_prompt(context, remembered=remembered, speech=self.speech > 0)
 
     def past(self, step: Step, before: Step | None) -> str:
         """Return the message of a recorded step, and the result of the step before, that this process did not send."""

@@ -38,6 +38,7 @@ from hardwon.runtime.llm.chat_model import (
     usage_of,
 )
 from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
+from hardwon.runtime.llm.speech import split_speech
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -90,6 +91,8 @@ class ChatPolicy:
         price_usd_per_million: tuple[float, float] | None = None,
         instructions: str = "",
         structured: Structured = "auto",
+        speech: Literal["none", "free"] = "none",
+        speech_tokens: int = 48,
         sleep: Callable[[float], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -105,6 +108,9 @@ class ChatPolicy:
             instructions: Text that is appended to the system prompt.
             structured: How a repair is constrained: `"auto"` uses the model's structured output if it has one,
                 `"choice"` uses vLLM's `structured_outputs`, and `"never"` uses instructions only.
+            speech: "free" lets the model think in one line before each action, in the words with which the trainer
+                trains it (`roles.policy.settings.speech`). "none" asks for the action alone.
+            speech_tokens: The length of such a thought, which the model is told in words.
             sleep: Replaces the pauses after a provider's error.
             settings: Further settings of `init_chat_model`, for a model given by name.
 
@@ -113,9 +119,13 @@ class ChatPolicy:
             MissingExtra: A package that the model needs is not installed.
         """
         _check_settings(max_retries, timeout_s, history, price_usd_per_million, structured)
+        if speech not in ("none", "free") or speech_tokens < 1:
+            raise ConfigError(f"speech is {speech!r} with {speech_tokens} tokens; use none, or free with 1 or more.")
+        self._speaks = speech == "free"
         self._model = open_model(model, temperature, timeout_s, settings)
         self._max_retries, self._timeout_s = max_retries, timeout_s
-        self._conversations = Conversations(PromptBuilder(instructions=instructions, history=history))
+        thought = speech_tokens if self._speaks else 0
+        self._conversations = Conversations(PromptBuilder(instructions=instructions, history=history, speech=thought))
         self._price = price_usd_per_million or (0.0, 0.0)
         self._structured: Structured = structured
         self._sleep = sleep
@@ -163,10 +173,15 @@ class ChatPolicy:
                     break
                 continue
             answer = tally.count(ask, reply)
-            action, problem = _parse_answer(reply, answer, context, only)
+            thought, said = split_speech(answer) if self._speaks else ("", answer)
+            action, problem = _parse_answer(reply, said, context, only)
+            if action is None and thought and context.actions:
+                # A model may write on after its action; a list tells which line is one.
+                action, problem = _parse_answer(reply, answer, context, only)
             if action is not None:
-                # The conversation keeps a call in the form that the messages ask for.
+                # The conversation keeps a call, and the thought before it, in the form that the messages ask for.
                 text = prompts.find_call(answer) if context.tools and not context.actions else None
+                text = f"{thought}\n{text or action}" if thought else text
                 self._conversations.answer(chat, action, text=text)
                 return self._build_decision(action, answer, tally)
             tally.add_problem(problem, answer)

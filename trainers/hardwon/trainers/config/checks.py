@@ -23,11 +23,23 @@ def check(config: "TrainConfig") -> None:
     _check_worlds(config)
     if "policy" not in config.roles:
         raise ConfigError(f"roles has no policy, only {', '.join(config.roles) or 'nothing'}; add roles.policy.")
+    _check_policy(config)
     _check_engine(config)
     _check_extractor(config)
     _check_signal(config)
     _check_sources(config)
     _check_temperatures(config)
+
+
+def _check_policy(config: "TrainConfig") -> None:
+    """Check that the prompts can do what the policy's settings ask for."""
+    settings = config.policy
+    if config.model.is_compact and (settings.spoken or settings.history is not None):
+        name = "speech" if settings.spoken else "history"
+        raise ConfigError(
+            f"roles.policy.settings.{name} is set, and prompts of content words have neither lines nor turns to leave "
+            "out; set model.base to a chat model, or remove it."
+        )
 
 
 def _check_engine(config: "TrainConfig") -> None:

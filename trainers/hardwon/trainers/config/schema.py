@@ -25,6 +25,7 @@ from hardwon.trainers.models.tiny import TinyConfig
 from .checks import check
 from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, MOVED, RECALLS as RECALLS, TELLS as TELLS
 from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, parse as parse
+from .policy import PolicySettings as PolicySettings
 from .sources import check_call, find_signals, parse_source
 
 
@@ -391,6 +392,11 @@ class TrainConfig:
         arms = list(self.list_arms())
         frozen = [arm.freeze() for arm in arms if arm.memory in LEARNS]
         return dict.fromkeys([*arms, *frozen], copies or self.eval.copies)
+
+    @property
+    def policy(self) -> PolicySettings:
+        """Return how the policy answers."""
+        return parse(PolicySettings, self.roles["policy"].settings, "roles.policy.settings")
 
     @property
     def outcome(self) -> Outcome:

@@ -58,6 +58,8 @@ class PromptFormat(Protocol):
     tokenizer: Any
     end: int
     """The token that ends an answer."""
+    opening: Ids
+    """The tokens before an action without a thought, where actions have thoughts; they are not trained."""
 
     def describe(self) -> str:
         """Return in one line how prompts are made, to be shown when a run begins."""

@@ -46,6 +46,7 @@ class ChatFormat:
         self.template = ChatTemplate(tokenizer, thinking=thinking)
         self.end = self.template.end
         self._builder, self._manual = builder or PromptBuilder(), manual
+        self.opening: Ids = self.template.encode("\n") if self._builder.speech else ()
 
     def describe(self) -> str:
         """Return in one line how prompts are made."""
@@ -58,11 +59,16 @@ class ChatFormat:
         return tuple(token for tokens, _ in self.parts(conversation) for token in tokens)
 
     def parts(self, conversation: Conversation) -> Iterator[tuple[Ids, bool]]:
-        """Yield the tokens of each message and whether it is an answer; a message is rendered once."""
-        for n, turn in enumerate(conversation.turns):
-            if turn.ids is None:
+        """Yield the tokens of each message that is not left out, and whether it is an answer.
+
+        A message is rendered once, and once more if it becomes the first one. The tokens then continue nothing that was
+        sent before, so they begin a training row of their own.
+        """
+        for n, turn in enumerate(conversation.turns[conversation.omitted :]):
+            if turn.ids is None or turn.opens != (n == 0):
                 resume, system = self.template.resume, conversation.system
                 turn.ids = resume(turn.user) if n else self.template.open(system, turn.user)
+                turn.opens = n == 0
             yield turn.ids, False
             if turn.answer is not None:
                 yield self._answer(turn), True
@@ -93,10 +99,11 @@ class ChatFormat:
                 manual=self._manual,
             )
             conversation = self._builder.advance(conversation, context)
-            prompt, completion = self.open_prompt(conversation, context), self.text(step.action)
-            n = len(completion)
+            prompt, completion = self.open_prompt(conversation, context), (*self.opening, *self.text(step.action))
+            n, forced = len(completion), len(self.opening)
+            mask = (*(False for _ in self.opening), *(True for _ in range(n - forced)))
             fields = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)
-            rows.append(Sample(prompt, completion, (0.0,) * n, (True,) * n, (None,) * n, *fields))
+            rows.append(Sample(prompt, completion, (0.0,) * n, mask, (None,) * n, *fields))
             Conversations.answer(conversation, step.action, completion)
         return rows
 

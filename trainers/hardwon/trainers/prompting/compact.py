@@ -60,6 +60,7 @@ class CompactFormat:
         # one cache per instance: a decorated method would keep every instance alive
         self._ids = lru_cache(maxsize=65536)(self._tokenise)
         (self.end,) = self._ids("<end>")
+        self.opening: Ids = ()
 
     def _tokenise(self, text: str) -> Ids:
         """Return the token ids of a text, without special tokens."""

@@ -29,6 +29,7 @@ from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import parse
 from hardwon.trainers.engines.base import Engine, Request, Weights
+from hardwon.trainers.engines.base_models import read_context
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.prompting.base import PromptFormat, Query
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
@@ -221,7 +222,8 @@ class AdmissionRole:
     async def send(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Sample]]:
         """Run one team on a task instance; return its reward, its decisions and their samples."""
         parts, settings = self._parts, self.settings
-        policy = TokenPolicy(parts.engine, cast(Any, parts.transcript))
+        limit = read_context(parts.model)
+        policy = TokenPolicy(parts.engine, cast(Any, parts.transcript), settings=parts.policy, context=limit)
         assert parts.environment is not None
         with parts.library.bank(f"{fold}#{seed} {salt}") as bank:
             members = [

@@ -5,7 +5,7 @@ weights. Before the episodes of an arm with guidance `role`, the roles provide t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from hardwon.memory import ExperienceLibrary, Trajectory
@@ -16,6 +16,7 @@ from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout, pack_samples, to_trace
 from hardwon.trainers.algorithms.shapers import shape
+from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.gating.gate import Gated
@@ -130,6 +131,8 @@ class Parts:
     """The environment, to be cloned by roles that play episodes themselves."""
     outcome: Outcome = "success"
     """The kind of outcome of an episode."""
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    """How the policy answers, for roles that play episodes themselves."""
 
 
 class PolicyRole:

@@ -63,10 +63,13 @@ class DemonstrationPolicy:
         action, chat = path[turn], self._log.advance(context)
         prompt = self._prompts.open_prompt(chat, context)
         tokens, allowed = self._encode(action, choices)
+        opening = self._prompts.opening
+        tokens, allowed = (*opening, *tokens), (*((token,) for token in opening), *allowed)
         Conversations.answer(chat, action, tokens)
         n = len(tokens)
+        mask = (*(False for _ in opening), *(True for _ in range(n - len(opening))))
         fields = (self._role, 0, episode.spec.arm, "", "", episode.spec.session, turn)
-        episode.keep(turn, action, Sample(prompt, tokens, (0.0,) * n, (True,) * n, allowed, *fields))
+        episode.keep(turn, action, Sample(prompt, tokens, (0.0,) * n, mask, allowed, *fields))
         return Decision(action, Reasons(tokens=tokens, memory=chat.turns[-1].hint))
 
     def decide(self, context: Context) -> Decision:

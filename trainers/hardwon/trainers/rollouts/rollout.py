@@ -18,14 +18,16 @@ from hardwon.memory.records import Step
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
+from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.outcomes import Outcome
-from hardwon.trainers.algorithms.samples import Rollout, Sample, compute_anchor
+from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, compute_anchor
+from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.base import Completion, Engine, Request
-from hardwon.trainers.engines.grammar import MAX_TOKENS
 from hardwon.trainers.prompting.base import PromptFormat
 
 from .answers import Answers, UnusableAnswer
+from .speech import Speech, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class _Episode:
         return tuple(sample for t, (action, sample) in self.rows.items() if t < len(ran) and ran[t] == action)
 
 
+MAX_THOUGHT = 300
+"""Characters of a thought that are recorded with a step."""
 OUTGROWN = "context_exceeded"
 """Why an episode is excluded whose prompt is longer than the model reads."""
 _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
@@ -146,9 +150,10 @@ class TokenPolicy:
         temperature: float = 1.0,
         snapshot: str = "",
         role: str = "policy",
+        settings: PolicySettings | None = None,
         builder: PromptBuilder | None = None,
         context: int | None = None,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int | None = None,
     ) -> None:
         """Create a policy on an engine.
 
@@ -158,14 +163,19 @@ class TokenPolicy:
             temperature: Sampling temperature; 0 is greedy.
             snapshot: Name of the library version in use, stored with every sample.
             role: The engine's role whose weights act.
-            builder: Writes the messages of an episode; default: as `ChatPolicy` does without instructions.
+            settings: The limits of an answer, the history, and thinking before acting; default: those of the class.
+            builder: Writes the messages of an episode; default: that of the settings.
             context: Longest sequence that the model reads, in tokens; None for no limit.
-            max_tokens: Longest tool call or free text, in tokens, where no actions are listed.
+            max_tokens: Takes the place of the settings' own limit of a tool call or free text.
+
+        Raises:
+            ConfigError: The policy is to think, and the prompts have no lines.
         """
-        self._context = context
+        self._context, how = context, settings or PolicySettings()
         self._engine, self._prompts = engine, prompts
-        self._answers = Answers(prompts, max_tokens=max_tokens)
-        self._log = Conversations(builder)
+        self._answers = Answers(prompts, max_tokens=max_tokens or how.max_tokens)
+        self._speech = Speech(prompts, how.spoken) if how.spoken else None
+        self._log = Conversations(builder or how.build_prompts())
         self._temperature, self._role = temperature, role
         self.snapshot = snapshot
         """Name of the library version in use; stored with every sample."""
@@ -187,10 +197,6 @@ class TokenPolicy:
         rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
         prompt = self._prompts.open_prompt(chat, context)
         form = self._answers.open(context, None if self._context is None else self._context - len(prompt))
-        longest = len(prompt) + form.max_tokens
-        if self._context is not None and longest > self._context:
-            episode.outgrown = True
-            raise PolicyFailure(f"prompt and action have {longest} tokens, and the model reads {self._context}.")
         request = Request(
             prompt,
             self._role,
@@ -201,31 +207,48 @@ class TokenPolicy:
             session="" if is_standalone else episode.spec.session,
             chance=rng,
         )
-        completion = await self._engine.generate(request)
-        answer = form.read(completion.tokens)
+        parts = [] if self._speech is None else [await self._think(self._speech, request)]
+        before = tuple(token for part in parts for token in part.tokens)
+        longest = len(prompt) + len(before) + form.max_tokens
+        if self._context is not None and longest > self._context:
+            episode.outgrown = True
+            raise PolicyFailure(f"prompt and action have {longest} tokens, and the model reads {self._context}.")
+        answered = await self._engine.generate(replace(request, prompt=(*prompt, *before)))
+        answer, completion = form.read(answered.tokens), join([*parts, answered])
         # A step without an action has an empty one, so the answer stays in the record and is trained on.
-        action = answer.action or ""
-        Conversations.answer(chat, action, completion.tokens, text=answer.text)
-        episode.keep(turn, action, self._row(episode, chat, context, request, completion))
-        usage = Usage(len(prompt), sum(completion.mask), calls=1)
+        action, thought = answer.action or "", self._prompts.read(before) if before else ""
+        text = f"{thought}\n{answer.text}" if thought else answer.text
+        Conversations.answer(chat, action, completion.tokens, text=text)
+        episode.keep(turn, action, self._row(episode, chat, context, prompt, completion))
+        usage = Usage(len(prompt), sum(completion.mask), calls=1 + bool(parts))
         if answer.action is None:
             # An answer that the end of the context cut says nothing about the policy.
-            episode.outgrown |= longest == self._context and len(completion.tokens) == form.max_tokens
+            episode.outgrown |= longest == self._context and len(answered.tokens) == form.max_tokens
             raise UnusableAnswer.of(answer, usage)
-        why = Reasons(tokens=tuple(completion.tokens), memory=chat.turns[-1].hint)
+        extra = {"thought": messages.clean(thought, MAX_THOUGHT)} if thought else {}
+        why = Reasons(tokens=tuple(completion.tokens), memory=chat.turns[-1].hint, extra=extra)
         return Decision(action, why, usage)
+
+    async def _think(self, speech: Speech, request: Request) -> Completion:
+        """Sample what stands before the action of a request, as far as the context has room for both."""
+        room = speech.max_tokens
+        if self._context is not None:
+            room = min(room, self._context - len(request.prompt) - len(speech.line_end) - request.max_tokens)
+        if room < 1:
+            return speech.skip(self._engine.versions()[self._role])
+        return speech.end(await self._engine.generate(speech.ask(request, room)))
 
     def decide(self, context: Context) -> Decision:
         """Run `adecide` for a loop without asyncio."""
         return asyncio.run(self.adecide(context))
 
     def _row(
-        self, episode: _Episode, chat: Conversation, context: Context, request: Request, completion: Completion
+        self, episode: _Episode, chat: Conversation, context: Context, prompt: Ids, completion: Completion
     ) -> Sample:
         """Return the sample of a completion."""
         hint = next((turn.hint for turn in reversed(chat.turns) if turn.hint is not None), None)
         return Sample(
-            request.prompt,
+            prompt,
             completion.tokens,
             completion.logprobs,
             completion.mask,

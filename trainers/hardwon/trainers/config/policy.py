@@ -1,0 +1,40 @@
+"""How the policy answers: the limits of an answer, the history that it reads, and thinking before acting."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.llm.conversation import PromptBuilder
+from hardwon.trainers.engines.grammar import MAX_TOKENS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """Settings of the policy: what it reads and how it answers, in training and in production."""
+
+    speech: Literal["none", "free"] = "none"
+    """free: before each action, the policy may think in one line of free text, which is trained with the action's
+    advantage. none: it answers at once."""
+    speech_tokens: int = 48
+    """Maximum number of tokens of such a thought."""
+    max_tokens: int = MAX_TOKENS
+    """Maximum number of tokens of a tool call or of free text, where no actions are listed."""
+    history: int | None = None
+    """Past turns in a prompt; of more, half are left out at once. null keeps all, so a prompt only grows and each token
+    is read once."""
+
+    def __post_init__(self) -> None:
+        for name in ("speech_tokens", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
+        if self.history is not None and self.history < 1:
+            raise ConfigError(f"history is {self.history}; use 1 or more, or null to keep all turns.")
+
+    @property
+    def spoken(self) -> int:
+        """Return the maximum number of tokens before an action; 0 if the policy answers at once."""
+        return self.speech_tokens if self.speech == "free" else 0
+
+    def build_prompts(self) -> PromptBuilder:
+        """Return the builder of the messages that the policy reads."""
+        return PromptBuilder(history=self.history, speech=self.spoken)
