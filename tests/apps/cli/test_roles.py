@@ -110,7 +110,7 @@ class Walks:
         return self.decide(context)
 
 
-def remember(path, seeds=range(6)):
+def remember(path, *, seeds):
     """Record episodes in a library, without an extractor."""
     with ExperienceLibrary.open(path) as library:
         agent = Agent(cast(Any, Walks()), library, Corridor(), max_steps=4)
