@@ -173,8 +173,8 @@ class ChatPolicy:
                     break
                 continue
             answer = tally.count(ask, reply)
-            thought, said = split_speech(answer) if self._speaks else ("", answer)
-            action, problem = _parse_answer(reply, said, context, only)
+            thought, choice = split_speech(answer) if self._speaks else ("", answer)
+            action, problem = _parse_answer(reply, choice, context, only)
             if action is None and thought and context.actions:
                 # A model may write on after its action; a list tells which line is one.
                 action, problem = _parse_answer(reply, answer, context, only)
