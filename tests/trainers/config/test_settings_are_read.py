@@ -30,7 +30,7 @@ SECTIONS: list[Any] = [
 """The classes of all sections of the settings."""
 ELSEWHERE = ("config/parsing.py", "config/checks.py", "/dataclasses.py", "/copy.py", "<string>")
 """Files that copy, print, compare or check settings: what only they read changes nothing."""
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
     "tasks": {"train": {"seeds": "0-5"}, "eval": {"seeds": "100-101"}},
     "explore": {"worlds": {"seeds": "0-2"}, "steps": 6, "tries": 2},
