@@ -5,7 +5,9 @@ from typing import Literal
 
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm.conversation import PromptBuilder
-from hardwon.trainers.engines.grammar import MAX_TOKENS
+
+MAX_TOKENS = 256
+"""Default length limit of an answer, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,8 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.trainers.algorithms.samples import Ids
+from hardwon.trainers.config.policy import MAX_TOKENS
 
-MAX_TOKENS = 256
-"""Default length limit of an answer, in tokens."""
 MAX_STRING = 200
 """Length limit of strings whose schema has none, in characters: a small model would not find their end."""
 
