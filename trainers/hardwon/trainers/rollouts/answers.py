@@ -19,8 +19,9 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.trainers.algorithms.samples import Ids
+from hardwon.trainers.config.policy import MAX_TOKENS
 from hardwon.trainers.engines.base import Constraint
-from hardwon.trainers.engines.grammar import MAX_TOKENS, ToolCalls
+from hardwon.trainers.engines.grammar import ToolCalls
 from hardwon.trainers.prompting.base import PromptFormat
 
 MAX_GRAMMARS = 64
