@@ -75,6 +75,7 @@ PUBLIC = {
         "LogisticAdmission",
         "McpEnvironment",
         "McpTools",
+        "OutlookPolicy",
         "Plan",
         "PlannedStep",
         "Planner",

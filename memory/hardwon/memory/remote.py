@@ -35,7 +35,10 @@ from .records import (
     Trust,
     Verdict,
 )
+from .retrieval.repertoire import Repertoire
+from .situations.episode_map import EpisodeMap
 from .values.effects import Effect
+from .values.prospects import Prospects
 from .wire import PAGE, Wire, part, plain, read
 
 
@@ -272,6 +275,14 @@ class RemoteLibrary(ExperienceLibrary):
         query = {"state": asdict(state), "kinds": list(kinds), "masked": masked, "raw": self._raw}
         answer = self._wire.ask("offered", query)
         return tuple(read(list[Item], answer["items"]))
+
+    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Prospects:
+        """Raise an error: outlooks are computed where the library's file is."""
+        raise ConfigError("OutlookPolicy needs the library's file; open it with ExperienceLibrary.open(path).")
+
+    def repertoire(self) -> Repertoire:
+        """Return an empty repertoire: demonstrations are read where the library's file is."""
+        return Repertoire()
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed."""

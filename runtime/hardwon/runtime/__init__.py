@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from .policies.chat import ChatPolicy as ChatPolicy
     from .policies.episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
+    from .policies.outlook import OutlookPolicy as OutlookPolicy
     from .teams.chat_roles import ChatAdmission as ChatAdmission
     from .teams.sharing_policy import (
         AdmitAll as AdmitAll,

@@ -117,7 +117,8 @@ class Agent:
         """Create an agent. It clones the environment as needed and leaves the library open.
 
         Args:
-            policy: A policy, `"episodic"`, `"random"`, a LangChain chat model, or its name such as `"openai:gpt-5"`.
+            policy: A policy, `"episodic"`, `"outlook"`, `"random"`, a LangChain chat model, or its name such as
+                `"openai:gpt-5"`.
             library: The experience that the agent recalls from and, if `learn` is set, records to.
             environment: The environment to act in.
             arm: The condition recorded with each episode. Without memory, the policy gets no hints and no skills. A
@@ -408,21 +409,25 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
     """Return a policy for a policy, a chat model, or a name.
 
     Args:
-        policy: A policy is returned unchanged. `"episodic"` and `"random"` name the built-in ones. A LangChain chat
-            model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`.
+        policy: A policy is returned unchanged. `"episodic"`, `"outlook"` and `"random"` name the built-in ones. A
+            LangChain chat model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`.
 
     Raises:
         UnknownName: The name is neither a built-in policy nor `PROVIDER:MODEL`.
     """
     from .policies.episodic import EpisodicPolicy, RandomPolicy
+    from .policies.outlook import OutlookPolicy
 
-    if isinstance(policy, str) and policy in ("episodic", "random"):
-        return EpisodicPolicy() if policy == "episodic" else RandomPolicy()
+    built_in: Mapping[str, Callable[[], Policy]] = {
+        kind.name: kind for kind in (EpisodicPolicy, OutlookPolicy, RandomPolicy)
+    }
+    if isinstance(policy, str) and policy in built_in:
+        return built_in[policy]()
     if isinstance(policy, str) and policy.startswith("folder:"):
         path = policy.removeprefix("folder:")
         raise ConfigError(f"{policy} is a model in this process; pass hardwon.trainers.load_policy({path!r}).")
     if isinstance(policy, str) and ":" not in policy:
-        raise UnknownName.of("policy", policy, ["episodic", "random", "PROVIDER:MODEL such as openai:gpt-5"])
+        raise UnknownName.of("policy", policy, [*built_in, "PROVIDER:MODEL such as openai:gpt-5"])
     if isinstance(policy, Policy):
         return policy
     from .policies.chat import ChatPolicy

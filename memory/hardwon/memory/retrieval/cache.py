@@ -6,7 +6,7 @@ is one (see `storage.cache_files`).
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -15,6 +15,7 @@ from hardwon.memory.guardrails.conditions import Guard, is_in_force
 from hardwon.memory.guardrails.surroundings import Surroundings
 from hardwon.memory.items import readable_items
 from hardwon.memory.records import Estimate, Hit, Item, State, Step
+from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Situation, guard_keys
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.database import Store
@@ -22,11 +23,15 @@ from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
 from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
 from hardwon.memory.values.effects import Effect, Effects
+from hardwon.memory.values.outlook import NOTHING
+from hardwon.memory.values.outlook_book import OutlookBook
+from hardwon.memory.values.prospects import Prospects, look_around
 from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
 from .ranking import BestSteps, Found, TakenStep
+from .repertoire import FiledRepertoire
 from .request import Recollections
 from .similar_tasks import Tasks
 
@@ -66,6 +71,8 @@ class NamespaceCache:
         self._map = WorldMap(store, namespace)
         self._per_world: FiledValues | None = None
         self._choices: dict[int, tuple[int, Choices]] = {}
+        self.repertoire = FiledRepertoire(store, namespace)
+        self._outlooks: dict[int, OutlookBook] = {}
         self._homes: dict[str, frozenset[int]] = {}
         self._effects = Effects(store, namespace)
         self._situation: Situation | None = None
@@ -228,6 +235,7 @@ class NamespaceCache:
         if united:
             self._effects.renew(worlds=True)
             self._homes.clear()
+            self._outlooks.clear()
         # Merged worlds change the prefix of keys, so the table per world is built again.
         several = len(self._map.worlds.standing) > 1
         if united and self._per_world is not None and self._sidecar.writable:
@@ -338,6 +346,16 @@ class NamespaceCache:
                 keys = situation.keys(action, counts)
                 estimates[action] = estimate_in_world(self._per_world.read(), world, keys, context)
         return estimates if world is None else self._with_choices(estimates, situation, actions, world)
+
+    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Prospects:
+        """Return the outlooks of the actions here and at the other locations of an episode."""
+        world = self.worlds.find(state.task, actions)
+        if world is None:
+            return look_around(NOTHING, state, actions, episode)
+        if world not in self._outlooks:
+            self._outlooks[world] = OutlookBook(self._store, self._namespace, self.worlds.names_of(world))
+        book = self._outlooks[world]
+        return look_around(book.read(self.structural), state, actions, episode)
 
     def _with_choices(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int

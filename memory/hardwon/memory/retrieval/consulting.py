@@ -9,14 +9,17 @@ from hardwon.memory.guardrails.probation import Probation
 from hardwon.memory.privacy.private_files import OwnLock
 from hardwon.memory.privacy.redaction import redact, redact_state
 from hardwon.memory.records import Hit, Item, Kind, Recollection, State, Verdict
+from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Attempt
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.freshness import Freshness
 from hardwon.memory.validation import check_choice, check_count, check_kinds, check_state, check_text, check_texts
+from hardwon.memory.values.prospects import Prospects
 
 from . import recall
 from .cache import NamespaceCache
 from .candidates import How
+from .repertoire import Repertoire
 from .request import Level, copy_recollection, make_key, parse_request
 from .search import Search
 from .task_recall import recall_by_task
@@ -211,6 +214,29 @@ class ConsultedLibrary(ABC):
             ]
             # the id breaks ties, so that the order does not depend on when items were read
             return tuple(sorted(candidates, key=lambda item: (-item.score * item.confidence, item.id)))
+
+    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Prospects:
+        """Return what each action is expected to bring and to make possible, here and at other known locations.
+
+        Args:
+            state: Current state.
+            actions: Its admissible actions.
+            episode: The map of the episode so far. None stands for its first state.
+
+        Returns:
+            An outlook for each action, and the actions at other locations with the way there.
+
+        Raises:
+            WrongType: The state or an action has the wrong type.
+        """
+        _check_query(state, *actions)
+        with self._lock:
+            return self._caught_up().foresee(state, actions, episode or EpisodeMap())
+
+    def repertoire(self) -> Repertoire:
+        """Return the demonstrations of the library and where things were found, for a planner. Do not change it."""
+        with self._lock:
+            return self._caught_up().repertoire.read()
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed.

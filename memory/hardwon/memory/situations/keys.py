@@ -149,7 +149,7 @@ class Situation:
         return "; ".join([*scalars, *self._hidden_lists()])
 
     @cached_property
-    def _listed(self) -> str:
+    def listed(self) -> str:
         """Return all lists of the facts, reduced to the words that the task names."""
         return "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
 
@@ -165,7 +165,7 @@ class Situation:
         around, notes = self.read_around(parsed.slots)
         is_named = self.says(action)
         flags = f"{self.flags(parsed)} {SAID}".lstrip() if is_named else self.flags(parsed)
-        facts = f"{counts} | {flags} | {self._listed}"
+        facts = f"{counts} | {flags} | {self.listed}"
         special = f"{facts} | {around} | {notes}"
         form, half = parsed.template, pattern_of(action, keep_first=True)
         # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
@@ -205,6 +205,11 @@ class Situation:
         if not sentences:
             return "unnamed"
         return "told" if any(verb in self._notes.sentences[number] for number in sentences) else "other"
+
+    def names_together(self, slot: str, phrase: str) -> bool:
+        """Return whether a sentence of the observation contains both an argument and the words of a phrase."""
+        named = self._observation.find(phrase).starts
+        return bool(named) and not named.keys().isdisjoint(self._observation.find(slot).starts)
 
     def mark(self, parsed: ParsedAction) -> tuple[str, ...]:
         """Return the flags of the arguments for the notes, such as `1 told`, `2 unnamed`; empty without notes."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_che
 
 from hardwon.memory import Reasons, Recollection, State, Step
 from hardwon.memory.reasons import NO_REASONS
+from hardwon.memory.values.prospects import Prospects
 
 from .working_memory import WorkingMemory
 
@@ -174,6 +175,8 @@ class Context:
     """The episode's unique id, under which a policy can keep its conversation; empty if there is none."""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """JSON schema of the arguments by tool that can be called now; empty if actions are no calls, or not known."""
+    prospects: Prospects = field(default_factory=Prospects)
+    """What each action is expected to bring and to make possible; empty unless the policy has `foresees = True`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,10 @@ class Decision:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Chooses actions. A policy raises `PolicyFailure` if it gets no usable action, for example from its model."""
+    """Chooses actions. A policy raises `PolicyFailure` if it gets no usable action, for example from its model.
+
+    A policy with `foresees = True` gets the prospects of the admissible actions; see `Context.prospects`.
+    """
 
     name: str
     """The name of the policy, recorded with each episode."""

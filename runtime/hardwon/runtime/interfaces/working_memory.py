@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hardwon.memory import State, Step
+from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import Familiarity, location as location, place as place
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
@@ -21,6 +22,8 @@ class WorkingMemory:
 
     def __init__(self) -> None:
         self._familiarity = Familiarity()
+        self.map = EpisodeMap()
+        """Where the episode has been, and which actions lead where."""
         self._feedback: set[str] = set()
         self._failed: dict[tuple[str, str], str] = {}
         self._notes: dict[str, None] = {}  # an ordered set
@@ -41,6 +44,7 @@ class WorkingMemory:
     def add(self, step: Step) -> None:
         """Register a finished step."""
         self._familiarity.add(step)
+        self.map.add(step)
         # A successful action that changed nothing was an inquiry: its answer is the information to keep.
         if place(step.pre) == place(step.post) and step.diagnosis.success:
             self._note(step.post)

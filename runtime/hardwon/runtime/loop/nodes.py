@@ -101,14 +101,14 @@ class Nodes(AdvisingNodes):
     def decide(self, episode: EpisodeState) -> Update:
         """Let the policy choose an action."""
         try:
-            return self.apply_decision(episode, self.policy.decide(self.context(episode)))
+            return self.apply_decision(episode, self.policy.decide(self._prepare_decision(episode)))
         except PolicyFailure as error:
             return self.apply_policy_failure(episode, error)
 
     async def adecide(self, episode: EpisodeState) -> Update:
         """Let the policy choose an action, awaiting it."""
         try:
-            return self.apply_decision(episode, await self.policy.adecide(self.context(episode)))
+            return self.apply_decision(episode, await self.policy.adecide(self._prepare_decision(episode)))
         except PolicyFailure as error:
             return self.apply_policy_failure(episode, error)
 
@@ -240,8 +240,9 @@ class Nodes(AdvisingNodes):
         post, reward, done, info = outcome
         diagnosis = diagnose(pre, decision.action, post, reward, info, steps, working)
         keys = self.library.keys(pre, decision.action, working.counts(pre, decision.action))
-        # An episode that nobody records need not carry the list.
-        admissible = tuple(episode["actions"]) if self.settings.learn or self.settings.tries else ()
+        # An episode that nobody records need not carry the list, unless the policy needs its map after a resume.
+        is_needed = self.settings.learn or self.settings.tries or self._foresees or self.planner is not None
+        admissible = tuple(episode["actions"]) if is_needed else ()
         step = Step(pre, decision.action, post, diagnosis, reward, len(steps), keys, why, admissible=admissible)
         return step, done, info
 

@@ -8,14 +8,14 @@ Items withheld at random (see `loop.holdout`) are hidden from guidance and plann
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.records import Kind
 from hardwon.runtime.guidance.base import Guidance, Occasion, find_occasion
 from hardwon.runtime.interfaces.types import Context, Described, Environment, Policy, Tooled
-from hardwon.runtime.planning.plans import Plan, Planner
+from hardwon.runtime.planning.plans import Following, Plan, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 
 from .advisor import Advice, Advisor
@@ -102,6 +102,10 @@ class AdvisingNodes:
         if self.planner is None:
             return {}
         context, plan = self.context(episode), episode["plan"]
+        if (followed := self._follow_demonstration(plan, context)) is not None:
+            return {"plan": followed}
+        if plan and plan.source:
+            plan = None  # no demonstration is left
         trouble = episode.get("replan") or explain_dead_end(context)
         if not trouble and (plan.next is not None if plan else not episode["new_situation"]):
             return {}
@@ -121,6 +125,12 @@ class AdvisingNodes:
             earlier = episode["withheld"].get(signature, ())
             update["withheld"] = {**episode["withheld"], signature: tuple(dict.fromkeys((*earlier, *withheld)))}
         return update
+
+    def _follow_demonstration(self, plan: Plan | None, context: Context) -> Plan | None:
+        """Return the plan of a demonstration that is bound to the task; None without one, or while a skill runs."""
+        if not self.settings.arm.has_memory or (plan and plan.next and not plan.source):
+            return None
+        return self.planner.follow(plan, context) if isinstance(self.planner, Following) else None
 
     async def aplan(self, episode: EpisodeState) -> Update:
         """Plan as `plan` does; a planner that waits for a model runs in a thread."""
@@ -164,6 +174,17 @@ class AdvisingNodes:
             thread=episode.get("thread", ""),
             plan=episode.get("plan"),
         )
+
+    def _prepare_decision(self, episode: EpisodeState) -> Context:
+        """Return the input for the policy's decision, with the prospects if the policy looks ahead."""
+        context = self.context(episode)
+        if not self._foresees:
+            return context
+        return replace(context, prospects=self.library.foresee(context.state, context.actions, context.working.map))
+
+    @property
+    def _foresees(self) -> bool:
+        return bool(getattr(self.policy, "foresees", False))
 
     def _read_tools(self, episode: EpisodeState) -> Mapping[str, Mapping[str, Any]]:
         inner = self._get_environment(episode)

@@ -11,7 +11,7 @@ a plan, and guardrails check every action. This module neither runs actions nor 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from hardwon.memory import Estimate, ExperienceLibrary, Item
 from hardwon.memory.guardrails.conditions import matches
@@ -36,6 +36,10 @@ class PlannedStep:
     tries: int = 0
     """How often the step was attempted."""
     done: bool = False
+    source: str = ""
+    """Id of the episode that the step was bound from; empty if it comes from elsewhere."""
+    part: int = 0
+    """Number of the step in that demonstration, from 1; 0 for a step that only makes the next one possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,15 @@ class Plan:
     steps: tuple[PlannedStep, ...] = ()
     usage: Usage = field(default_factory=Usage)
     """The cost of the last planning."""
+    source: str = ""
+    """Id of the episode that the plan was bound from; see `composition`."""
+    abandoned: tuple[str, ...] = ()
+    """Ids of the episodes whose demonstrations were tried before."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, tuple):  # a checkpoint may restore it as a list
-            object.__setattr__(self, "steps", tuple(self.steps))
+        for name in ("steps", "abandoned"):  # a checkpoint may restore them as lists
+            if not isinstance(getattr(self, name), tuple):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def done(self) -> tuple[PlannedStep, ...]:
@@ -124,13 +133,42 @@ class Planner(Protocol):
         ...
 
 
+@runtime_checkable
+class Following(Protocol):
+    """A planner that chooses the next action of its plan anew in every step."""
+
+    def follow(self, plan: Plan | None, context: Context) -> Plan | None:
+        """Return the plan with the action to take now, or None if it has none.
+
+        Args:
+            plan: The plan so far, if there is one.
+            context: The current state and the recalled experience.
+        """
+        ...
+
+
 class SkillPlanner:
-    """Plans with the best skill that can start now, and repairs with a remedy or another skill."""
+    """Plans with a demonstration or a skill: a success bound to the task first, then a skill that can start now.
+
+    A skill is repaired with a remedy or another skill; a bound demonstration chooses each step anew (see `follow`).
+    """
 
     waits = False
 
     def __init__(self, library: ExperienceLibrary) -> None:
         self._library = library
+        from .composer import Composer  # it builds on plans
+
+        self._composer = Composer()
+
+    def follow(self, plan: Plan | None, context: Context) -> Plan | None:
+        """Return the plan of a bound demonstration with the action to take now, or None if none can be followed.
+
+        Args:
+            plan: The plan so far, if there is one.
+            context: The current state and the recalled experience.
+        """
+        return self._composer.follow(plan, context, self._library.repertoire())
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
         """Return a plan from the first skill that can start and whose steps no guardrail forbids, or None."""

@@ -49,12 +49,7 @@ class EpisodicPolicy:
                 "Use a chat model: --policy openai:MODEL."
             )
         estimates = context.recollection.estimates
-        open_actions = _list_allowed(context)
-        candidates = [
-            action
-            for action in open_actions
-            if not context.working.failed(action, _find_estimate(estimates, action).context)
-        ] or open_actions
+        candidates = list_candidates(context)
         if (planned := _choose_planned(context, candidates)) is not None:
             why = _build_reasons(_find_estimate(estimates, planned), explored=False)
             return Decision(planned, why.updated(planned=True))
@@ -94,7 +89,7 @@ class RandomPolicy:
         """
         if not context.actions:
             raise PolicyFailure("RandomPolicy needs an environment that lists admissible actions.")
-        return Decision(context.rng.choice(_list_allowed(context)))
+        return Decision(context.rng.choice(list_allowed(context)))
 
     async def adecide(self, context: Context) -> Decision:
         """Return a random action; nothing is awaited."""
@@ -128,8 +123,8 @@ def _select_least_tried(context: Context, actions: list[str]) -> list[str]:
 def _choose_planned(context: Context, candidates: list[str]) -> str | None:
     """Return the plan's next action, unless another candidate is clearly better; see `MARGIN`."""
     planned = find_planned_action(context)
-    if planned is None:
-        return None
+    if planned is None or (context.plan and context.plan.source):
+        return planned  # the values of single steps say nothing about a search
     estimates = context.recollection.estimates
     margin, evidence = MARGIN
     alternatives = (_find_estimate(estimates, action) for action in candidates if action != planned)
@@ -137,7 +132,16 @@ def _choose_planned(context: Context, candidates: list[str]) -> str | None:
     return planned if best <= _find_estimate(estimates, planned).value + margin else None
 
 
-def _list_allowed(context: Context) -> list[str]:
+def list_candidates(context: Context) -> list[str]:
+    """Return the allowed actions that have not failed in this context, or all allowed ones if there are none."""
+    estimates, allowed = context.recollection.estimates, list_allowed(context)
+    return [
+        action for action in allowed if not context.working.failed(action, _find_estimate(estimates, action).context)
+    ] or allowed
+
+
+def list_allowed(context: Context) -> list[str]:
+    """Return the actions that were not refused in this step, or all of them if there are none."""
     return [action for action in context.actions if action not in context.forbidden] or list(context.actions)
 
 

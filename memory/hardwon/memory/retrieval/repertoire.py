@@ -1,0 +1,206 @@
+"""The repertoire of a library: what its successes did, and where things were found.
+
+A planner without a model binds a success to a new task and searches for what is not in view. For that it needs the
+demonstrations (the newest successes), which words are names of things, which forms of actions move, prepare or reveal,
+and how often each kind of thing was seen at each kind of location. All of it is counted from steps.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hardwon.memory.records import Step
+from hardwon.memory.situations.actions import ParsedAction, parse_action
+from hardwon.memory.situations.phrases import FUNCTION_WORDS, head_noun, words
+from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.episodes import read_steps
+
+DEMONSTRATIONS = 300
+"""Number of demonstrations, the newest successes."""
+READ = 500
+"""Number of episodes that are read, the newest ones."""
+PRIOR = 3.0
+"""Sightings of things of any kind that count for a thing, spread over kinds of locations as they were."""
+_NEW = (
+    "SELECT rowid, id, task, success FROM trajectories WHERE namespace = ? AND rowid > ? AND success IS NOT NULL "
+    "AND trust = 'trusted' ORDER BY rowid DESC LIMIT ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """The actions of one success that do more than move or prepare, in order."""
+
+    id: str
+    """Id of the episode."""
+    task: str
+    actions: tuple[str, ...]
+    length: int
+    """Number of all actions of the episode."""
+
+
+class Repertoire:
+    """Demonstrations, names, forms of actions and places of things, counted episode by episode."""
+
+    def __init__(self) -> None:
+        self._episodes: deque[tuple[str, str, tuple[tuple[str, str], ...]]] = deque(maxlen=DEMONSTRATIONS)
+        """(id, task, (action, location) pairs of the actions that did not move) of the newest successes."""
+        self._lengths: dict[str, int] = {}
+        self.things: set[str] = set()
+        """Heads of the arguments of all actions."""
+        self._task_words: set[str] = set()
+        self._heads: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        """By form and number of an argument: its heads in successes."""
+        self._counts: Counter[str] = Counter()
+        self._moved: Counter[str] = Counter()
+        self._local: Counter[str] = Counter()
+        """Steps by form whose only argument was the location."""
+        self._revealed: Counter[str] = Counter()
+        """Steps by form after which new things could be acted on."""
+        self._seen: Counter[tuple[str, str]] = Counter()
+        """Episodes by (kind of thing, kind of location) in which the one was seen at the other."""
+        self._sightings: Counter[str] = Counter()
+        """The same, by kind of location."""
+        self._total: Counter[str] = Counter()
+        """The same, by kind of thing."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of steps that were counted."""
+        return self._counts.total()
+
+    def add(self, episode: str, task: str, steps: Sequence[Step], *, success: bool) -> None:
+        """Count one episode."""
+        self._task_words.update(words(task))
+        kept: list[tuple[str, str]] = []
+        seen = _list_things(steps[0].admissible) if steps else set()
+        for t, step in enumerate(steps):
+            parsed = parse_action(step.action)
+            moved = step.post.location != step.pre.location
+            following = steps[t + 1].admissible if t + 1 < len(steps) else ()
+            self._counts[parsed.template] += 1
+            self._moved[parsed.template] += moved
+            self._local[parsed.template] += _is_local(parsed, step.pre.location)
+            self.things.update(
+                head for action in (*step.admissible, step.action) for head in parse_action(action).heads
+            )
+            new = _list_things(following) - seen
+            seen |= new
+            self._revealed[parsed.template] += bool(new) and not moved
+            if success and step.diagnosis.success and not moved:
+                kept.append((step.action, step.pre.location))
+                for number, head in enumerate(parsed.heads):
+                    self._heads[parsed.template, number].add(head)
+        self._count_sightings(steps)
+        if success and kept:
+            self._episodes.append((episode, task, tuple(kept)))
+            self._lengths[episode] = len(steps)
+
+    def _count_sightings(self, steps: Sequence[Step]) -> None:
+        """Count each kind of thing once for every location at which it could be acted on."""
+        sightings: set[tuple[str, str]] = set()
+        carried: set[str] = set()
+        for before, step in zip([None, *steps], steps, strict=False):
+            place = step.pre.location
+            things = _list_things(step.admissible)
+            if before is not None and before.pre.location != place:
+                # What can be acted on in two locations in a row was carried there.
+                carried = things & _list_things(before.admissible)
+            if place:
+                sightings |= {(place, thing) for thing in things - carried if thing != place}
+        for kind, thing in {(head_noun(location), head_noun(thing)) for location, thing in sightings}:
+            self._seen[thing, kind] += 1
+            self._sightings[kind] += 1
+            self._total[thing] += 1
+
+    def is_move(self, form: str) -> bool:
+        """Return whether most steps of this form changed the location."""
+        return 2 * self._moved[form] > self._counts[form]
+
+    def reveals(self, form: str) -> float:
+        """Return the share of the steps of this form that made new things available without moving."""
+        return self._revealed[form] / self._counts[form] if self._counts[form] else 0.0
+
+    def is_fixed(self, form: str, number: int) -> bool:
+        """Return whether an argument was of one kind in all successes."""
+        return len(self._heads[form, number]) == 1
+
+    def likelihood(self, thing: str, kind: str) -> float:
+        """Return the share of the sightings of a kind of thing that were at a kind of location.
+
+        Args:
+            thing: Head of a thing.
+            kind: Head of a location.
+        """
+        everything = self._sightings.total()
+        common = self._sightings[kind] / everything if everything else 0.0
+        return (self._seen[thing, kind] + PRIOR * common) / (self._total[thing] + PRIOR)
+
+    def list_names(self, task: str) -> tuple[str, ...]:
+        """Return the words of a task that name things, in order: those of actions, and those that no task had."""
+        return tuple(
+            word
+            for word in dict.fromkeys(words(task))
+            if word in self.things or (word not in self._task_words and word not in FUNCTION_WORDS)
+        )
+
+    def list_frame(self, task: str) -> frozenset[str]:
+        """Return the words of a task that do not name things."""
+        return frozenset(words(task)) - frozenset(self.list_names(task)) - FUNCTION_WORDS
+
+    def list_demonstrations(self, task: str) -> list[Demonstration]:
+        """Return the demonstrations, those whose task is worded most alike first.
+
+        The words that name no things count first, then the names in common, then the shorter demonstration.
+        """
+        frame, names = self.list_frame(task), set(self.list_names(task))
+        rows = []
+        for episode, other, kept in self._episodes:
+            shared = self.list_frame(other)
+            union = frame | shared
+            likeness = len(frame & shared) / len(union) if union else 1.0
+            common = len(names.intersection(self.list_names(other)))
+            actions = tuple(action for action, _ in kept if not self._is_preparation(action))
+            if actions:
+                rows.append((-likeness, -common, self._lengths[episode], episode, other, actions))
+        return [
+            Demonstration(episode, other, actions, length) for _, _, length, episode, other, actions in sorted(rows)
+        ]
+
+    def _is_preparation(self, action: str) -> bool:
+        """Return whether an action is of a form that only handles the location, such as opening it."""
+        form = parse_action(action).template
+        return 2 * self._local[form] > self._counts[form]
+
+
+def _is_local(parsed: ParsedAction, location: str) -> bool:
+    """Return whether the location is the only argument of an action."""
+    return bool(location) and parsed.slots == (location.lower(),)
+
+
+def _list_things(actions: Iterable[str]) -> set[str]:
+    """Return the arguments of actions."""
+    return {slot for action in actions for slot in parse_action(action).slots}
+
+
+class FiledRepertoire:
+    """The repertoire of a namespace, updated from new episodes."""
+
+    def __init__(self, store: Store, namespace: int) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._last = 0
+        self._repertoire = Repertoire()
+
+    def read(self) -> Repertoire:
+        """Return the repertoire with all new episodes."""
+        rows = self._store.rows(_NEW, (self._namespace, self._last, READ))
+        for rowid, episode, task, success in reversed(rows):
+            steps = read_steps(
+                self._store,
+                "namespace = ? AND trajectory_id = ? AND witness = 0 ORDER BY t",
+                (self._namespace, episode),
+            )
+            self._repertoire.add(episode, task, steps, success=bool(success))
+            self._last = rowid
+        return self._repertoire

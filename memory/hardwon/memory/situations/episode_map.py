@@ -1,0 +1,95 @@
+"""The map of an episode: where it has been, what could be done there, and which actions lead where.
+
+The library computes it from recorded steps, and the runtime computes it during an episode. A state without a location
+belongs to one nameless place, so an environment without places has no map.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hardwon.memory.records import State, Step
+
+from .actions import parse_action
+from .familiarity import place
+from .keys import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The last state seen at a location, and its admissible actions."""
+
+    state: State
+    actions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way to another location."""
+
+    first: str
+    """The first action of the way."""
+    steps: int
+    """Number of actions until the arrival."""
+
+
+class EpisodeMap:
+    """Visits, moves and tries of one episode, updated step by step."""
+
+    def __init__(self) -> None:
+        self.done: set[str] = set()
+        """Actions that succeeded in this episode."""
+        self.visits: dict[str, Visit] = {}
+        """By location, the last visit before the current state."""
+        self._moves: dict[tuple[str, str], str] = {}
+        self._tried: set[tuple[str, str]] = set()
+
+    def add(self, step: Step) -> None:
+        """Add one step with its admissible actions."""
+        self.visits[step.pre.location] = Visit(step.pre, step.admissible)
+        self._tried.add((place(step.pre), step.action))
+        if step.diagnosis.success:
+            self.done.add(step.action)
+        if step.post.location != step.pre.location:
+            self._moves[step.pre.location, step.action] = step.post.location
+
+    def has_tried(self, state: State, action: str) -> bool:
+        """Return whether the action was taken in exactly this state."""
+        return (place(state), action) in self._tried
+
+    def find_destination(self, situation: Situation, action: str) -> str:
+        """Return the known location that an action leads to, or "".
+
+        A move of this episode leads where it led before. Otherwise, it is the location that the text names together
+        with an argument of the action.
+
+        Args:
+            situation: The situation before the action.
+            action: The action.
+        """
+        place_name = situation.state.location
+        destination = self._moves.get((place_name, action))
+        if destination is not None or not place_name:
+            return destination or ""
+        slots = parse_action(action).slots
+        for name in self.visits if slots else ():
+            if name and name != place_name and any(situation.names_together(slot, name) for slot in slots):
+                return name
+        return ""
+
+    def find_routes(self, start: str, moves: Mapping[str, Mapping[str, str]]) -> dict[str, Route]:
+        """Return the shortest way to every location that can be reached.
+
+        Args:
+            start: The current location.
+            moves: By location, the destination of each of its moves.
+        """
+        routes: dict[str, Route] = {}
+        waiting = deque([(start, "", 0)])
+        while waiting:
+            place_name, first, steps = waiting.popleft()
+            for action, there in moves.get(place_name, {}).items():
+                if there != start and there not in routes:
+                    routes[there] = Route(first or action, steps + 1)
+                    waiting.append((there, first or action, steps + 1))
+        return routes

@@ -1,0 +1,269 @@
+"""Outlooks: what an action brings, and what it makes worth doing next, estimated from past steps.
+
+For every key of an action (see `situations.outlook_keys`) there are four means over the past steps with this key:
+
+    gain    reward in units of the median reward, clipped to [-1, 1.5], plus the novelty of the step
+    lost    share of steps that lost the task
+    dead    share of steps that neither changed nor told anything
+    unlock  the most valuable action that the step newly made possible, as far as it exceeds its value before
+
+    Q(a) = gain(a) + DISCOUNT unlock(a) - RISK max(0, lost(a) - TOLERATED)
+    unlock of a step = max over actions b after it of max(0, Q(b) - max(0, Q(b) before)), over changed keys only
+
+This is fitted Q-iteration on marginal values: what could be done anyway is not counted again. A chain of actions can so
+be learned link by link, before it ever succeeded as a whole. Everything is derived from the steps of the newest
+episodes, in their order, and can be rebuilt from them at any time.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardwon.memory.situations.actions import ParsedAction
+from hardwon.memory.situations.outlook_keys import COLUMNS, LEVELS, MAX_WORDS, TOLD, OutlookKeys
+
+DISCOUNT = 0.9
+"""Worth of an action that becomes possible, relative to one that is possible now."""
+RISK = 2.0
+"""Worth of the task, in units of the median reward, that a lost task costs."""
+TOLERATED = 0.05
+"""Share of lost tasks that costs nothing: an estimate is never exactly 0."""
+SWEEPS = 8
+"""Number of sweeps, and so the length of the chains that are learned."""
+MOST = 30
+"""Number of steps beyond which a key does not weigh more."""
+SPREAD = 0.1
+"""Prior variance of a key, worth one step."""
+HIGHEST_GAIN, LOWEST_GAIN = 1.5, -1.0
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+_WEIGHTS = np.array([2.0**level for level in LEVELS])
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What past steps say about one action."""
+
+    value: float
+    """Q: the gain, and the discounted worth of what it unlocks, less the risk of losing the task."""
+    gain: float = 0.0
+    unlock: float = 0.0
+    lost: float = 0.0
+    """Share of similar steps that lost the task."""
+    dead: float = 0.0
+    """Share of similar steps that neither changed nor told anything."""
+    n: int = 0
+    """Number of past steps under the least tried key that tells what the notes say of the action's arguments."""
+
+
+@dataclass(slots=True)
+class EpisodeRows:
+    """One episode as rows of key ids: the steps, and what each step made possible."""
+
+    steps: list[int] = field(default_factory=list)
+    """Row of each step."""
+    rewards: list[float] = field(default_factory=list)
+    novelty: list[float] = field(default_factory=list)
+    lost: list[bool] = field(default_factory=list)
+    dead: list[bool] = field(default_factory=list)
+    followed: list[bool] = field(default_factory=list)
+    """Whether it is known what each step made possible."""
+    opened: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(step, row of an action after it, its row at the last visit, its row before the step); 0 for none."""
+
+
+@dataclass(slots=True)
+class Forms:
+    """What the steps show about forms of actions: how often they were taken, whether they move, and their arguments."""
+
+    steps: Counter[str] = field(default_factory=Counter)
+    moved: Counter[str] = field(default_factory=Counter)
+    """Steps of each form that changed the location."""
+    offered: Counter[str] = field(default_factory=Counter)
+    """States in which each form was admissible."""
+    first: dict[str, set[str]] = field(default_factory=dict)
+    second: dict[str, set[str]] = field(default_factory=dict)
+    """By form of two arguments, the heads of the first and of the second one."""
+
+    def offer(self, parsed: ParsedAction) -> None:
+        """Count an admissible action."""
+        self.offered[parsed.template] += 1
+        if len(parsed.heads) == 2:
+            self.first.setdefault(parsed.template, set()).add(parsed.heads[0])
+            self.second.setdefault(parsed.template, set()).add(parsed.heads[1])
+
+    def is_move(self, form: str) -> bool:
+        """Return whether most steps of this form changed the location."""
+        return 2 * self.moved[form] > self.steps[form]
+
+
+class Rows:
+    """The key ids of actions; equal actions share one row. Row 0 has no keys."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, int] = {"": 0}
+        self._rows: dict[tuple[int, ...], int] = {(0,) * COLUMNS: 0}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def keys(self) -> int:
+        """Return the number of keys."""
+        return len(self._keys)
+
+    def file(self, keys: Sequence[str]) -> int:
+        """Return the row of an action with these keys, which is added if it is new."""
+        ids = tuple(self._keys.setdefault(key, len(self._keys)) for key in keys)
+        return self._rows.setdefault(ids, len(self._rows))
+
+    def find(self, keys: Sequence[str]) -> list[int]:
+        """Return the ids of keys; 0 for an unknown one."""
+        return [self._keys.get(key, 0) for key in keys]
+
+    def build(self) -> Ints:
+        """Return the key ids of all rows, (rows, columns)."""
+        return np.array(list(self._rows), dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """Means of one figure by key, and the weight of each key."""
+
+    mean: Floats
+    weight: Floats
+
+    @classmethod
+    def of(cls, keys: Ints, values: Floats, size: int) -> "Mean":
+        """Return the means over steps.
+
+        Args:
+            keys: Key ids of each step, (steps, columns).
+            values: The figure of each step, (steps,).
+            size: Number of keys.
+        """
+        flat = keys.ravel()
+        spread = np.repeat(values, keys.shape[1])
+        n = np.bincount(flat, minlength=size).astype(np.float64)
+        total = np.bincount(flat, spread, minlength=size)
+        squares = np.bincount(flat, spread * spread, minlength=size)
+        safe = np.maximum(n, 1.0)
+        mean = total / safe
+        variance = np.maximum(squares / safe - mean * mean, 0.0)
+        weight = np.minimum(n, MOST) * (n + 1.0) / (n * variance + SPREAD)
+        weight[0] = 0.0  # the empty key
+        return cls(mean, weight)
+
+    def estimate(self, keys: Ints) -> Floats:
+        """Return the weighted mean over the keys of each row; 0 without any evidence."""
+        weights = self.weight[keys] * _WEIGHTS
+        total = weights.sum(axis=1)
+        means: Floats = (weights * self.mean[keys]).sum(axis=1) / np.maximum(total, 1e-12)
+        return means
+
+
+@dataclass(frozen=True, slots=True)
+class OutlookTable:
+    """The four means by key, fitted to the steps of some episodes."""
+
+    rows: Rows
+    forms: Forms
+    keys: OutlookKeys
+    gain: Mean
+    unlock: Mean
+    lost: Mean
+    dead: Mean
+    counts: Floats
+    scale: float
+    """The median positive reward, the unit of gains."""
+
+    def judge(self, keys: Sequence[Sequence[str]]) -> list[Outlook]:
+        """Return the outlook of each action with these keys."""
+        if not keys:
+            return []
+        ids = np.array([self.rows.find(columns) for columns in keys], dtype=np.int32)
+        ids[ids >= len(self.counts)] = 0  # keys of episodes that were read after the fit
+        gain, unlock, lost, dead = (table.estimate(ids) for table in (self.gain, self.unlock, self.lost, self.dead))
+        value = compute_value(gain, unlock, lost)
+        n = _count_tried(np.array([[key != "" for key in columns] for columns in keys]), self.counts[ids])
+        columns = (column.tolist() for column in (value, gain, unlock, lost, dead, n))
+        return [
+            Outlook(q, g, u, at_risk, idle, int(tried)) for q, g, u, at_risk, idle, tried in zip(*columns, strict=True)
+        ]
+
+
+def _count_tried(present: NDArray[np.bool_], counts: Floats) -> Floats:
+    """Return the least number of steps under the keys about the notes of each action, (actions,).
+
+    Args:
+        present: Whether the action has the key, (actions, columns).
+        counts: Number of steps under each key, 0 for a new one, (actions, columns).
+    """
+    columns_of_notes = slice(TOLD, TOLD + 1 + MAX_WORDS)
+    tried: Floats = np.where(present[:, columns_of_notes], counts[:, columns_of_notes], np.inf).min(axis=1)
+    return tried
+
+
+def compute_value(gain: Floats, unlock: Floats, lost: Floats) -> Floats:
+    """Return Q of actions."""
+    value: Floats = gain + DISCOUNT * unlock - RISK * np.maximum(0.0, lost - TOLERATED)
+    return value
+
+
+def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[EpisodeRows]) -> OutlookTable:
+    """Fit the four tables to episodes.
+
+    Args:
+        rows: The key ids of all rows.
+        forms: The forms of the actions in the episodes.
+        keys_of: Computes the keys of actions.
+        episodes: The episodes, oldest first.
+    """
+    ids, size = rows.build(), rows.keys
+    steps = _concatenate([episode.steps for episode in episodes], np.int32)
+    rewards = _concatenate([episode.rewards for episode in episodes], np.float64)
+    positive = rewards[rewards > 0]
+    scale = float(np.median(positive)) if len(positive) else 1.0
+    gains = np.clip(rewards / scale, LOWEST_GAIN, HIGHEST_GAIN)
+    gains += _concatenate([episode.novelty for episode in episodes], np.float64)
+    keys = ids[steps]
+    gain = Mean.of(keys, gains, size)
+    lost = Mean.of(keys, _concatenate([episode.lost for episode in episodes], np.float64), size)
+    dead = Mean.of(keys, _concatenate([episode.dead for episode in episodes], np.float64), size)
+    counts = np.bincount(keys.ravel(), minlength=size).astype(np.float64)
+    followed = _concatenate([episode.followed for episode in episodes], np.bool_)
+    opened = _join_opened(episodes)
+    unlock = Mean.of(keys[:0], np.zeros(0), size)
+    known_gain, known_lost = gain.estimate(ids), lost.estimate(ids)
+    for _ in range(SWEEPS):
+        value = compute_value(known_gain, unlock.estimate(ids), known_lost)
+        value[0] = 0.0  # no row: the action was not possible before
+        before = np.maximum(0.0, np.maximum(value[opened[:, 2]], value[opened[:, 3]]))
+        targets = np.zeros(len(steps))
+        np.maximum.at(targets, opened[:, 0], value[opened[:, 1]] - before)
+        unlock = Mean.of(keys[followed], targets[followed], size)
+    return OutlookTable(rows, forms, keys_of, gain, unlock, lost, dead, counts, scale)
+
+
+def _concatenate(lists: Sequence[Sequence[Any]], dtype: Any) -> NDArray[Any]:
+    return np.array([value for values in lists for value in values], dtype=dtype)
+
+
+def _join_opened(episodes: Sequence[EpisodeRows]) -> NDArray[np.int64]:
+    """Return what the steps of all episodes opened, with steps numbered across the episodes."""
+    parts, first = [np.zeros((0, 4), dtype=np.int64)], 0
+    for episode in episodes:
+        part = np.array(episode.opened, dtype=np.int64).reshape(-1, 4)
+        part[:, 0] += first
+        parts.append(part)
+        first += len(episode.steps)
+    return np.concatenate(parts)
+
+
+NOTHING = fit(Rows(), Forms(), OutlookKeys(), ())
+"""The table of a world without episodes."""

@@ -1,0 +1,111 @@
+"""Follow bound demonstrations: one after the other, until one solves the task or none is left.
+
+The planner asks before every step. What was done is read from the plan itself, so a resumed episode continues.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hardwon.memory.retrieval.repertoire import Repertoire
+from hardwon.memory.situations.actions import parse_action
+from hardwon.runtime.interfaces.types import Context, Usage
+
+from .composition import TRIES, Binding, Progress, bind_demonstration, choose_action, fits_step
+from .plans import Plan, PlannedStep
+
+MOST = 6
+"""Number of different demonstrations that are tried in one episode."""
+
+
+class Composer:
+    """Binds demonstrations to tasks and continues their plans."""
+
+    def __init__(self) -> None:
+        self._bound: dict[tuple[int, str], list[Binding]] = {}
+        """By (size of the repertoire, task), the different bindings, the best first."""
+
+    def follow(self, plan: Plan | None, context: Context, repertoire: Repertoire) -> Plan | None:
+        """Return the plan with the action to take now, or None if no demonstration is left.
+
+        Args:
+            plan: The plan so far, if there is one.
+            context: The current state of the episode.
+            repertoire: The repertoire of the library.
+        """
+        bindings = self._list_bindings(context.state.task, repertoire)
+        plan = plan or Plan(context.state.task)
+        for binding in bindings[:MOST]:
+            if binding.source in plan.abandoned:
+                continue
+            if plan.source != binding.source:
+                plan = _begin(plan, binding, bindings)
+            if (continued := _continue(plan, binding, context, repertoire)) is not None:
+                return continued
+            plan = replace(plan, abandoned=(*plan.abandoned, binding.source))
+        return None
+
+    def _list_bindings(self, task: str, repertoire: Repertoire) -> list[Binding]:
+        """Return the different bindings of the demonstrations to a task, the best first."""
+        which = repertoire.size, task
+        if which not in self._bound:
+            self._bound.clear()
+            self._bound[which] = list(_bind_all(task, repertoire))
+        return self._bound[which]
+
+
+def _bind_all(task: str, repertoire: Repertoire) -> Iterator[Binding]:
+    seen = set()
+    for demonstration in repertoire.list_demonstrations(task):
+        binding = bind_demonstration(demonstration, task, repertoire)
+        if binding is not None and binding.shape not in seen:
+            seen.add(binding.shape)
+            yield binding
+
+
+def _begin(plan: Plan, binding: Binding, bindings: list[Binding]) -> Plan:
+    """Return the plan with another binding; steps that it has in common with an unfinished one stay done."""
+    earlier = next((other for other in bindings if other.source == plan.source), None)
+    done = [step for step in plan.done if step.source == plan.source and step.part]
+    carried: dict[int, int] = {}
+    if earlier is not None and len(done) < len(earlier.steps):
+        for step, old, new in zip(done, earlier.steps, binding.steps, strict=False):
+            if old.text != new.text:
+                break
+            carried[step.number] = step.part
+    steps = tuple(
+        replace(step, source=binding.source) if step.number in carried and step.source == plan.source else step
+        for step in plan.done
+    )
+    return replace(plan, steps=steps, source=binding.source)
+
+
+def _continue(plan: Plan, binding: Binding, context: Context, repertoire: Repertoire) -> Plan | None:
+    """Return the plan with the next action of a binding; None if it has ended or nothing is left to try."""
+    own = [step for step in plan.done if step.source == binding.source and step.part]
+    at = len(own)
+    tries = next((step.tries for step in plan.open if step.part == at + 1 and step.source == binding.source), 0)
+    if at >= len(binding.steps) or tries >= TRIES:
+        return None
+    earlier_actions = [step.action for step in plan.done if step.part and step.source != binding.source]
+    progress = Progress(
+        tuple((step.part - 1, step.action) for step in own),
+        _count_since(plan, context),
+        frozenset(parse_action(action).slots[0] for action in earlier_actions if parse_action(action).slots),
+    )
+    action = choose_action(binding, at, progress, context, repertoire)
+    if not action:
+        return None
+    first, source = plan.following, binding.source
+    is_part = fits_step(binding, at, action, progress)
+    pending = [PlannedStep(first, action, tries=tries if is_part else 0, source=source, part=(at + 1) * is_part)]
+    for number in range(at + is_part, len(binding.steps)):
+        pending.append(PlannedStep(first + len(pending), binding.steps[number].text, source=source, part=number + 1))
+    return replace(plan, steps=(*plan.done, *pending), usage=Usage())
+
+
+def _count_since(plan: Plan, context: Context) -> int:
+    """Return the number of steps of the episode until the last step of the demonstration was done."""
+    actions = [step.action for step in plan.done if step.part]
+    if not actions:
+        return 0
+    return max((n + 1 for n, step in enumerate(context.history) if step.action == actions[-1]), default=0)

@@ -1,0 +1,216 @@
+"""Outlooks: gains, risks and what actions make possible, fitted to steps."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
+from hardwon.memory.situations.episode_map import EpisodeMap
+from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
+from hardwon.memory.values.outlook import NOTHING, EpisodeRows, Forms, Rows, fit
+from hardwon.memory.values.outlook_episodes import EpisodeReader
+from hardwon.memory.values.prospects import look_around
+
+KNOWS = Diagnosis(True)
+
+
+def keys(name):
+    """The keys of an action that shares none with another one."""
+    return ("", *[f"{name} {n}" for n in range(1, COLUMNS)])
+
+
+def fitted(*episodes, rows):
+    return fit(rows, Forms(), OutlookKeys(), episodes)
+
+
+def opens_box(rows, opened):
+    """An episode in which opening a box makes it possible to take a coin."""
+    box, coin = rows.file(keys("open box")), rows.file(keys("take coin"))
+    return EpisodeRows(
+        [box, coin], [0.0, 1.0], [0.0, 0.0], [False, False], [False, False], [True, True], [(0, coin, 0, 0)] * opened
+    )
+
+
+def test_what_a_step_makes_possible_is_worth_the_discounted_gain():
+    rows = Rows()
+    (box,) = fitted(*[opens_box(rows, True)] * 3, rows=rows).judge([keys("open box")])
+    assert (box.gain, box.unlock, box.value) == pytest.approx((0.0, 1.0, 0.9))
+
+
+def test_nothing_is_unlocked_before_it_was_seen():
+    rows = Rows()
+    (box,) = fitted(*[opens_box(rows, False)] * 3, rows=rows).judge([keys("open box")])
+    assert (box.unlock, box.value) == (0.0, 0.0)
+
+
+def reads_note(rows, before, after):
+    """An episode in which reading changes the keys of `take pear`, which pays `before` and `after`."""
+    read, old, new = (rows.file(keys(name)) for name in ("read", "take pear", "take told pear"))
+    return EpisodeRows(
+        [read, old, new, new], [0.0, before, after, after], [0.0] * 4, [False] * 4, [False] * 4,
+        [True, False, False, False], [(0, new, old, 0)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "unlock"), [(0.2, 1.0, 0.8), (1.0, 1.0, 0.0), (1.0, 0.2, 0.0)])
+def test_only_the_increase_of_a_value_counts(before, after, unlock):
+    """An action that stays as good, or gets worse, contributes nothing, whatever its value is."""
+    rows = Rows()
+    table = fitted(*[reads_note(rows, before, after)] * 3, rows=rows)
+    (read,) = table.judge([keys("read")])
+    assert read.unlock == pytest.approx(unlock / table.scale if before < after else 0.0)
+
+
+def test_a_lost_task_costs_more_than_its_reward_brings():
+    rows = Rows()
+    row = rows.file(keys("eat"))
+    lost = EpisodeRows([row], [0.0], [0.0], [True], [False], [True], [])
+    (eat,) = fitted(*[lost] * 5, rows=rows).judge([keys("eat")])
+    assert (eat.lost, eat.value) == pytest.approx((1.0, -1.9))
+
+
+def test_without_episodes_every_outlook_is_zero():
+    assert [outlook.value for outlook in NOTHING.judge([keys("open box")])] == [0.0]
+    assert NOTHING.judge([]) == []
+
+
+def test_keys_of_later_episodes_are_unknown_to_an_earlier_fit():
+    rows = Rows()
+    table = fitted(opens_box(rows, True), rows=rows)
+    rows.file(keys("close box"))
+    assert table.judge([keys("close box")])[0].value == 0.0
+
+
+# ---- from steps
+
+
+def state(text, *notes, location="hall", task="find the coin"):
+    return State(text, location=location, task=task, notes=notes)
+
+
+def walk(box="box", coin="coin"):
+    """An episode: open a box, take the coin in it."""
+    closed, opened = state(f"A {box} is closed."), state(f"A {box} is open. There is a {coin}.")
+    taken = state(f"A {box} is open. You carry a {coin}.")
+    first = Step(closed, f"open {box}", opened, KNOWS, admissible=(f"open {box}", "wait"))
+    second = Step(opened, f"take {coin}", taken, KNOWS, reward=1.0, t=1, admissible=(f"take {coin}", "wait"))
+    return Trajectory("find the coin", (first, second), True, 1.0)
+
+
+def learn(episodes):
+    rows, forms, computed = Rows(), Forms(), OutlookKeys()
+    read = [EpisodeReader(rows, forms, computed).read(episode.steps) for episode in episodes]
+    return fit(rows, forms, computed, read)
+
+
+def test_a_library_foresees_what_its_steps_showed():
+    with ExperienceLibrary.open(":memory:") as library:
+        now = walk().steps[0].pre
+        assert not any(outlook.value for outlook in library.foresee(now, ("open box", "wait")).by_action.values())
+        library.record_many([replace(walk(), id=f"e{n}") for n in range(4)])
+        here = library.foresee(now, ("open box", "wait")).by_action
+        assert here["open box"].unlock > 0.3
+        assert here["open box"].unlock > here["wait"].unlock
+
+
+def test_other_names_change_nothing_but_the_narrow_keys():
+    table = learn([walk()] * 4)
+    named = table.keys.list(walk().steps[0].pre, ("open box",), EpisodeMap())[0]
+    renamed = table.keys.list(walk("chest", "ring").steps[0].pre, ("open chest",), EpisodeMap())[0]
+    assert [one == two for one, two in zip(named[:6], renamed[:6], strict=True)] == [True] * 6
+    assert named[-1] != renamed[-1]
+    assert table.judge([renamed])[0].unlock > 0.3
+
+
+def test_the_order_of_episodes_does_not_matter():
+    episodes = [walk(), walk("chest"), walk("jar", "ring"), walk()]
+    shuffled = random.Random(1).sample(episodes, len(episodes))
+    asked = [walk().steps[0].pre, walk("jar").steps[0].pre]
+    first, second = (
+        [table.judge(table.keys.list(one, ("wait", "open box"), EpisodeMap())) for one in asked]
+        for table in (learn(episodes), learn(shuffled))
+    )
+    for some, others in zip(first, second, strict=True):
+        assert [one.value for one in some] == pytest.approx([other.value for other in others])
+
+
+def test_a_state_without_location_and_notes_has_an_outlook_and_no_elsewhere():
+    table = learn([walk()] * 4)
+    found = look_around(table, State("A box is closed.", task="find the coin"), ("open box",), EpisodeMap())
+    assert found.by_action["open box"].value > 0
+    assert found.elsewhere == ()
+
+
+def test_a_step_that_lost_the_task_and_one_without_effect_are_counted():
+    now = state("A box is closed.")
+    dead = Step(now, "wait", now, Diagnosis(False, Failure.NO_EFFECT), admissible=("wait", "smash box"))
+    lost = Step(now, "smash box", now, Diagnosis(False, Failure.TASK_LOST), t=1, admissible=("wait", "smash box"))
+    again = replace(dead, t=1)
+    table = learn([Trajectory("find the coin", (dead, again, replace(lost, t=2)), False)] * 4)
+    wait, smash = table.judge(table.keys.list(now, ("wait", "smash box"), EpisodeMap()))
+    assert smash.lost > 0.5 > wait.lost
+    assert wait.dead > 0.4  # the first answer was new
+
+
+# ---- the map
+
+HALL = "You are in the hall. To the north you see the kitchen."
+KITCHEN = "You are in the kitchen. To the south you see the hall. There is a stove."
+
+
+def rooms():
+    """A step from the hall to the kitchen."""
+    hall = state(HALL)
+    kitchen = state(KITCHEN, location="kitchen")
+    return Step(hall, "move north", kitchen, KNOWS, admissible=("move north", "take lamp"))
+
+
+def trained_to_move():
+    steps = [replace(rooms(), id=None) for _ in range(3)]
+    return learn([Trajectory("find the coin", (step,), False) for step in steps])
+
+
+def test_the_way_back_is_read_from_the_text():
+    table, episode = trained_to_move(), EpisodeMap()
+    episode.add(rooms())
+    now = rooms().post
+    (far,) = [one for one in look_around(table, now, ("move south", "wait"), episode).elsewhere if one.action[0] == "t"]
+    assert (far.action, far.location, far.first, far.steps) == ("take lamp", "hall", "move south", 1)
+
+
+def test_what_was_tried_elsewhere_is_not_offered_again():
+    table, episode = trained_to_move(), EpisodeMap()
+    took = Step(state(HALL), "take lamp", state(HALL), KNOWS, admissible=("move north", "take lamp"))
+    episode.add(took)
+    episode.add(rooms())
+    found = look_around(table, rooms().post, ("move south",), episode).elsewhere
+    assert "take lamp" not in [one.action for one in found]
+
+
+def test_without_a_sentence_about_the_way_there_is_none():
+    table, episode = trained_to_move(), EpisodeMap()
+    episode.add(rooms())
+    blind = replace(rooms().post, observation="You are in the kitchen.")
+    assert look_around(table, blind, ("move south",), episode).elsewhere == ()
+
+
+def test_what_was_taken_is_imagined_with_what_stands_elsewhere():
+    """After 20 offers of a form, it is tried in thought with a thing that was taken since and a thing over there."""
+    stove = state(KITCHEN, location="kitchen")
+    heats = Step(stove, "heat pie in stove", stove, KNOWS, admissible=("heat pie in stove", "touch stove"))
+    table = learn(
+        [*[Trajectory("find the coin", (heats,), False)] * 21, Trajectory("find the coin", (rooms(),), False)]
+    )
+    episode = EpisodeMap()
+    back = Step(
+        replace(stove, facts={"carried": []}), "move north", replace(state(HALL), facts={"carried": []}), KNOWS,
+        admissible=("move north", "touch stove"),
+    )  # fmt: skip
+    episode.add(back)
+    now = replace(state(HALL), facts={"carried": ["a pie"]})
+    found = look_around(table, now, ("move north", "eat pie"), episode).elsewhere
+    assert "heat pie in stove" in [one.action for one in found]
+    empty = replace(now, facts={"carried": []})
+    found = look_around(table, empty, ("move north", "eat pie"), episode).elsewhere
+    assert "heat pie in stove" not in [one.action for one in found]

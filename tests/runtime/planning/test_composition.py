@@ -1,0 +1,217 @@
+"""Demonstrations that are bound to a new task, and the search for what their steps need."""
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary, State
+from hardwon.memory.retrieval.repertoire import Repertoire
+from hardwon.runtime import Agent, Decision
+from hardwon.runtime.planning.composition import bind_demonstration
+
+
+class House:
+    """A house of places, some closed, with things to bring, to wash first, or to bring twice."""
+
+    name = "house"
+
+    def __init__(self, things, closed=(), places=("table 1", "shelf 1", "shelf 2", "chest 1", "basin 1")):
+        self.start, self.closed_at_start, self.places = things, frozenset(closed), places
+
+    def reset(self, task="", seed=0):
+        self.task, self.here, self.held, self.washed = task, "", "", set()
+        self.things, self.closed, self.over = dict(self.start), set(self.closed_at_start), False
+        return self._state("")
+
+    def _visible(self):
+        return sorted(t for t, place in self.things.items() if place == self.here and self.here not in self.closed)
+
+    def _state(self, feedback):
+        seen = f"The {self.here} is closed." if self.here in self.closed else f"You see {self._visible()}."
+        return State(
+            f"You are at {self.here or 'the door'}. {seen} You hold {self.held or 'nothing'}.",
+            location=self.here, task=self.task, feedback=feedback,
+        )  # fmt: skip
+
+    def admissible(self, state):
+        found = [f"walk to {place}" for place in self.places if place != self.here]
+        if self.here in self.closed:
+            return sorted([*found, f"open {self.here}"])
+        if self.held:
+            found += [f"lay {self.held} in {self.here}"] if self.here else []
+            found += [f"wash {self.held} with {self.here}"] if self.here.startswith("basin") else []
+        elif self.here:
+            found += [f"grab {thing} from {self.here}" for thing in self._visible()]
+        return sorted(found)
+
+    def step(self, action):
+        assert action in self.admissible(None)
+        verb, rest = action.split(" ", 1)
+        if verb == "walk":
+            self.here = rest.removeprefix("to ")
+        elif verb == "open":
+            self.closed.discard(rest)
+        elif verb == "grab":
+            self.held = rest.split(" from ")[0]
+            del self.things[self.held]
+        elif verb == "wash":
+            self.washed.add(self.held)
+        else:
+            self.things[self.held], self.held = self.here, ""
+        won = self._is_won()
+        return self._state(f"You {action}."), float(won), won, {"success": won}
+
+    def _is_won(self):
+        words = self.task.split()
+        kind, place = words[2], words[-1]
+        there = [t for t, at in self.things.items() if t.startswith(kind) and at.startswith(place)]
+        if "clean" in words:
+            there = [thing for thing in there if thing in self.washed]
+        at_one = [sum(self.things[thing] == at for thing in there) for at in self.places]
+        return max(at_one) >= (2 if words[1] == "two" else 1)
+
+    def clone(self):
+        return House(self.start, self.closed_at_start, self.places)
+
+    def close(self):
+        pass
+
+
+class Script:
+    """A policy that repeats given actions."""
+
+    name = "script"
+    reads: Literal["values", "text"] = "values"
+
+    def __init__(self, *actions):
+        self.actions = actions
+
+    def decide(self, context):
+        return Decision(self.actions[len(context.history)])
+
+    async def adecide(self, context):
+        return self.decide(context)
+
+
+BRING = ("bring a lamp to shelf", House({"lamp 1": "table 1", "cup 2": "table 1"}),
+         ("walk to table 1", "grab lamp 1 from table 1", "walk to shelf 1", "lay lamp 1 in shelf 1"))  # fmt: skip
+CLEAN = ("bring clean cup to table", House({"cup 1": "shelf 2", "lamp 4": "shelf 2"}),
+         ("walk to shelf 2", "grab cup 1 from shelf 2", "walk to basin 1", "wash cup 1 with basin 1",
+          "walk to table 1", "lay cup 1 in table 1"))  # fmt: skip
+TWO = ("bring two book to shelf", House({"book 1": "chest 1", "book 2": "table 1"}, ["chest 1"]),
+       ("walk to chest 1", "open chest 1", "grab book 1 from chest 1", "walk to shelf 2", "lay book 1 in shelf 2",
+        "walk to table 1", "grab book 2 from table 1", "walk to shelf 2", "lay book 2 in shelf 2"))  # fmt: skip
+
+
+@pytest.fixture
+def library():
+    """A library with a demonstration of each kind of task."""
+    with ExperienceLibrary.open(":memory:") as opened:
+        for task, house, actions in (BRING, CLEAN, TWO):
+            assert Agent(Script(*actions), opened, house, guardrails=False).run(task).success
+        yield opened
+
+
+def play(library, house, task, **options):
+    agent = Agent("episodic", library, house, planner="skills", learn=False, max_steps=20, **options)
+    return agent.run(task).trajectory
+
+
+def acted(trajectory):
+    return [step.action for step in trajectory.steps]
+
+
+def test_a_demonstration_is_bound_to_another_thing_at_another_place(library):
+    """Neither the thing nor where it lies is that of the demonstration."""
+    house = House({"vase 3": "shelf 2", "lamp 1": "table 1"})
+    trajectory = play(library, house, "bring a vase to table")
+    assert trajectory.success
+    assert "lay vase 3 in table 1" in acted(trajectory)
+    assert all(step.why.planned for step in trajectory.steps)
+
+
+def test_what_is_closed_is_opened_in_the_search(library):
+    trajectory = play(library, House({"vase 3": "chest 1"}, ["chest 1"]), "bring a vase to shelf")
+    assert trajectory.success
+    assert "open chest 1" in acted(trajectory)
+
+
+def test_a_closed_goal_is_opened(library):
+    assert play(library, House({"vase 3": "table 1"}, ["chest 1"]), "bring a vase to chest").success
+
+
+def test_a_kind_of_place_that_all_successes_used_is_kept(library):
+    """The basin is no word of the task, but every washing used one."""
+    trajectory = play(library, House({"vase 3": "shelf 2"}), "bring clean vase to shelf")
+    assert trajectory.success
+    assert "wash vase 3 with basin 1" in acted(trajectory)
+
+
+def test_two_of_a_kind_are_two_things_at_one_place(library):
+    house = House({"cup 1": "table 1", "cup 2": "chest 1"}, ["chest 1"])
+    trajectory = play(library, house, "bring two cup to shelf")
+    assert trajectory.success
+    assert len([action for action in acted(trajectory) if action.startswith("grab")]) == 2
+
+
+def test_the_search_begins_where_such_things_were_found(library):
+    """Books lay in a chest and on a table, never on a shelf or in the basin."""
+    trajectory = play(library, House({"book 9": "chest 1"}, ["chest 1"]), "bring a book to table")
+    assert acted(trajectory)[:2] in (["walk to chest 1", "open chest 1"], ["walk to table 1", "walk to chest 1"])
+    assert trajectory.success
+
+
+def test_a_task_that_no_demonstration_is_worded_like_is_left_to_the_policy(library):
+    trajectory = play(library, House({"vase 3": "table 1"}), "sing loudly until dawn breaks outside")
+    assert not any(step.why.planned for step in trajectory.steps)
+
+
+def test_without_demonstrations_there_is_no_plan():
+    with ExperienceLibrary.open(":memory:") as empty:
+        trajectory = play(empty, House({"vase 3": "table 1"}), "bring a vase to shelf")
+    assert not any(step.why.planned for step in trajectory.steps)
+
+
+def test_an_arm_without_memory_gets_no_demonstration(library):
+    trajectory = play(library, House({"vase 3": "table 1"}), "bring a vase to shelf", arm="control")
+    assert not any(step.why.planned for step in trajectory.steps)
+
+
+def test_a_missing_thing_ends_the_search(library):
+    """Every place was visited once; then the policy goes on without a plan."""
+    trajectory = play(library, House({"lamp 1": "table 1"}), "bring a vase to shelf")
+    planned = [step.action for step in trajectory.steps if step.why.planned]
+    assert sorted(planned) == sorted({f"walk to {place}" for place in House({}).places})
+
+
+def test_renaming_the_things_and_places_renames_the_plan(library):
+    """The same game with other names gives the same actions with these names."""
+    first = acted(play(library, House({"vase 3": "shelf 2"}), "bring clean vase to shelf"))
+    second = acted(play(library, House({"jug 3": "shelf 2"}), "bring clean jug to shelf"))
+    assert [action.replace("jug", "vase") for action in second] == first
+
+
+def test_binding_follows_the_order_of_names(library):
+    repertoire = library.repertoire()
+    (best, *_) = repertoire.list_demonstrations("bring a vase to table")
+
+    def bound(task):
+        binding = bind_demonstration(best, task, repertoire)
+        return [step.text for step in binding.steps] if binding else None
+
+    assert bound("bring a vase to table") == ["grab vase from {2}", "lay vase in table"]
+    assert bound("bring a table to vase") == ["grab table from {2}", "lay table in vase"]
+
+
+def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):
+    """Where the task does not say what to act on, the names cannot be exchanged."""
+    repertoire = library.repertoire()
+    (best, *_) = repertoire.list_demonstrations("bring a vase to table")
+    silent = replace(best, task="bring things somewhere")
+    assert bind_demonstration(silent, "bring a vase to table", repertoire) is None
+
+
+def test_an_empty_repertoire_has_no_demonstrations():
+    assert Repertoire().list_demonstrations("bring a vase to table") == []
+    assert Repertoire().likelihood("vase", "table 1") == 0.0

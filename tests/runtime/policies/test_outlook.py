@@ -1,0 +1,148 @@
+"""The policy that plans over outlooks."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from hardwon.memory import Estimate, ExperienceLibrary, Recollection, State
+from hardwon.memory.errors import ConfigError, PolicyFailure
+from hardwon.memory.remote import RemoteLibrary
+from hardwon.memory.values.outlook import Outlook
+from hardwon.memory.values.prospects import Elsewhere, Prospects
+from hardwon.runtime import Agent, OutlookPolicy
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.working_memory import WorkingMemory
+
+HALL = State("You are in the hall.", location="hall", task="find the coin")
+
+
+def asked(here, elsewhere=(), **fields):
+    """A context in the hall with these outlooks."""
+    made = Context(
+        state=HALL,
+        actions=tuple(sorted(here)),
+        prospects=Prospects(dict(here), tuple(elsewhere)),
+        working=WorkingMemory(),
+        rng=random.Random(0),
+    )
+    return replace(made, **fields)
+
+
+def choose(*args, **fields):
+    return OutlookPolicy().decide(asked(*args, **fields)).action
+
+
+def far(value, steps=1, first="move north"):
+    return Elsewhere("take lamp", "attic", Outlook(value), first, steps)
+
+
+def test_the_best_outlook_is_chosen():
+    assert choose({"wait": Outlook(0.1), "open box": Outlook(0.9)}) == "open box"
+
+
+def test_the_way_to_a_better_action_elsewhere_is_taken():
+    """At two steps, 1.0 is worth 0.81."""
+    here = {"wait": Outlook(0.8), "move north": Outlook(0.0)}
+    assert choose(here, [far(1.0, steps=2)]) == "move north"
+    assert choose({**here, "wait": Outlook(0.82)}, [far(1.0, steps=2)]) == "wait"
+
+
+def test_a_way_that_cannot_be_begun_is_no_way():
+    assert choose({"wait": Outlook(0.1)}, [far(1.0)]) == "wait"
+
+
+def test_a_risky_action_is_not_taken_although_it_is_best():
+    here = {"wait": Outlook(0.1), "eat": Outlook(2.0, lost=0.3, n=9)}
+    assert choose(here) == "wait"
+
+
+def test_while_learning_what_was_never_tried_counts_as_safe():
+    """Otherwise the agent could never learn which of several devices is right."""
+    untried = {"wait": Outlook(0.1, n=99), "eat": Outlook(0.3 - 2 * 0.6, gain=0.3, lost=0.65, n=0)}
+    known = {**untried, "eat": replace(untried["eat"], n=99)}
+    quiet = {"learning": True, "episode": 1000}
+    drawn = [choose(untried, **quiet, rng=random.Random(seed)) for seed in range(20)]
+    assert drawn.count("eat") > 15
+    drawn = [choose(known, **quiet, rng=random.Random(seed)) for seed in range(20)]
+    assert drawn.count("wait") > 15
+
+
+def test_an_action_without_effect_is_not_taken():
+    assert choose({"wait": Outlook(0.0), "knock": Outlook(0.5, dead=0.9)}) == "wait"
+
+
+def test_only_risky_actions_are_still_taken():
+    assert choose({"eat": Outlook(0.0, lost=0.9)}) == "eat"
+
+
+def test_estimated_returns_decide_between_equal_outlooks():
+    recalled = Recollection(estimates={"left": Estimate(0.2), "right": Estimate(0.6)})
+    assert choose({"left": Outlook(0.0), "right": Outlook(0.0)}, recollection=recalled) == "right"
+
+
+def test_without_any_outlook_a_random_action_is_taken():
+    assert len({choose({"a": Outlook(0.0), "b": Outlook(0.0)}, rng=random.Random(n)) for n in range(20)}) == 2
+
+
+def test_the_order_of_actions_does_not_matter():
+    here = {"wait": Outlook(0.1), "open box": Outlook(0.9), "knock": Outlook(0.5)}
+    assert {choose(dict(sorted(here.items(), reverse=flip))) for flip in (True, False)} == {"open box"}
+
+
+def test_an_environment_without_admissible_actions_is_refused():
+    with pytest.raises(PolicyFailure, match="admissible"):
+        OutlookPolicy().decide(asked({}))
+
+
+def test_a_served_library_has_no_outlooks():
+    with pytest.raises(ConfigError, match="the library's file"):
+        RemoteLibrary.__new__(RemoteLibrary).foresee(HALL, ("wait",))
+
+
+class Keyhole:
+    """Fetch a key in one room, open a door with it in another one; only the door pays."""
+
+    name = "keyhole"
+
+    def reset(self, task="", seed=0):
+        self.here, self.key = ("hall", "cellar")[seed % 2], False
+        return self._state("")
+
+    def _state(self, feedback):
+        other = "cellar" if self.here == "hall" else "hall"
+        text = f"You are in the {self.here}. To the north you see the {other}."
+        held = ["a key"] if self.key else []
+        return State(text, {"carried": held}, location=self.here, task="open the door", feedback=feedback)
+
+    def admissible(self, state):
+        found = ["look at wall", "move north", "sing"]
+        if self.here == "cellar" and not self.key:
+            found.append("take key")
+        if self.here == "hall" and self.key:
+            found.append("unlock door with key")
+        return sorted(found)
+
+    def step(self, action):
+        won = action.startswith("unlock")
+        if action == "move north":
+            self.here = "cellar" if self.here == "hall" else "hall"
+        self.key = self.key or action == "take key"
+        return self._state(f"You {action}."), float(won), won, {"success": won}
+
+    def clone(self):
+        return Keyhole()
+
+    def close(self):
+        pass
+
+
+def test_a_chain_is_learned_from_play():
+    """After some episodes of its own the agent fetches the key, goes back, and opens the door."""
+    with ExperienceLibrary.open(":memory:") as library:
+        learner = Agent("outlook", library, Keyhole(), max_steps=20)
+        for seed in range(24):
+            learner.run(seed=seed)
+        player = Agent("outlook", library, Keyhole(), max_steps=20, learn=False)
+        played = [player.run(seed=seed).trajectory for seed in (100, 101)]
+    assert all(trajectory.success and len(trajectory.steps) <= 8 for trajectory in played)
