@@ -141,12 +141,17 @@ def find_mutants(tree: Path, portions: Sequence[str] = PORTIONS) -> list[Mutant]
                 found += [
                     Mutant(str(path.relative_to(tree)), name, number, start[0])
                     for number, (start, _) in enumerate(places)
-                    # The star before parameters that are named only is no product.
-                    if not (
-                        name.startswith("core/ReplaceBinaryOperator_Mul") and is_star(lines[start[0] - 1], start[1])
-                    )
+                    if not changes_nothing(name, lines[start[0] - 1], start[1])
                 ]
     return found
+
+
+def changes_nothing(operator: str, line: str, column: int) -> bool:
+    """Return whether a change there is none: the star before named parameters is no product, and `strict=True` of `zip`
+    only guards against a programmer's mistake."""
+    if operator.startswith("core/ReplaceBinaryOperator_Mul"):
+        return is_star(line, column)
+    return operator == "core/ReplaceTrueWithFalse" and line[:column].endswith("strict=")
 
 
 def is_star(line: str, column: int) -> bool:

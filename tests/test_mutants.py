@@ -59,6 +59,8 @@ def test_statements_are_without_the_bodies_of_compound_ones(tmp_path):
     assert mutants.statements(path) == [range(1, 3), range(3, 5)]
     assert mutants.is_star("def f(a, *, b): return a * b", 9)
     assert not mutants.is_star("def f(a, *, b): return a * b", 25)
+    assert mutants.changes_nothing("core/ReplaceTrueWithFalse", "zip(a, b, strict=True)", 17)
+    assert not mutants.changes_nothing("core/ReplaceTrueWithFalse", "sort(a, reverse=True)", 16)
 
 
 def test_a_sample_keeps_its_mutants_when_others_are_added():
