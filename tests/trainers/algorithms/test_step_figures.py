@@ -75,7 +75,7 @@ def test_log_probabilities_are_as_precise_as_the_model_but_never_halves(stored, 
 
 @pytest.mark.parametrize(("setting", "shards"), [("true", True), ("True", True), ("false", False), (None, False)])
 def test_a_launcher_says_whether_the_base_is_sharded(monkeypatch, setting, shards):
-    import accelerate
+    import accelerate  # type: ignore[import-untyped]
 
     monkeypatch.setattr(parallel, "_TEAM", [])
     monkeypatch.setattr(accelerate, "PartialState", lambda cpu: SimpleNamespace(process_index=1, num_processes=2))

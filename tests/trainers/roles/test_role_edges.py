@@ -63,7 +63,7 @@ def test_the_share_of_used_entries_is_of_those_that_were_shared():
 
 
 def test_a_hint_names_the_line_that_was_chosen_and_that_a_model_wrote_it():
-    hits = [Hit(Item("insight", f"lamp {n} is blue", id=f"item-{n}", source="person"), 1.0, {}) for n in (1, 2)]
+    hits = [Hit(Item("insight", f"lamp {n} is blue", id=f"item-{n}", source="person"), 1.0, "alike") for n in (1, 2)]
     context = Context(State("a hall", task="find"), ("look",), Recollection(items=tuple(hits)))
     found = query_of(context)
     assert found is not None
