@@ -13,7 +13,7 @@ from tests.trainers.fake_vllm import MODEL, SHAPE, FakeVllm, logits_of, serving
 
 from hardwon.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
 from hardwon.trainers.algorithms.samples import Sample, pack_samples
-from hardwon.trainers.engines import server
+from hardwon.trainers.engines import remote, server
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.remote import write_adapter
@@ -58,8 +58,7 @@ def completions(fake: FakeVllm) -> list[dict[str, Any]]:
     return [body for path, body in fake.asked if path == "/v1/completions"]
 
 
-# Greedy choices differ: a server decodes token by token, and the local engine takes the highest sum over the list.
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
 def test_choices_are_those_of_the_local_engine(engine, temperature):
     """The same chance, the same tokens, masks and allowed sets; log-probabilities to 1e-5."""
     asked = [
@@ -67,10 +66,29 @@ def test_choices_are_those_of_the_local_engine(engine, temperature):
         for _ in range(2)
     ]
     here, there = served(LocalEngine(MODEL, None), asked[0]), served(engine, asked[1])
-    assert len({one.tokens for one in here}) > 1
+    assert len({one.tokens for one in here}) > (temperature > 0)
     for ours, theirs in zip(here, there, strict=True):
         assert (ours.tokens, ours.mask, ours.allowed) == (theirs.tokens, theirs.mask, theirs.allowed)
         assert theirs.logprobs == pytest.approx(ours.logprobs, abs=1e-5)
+
+
+def test_greedy_takes_the_answer_with_the_highest_sum_not_the_likeliest_first_token(fake, engine, monkeypatch):
+    """All places at which answers part are asked for, each with the same prompt before it."""
+    logprobs = {(5,): {10: -0.5, 14: -1.0}, (5, 10): {11: -0.7, 12: -0.7}}
+
+    async def score(self, serving, prompt, ids):
+        asked.append(prompt)
+        return [logprobs[prompt][token] for token in ids]
+
+    asked: list[Any] = []
+    monkeypatch.setattr(ServerEngine, "_score", score)
+    (one,) = served(engine, [Request((5,), allowed=TRIE, temperature=0.0)])
+    assert sorted(asked) == [(5,), (5, 10)]
+    assert one.tokens == (14, 2)
+    assert one.mask == (True, False)
+    monkeypatch.setattr(remote, "MAX_PLACES", 1)
+    (other,) = served(engine, [Request((5,), allowed=TRIE, temperature=0.0)])
+    assert other.tokens[0] == 10
 
 
 def test_only_real_branches_are_asked_for(engine, fake):

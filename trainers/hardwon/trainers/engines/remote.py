@@ -18,17 +18,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.trainers.algorithms.samples import Allowed, Ids, PackedSequence
 
-from .base import Completion, Request, Weights
+from .base import Completion, Constraint, Request, Weights
 from .grammar import Grammar
+from .trie import Trie
 
 MAX_SCORED = 128
 """Largest number of tokens whose log-probabilities vLLM returns in one request."""
+MAX_PLACES = 128
+"""Largest number of places at which listed answers part that are scored at once; longer lists are decoded greedily."""
 MAX_SEED = 2**31
 """Exclusive upper bound of seeds."""
 FORCED = 1e-3
@@ -184,6 +187,8 @@ class RemoteEngine(ABC):
         with self._lease(request.role) as serving:
             if isinstance(request.allowed, Grammar):
                 return await self._sample_by_grammar(serving, request, request.allowed)
+            if request.temperature == 0.0 and can_score_at_once(request.allowed):
+                return await self._choose_best(serving, request, request.allowed)
             if request.allowed is not None:
                 return await self._sample_by_trie(serving, request)
             seed = (request.chance or random).randrange(MAX_SEED)
@@ -235,6 +240,34 @@ class RemoteEngine(ABC):
             logprobs.append(scores[index])
             mask.append(True)
             allowed.append(possible)
+
+    async def _choose_best(self, serving: Serving, request: Request, trie: Trie) -> Completion:
+        """Return the answer with the highest sum of log-probabilities, as the local engine chooses it.
+
+        All places at which answers part are scored in concurrent requests, each of which reads a few tokens behind a
+        prompt that the program has cached. Log-probabilities of the prompt would take one request per answer, but vLLM
+        computes them without its cache, so it would read the prompt as often.
+        """
+        begin = trie.forced(())
+        tree = trie.tree(begin)
+        places = [(*begin, *(tree.prefixes[node] if node >= 0 else ())) for node, _ in tree.choices]
+        scores = await asyncio.gather(
+            *(
+                self._score_among(serving, (*request.prompt, *place), possible)
+                for place, (_, possible) in zip(places, tree.choices, strict=True)
+            )
+        )
+        known = {
+            (*place, token): score
+            for place, (_, possible), values in zip(places, tree.choices, scores, strict=True)
+            for token, score in zip(possible, values, strict=True)
+        }
+        best = max(
+            trie.sequences(), key=lambda answer: sum(known.get(answer[: n + 1], 0.0) for n in range(len(answer)))
+        )
+        allowed = tuple(trie.allowed(best[:n]) for n in range(len(best)))
+        logprobs = tuple(known.get(best[: n + 1], 0.0) for n in range(len(best)))
+        return Completion(best, logprobs, tuple(len(each) > 1 for each in allowed), allowed, serving.version)
 
     async def _score_among(self, serving: Serving, prompt: Ids, ids: Ids, temperature: float = 1.0) -> list[float]:
         """Return the log-probabilities of these next tokens relative to each other."""
@@ -297,6 +330,11 @@ class RemoteEngine(ABC):
         if self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="hardwon-adapters-")
         return Path(self._temporary.name)
+
+
+def can_score_at_once(allowed: Constraint | None) -> TypeGuard[Trie]:
+    """Return whether a constraint is a list of answers that is short enough to score every answer."""
+    return isinstance(allowed, Trie) and len(allowed.tree(()).choices) <= MAX_PLACES
 
 
 def _draw(logprobs: Sequence[float], request: Request) -> int:

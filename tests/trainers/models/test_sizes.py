@@ -1,0 +1,35 @@
+"""The table of memory and time by base: its formulas give the known counts, and the docs show it as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from hardwon.trainers.models.adapters import add_adapter
+from hardwon.trainers.models.sizes import BASES, Shape, format_table
+from hardwon.trainers.models.tiny import TinyConfig, build_model
+
+DOCS = Path(__file__).parents[3] / "docs" / "training.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("SmolLM2-135M", 134_515_008), ("Qwen3-0.6B", 596_049_920), ("Qwen3-8B", 8_190_735_360)]
+)
+def test_the_parameters_are_those_of_the_published_models(name, parameters):
+    (base,) = [each for each in BASES if each.name == name]
+    assert base.parameters == parameters
+
+
+def test_an_adapter_has_the_parameters_that_the_trainer_trains():
+    model = build_model(50, TinyConfig(hidden=16, layers=2, heads=4, kv_heads=2, intermediate=24))
+    adapted = add_adapter(model, "policy", 4)
+    trained = sum(value.numel() for name, value in adapted.named_parameters() if ".lora_" in name)
+    assert Shape("tiny", 16, 2, 4, 2, 4, 24, 50).count_adapter(4) == trained
+
+
+def test_the_cache_of_a_token_is_its_keys_and_values():
+    """46 KB a token for a model of 135 million parameters."""
+    assert BASES[0].compute_cache(4) == 46_080
+
+
+def test_the_docs_show_the_table():
+    assert format_table() in DOCS.read_text(encoding="utf-8")
