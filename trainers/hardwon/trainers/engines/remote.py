@@ -257,16 +257,16 @@ class RemoteEngine(ABC):
                 for place, (_, possible) in zip(places, tree.choices, strict=True)
             )
         )
-        known = {
+        by_prefix = {
             (*place, token): score
             for place, (_, possible), values in zip(places, tree.choices, scores, strict=True)
             for token, score in zip(possible, values, strict=True)
         }
         best = max(
-            trie.sequences(), key=lambda answer: sum(known.get(answer[: n + 1], 0.0) for n in range(len(answer)))
+            trie.sequences(), key=lambda answer: sum(by_prefix.get(answer[: n + 1], 0.0) for n in range(len(answer)))
         )
         allowed = tuple(trie.allowed(best[:n]) for n in range(len(best)))
-        logprobs = tuple(known.get(best[: n + 1], 0.0) for n in range(len(best)))
+        logprobs = tuple(by_prefix.get(best[: n + 1], 0.0) for n in range(len(best)))
         return Completion(best, logprobs, tuple(len(each) > 1 for each in allowed), allowed, serving.version)
 
     async def _score_among(self, serving: Serving, prompt: Ids, ids: Ids, temperature: float = 1.0) -> list[float]:
