@@ -380,3 +380,12 @@ def test_recall_is_given_the_last_action(nodes, monkeypatch):
     nodes.recall(episode())
     nodes.recall(episode(steps=(replace(done, action="wait"), done)))
     assert asked == ["", "go west"]
+
+
+def test_an_episode_names_its_split_unless_the_task_says_it(nodes):
+    """The same seed of another split is another task instance, though the words of the task are the same."""
+    ended = episode(ending="success")
+    asked = ended["state"].task
+    assert nodes.record({**ended, "task": "dev"})["trajectory"].meta["split"] == "dev"
+    assert "split" not in nodes.record({**ended, "task": asked})["trajectory"].meta
+    assert "split" not in nodes.record({**ended, "task": ""})["trajectory"].meta

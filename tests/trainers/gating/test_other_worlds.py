@@ -34,10 +34,10 @@ def known():
         yield library
 
 
-def recall(library, seed, k=5, **how):
+def recall(library, seed, k=5, split="train", **how):
     async def within():
         if seed is not None:
-            rollout._EPISODE.set(rollout._Episode(Spec("train", seed)))
+            rollout._EPISODE.set(rollout._Episode(Spec(split, seed)))
         return library.recall(KITCHEN, k=k, **how)
 
     return asyncio.run(within())
@@ -137,3 +137,15 @@ def test_estimates_are_kept_unless_the_library_has_the_instance(known):
     assert set(recall(OtherWorlds(known), 9, actions=offered).estimates) == {*offered}
     assert recall(OtherWorlds(known), 9).summaries
     assert not recall(OtherWorlds(known), 8).summaries
+
+
+def test_the_same_seed_of_another_split_is_another_instance(known):
+    """In many games all tasks have the same words: dev 9 must be able to use what train 9 taught."""
+    known.record_many([replace(episode(9, "put soap on shelf"), meta={"split": "train"})])
+    offered = {"put soap on shelf": ""}
+    assert "put soap on shelf" not in actions(recall(OtherWorlds(known), 9))
+    assert recall(OtherWorlds(known), 9, actions=offered).estimates == {}
+    assert "put soap on shelf" in actions(recall(OtherWorlds(known), 9, split="dev"))
+    assert set(recall(OtherWorlds(known), 9, split="dev", actions=offered).estimates) == {*offered}
+    # without a split, an episode may be of any
+    assert "put plate on shelf" not in actions(recall(OtherWorlds(known), 8, split="dev"))

@@ -296,6 +296,12 @@ def _demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
         if steps and (config.max_turns is None or len(steps) <= config.max_turns):
             paths[world] = tuple(step.action for step in steps)
     recalling = [arm for arm in loop.config.list_arms() if arm.memory in RECALLS]
+    in_library = {world for worlds in loop.config.library.explored.values() for world in worlds.all} & {*paths}
+    if recalling and in_library:
+        loop.screen.warn(
+            f"{len(in_library)} of {len(paths)} demonstrated task instances are in library.explored: their hints have no "
+            "past return of actions, because it would count the instance itself. Give the library other seeds."
+        )
     with_memory = round(config.memory_share * config.copies) if recalling else 0
     arms = {Arm(CONTROL): config.copies - with_memory, **dict.fromkeys(recalling[:1], with_memory)}
     rollouts = asyncio.run(loop.player.demonstrate(paths, {arm: copies for arm, copies in arms.items() if copies}))

@@ -182,24 +182,26 @@ class TendedLibrary(ABC):
         steps = {step.id: step for step in read_steps(self._filed(), where, (self._number, dumps(list(ids))))}
         return [steps[ref] for ref in ids if ref in steps]
 
-    def select_steps(self, ids: Collection[int], *, task: str, seed: int) -> frozenset[int]:
+    def select_steps(self, ids: Collection[int], *, task: str, seed: int, split: str = "") -> frozenset[int]:
         """Return those of some steps that belong to episodes of one task instance.
 
         Args:
             ids: Ids of steps of this namespace.
             task: The task of the episodes, in the words of their states.
             seed: The seed of the episodes.
+            split: The split of the episodes, as in `meta["split"]`. Episodes without one belong to every split.
         """
-        return queries.select_steps(self._filed(), self._number, ids, redact(task), seed)
+        return queries.select_steps(self._filed(), self._number, ids, redact(task), seed, split)
 
-    def has_episode(self, *, task: str, seed: int) -> bool:
+    def has_episode(self, *, task: str, seed: int, split: str = "") -> bool:
         """Return whether an episode of a task instance is recorded.
 
         Args:
             task: The task of the episode, in the words of its states.
             seed: The seed of the episode.
+            split: The split of the episode, as in `meta["split"]`. An episode without one belongs to every split.
         """
-        return queries.has_episode(self._filed(), self._number, redact(task), seed)
+        return queries.has_episode(self._filed(), self._number, redact(task), seed, split)
 
     def summaries(self, signature: str | None = None, *, limit: int | None = None, offset: int = 0) -> list[Summary]:
         """Return summaries of attempts, the most frequent first.

@@ -178,23 +178,30 @@ def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:
     return Trajectory(task, steps, succeeded, score, arm, seed, ending, json.loads(meta), ref, writer, trust)
 
 
-def select_steps(store: Store, namespace: int, ids: Collection[int], task: str, seed: int) -> frozenset[int]:
-    """Return those of some steps that belong to episodes of this task and seed."""
+_OF_SPLIT = "(?1 = '' OR coalesce(json_extract(meta, '$.split'), ?1) = ?1)"
+"""The condition of episodes of a split, which is the first parameter."""
+
+
+def select_steps(
+    store: Store, namespace: int, ids: Collection[int], task: str, seed: int, split: str
+) -> frozenset[int]:
+    """Return those of some steps that belong to episodes of this task, seed and split."""
     rows = store.rows(
         "SELECT step.id FROM steps AS step JOIN trajectories AS one "
         "ON one.namespace = step.namespace AND one.id = step.trajectory_id "
-        "WHERE step.id IN (SELECT value FROM json_each(?)) AND step.namespace = ? AND one.seed = ? AND one.task = ?",
-        (dumps(sorted(ids)), namespace, seed, plain(task)),
+        "WHERE step.id IN (SELECT value FROM json_each(?2)) AND step.namespace = ?3 AND one.seed = ?4 AND one.task = ?5 "
+        f"AND {_OF_SPLIT}",
+        (split, dumps(sorted(ids)), namespace, seed, plain(task)),
     )
     return frozenset(ref for (ref,) in rows)
 
 
-def has_episode(store: Store, namespace: int, task: str, seed: int) -> bool:
-    """Return whether an episode of this task and seed is recorded."""
+def has_episode(store: Store, namespace: int, task: str, seed: int, split: str) -> bool:
+    """Return whether an episode of this task, seed and split is recorded."""
     return bool(
         store.rows(
-            "SELECT 1 FROM trajectories WHERE namespace = ? AND task = ? AND seed = ? LIMIT 1",
-            (namespace, plain(task), seed),
+            f"SELECT 1 FROM trajectories WHERE namespace = ?2 AND task = ?3 AND seed = ?4 AND {_OF_SPLIT} LIMIT 1",
+            (split, namespace, plain(task), seed),
         )
     )
 

@@ -264,6 +264,7 @@ class Nodes(AdvisingNodes):
             "policy": self.policy.name,
             "attempt": episode["attempt"],
             "episode": episode["episode"],
+            **_name_split(episode),
             **({"failed": episode["failed"]} if excluded else {}),
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
             **({"guidance": guidance} if (guidance := _summarize_guidance(episode["steps"])) else {}),
@@ -323,6 +324,15 @@ def _collect_advice(episode: EpisodeState) -> dict[str, Any]:
     if guided := episode.get("guided"):
         advice["guidance"] = guided
     return advice
+
+
+def _name_split(episode: EpisodeState) -> dict[str, str]:
+    """Return the split that the environment was reset with, if its states name the task in other words.
+
+    The same seed of another split is another task instance, and the task's words may be the same.
+    """
+    is_split = "state" in episode and episode["task"] not in ("", episode["state"].task)
+    return {"split": episode["task"]} if is_split else {}
 
 
 def _summarize_guidance(steps: Sequence[Step]) -> dict[str, float]:

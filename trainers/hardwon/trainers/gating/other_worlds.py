@@ -4,7 +4,7 @@
 
 A run plays an instance several times, in several arms and iterations, and its library has the earlier episodes. Shown
 those, a policy learns to copy, and the difference between the arms says nothing about new worlds. So recall leaves out
-the steps of episodes with the same task and seed, and the items that rest on such steps alone.
+the steps of episodes with the same task, split and seed, and the items that rest on such steps alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,10 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step, Verdict
 from hardwon.memory.retrieval.recall import within_budget
-from hardwon.trainers.rollouts.rollout import current_seed
+from hardwon.trainers.rollouts.rollout import current_instance
+
+Instance = tuple[str, int]
+"""A task instance: the split that the environment is reset with, and the seed."""
 
 MOST = 256
 """Candidates per kind that a recall looks through at most for those of other task instances."""
@@ -25,17 +28,17 @@ class OtherWorlds:
     Outside of a rollout, nothing is left out.
     """
 
-    def __init__(self, library: ExperienceLibrary, *, seed: int | None = None) -> None:
+    def __init__(self, library: ExperienceLibrary, *, instance: Instance | None = None) -> None:
         """Wrap a library.
 
         Args:
             library: The library to recall from.
-            seed: Seed of the task instance to leave out; None takes that of the current rollout.
+            instance: The task instance to leave out; None takes that of the current rollout.
         """
-        self._library, self._seed = library, seed
+        self._library, self._instance = library, instance
 
-    def _find_seed(self) -> int | None:
-        return current_seed() if self._seed is None else self._seed
+    def _find_instance(self) -> Instance | None:
+        return current_instance() if self._instance is None else self._instance
 
     def recall(
         self, state_or_text: State | str, *, k: int = 5, budget_tokens: int | None = None, **how: Any
@@ -45,14 +48,14 @@ class OtherWorlds:
         Summaries and estimates are left out if the library has episodes of the instance, because their counts would
         include them.
         """
-        seed = self._find_seed()
-        if seed is None:
+        instance = self._find_instance()
+        if instance is None:
             return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
         task = state_or_text.task if isinstance(state_or_text, State) else how.get("task") or ""
         wanted = k
         while True:
             recalled = self._library.recall(state_or_text, k=wanted, **how)
-            kept = self._without(recalled, task, seed)
+            kept = self._without(recalled, task, instance)
             exhausted = len(recalled.items) < wanted and len(recalled.steps) < wanted
             enough = len(kept.items) >= k and len(kept.steps) >= k
             if enough or exhausted or wanted >= MOST or not k:
@@ -73,16 +76,17 @@ class OtherWorlds:
 
     def offered(self, state: State, **how: Any) -> Sequence[Item]:
         """Return the fitting items that other task instances support."""
-        seed, recollection = self._find_seed(), self._library.offered(state, **how)
-        return recollection if seed is None else self._of_others(recollection, state.task, seed)
+        instance, recollection = self._find_instance(), self._library.offered(state, **how)
+        return recollection if instance is None else self._of_others(recollection, state.task, instance)
 
-    def _without(self, recalled: Recollection, task: str, seed: int) -> Recollection:
+    def _without(self, recalled: Recollection, task: str, instance: Instance) -> Recollection:
         """Return a recollection without the steps of a task instance and the items that rest on it alone."""
         items = [hit.what for hit in recalled.items if isinstance(hit.what, Item)]
-        allowed = {item.id for item in self._of_others([*items, *recalled.guardrails], task, seed)}
+        allowed = {item.id for item in self._of_others([*items, *recalled.guardrails], task, instance)}
         steps = [hit.what.id for hit in recalled.steps if isinstance(hit.what, Step) and hit.what.id is not None]
-        own = self._library.select_steps(steps, task=task, seed=seed)
-        is_recorded = self._library.has_episode(task=task, seed=seed)
+        split, seed = instance
+        own = self._library.select_steps(steps, task=task, seed=seed, split=split)
+        is_recorded = self._library.has_episode(task=task, seed=seed, split=split)
         return replace(
             recalled,
             items=tuple(hit for hit in recalled.items if hit.what.id in allowed),
@@ -93,18 +97,19 @@ class OtherWorlds:
             estimates={} if is_recorded else recalled.estimates,
         )
 
-    def _of_others(self, items: Sequence[Item], task: str, seed: int) -> list[Item]:
+    def _of_others(self, items: Sequence[Item], task: str, instance: Instance) -> list[Item]:
         """Return the items with evidence of another task instance, and those without any evidence."""
         evidence = {ref for item in items for ref in item.provenance}
-        own = self._library.select_steps(evidence, task=task, seed=seed) if evidence else frozenset()
+        split, seed = instance
+        own = self._library.select_steps(evidence, task=task, seed=seed, split=split) if evidence else frozenset()
         return [item for item in items if not item.provenance or not own.issuperset(item.provenance)]
 
     def _lift(self, verdict: Verdict, task: str) -> Verdict:
         """Return the verdict without the guardrails that rest on the instance being played alone."""
-        seed = self._find_seed()
-        if seed is None or not verdict.items:
+        instance = self._find_instance()
+        if instance is None or not verdict.items:
             return verdict
-        kept = [item.id for item in self._of_others(self._get_all(verdict.items), task, seed)]
+        kept = [item.id for item in self._of_others(self._get_all(verdict.items), task, instance)]
         return replace(verdict, items=tuple(kept), item_id=kept[0]) if kept else Verdict(True)
 
     def _get_all(self, ids: Iterable[str]) -> list[Item]:

@@ -316,7 +316,7 @@ class Recollections:
         state, actions = self._first[spec.group]
         working = WorkingMemory()
         working.begin(state)
-        recollection = OtherWorlds(self._parts.library, seed=spec.seed).recall(
+        recollection = OtherWorlds(self._parts.library, instance=(spec.task, spec.seed)).recall(
             state,
             k=self._parts.recall,
             budget_tokens=GUIDANCE_TOKENS,

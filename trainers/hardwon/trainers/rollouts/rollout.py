@@ -97,10 +97,10 @@ def current_session() -> str:
     return "" if episode is None else episode.spec.session
 
 
-def current_seed() -> int | None:
-    """Return the seed of the task instance that the current task plays, or None outside of a rollout."""
+def current_instance() -> tuple[str, int] | None:
+    """Return the split and the seed that the current asyncio task plays, or None outside of a rollout."""
     episode = _EPISODE.get(None)
-    return None if episode is None else episode.spec.seed
+    return None if episode is None else (episode.spec.task, episode.spec.seed)
 
 
 def enter_episode(spec: Spec) -> None:
