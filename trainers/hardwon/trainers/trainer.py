@@ -299,8 +299,8 @@ def _demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     in_library = {world for worlds in loop.config.library.explored.values() for world in worlds.all} & {*paths}
     if recalling and in_library:
         loop.screen.warn(
-            f"{len(in_library)} of {len(paths)} demonstrated task instances are in library.explored: their hints have no "
-            "past return of actions, because it would count the instance itself. Give the library other seeds."
+            f"{len(in_library)} of {len(paths)} demonstrated task instances are in library.explored: their hints lack "
+            "the past return of actions, which would count the instance itself. Give the library other seeds."
         )
     with_memory = round(config.memory_share * config.copies) if recalling else 0
     arms = {Arm(CONTROL): config.copies - with_memory, **dict.fromkeys(recalling[:1], with_memory)}

@@ -189,8 +189,8 @@ def select_steps(
     rows = store.rows(
         "SELECT step.id FROM steps AS step JOIN trajectories AS one "
         "ON one.namespace = step.namespace AND one.id = step.trajectory_id "
-        "WHERE step.id IN (SELECT value FROM json_each(?2)) AND step.namespace = ?3 AND one.seed = ?4 AND one.task = ?5 "
-        f"AND {_OF_SPLIT}",
+        "WHERE step.id IN (SELECT value FROM json_each(?2)) "
+        f"AND step.namespace = ?3 AND one.seed = ?4 AND one.task = ?5 AND {_OF_SPLIT}",
         (split, dumps(sorted(ids)), namespace, seed, plain(task)),
     )
     return frozenset(ref for (ref,) in rows)
