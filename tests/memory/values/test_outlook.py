@@ -114,6 +114,14 @@ def test_a_library_foresees_what_its_steps_showed():
         assert here["open box"].unlock > here["wait"].unlock
 
 
+def test_outlooks_follow_new_episodes():
+    with ExperienceLibrary.open(":memory:") as library:
+        now = walk().steps[0].pre
+        for first in (0, 4):
+            library.record_many([replace(walk(), id=f"e{first + n}") for n in range(4)])
+            assert library.foresee(now, ("open box", "wait")).by_action["open box"].n == first + 4
+
+
 def test_other_names_change_nothing_but_the_narrow_keys():
     table = learn([walk()] * 4)
     named = table.keys.list(walk().steps[0].pre, ("open box",), EpisodeMap())[0]

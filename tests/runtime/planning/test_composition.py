@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, State
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step
 from hardwon.memory.retrieval.repertoire import Repertoire
 from hardwon.runtime import Agent, Decision
 from hardwon.runtime.planning.composition import bind_demonstration
@@ -202,6 +202,49 @@ def test_binding_follows_the_order_of_names(library):
 
     assert bound("bring a vase to table") == ["grab vase from {2}", "lay vase in table"]
     assert bound("bring a table to vase") == ["grab table from {2}", "lay table in vase"]
+
+
+def test_a_place_that_the_task_names_by_coincidence_is_free(library):
+    """The jar lay on a shelf and belonged on a shelf; where a thing lies is not what a task names."""
+    house = House({"jar 1": "shelf 1"})
+    actions = ("walk to shelf 1", "grab jar 1 from shelf 1", "walk to basin 1", "wash jar 1 with basin 1",
+               "walk to shelf 2", "lay jar 1 in shelf 2")  # fmt: skip
+    assert Agent(Script(*actions), library, house, guardrails=False).run("bring clean jar to shelf").success
+    repertoire = library.repertoire()
+    (best, *_) = repertoire.list_demonstrations("bring clean vase to shelf")
+    assert best.task == "bring clean jar to shelf"
+    binding = bind_demonstration(best, "bring clean vase to shelf", repertoire)
+    assert binding is not None
+    assert [step.text for step in binding.steps] == ["grab vase from {2}", "wash vase with basin", "lay vase in shelf"]
+
+
+def test_what_was_seen_while_carrying_is_found_again(library):
+    """With full hands nothing can be grabbed, so only the text tells of the second cup."""
+    house = House({"cup 1": "table 1", "cup 2": "table 1"})
+    trajectory = play(library, house, "bring two cup to shelf")
+    assert trajectory.success
+    assert acted(trajectory).count("walk to table 1") == 2
+
+
+def test_an_unseen_thing_is_searched_where_things_were_found():
+    """The share of a kind of thing by kind of place, drawn towards that of all things."""
+    repertoire = Repertoire()
+    now = State("", location="desk 1")
+    step = Step(now, "grab pen 1 from desk 1", now, Diagnosis(True), admissible=("grab pen 1 from desk 1",))
+    repertoire.add("e1", "bring pen", [step], success=False)
+    assert repertoire.likelihood("pen", "desk") == repertoire.likelihood("ink", "desk") == 1.0
+    there = State("", location="shelf 1")
+    other = Step(there, "grab ink 1 from shelf 1", there, Diagnosis(True), admissible=("grab ink 1 from shelf 1",))
+    repertoire.add("e2", "bring ink", [other], success=False)
+    assert repertoire.likelihood("pen", "desk") == pytest.approx((1 + 3 / 2) / (1 + 3))
+    assert repertoire.likelihood("cup", "desk") == pytest.approx(1 / 2)
+
+
+def test_new_successes_are_demonstrations_at_once(library):
+    before = library.repertoire().size
+    task, house, actions = CLEAN
+    assert Agent(Script(*actions), library, house, guardrails=False).run(task, seed=1).success
+    assert library.repertoire().size == before + len(actions)
 
 
 def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):

@@ -68,6 +68,12 @@ def test_while_learning_what_was_never_tried_counts_as_safe():
     assert drawn.count("wait") > 15
 
 
+def test_afterwards_what_was_never_tried_counts_as_twice_as_risky():
+    tried = {"wait": Outlook(0.1), "eat": Outlook(2.0, lost=0.15, n=99)}
+    assert choose(tried) == "eat"
+    assert choose({**tried, "eat": Outlook(2.0, lost=0.15, n=0)}) == "wait"
+
+
 def test_an_action_without_effect_is_not_taken():
     assert choose({"wait": Outlook(0.0), "knock": Outlook(0.5, dead=0.9)}) == "wait"
 

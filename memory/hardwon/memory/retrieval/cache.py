@@ -138,7 +138,9 @@ class NamespaceCache:
             # Only marked here: words and values are read when they are needed.
             self._words_unread = self._values.unread = True
             self._read_worlds()
-            self._effects.unread = True
+            self._effects.unread = self.repertoire.unread = True
+            for book in self._outlooks.values():
+                book.unread = True
             self.reached.clear()
         if "item" in changed:  # a change of scores alone is much cheaper: see `_read_scores`
             self._read_items(before)

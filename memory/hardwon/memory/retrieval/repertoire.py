@@ -22,7 +22,8 @@ READ = 500
 PRIOR = 3.0
 """Sightings of things of any kind that count for a thing, spread over kinds of locations as they were."""
 _NEW = (
-    "SELECT rowid, id, task, success FROM trajectories WHERE namespace = ? AND rowid > ? AND success IS NOT NULL "
+    # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
+    "SELECT rowid, id, task, success FROM trajectories WHERE +namespace = ? AND rowid > ? AND success IS NOT NULL "
     "AND trust = 'trusted' ORDER BY rowid DESC LIMIT ?"
 )
 
@@ -51,6 +52,8 @@ class Repertoire:
         self._task_words: set[str] = set()
         self._heads: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         """By form and number of an argument: its heads in successes."""
+        self._named: defaultdict[tuple[str, int], Counter[bool]] = defaultdict(Counter)
+        """By form and number of an argument: how often the task named it in successes."""
         self._counts: Counter[str] = Counter()
         self._moved: Counter[str] = Counter()
         self._local: Counter[str] = Counter()
@@ -73,6 +76,7 @@ class Repertoire:
         """Count one episode."""
         self._task_words.update(words(task))
         kept: list[tuple[str, str]] = []
+        named = frozenset(words(task))
         seen = _list_things(steps[0].admissible) if steps else set()
         for t, step in enumerate(steps):
             parsed = parse_action(step.action)
@@ -91,6 +95,7 @@ class Repertoire:
                 kept.append((step.action, step.pre.location))
                 for number, head in enumerate(parsed.heads):
                     self._heads[parsed.template, number].add(head)
+                    self._named[parsed.template, number][head in named] += 1
         self._count_sightings(steps)
         if success and kept:
             self._episodes.append((episode, task, tuple(kept)))
@@ -124,6 +129,11 @@ class Repertoire:
     def is_fixed(self, form: str, number: int) -> bool:
         """Return whether an argument was of one kind in all successes."""
         return len(self._heads[form, number]) == 1
+
+    def is_named(self, form: str, number: int) -> bool:
+        """Return whether the tasks of most successes named this argument; otherwise a name there is a coincidence."""
+        counts = self._named[form, number]
+        return counts[True] >= counts[False]
 
     def likelihood(self, thing: str, kind: str) -> float:
         """Return the share of the sightings of a kind of thing that were at a kind of location.
@@ -191,10 +201,13 @@ class FiledRepertoire:
         self._namespace = namespace
         self._last = 0
         self._repertoire = Repertoire()
+        self.unread = True
+        """Whether there may be episodes that have not been counted."""
 
     def read(self) -> Repertoire:
         """Return the repertoire with all new episodes."""
-        rows = self._store.rows(_NEW, (self._namespace, self._last, READ))
+        rows = self._store.rows(_NEW, (self._namespace, self._last, READ)) if self.unread else ()
+        self.unread = False
         for rowid, episode, task, success in reversed(rows):
             steps = read_steps(
                 self._store,

@@ -114,7 +114,7 @@ def bind_demonstration(demonstration: Demonstration, task: str, repertoire: Repe
 def _bind_argument(parsed: ParsedAction, number: int, names: Mapping[str, str], repertoire: Repertoire) -> Argument:
     """Return an argument with the kind of thing that it stands for."""
     slot, head = parsed.slots[number], parsed.heads[number]
-    if head in names:
+    if head in names and repertoire.is_named(parsed.template, number):
         return Argument(slot, names[head])
     return Argument(slot, head if repertoire.is_fixed(parsed.template, number) else "")
 

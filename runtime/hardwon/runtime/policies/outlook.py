@@ -59,11 +59,10 @@ class OutlookPolicy:
         bonus = _fall(BONUS, context.episode) if context.learning else 0.0
 
         def score(outlook: Outlook) -> float:
-            value = outlook.value
-            if context.learning:
-                risk = max(0.0, outlook.lost - TOLERATED) - max(0.0, _assume_lost(outlook, True) - TOLERATED)
-                value += RISK * risk + bonus / math.sqrt(1 + outlook.n)
-            return value + 1e-6 * context.rng.random()  # the random part breaks ties
+            assumed = max(0.0, _assume_lost(outlook, context.learning) - TOLERATED)
+            value = outlook.value + RISK * (max(0.0, outlook.lost - TOLERATED) - assumed)
+            # The random part breaks ties.
+            return value + bonus / math.sqrt(1 + outlook.n) + 1e-6 * context.rng.random()
 
         returns = _compare_returns(context, candidates)
         scores = {
@@ -87,8 +86,13 @@ NO_OUTLOOK = Outlook(0.0)
 
 
 def _assume_lost(outlook: Outlook, learning: bool) -> float:
-    """Return the share of lost tasks to reckon with: while learning, what was never tried counts as safe."""
-    return outlook.lost * (1.0 - 1.0 / math.sqrt(1 + outlook.n)) if learning else outlook.lost
+    """Return the share of lost tasks to reckon with.
+
+    Of what was rarely tried, only similar actions tell. While learning, it counts as safe, because losing teaches the
+    rules; afterwards it counts as twice as risky.
+    """
+    doubt = 1.0 / math.sqrt(1 + outlook.n)
+    return outlook.lost * (1.0 - doubt if learning else 1.0 + doubt)
 
 
 def _is_safe(outlook: Outlook, learning: bool) -> bool:
