@@ -131,6 +131,15 @@ def test_a_demonstration_is_bound_to_another_thing_at_another_place(library):
     assert all(step.why.planned for step in trajectory.steps)
 
 
+def test_a_step_tells_its_chain_and_its_demonstration(library):
+    """The record of a step is what `hardwon memory show` and the replay print."""
+    trajectory = play(library, House({"vase 3": "shelf 2"}), "bring a vase to table")
+    why = trajectory.steps[-2].why.to_dict()
+    assert why["plan"] == "walk to table 1, then lay vase in table"
+    sources = {f"episode:{row['id']}" for row in library.trajectories()}
+    assert why["demonstration"] in sources
+
+
 def test_what_is_closed_is_opened_in_the_search(library):
     trajectory = play(library, House({"vase 3": "chest 1"}, ["chest 1"]), "bring a vase to shelf")
     assert trajectory.success

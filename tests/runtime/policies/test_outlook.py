@@ -48,6 +48,11 @@ def test_the_way_to_a_better_action_elsewhere_is_taken():
     assert choose({**here, "wait": Outlook(0.82)}, [far(1.0, steps=2)]) == "wait"
 
 
+def test_a_step_tells_which_chain_it_is_the_first_link_of():
+    why = OutlookPolicy().decide(asked({"wait": Outlook(0.1), "move north": Outlook(0.0)}, [far(1.0, steps=2)])).why
+    assert why.extra["plan"] == "move north, then take lamp at attic, 2 steps away"
+
+
 def test_a_way_that_cannot_be_begun_is_no_way():
     assert choose({"wait": Outlook(0.1)}, [far(1.0)]) == "wait"
 

@@ -272,6 +272,13 @@ def realize_actions(steps: Sequence[PlannedStep], context: Context) -> list[str]
     return [realize(step.action, context) or step.action for step in steps]
 
 
+def explain_plan(plan: Plan | None) -> dict[str, str]:
+    """Return which chain of steps the next one is the first link of, and which demonstration it came from."""
+    if plan is None or not plan.source:
+        return {}
+    return {"plan": ", then ".join(step.action for step in plan.open), "demonstration": f"episode:{plan.source}"}
+
+
 def find_planned_action(context: Context) -> str | None:
     """Return the admissible action for the plan's next step, or None."""
     following = context.plan.next if context.plan else None

@@ -6,14 +6,14 @@ location competes with the actions here, discounted by the way; if it is best, t
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from hardwon.memory import Reasons
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.outlook import DISCOUNT, RISK, TOLERATED, Outlook
 from hardwon.memory.values.prospects import Elsewhere, Prospects
 from hardwon.runtime.interfaces.types import Context, Decision
-from hardwon.runtime.planning.plans import find_planned_action
+from hardwon.runtime.planning.plans import explain_plan, find_planned_action
 
 from .episodic import list_candidates
 
@@ -51,7 +51,7 @@ class OutlookPolicy:
             )
         planned = find_planned_action(context)
         if planned is not None:
-            return Decision(planned, Reasons(planned=True))
+            return Decision(planned, Reasons(planned=True, extra=explain_plan(context.plan)))
         outlooks = context.prospects.by_action
         candidates = _list_open(context, outlooks)
         if context.learning and context.rng.random() < _fall(EXPLORE, context.episode):
@@ -74,7 +74,7 @@ class OutlookPolicy:
         best = max(candidates, key=scores.__getitem__)
         far, value = _find_best_elsewhere(context.prospects, candidates, context.learning, score)
         if far is not None and value > scores[best]:
-            return Decision(far.first, _build_reasons(far.outlook, value))
+            return Decision(far.first, _build_reasons(far.outlook, value, far))
         return Decision(best, _build_reasons(outlooks.get(best, NO_OUTLOOK), scores[best]))
 
     async def adecide(self, context: Context) -> Decision:
@@ -136,5 +136,10 @@ def _fall(schedule: tuple[float, float, int], episode: int) -> float:
     return max(end, start - (start - end) * episode / over)
 
 
-def _build_reasons(outlook: Outlook, value: float) -> Reasons:
-    return Reasons(value=round(value, 4), count=outlook.n)
+def _build_reasons(outlook: Outlook, value: float, far: Elsewhere | None = None) -> Reasons:
+    """Return the value with its parts, and the plan if the action is the first of a way."""
+    parts = {"gain": outlook.gain, "unlock": outlook.unlock, "lost": outlook.lost}
+    extra: dict[str, Any] = {name: round(share, 3) for name, share in parts.items()}
+    if far is not None:
+        extra["plan"] = f"{far.first}, then {far.action} at {far.location}, {far.steps} steps away"
+    return Reasons(value=round(value, 4), count=outlook.n, extra=extra)
