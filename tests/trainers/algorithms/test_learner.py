@@ -11,7 +11,14 @@ import torch
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms import logprobs as forward_module
-from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings, freeze_copy
+from hardwon.trainers.algorithms.learner import (
+    Learner,
+    LearnerSettings,
+    LossSettings,
+    _compute_denominator,
+    _list_turn_keys,
+    freeze_copy,
+)
 from hardwon.trainers.algorithms.logprobs import collate, compute_logprobs, forward, recompute_activations
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.models.adapters import activate, add_adapter, parameters_of
@@ -128,7 +135,7 @@ def test_the_first_token_cannot_be_trained_on():
         collate([broken])
 
 
-@pytest.mark.parametrize("denominator", ["tokens", "traces", "constant"])
+@pytest.mark.parametrize("denominator", ["tokens", "traces", "turns", "constant"])
 @pytest.mark.parametrize("kind", ["ppo", "gspo", "cispo", "imitation"])
 def test_micro_batches_and_padding_do_not_change_the_gradient(model, kind, denominator):
     """Any token budget, from one stream at a time to all in one padded batch, and any order: the same to 1e-6."""
@@ -196,6 +203,19 @@ def test_each_trace_weighs_the_same_by_traces(model):
     n, m = sum(first.mask), sum(second.mask)
     expected = ((n * alone[first] + m * alone[second]) / (n + m) + alone[other]) / 2
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_mean_over_turns_gives_a_short_turn_the_weight_of_a_long_one():
+    """Turns with 1 and 3 tokens of loss 1 and 0: turns .5, tokens .25. One turn a trace is the mean over traces."""
+    tokens, mask, nothing = (1, 2, 3, 4, 5), (False, True, True, True, True), (0.0,) * 5
+    one = PackedSequence(tokens, mask, nothing, nothing, (None,) * 5, "policy", "a", 0, (0, 0, 1, 1, 1))
+    divisor, weights = _compute_denominator([one], LearnerSettings(denominator="turns"))
+    own = [weights[key] for key in _list_turn_keys(one)]
+    assert sum(w * loss for w, loss in zip(own, (1, 0, 0, 0), strict=True)) / divisor == pytest.approx(0.5)
+    divisor, weights = _compute_denominator([one], LearnerSettings())
+    assert weights["policy", "a"] * 1 / divisor == pytest.approx(0.25)
+    short = replace(one, turns=(0,) * 5)
+    assert _compute_denominator([short], LearnerSettings(denominator="turns"))[0] == 1.0
 
 
 def test_the_constant_denominator_is_by_trace(model):

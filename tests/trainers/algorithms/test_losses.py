@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from hardwon.trainers.algorithms.losses import entropy, kl, policy_loss
 
 LOW, HIGH = 0.2, 0.28
-KINDS = ["ppo", "gspo", "cispo"]
+KINDS = ["ppo", "gspo", "cispo", "aepo"]
 
 
 def vector(*values):
@@ -61,6 +61,36 @@ def test_gspo_has_one_ratio_a_sequence():
         new, old, vector(1, 1), vector(1, 1), denominator=2.0, kind="gspo", sequence=torch.tensor([0, 0])
     )
     assert float(found.value.detach()) == pytest.approx(-math.exp(0.1))
+
+
+def test_gspo_by_turn_has_one_ratio_a_turn():
+    """Log-ratios .2, 0 | -.4: by sequence .9355, by turn 1.1052 and .6703."""
+    old, new = vector(-1.0, -1.0, -1.0), vector(-0.8, -1.0, -1.4)
+    whole = policy_loss(
+        new, old, vector(1, 1, 1), vector(1, 1, 1), denominator=3, kind="gspo", sequence=torch.tensor([0, 0, 0])
+    )
+    assert float(whole.value) == pytest.approx(-0.9355, abs=1e-4)
+    turns = torch.tensor([0, 0, 1])
+    found = policy_loss(new, old, vector(1, 1, 0), vector(1, 1, 1), denominator=2, kind="gspo", sequence=turns)
+    assert float(found.value) == pytest.approx(-1.1052, abs=1e-4)
+    last = policy_loss(new, old, vector(0, 0, -1), vector(1, 1, 1), denominator=1, kind="gspo", low=0.5, sequence=turns)
+    assert float(last.value) == pytest.approx(0.6703, abs=1e-4)
+
+
+def test_ppo_by_turn_is_gspo_by_turn():
+    old, new, turns = vector(-1.0, -1.0, -1.0), vector(-0.8, -1.0, -1.4), torch.tensor([0, 0, 1])
+    both = [
+        policy_loss(new, old, vector(1, 1, -1), vector(1, 1, 1), denominator=3, sequence=turns, **kind)
+        for kind in ({"kind": "gspo"}, {"kind": "ppo", "grouped": True})
+    ]
+    assert float(both[0].value) == float(both[1].value)
+
+
+def test_aepo_keeps_the_gradient_above_the_upper_clip_only():
+    """r = 1.5, A = 1: value -1.28 and gradient -1.28, where ppo has 0; elsewhere it is ppo."""
+    assert loss(1.5, 1.0, kind="aepo") == pytest.approx((-1.28, -1.28))
+    for ratio, advantage in ((1.1, 1.0), (0.5, 1.0), (0.5, -1.0), (1.5, -1.0)):
+        assert loss(ratio, advantage, kind="aepo") == pytest.approx(loss(ratio, advantage, kind="ppo"))
 
 
 def test_gspo_must_know_the_sequences():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings, strategies as st
 
 from hardwon.trainers.algorithms.advantages import Trace, Turn
-from hardwon.trainers.algorithms.checklists import ChecklistItem, check_items
+from hardwon.trainers.algorithms.judging.checklists import ChecklistItem, check_items
 
 FIGURES = (
     "entropy",

@@ -1,12 +1,54 @@
-"""The table of algorithms is the one that the registries generate."""
+"""The table of algorithms is generated from the registries, and every row that works has an example that runs."""
 
 from pathlib import Path
 
-from hardwon.trainers.overview import format_table
+import pytest
+
+from hardwon.trainers import metrics, train
+from hardwon.trainers.config.schema import load
+from hardwon.trainers.overview import SECTIONS, format_table, is_fed
 
 ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "examples" / "algorithms").glob("*.yaml"))
 
 
 def test_the_page_is_generated_from_the_registries():
     """After a change: python -m hardwon.trainers.overview > docs/algorithms.md."""
     assert (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8") == format_table()
+
+
+def test_every_algorithm_that_works_has_an_example():
+    registries = [registry for _, registry in SECTIONS.values() if registry.kind != "source"]
+    cards = [card for registry in registries for card in registry.cards.values()]
+    assert {card.example for card in cards if is_fed(card)} == {path.stem for path in EXAMPLES}
+
+
+@pytest.fixture
+def root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_uses_what_it_is_named_after(path, root):
+    config = load(path)
+    role = config.roles["policy"]
+    used = {role.credit.name, *role.shape, *config.tasks.sampler}
+    names = {
+        name for _, registry in SECTIONS.values() for name, card in registry.cards.items() if card.example == path.stem
+    }
+    assert names & used or path.stem in ("loop", "flow-grpo", "turn-ratio", "aepo-clip", "scaling-inter")
+    assert config.run.out == f"runs/{path.stem}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_fed_and_moves_the_policy(path, root, tmp_path):
+    """Two iterations: every signal was fed, and the policy made an update."""
+    short = ["run.iterations=2", "eval.every=0", "warmstart.learning.updates=20", f"run.out={tmp_path / 'run'}"]
+    report = train(path, [*short, "explore.worlds.seeds=0-9"])
+    logged = metrics.read(Path(report.out))
+    missing = {name: value for line in logged for name, value in line.items() if name.endswith("/missing")}
+    assert {name.split("/")[1] for name in missing} == {*load(path).roles["policy"].sources}
+    assert all(value < 1 for value in missing.values()), missing
+    assert max(line["policy/grad_norm"] for line in logged) > 0

@@ -9,7 +9,7 @@ import pytest
 
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
-from hardwon.trainers.config import policy, schema
+from hardwon.trainers.config import policy, roles, schema
 from hardwon.trainers.config.schema import EngineConfig, of
 from hardwon.trainers.engines import factory, server, vllm
 from hardwon.trainers.models.tiny import TinyConfig
@@ -24,6 +24,7 @@ SECTIONS: list[Any] = [
         for kind in vars(schema).values()
         if dataclasses.is_dataclass(kind) and getattr(kind, "__module__", "") == schema.__name__
     ),
+    *(roles.RoleConfig, roles.CreditConfig),
     *(LearnerSettings, LossSettings, Examples, WarmStart, TinyConfig),
     *(policy.PolicySettings, ExtractorSettings, GuideSettings, AdmissionSettings),
 ]

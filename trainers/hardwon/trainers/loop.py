@@ -29,7 +29,7 @@ from .engines.factory import get_tokens_read
 from .evaluate import collect_episodes, flatten_report, summarise
 from .metrics import Metrics
 from .player import Player
-from .roles.base import Role
+from .roles.base import PolicyRole, Role
 from .rollouts.explore import Task
 from .session import Session
 
@@ -127,6 +127,7 @@ class TrainingLoop:
         """
         began, number = time.perf_counter(), self.position.iteration + 1
         self._start_workers()
+        self._follow_schedule()
         self.player.set_iteration(self.position.iteration)
         self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
         read = get_tokens_read(self.session.engine)
@@ -141,6 +142,10 @@ class TrainingLoop:
             **group_counts,
             **learning.log_gate(self.session, number),
         }
+        if self.config.schedule:
+            finished = [rollout.trajectory.ending for rollout in played if not rollout.failed]
+            # an episode that a short horizon cuts off counts as a loss
+            metrics["share/cut"] = sum(ending == "step_limit" for ending in finished) / max(1, len(finished))
         metrics.update(await learning.update_library(self.session, number, played))
         if (role := self._select_role()) is not None:
             metrics.update({f"{role.name}/{name}": value for name, value in role.update().items()})
@@ -156,6 +161,17 @@ class TrainingLoop:
         self.screen.show(number, metrics)
         if (warning := self._signal.saw(metrics, self.config.run.groups)) is not None:
             self.screen.warn(warning)
+
+    def _follow_schedule(self) -> None:
+        """Give the policy the loss of this iteration."""
+        if not self.config.schedule:
+            return
+        policy, iteration = self.session.roles["policy"], self.position.iteration
+        if isinstance(policy, PolicyRole):
+            policy.change_loss(
+                entropy=self.config.get_scheduled("roles.policy.loss.entropy", iteration),
+                temperature=self.config.get_scheduled("run.temperature", iteration),
+            )
 
     def _start_workers(self) -> None:
         """Have the other processes, if any, load the current checkpoint and join the updates."""
@@ -206,7 +222,12 @@ class TrainingLoop:
     async def _play(self, worlds: Sequence[Task], salt: str) -> dict[Task, list[Rollout]]:
         """Play one group per task instance and return the rollouts by instance."""
         rollouts = await self.player.play(
-            worlds, self.config.list_arms(), salt=salt, temperature=self.config.run.temperature, learning=True
+            worlds,
+            self.config.list_arms(),
+            salt=salt,
+            temperature=self.config.get_scheduled("run.temperature", self.position.iteration),
+            learning=True,
+            max_steps=int(self.config.get_scheduled("environment.max_steps", self.position.iteration)),
         )
         if self.session.sources:
             # before any role is asked: whether a group has a signal may depend on what the sources find

@@ -8,6 +8,7 @@ from typing import Any
 
 from .algorithms.catalog import Card, Registry
 from .algorithms.estimators import ESTIMATORS
+from .algorithms.recipes import RECIPES
 from .algorithms.samplers import SAMPLERS
 from .algorithms.shapers import SHAPERS
 from .config.sources import SOURCES
@@ -28,6 +29,7 @@ SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
     "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
     "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),
+    "Settings": ("methods that are settings of `roles.policy`, or a `schedule`, and no code of their own", RECIPES),
     "Sources": ("`roles.policy.sources`", SOURCES),
 }
 
@@ -51,10 +53,15 @@ def _format_sections() -> Iterator[str]:
         yield ""
 
 
+def is_fed(card: Card) -> bool:
+    """Return whether every signal that an algorithm needs has a source in this project."""
+    return all(SOURCES.find_givers(signal) for signal in card.needs)
+
+
 def _format_row(card: Card) -> str:
     needs = ", ".join(f"`{signal}` ({_list_givers(signal)})" for signal in card.needs) or "-"
-    state = "works" if all(SOURCES.find_givers(signal) for signal in card.needs) else "needs your own source"
-    cells = (f"`{card.name}`", card.title, card.paper, card.evidence or "-", state, needs, f"`{card.example}`")
+    state, example = ("works", f"`{card.example}`") if is_fed(card) else ("needs your own source", "-")
+    cells = (f"`{card.name}`", card.title, card.paper, card.evidence or "-", state, needs, example)
     return f"| {' | '.join(cells)} | {card.reading or '-'} |"
 
 

@@ -41,7 +41,7 @@ class Player:
             tell: Receives a line of progress now and then while episodes run.
         """
         self._session, self._tell = session, tell
-        self._agents: dict[tuple[Arm, float, bool], Agent] = {}
+        self._agents: dict[tuple[Arm, float, bool, int], Agent] = {}
         self._policies: dict[float, TokenPolicy] = {}
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
@@ -57,6 +57,7 @@ class Player:
         salt: str,
         temperature: float = 1.0,
         learning: bool = False,
+        max_steps: int | None = None,
     ) -> list[Rollout]:
         """Play episodes of every arm in every task instance.
 
@@ -66,6 +67,7 @@ class Player:
             salt: Distinguishes the random numbers of this call from those of other calls.
             temperature: Sampling temperature of the policy.
             learning: True lets roles sample the guidance that they learn from; false lets them choose greedily.
+            max_steps: Steps after which an episode ends; None takes those of the settings.
 
         Returns:
             The rollouts, ordered by task instance, then arm, then copy.
@@ -77,7 +79,7 @@ class Player:
             for copy in range(copies)
         ]
         specs = await self._prepare_specs(specs, arms, learning)
-        agents = {arm.name: self._get_agent(arm, temperature, learning) for arm in arms}
+        agents = {arm.name: self._get_agent(arm, temperature, learning, max_steps) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
         return await self._collect(agents, specs, self._session.config.outcome)
 
@@ -147,7 +149,7 @@ class Player:
                 prepared.update(zip(chosen, await answer, strict=True))
         return [prepared[at] for at in range(len(specs))]
 
-    def _get_agent(self, arm: Arm, temperature: float, learning: bool) -> Agent:
+    def _get_agent(self, arm: Arm, temperature: float, learning: bool, max_steps: int | None) -> Agent:
         """Return the agent of an arm; agents are cached."""
         session = self._session
         # shared by all arms, so `play` sets the snapshot in one place
@@ -161,12 +163,13 @@ class Player:
                 context=session.context,
             ),
         )
-        key = arm, temperature, learning
+        max_steps = max_steps or session.config.environment.max_steps
+        key = arm, temperature, learning, max_steps
         if key not in self._agents:
-            self._agents[key] = self._build_agent(arm, policy, learning=learning)
+            self._agents[key] = self._build_agent(arm, policy, learning=learning, max_steps=max_steps)
         return self._agents[key]
 
-    def _build_agent(self, arm: Arm, policy: Policy, *, learning: bool) -> Agent:
+    def _build_agent(self, arm: Arm, policy: Policy, *, learning: bool, max_steps: int | None = None) -> Agent:
         """Return a new agent of an arm."""
         session, recalls = self._session, arm.memory in RECALLS
         config, library = session.config.library, self._select_library(arm, learning)
@@ -178,7 +181,7 @@ class Player:
             learn=False,
             guardrails=recalls and config.guardrails,
             guidance=self._build_retrieval(arm, library) if recalls else GivenGuidance(),
-            max_steps=session.config.environment.max_steps,
+            max_steps=max_steps or session.config.environment.max_steps,
             recall_k=config.recall if recalls else 0,
             retries=0,
             planner=config.planner if recalls else None,

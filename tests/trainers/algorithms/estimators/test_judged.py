@@ -5,7 +5,6 @@ from tests.trainers.algorithms.traces import ITEMS, close, make
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.advantages import grpo
-from hardwon.trainers.algorithms.checklists import ChecklistItem, check_items
 from hardwon.trainers.algorithms.estimators.judged import (
     archer,
     capo,
@@ -16,6 +15,7 @@ from hardwon.trainers.algorithms.estimators.judged import (
     spark,
     tp_grpo,
 )
+from hardwon.trainers.algorithms.judging.checklists import ChecklistItem, check_items
 
 
 def test_capo_by_hand():

@@ -36,6 +36,8 @@ class Turn:
     """Whether the action is new in this trajectory."""
     tokens: int = 0
     """Number of sampled tokens that were a choice."""
+    logprob: float = 0.0
+    """Log-probability of the turn's tokens at sampling."""
 
 
 @dataclass(frozen=True, slots=True)

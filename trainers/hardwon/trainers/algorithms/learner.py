@@ -262,7 +262,7 @@ class Learner:
         self,
         micro: Sequence[PackedSequence],
         before: Mapping[int, _PriorLogprobs],
-        weights: Mapping[tuple[str, str], float],
+        weights: Mapping[tuple[object, ...], float],
         denominator: float,
         loss: LossSettings,
         tally: _Tally,
@@ -271,9 +271,12 @@ class Learner:
         device, dtype = get_device_and_dtype(self.model)
         batch = collate(micro, device, dtype)
         new, entropies = forward(self.model, batch, temperature=loss.temperature, entropy_gradient=bool(loss.entropy))
-        weight = torch.tensor([weights[part.role, part.trace] for part in micro], dtype=dtype).to(device)[
-            batch.sequence
-        ]
+        if self.settings.denominator == "turns":
+            own = [weights[key] for part in micro for key in _list_turn_keys(part)]
+            weight = torch.tensor(own, dtype=dtype).to(device)
+        else:
+            own = [weights[part.role, part.trace] for part in micro]
+            weight = torch.tensor(own, dtype=dtype).to(device)[batch.sequence]
         old = _concatenate(before[id(part)].old for part in micro)
         if old is None:
             old = new.detach() if loss.old == "trainer" else batch.old
@@ -336,18 +339,27 @@ def _has_gradient(sequence: PackedSequence, loss: LossSettings) -> bool:
 
 def _compute_denominator(
     sequences: Sequence[PackedSequence], settings: LearnerSettings
-) -> tuple[float, dict[tuple[str, str], float]]:
-    """Return the divisor of the token sum, and the weight of a token by (role, trace)."""
-    counts: Counter[tuple[str, str]] = Counter()
+) -> tuple[float, Mapping[tuple[object, ...], float]]:
+    """Return the divisor of the token sum, and the weight of a token by (role, trace), or by (role, trace, turn)."""
+    if settings.denominator == "turns":
+        sizes = Counter(key for sequence in sequences for key in _list_turn_keys(sequence))
+        return max(1.0, len(sizes)), {key: 1 / size for key, size in sizes.items()}
+    counts: Counter[tuple[object, ...]] = Counter()
     for sequence in sequences:
         counts[sequence.role, sequence.trace] += len(find_trained_positions(sequence))
     filled = sum(count > 0 for count in counts.values())
     if settings.denominator == "traces":
         return max(1.0, filled), {trace: 1 / max(1, count) for trace, count in counts.items()}
-    even = dict.fromkeys(counts, 1.0)
+    even: Mapping[tuple[object, ...], float] = dict.fromkeys(counts, 1.0)
     if settings.denominator == "constant":
         return max(1.0, filled) * settings.constant, even
     return max(1.0, sum(counts.values())), even
+
+
+def _list_turn_keys(sequence: PackedSequence) -> list[tuple[object, ...]]:
+    """Return (role, trace, turn) of every token to train on."""
+    turns = sequence.turns or (0,) * len(sequence)
+    return [(sequence.role, sequence.trace, turns[at]) for at in find_trained_positions(sequence)]
 
 
 def _compute_objective(
@@ -370,7 +382,8 @@ def _compute_objective(
         low=loss.low,
         high=loss.high,
         dual=loss.dual,
-        sequence=batch.sequence,
+        sequence=batch.turn if loss.ratio == "turn" else batch.sequence,
+        grouped=loss.ratio in ("turn", "sequence"),
         rollout=batch.old if loss.old == "trainer" else None,
         cap=loss.cap,
     )

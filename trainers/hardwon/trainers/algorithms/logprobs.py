@@ -48,6 +48,8 @@ class Batch:
     """(M,) indices of the constrained tokens among the N."""
     sequence: Tensor
     """(N,) index of the token's sequence among the B."""
+    turn: Tensor
+    """(N,) index of the token's turn among all turns of the sequences."""
     old: Tensor
     """(N,) log-probability at sampling."""
     advantages: Tensor
@@ -81,6 +83,8 @@ def collate(
     bound: list[int] = []
     sets: list[tuple[int, ...]] = []
     sampled: list[int] = []
+    turns: list[int] = []
+    units: dict[tuple[int, int], int] = {}
     for number, sequence in enumerate(sequences):
         for at in find_trained_positions(sequence):
             if (allowed := sequence.allowed[at]) is not None:
@@ -93,6 +97,8 @@ def collate(
                 sampled.append(sequence.tokens[at])
             places.append(number * longest + at)
             sequence_ids.append(number)
+            turn = sequence.turns[at] if sequence.turns else 0
+            turns.append(units.setdefault((number, turn), len(units)))
             old.append(sequence.logprobs[at])
             advantages.append(sequence.advantages[at])
     widest = max(map(len, sets), default=0)
@@ -107,6 +113,7 @@ def collate(
         tensor([len(ids) for ids in sets]),
         tensor(bound),
         tensor(sequence_ids),
+        tensor(turns),
         tensor(old, dtype),
         tensor(advantages, dtype),
     )

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["ppo", "gspo", "cispo"]
+Kind = Literal["ppo", "gspo", "cispo", "aepo"]
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this before exp, so one token cannot make the loss infinite."""
 
@@ -37,6 +37,7 @@ def policy_loss(
     high: float = 0.28,
     dual: float | None = None,
     sequence: Tensor | None = None,
+    grouped: bool = False,
     rollout: Tensor | None = None,
     cap: float = 2.0,
 ) -> Loss:
@@ -45,6 +46,8 @@ def policy_loss(
         ppo    -min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most dual |A| (arXiv:1912.09729)
         gspo   the same with one ratio per sequence, exp(mean log-ratio) (arXiv:2507.18071)
         cispo  -sg(clip(r, 1 - low, 1 + high)) A log p (arXiv:2506.13585)
+        aepo   ppo, but where its upper clip acts (A > 0, r > 1 + high) the gradient stays, with the value (1 + high) A
+               (arXiv:2510.14545; read in a port). cispo differs for A < 0, and for A > 0 below 1 - low.
 
     Args:
         new: Log-probabilities under the current policy, with gradient, (N,).
@@ -56,7 +59,8 @@ def policy_loss(
         low: Lower clip range.
         high: Upper clip range.
         dual: Bound on the loss of a token with a negative advantage, in |A|; None for no bound.
-        sequence: Sequence id of each token, (N,). Required for `gspo`.
+        sequence: Id of the unit of each token that has one ratio: its sequence or its turn, (N,). Required for `gspo`.
+        grouped: Take one ratio per unit with any kind, as `gspo` does.
         rollout: Log-probabilities of the engine that sampled, if it is another program, (N,). Tokens are
             then weighted by min(exp(old - rollout), cap): importance sampling truncated per token, never
             as a product over the sequence. The metrics then include the effective sample size.
@@ -73,7 +77,7 @@ def policy_loss(
         torch.where(mask > 0, values, torch.zeros_like(values)) for values in (new, old)
     )  # masked log-probs may be -inf, and -inf * 0 is nan
     log_ratio = (new - old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    if kind == "gspo":
+    if kind == "gspo" or grouped:
         log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
@@ -81,6 +85,10 @@ def policy_loss(
     objective = (
         bounded.detach() * advantages * new if kind == "cispo" else _compute_clipped(ratio, bounded, advantages, dual)
     )
+    if kind == "aepo":
+        # 1 + new - new.detach() is 1 in value: a clipped token keeps the gradient of its log-probability
+        kept = (1.0 + high) * advantages * (1.0 + new - new.detach())
+        objective = torch.where((advantages > 0) & (ratio > 1.0 + high), kept, objective)
     weight, sampled = _weigh_mismatch(old, rollout, mask, cap)
     value = -(objective * weight * mask).sum() / denominator
     return Loss(value, {**_measure_clipping(ratio, bounded, mask), **sampled})
@@ -104,7 +112,7 @@ def _measure_clipping(ratio: Tensor, bounded: Tensor, mask: Tensor) -> dict[str,
 def _average_by_sequence(new: Tensor, log_ratio: Tensor, mask: Tensor, sequence: Tensor | None) -> Tensor:
     """Return each token's mean log-ratio over its sequence, with the gradient of the token's own log-ratio."""
     if sequence is None:
-        raise ValueError("loss kind gspo needs `sequence`, the sequence id of each token.")
+        raise ValueError("one ratio per unit needs `sequence`, the id of the sequence or turn of each token.")
     count = int(sequence.max()) + 1 if len(sequence) else 0
     sums = torch.zeros(count, dtype=new.dtype, device=new.device).index_add(0, sequence, log_ratio.detach() * mask)
     sizes = torch.zeros(count, dtype=new.dtype, device=new.device).index_add(0, sequence, mask)

@@ -132,6 +132,7 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
                 valid=step.diagnosis.success if step else False,
                 novel=action not in past_actions,
                 tokens=sum(sum(row.mask) for row in rows),
+                logprob=sum(sum(row.logprobs) for row in rows),
             )
         )
         past_actions.add(action)

@@ -10,8 +10,12 @@ from hardwon.memory.errors import ConfigError
 class LossSettings:
     """What a training step minimizes."""
 
-    kind: Literal["ppo", "gspo", "cispo", "imitation"] = "ppo"
+    kind: Literal["ppo", "gspo", "cispo", "aepo", "imitation"] = "ppo"
     """Loss: see losses.policy_loss. imitation is -A log p, which is cross-entropy where the advantages are 1."""
+    ratio: Literal["auto", "token", "turn", "sequence"] = "auto"
+    """What has one ratio to the old policy: every token, every turn or every packed sequence, by the mean of the
+    log-ratios. auto: the sequence for gspo, which is the whole episode where prompts extend each other, else the token.
+    """
     low: float = 0.2
     """The ratio to the old policy is clipped below 1 - low."""
     high: float = 0.28
@@ -36,6 +40,8 @@ class LossSettings:
     """Temperature at which the tokens were sampled."""
 
     def __post_init__(self) -> None:
+        if self.kind == "gspo" and self.ratio == "token":
+            raise ConfigError("ratio is token, and kind gspo has one ratio per turn or sequence; use kind: ppo.")
         if self.temperature <= 0:
             raise ConfigError(
                 f"temperature is {self.temperature}; it must be above 0. Use the temperature of sampling, usually 1."
@@ -64,9 +70,9 @@ class LearnerSettings:
     """Passes over the same sequences in one step."""
     minibatches: int = 1
     """Updates per epoch. Every epoch assigns the traces to them at random."""
-    denominator: Literal["tokens", "traces", "constant"] = "tokens"
-    """Normalization of the loss: mean over all tokens of the update, mean over traces of their token means,
-    or sum over tokens divided by traces x `constant` (Dr. GRPO).
+    denominator: Literal["tokens", "traces", "turns", "constant"] = "tokens"
+    """Normalization of the loss: mean over all tokens of the update, mean over traces or over turns of their token
+    means, or sum over tokens divided by traces x `constant` (Dr. GRPO).
     """
     constant: int = 1024
     """Tokens that each trace counts for with denominator=constant."""

@@ -7,6 +7,7 @@ from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
 
 from .kinds import GUIDANCE, RECALLS, TELLS
 from .parsing import nearest
+from .schedules import check_schedule
 from .sources import check_fed
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def check(config: "TrainConfig") -> None:
     _check_extractor(config)
     _check_signal(config)
     _check_sources(config)
+    _check_schedule(config)
     _check_temperatures(config)
 
 
@@ -95,12 +97,34 @@ def _check_signal(config: "TrainConfig") -> None:
 
 def _check_sources(config: "TrainConfig") -> None:
     """Check that every signal has a source, and that roles other than the policy name none."""
+    policy = config.roles["policy"]
+    if policy.credit.name == "preference":
+        learner = policy.learner
+        once = learner.epochs * learner.minibatches == 1 and (learner.denominator, learner.constant) == ("constant", 1)
+        if policy.loss.kind != "imitation" or not once:
+            raise ConfigError(
+                "roles.policy.credit.name is preference, whose advantages are the gradient of its own loss; set "
+                "loss.kind=imitation, learner.denominator=constant and learner.constant=1, with one update a step."
+            )
     for name, role in config.roles.items():
         if name == "policy":
             needs = {f"roles.policy.{user}": signals for user, signals in role.needs.items()}
             check_fed(needs, [*role.sources], "roles.policy.sources")
         elif role.sources or role.shape:
             raise ConfigError(f"roles.{name} has sources or shapers, and only the policy is credited by turns.")
+
+
+def _check_schedule(config: "TrainConfig") -> None:
+    """Check the schedules, and that an evaluation plays as long as the last iterations."""
+    check_schedule(config.schedule)
+    horizon, entries = config.environment.max_steps, config.schedule.get("environment.max_steps", ())
+    if entries and (entries[-1][1] != horizon or any(int(n) != n or n < 1 for _, n in entries)):
+        raise ConfigError(
+            f"schedule.environment.max_steps ends with {entries[-1][1]}, and environment.max_steps, with which "
+            f"evaluations play, is {horizon}; make them equal, in whole steps from 1 on."
+        )
+    if "run.temperature" in config.schedule and config.roles["policy"].sources:
+        raise ConfigError("schedule.run.temperature changes what the sources of signals measure; remove one of them.")
 
 
 def _writes_for_episodes(config: "TrainConfig") -> bool:

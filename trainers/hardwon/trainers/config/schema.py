@@ -14,19 +14,18 @@ from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samplers import SAMPLERS
-from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.shapers import SHAPERS
 from hardwon.trainers.models.tiny import TinyConfig
 
 from .checks import check
-from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, MOVED, RECALLS as RECALLS, TELLS as TELLS
+from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, RECALLS as RECALLS, TELLS as TELLS
 from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, parse as parse
 from .policy import PolicySettings as PolicySettings
-from .sources import check_call, find_signals, parse_source
+from .roles import CreditConfig as CreditConfig, RoleConfig as RoleConfig
+from .schedules import look_up
+from .sources import check_call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,66 +218,6 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CreditConfig:
-    """Estimation of the advantage of a turn over its siblings."""
-
-    outcome: Outcome = "success"
-    """The outcome of an episode: success, score (the environment's own score) or reward (the sum of
-    the rewards). The credit of items and of the other roles, the gate and the best checkpoint use the same."""
-    name: str = "grpo"
-    """Advantage estimator, such as grpo, dr-grpo, rloo, gigpo, slea, hgpo or salt. docs/algorithms.md lists all, with
-    the signals that some of them need."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of the estimator, such as discount and omega of gigpo."""
-
-    def __post_init__(self) -> None:
-        if self.name in MOVED:
-            raise ConfigError(f"name is {self.name}: {MOVED[self.name]}.")
-        if self.name not in ESTIMATORS:
-            raise UnknownName.of("estimator", self.name, [*ESTIMATORS])
-        object.__setattr__(self, "settings", check_call(ESTIMATORS[self.name], self.settings, "settings"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoleConfig:
-    """How one role learns."""
-
-    learner: LearnerSettings = field(default_factory=LearnerSettings)
-    """The optimizer."""
-    loss: LossSettings = field(default_factory=LossSettings)
-    """The loss."""
-    credit: CreditConfig = field(default_factory=CreditConfig)
-    """Advantage estimation within group, arm and role. Only the policy uses it."""
-    phase: int = 1
-    """Updates before the next ready role takes its turn. One role is trained at a time."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of this kind of role."""
-    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Sources of signals about the turns, by name with their settings, such as entropy: {}. A MODULE:CLASS of your own
-    is one as well. Only the policy uses them."""
-    shape: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Shapers that change outcomes or rewards before credit, in this order, by name with their settings, such as
-    density: {k: 2}. Only the policy uses them."""
-
-    def __post_init__(self) -> None:
-        _at_least(self, phase=1)
-        for name, settings in self.sources.items():
-            find_signals(name)
-            parse_source(name, settings)
-        for name in self.shape:
-            if name not in SHAPERS:
-                raise UnknownName.of("shaper", name, [*SHAPERS])
-        shape = {name: check_call(SHAPERS[name], settings, f"shape.{name}") for name, settings in self.shape.items()}
-        object.__setattr__(self, "shape", shape)
-
-    @property
-    def needs(self) -> dict[str, tuple[str, ...]]:
-        """Return the signals that the estimator and each shaper need, by the setting that names them."""
-        shapers = {f"shape.{name}": SHAPERS.get_needs(name) for name in self.shape}
-        return {f"credit.name={self.credit.name}": ESTIMATORS.get_needs(self.credit.name), **shapers}
-
-
-@dataclass(frozen=True, kw_only=True)
 class WarmStartConfig:
     """Imitation of successful exploring episodes before the first iteration."""
 
@@ -369,9 +308,24 @@ class TrainConfig:
     """Evaluation on held-out task instances."""
     run: RunConfig = field(default_factory=RunConfig)
     """Length, seeds and output of the run."""
+    schedule: dict[str, Any] = field(default_factory=dict)
+    """Settings that change during the run: pairs of an iteration and a value by path, for environment.max_steps,
+    run.temperature and roles.policy.loss.entropy."""
 
     def __post_init__(self) -> None:
         check(self)
+
+    def get_scheduled(self, path: str, iteration: int) -> float:
+        """Return the value of a setting at an iteration: that of its schedule, or else the setting's own."""
+        if path in self.schedule:
+            return look_up(self.schedule[path], iteration)
+        policy = self.roles["policy"]
+        own: dict[str, float] = {
+            "environment.max_steps": self.environment.max_steps,
+            "run.temperature": self.run.temperature,
+            "roles.policy.loss.entropy": policy.loss.entropy,
+        }
+        return own[path]
 
     def get_guidance(self, arm: str) -> str:
         """Return the kind of guidance of the arm with this name."""

@@ -39,6 +39,154 @@ class RedundantSettings:
     """Whether a turn was needless: a refused step, or part of a circle back to an earlier state."""
 
 
+@SOURCES.add("Probability of the true answer", gives=("answer",), name="answer", example="igpo")
+@dataclass(frozen=True, kw_only=True)
+class AnswerSettings:
+    """Probability of the true answer after every turn, by the policy."""
+
+    of: Literal["world", "route"] = "world"
+    """world: the environment's own answer(task, seed). route: the actions of an explored success of the task instance;
+    instances without one have no signal."""
+
+
+@SOURCES.add("Confidence", gives=("confidence",), name="confidence", example="spae")
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceSettings:
+    """exp of minus the mean entropy of the next action's choices, by the policy."""
+
+
+@SOURCES.add("Use of observations", gives=("observation",), name="observation", example="infopo")
+@dataclass(frozen=True, kw_only=True)
+class ObservationSettings:
+    """How much the observation after a turn changed the log-probability of the next action, by the policy."""
+
+
+@SOURCES.add("Implicit reward model", gives=("implicit",), name="implicit", example="oprl")
+@dataclass(frozen=True, kw_only=True)
+class ImplicitSettings:
+    """Log-ratio of a second policy, trained on pairs of a success and a failure, to the one that sampled."""
+
+    beta: float = 0.05
+    """Scale of the reward and of the margin between two traces."""
+    lr: float = 1e-6
+    """Learning rate of the second policy."""
+
+
+@SOURCES.add("Labels of turns by a judge", gives=("steps",), name="steps", example="capo")
+@dataclass(frozen=True, kw_only=True)
+class StepsSettings:
+    """Whether each turn is right, by the votes of a judge's critiques."""
+
+    judge: str
+    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    votes: int = 4
+    """Critiques per episode."""
+    rule: Literal["intersection", "majority", "union"] = "intersection"
+    """When a turn is wrong: if all critiques say so (for small judges), at least half, or one."""
+
+    def __post_init__(self) -> None:
+        if self.votes < 1:
+            raise ConfigError(f"votes is {self.votes}; use 1 or more.")
+
+
+@SOURCES.add("Scores by a judge", gives=("score", "quality"), name="score", example="exprl")
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings:
+    """Score of every prefix of an episode by a judge, and that of the whole as quality."""
+
+    judge: str
+    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    reference: Literal["own", "another", "none"] = "own"
+    """Reference that the judge sees and the policy never does: an explored success of the task instance. another takes
+    that of the next instance: a control, with which the judge must be wrong more often."""
+
+
+@SOURCES.add("Verdict of a judge", gives=("verdict",), name="verdict", example="spark-augmented")
+@dataclass(frozen=True, kw_only=True)
+class VerdictSettings:
+    """Whether an episode solved its task, by a judge."""
+
+    judge: str
+    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+
+
+@SOURCES.add("Checklist by a judge", gives=("items",), name="items", example="checklist")
+@dataclass(frozen=True, kw_only=True)
+class ChecklistSettings:
+    """Which items of a task's checklist are satisfied after every turn, by a judge."""
+
+    judge: str
+    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    file: str
+    """JSON file with lists of items by the text of the task; `*` stands for all other tasks."""
+
+
+@SOURCES.add("Tournament by a judge", gives=("arena",), name="arena", example="arena")
+@dataclass(frozen=True, kw_only=True)
+class ArenaSettings:
+    """Rank of an episode in a tournament of its siblings, by a judge of pairs."""
+
+    judge: str
+    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+
+
+@SOURCES.add("Entities of a reference", gives=("entities",), name="entities", example="rubric")
+@dataclass(frozen=True, kw_only=True)
+class EntitiesSettings:
+    """Share of the reference's entities that a trace named: the words of the actions of an explored success."""
+
+
+@SOURCES.add("Contribution head (SPA-RL)", gives=("contribution",), name="contribution", example="redistribute")
+@dataclass(frozen=True, kw_only=True)
+class ContributionSettings:
+    """Contribution of every turn to the outcome, by a head that is trained so that contributions sum to the outcome."""
+
+    width: int = 64
+    """Width of the head's hidden layers."""
+    lr: float = 1e-3
+    """Learning rate of the head."""
+    updates: int = 20
+    """Updates of the head per iteration."""
+    kept: int = 512
+    """Newest episodes that the head learns from."""
+
+
+@SOURCES.add("Critic (ArCHer)", gives=("critic",), name="critic", example="archer")
+@dataclass(frozen=True, kw_only=True)
+class CriticSettings:
+    """Advantage min(Q1, Q2) - min(V1, V2) of every turn, by critics that are trained by temporal differences."""
+
+    width: int = 64
+    """Width of the critics' hidden layers."""
+    lr: float = 1e-3
+    """Learning rate of the critics; 1e-5 in the authors' settings, with heads on an encoder of their own."""
+    updates: int = 50
+    """Updates of the critics per iteration."""
+    kept: int = 2048
+    """Newest turns that the critics learn from."""
+    discount: float = 0.95
+    """Discount of the returns."""
+    tau: float = 0.1
+    """Share by which the target copies move after every update."""
+    warmup: int = 20
+    """Updates of the critics before they give another value than 0."""
+
+
+@SOURCES.add("Process reward head (ProRAG)", gives=("prm",), name="prm", example="prorag")
+@dataclass(frozen=True, kw_only=True)
+class RewardHeadSettings:
+    """Score of every turn by a head, trained on pairs of actions in the same situation, the better return preferred."""
+
+    width: int = 64
+    """Width of the head's hidden layers."""
+    lr: float = 1e-3
+    """Learning rate of the head."""
+    updates: int = 20
+    """Updates of the head per iteration."""
+    kept: int = 1024
+    """Newest pairs that the head learns from."""
+
+
 def find_signals(name: str) -> tuple[str, ...]:
     """Return the names of the signals that a source gives.
 
@@ -55,23 +203,37 @@ def find_signals(name: str) -> tuple[str, ...]:
     return SOURCES.cards[name].gives
 
 
-def import_source(name: str) -> Any:
-    """Return the class of your own source, `MODULE:CLASS` of the current folder or an installed module.
+def import_named(name: str, kind: str) -> Any:
+    """Return a class of your own, `MODULE:CLASS` of the current folder or an installed module.
+
+    Args:
+        name: `MODULE:CLASS`.
+        kind: What it is, for the message.
 
     Raises:
-        UnknownName: It cannot be imported, or does not say which signals it gives.
+        UnknownName: It cannot be imported.
     """
     module, _, attribute = name.partition(":")
     if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.append(folder)
     try:
-        target = getattr(importlib.import_module(module), attribute)
-        _ = tuple(target.gives)
+        return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # importing runs the user's code, which can raise anything
         raise UnknownName(
-            f"source {name!r} cannot be used: {type(error).__name__}: {error}. Give MODULE:CLASS of a class with the "
-            "names of its signals in `gives`."
+            f"{kind} {name!r} cannot be used: {type(error).__name__}: {error}. Give MODULE:CLASS of a file in the "
+            "current folder or of an installed module."
         ) from error
+
+
+def import_source(name: str) -> Any:
+    """Return the class of your own source, `MODULE:CLASS`.
+
+    Raises:
+        UnknownName: It cannot be imported, or does not say which signals it gives.
+    """
+    target = import_named(name, "source")
+    if not tuple(getattr(target, "gives", ())):
+        raise UnknownName(f"source {name!r} cannot be used: it has no names of signals in `gives`. Add them.")
     return target
 
 

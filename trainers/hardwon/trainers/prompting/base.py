@@ -76,6 +76,10 @@ class PromptFormat(Protocol):
         """Return the listed actions as a trie, and the action by tokens; the first of two with equal tokens wins."""
         ...
 
+    def hide(self) -> Ids:
+        """Return the tokens of a message of the environment that shows nothing, up to the next action."""
+        ...
+
     def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:
         """Return the actions of a recorded episode as samples to imitate, exactly as the policy would see them."""
         ...

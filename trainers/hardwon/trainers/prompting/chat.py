@@ -86,6 +86,10 @@ class ChatFormat:
             actions_by_tokens.setdefault(self.text(action), action)
         return Trie(actions_by_tokens), actions_by_tokens
 
+    def hide(self) -> Ids:
+        """Return the tokens of a message of the environment that shows nothing, up to the next action."""
+        return self.template.resume("No information found.")
+
     def rows(self, trajectory: Trajectory, memory: str | None = None, *, role: str = "policy") -> list[Sample]:
         """Return the actions of a recorded episode as samples to imitate, exactly as the policy would see them."""
         rows: list[Sample] = []

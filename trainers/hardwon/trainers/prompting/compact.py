@@ -104,6 +104,10 @@ class CompactFormat:
             actions_by_tokens.setdefault(self.text(action), action)
         return Trie(actions_by_tokens), actions_by_tokens
 
+    def hide(self) -> Ids:
+        """Return the tokens of a message of the environment that shows nothing, without the place."""
+        return (*self._ids("<see>"), *self._ids("<act>"))
+
     def prompt(self, history: Sequence[Step], state: State, memory: str | None) -> Ids:
         """Return the tokens of an episode up to its next action; `memory` is the text shown at this step."""
         ids: Ids = ()

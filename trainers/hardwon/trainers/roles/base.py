@@ -5,7 +5,7 @@ weights. Before the episodes of an arm with guidance `role`, the roles provide t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from hardwon.memory import ExperienceLibrary, Trajectory
@@ -144,6 +144,11 @@ class PolicyRole:
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._rollouts: list[Rollout] = []
+        self._loss = parts.config.loss
+
+    def change_loss(self, *, entropy: float, temperature: float) -> None:
+        """Change the coefficients of the loss that follow a schedule."""
+        self._loss = replace(self._loss, entropy=entropy, temperature=temperature)
 
     def begin(self) -> None:
         """Freeze a copy of the model as the reference if the loss has a KL term and there are no adapters."""
@@ -177,7 +182,7 @@ class PolicyRole:
         # A rollout can hold samples of several roles; this learner moves only its own parameters.
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
         sequences = pack_samples(rows, advantages)
-        metrics = self._learner.step(sequences, self._config.loss)
+        metrics = self._learner.step(sequences, self._loss)
         return {
             **metrics,
             "lr": self._learner.lr,

@@ -1,6 +1,13 @@
 """Sources of signals about the turns of a policy; importing this package registers all of them."""
 
-from . import policy as policy, world as world
+from . import (
+    answers as answers,
+    heads as heads,
+    implicit as implicit,
+    judged as judged,
+    policy as policy,
+    world as world,
+)
 from .base import (
     BUILDERS as BUILDERS,
     Source as Source,

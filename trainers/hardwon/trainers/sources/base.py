@@ -23,7 +23,8 @@ from hardwon.trainers.prompting.base import PromptFormat
 class Source(Protocol):
     """Finds out something about the turns of the policy that the environment does not report.
 
-    Attributes that are optional: `spent`, a mapping of counts such as calls and tokens since the last reading.
+    Attributes that are optional: `spent`, counts such as calls and tokens of the last reading, and `rates`, shares of
+    the last reading, both by name.
     """
 
     @property
@@ -139,14 +140,24 @@ class Sources:
             self._sums[f"signal/{name}/seconds"] += time.perf_counter() - began
             for kind, number in getattr(source, "spent", {}).items():
                 self._sums[f"signal/{name}/{kind}"] += number
+            for kind, share in getattr(source, "rates", {}).items():
+                self._sums[f"signal/{name}/{kind}"] = share
             rollouts = [_attach(rollout, source, readings) for rollout in rollouts]
-            for rollout in rollouts:
-                for values in (
-                    readings[rollout.trajectory.id].turns if rollout.trajectory.id in readings else {}
-                ).values():
-                    self._turns[name] += len(values)
-                    self._sums[f"signal/{name}/missing_turns"] += count_missing(values)
+            self._count(name, rollouts, readings)
         return rollouts
+
+    def _count(self, name: str, rollouts: Sequence[Rollout], readings: Mapping[str, Signals]) -> None:
+        """Count the values of a source, and those that are missing; a value of a whole trace counts as one."""
+        for rollout in rollouts:
+            if rollout.failed or not rollout.rows:
+                continue
+            signals = readings.get(rollout.trajectory.id)
+            columns: list[Sequence[float | None]] = (
+                [(None,)] if signals is None else [*signals.turns.values()] or [(0.0,)]
+            )
+            for values in columns:
+                self._turns[name] += len(values)
+                self._sums[f"signal/{name}/missing_turns"] += count_missing(values)
 
     def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Train the sources that learn on the rollouts of an iteration, and return their metrics."""

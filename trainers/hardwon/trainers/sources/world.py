@@ -1,6 +1,7 @@
 """Sources that read only what the world and the loop recorded: progress, and needless turns."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.algorithms.samples import Rollout
@@ -53,3 +54,36 @@ def _mark(rollout: Rollout) -> Values:
     steps = rollout.trajectory.steps
     kept = {id(step) for step in without_circles([s for s in steps if s.action and s.diagnosis.success])}
     return tuple(float(id(steps[t]) not in kept) for t in list_turns(rollout))
+
+
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+@register_source("entities")
+class EntitiesSource(Untrained):
+    """Gives the share of the reference's entities that the actions of a trace name (LongTraceRL).
+
+    The entities are the words of the actions of an explored success of the task instance. Without one, it is 0.
+    """
+
+    gives = ("entities",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        self._reference = parts.reference
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the share of every rollout."""
+        signals = {}
+        for rollout in [rollout for group in groups for rollout in group]:
+            task, _, seed = rollout.group.rpartition("#")
+            best = self._reference(task, int(seed))
+            entities = _list_words(step.action for step in best.steps if step.diagnosis.success) if best else set()
+            named = _list_words(rollout.trajectory.steps[t].action for t in list_turns(rollout))
+            share = len(entities & named) / len(entities) if entities else 0.0
+            signals[rollout.trajectory.id] = Signals(trace={"entities": share})
+        return signals
+
+
+def _list_words(texts: Iterable[str]) -> set[str]:
+    """Return the lower-case words of some texts."""
+    return {word for text in texts for word in _WORD.findall(text.lower())}

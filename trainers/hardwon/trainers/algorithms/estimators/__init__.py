@@ -7,5 +7,6 @@ from . import (
     certainty as certainty,
     gains as gains,
     judged as judged,
+    preferences as preferences,
     reasoning as reasoning,
 )

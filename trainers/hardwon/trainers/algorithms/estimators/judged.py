@@ -13,7 +13,7 @@ from hardwon.trainers.algorithms.advantages import (
     grpo,
     standardize,
 )
-from hardwon.trainers.algorithms.checklists import read_checklist
+from hardwon.trainers.algorithms.judging.checklists import read_checklist
 
 from .levels import combine_levels, scale_turns
 
@@ -179,6 +179,7 @@ def archer(traces: Sequence[Trace]) -> Advantages:
     "CM2: checklist rewards for multi-turn agents",
     evidence="P C",
     needs=("items",),
+    example="checklist-steps",
     reading="the default of the paper is the trace level, the shaper `checklist`; finer credit collapsed earlier",
 )
 def checklist(traces: Sequence[Trace], *, std: bool = False) -> Advantages:

@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Literal
 
 from hardwon.trainers.algorithms.advantages import Trace
-from hardwon.trainers.algorithms.checklists import read_checklist
+from hardwon.trainers.algorithms.judging.checklists import read_checklist
 
 from .base import SHAPERS, is_readable, read_score
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hardwon.memory.errors import ConfigError
-
-from .advantages import Trace
+from hardwon.trainers.algorithms.advantages import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Checklists, tournaments and preferences: how verdicts about traces become figures."""

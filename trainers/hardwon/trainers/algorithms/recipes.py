@@ -1,0 +1,55 @@
+"""Methods that are settings of a run and need no code of their own, with the settings that make them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .catalog import Registry
+
+RECIPES: Registry[Mapping[str, Any]] = Registry("recipe")
+"""Settings by name of the method: those of `roles.policy`, or `schedule`."""
+
+
+def _add(settings: Mapping[str, Any], title: str, paper: str, *, name: str, evidence: str, reading: str = "") -> None:
+    RECIPES.add(title, paper, name=name, evidence=evidence, reading=reading)(settings)
+
+
+_add(
+    {"credit": {"name": "rloo"}, "loss": {"kind": "ppo", "high": 0.28, "kl": 0.0}, "learner": {"minibatches": 2}},
+    "LOOP",
+    "arXiv:2502.01600",
+    name="loop",
+    evidence="N P",
+    reading="leave-one-out advantages without a standard deviation, a ratio per token, epochs of minibatches",
+)
+_add(
+    {"credit": {"name": "grpo"}, "loss": {"kl": 0.001, "high": 0.3}, "learner": {"denominator": "turns"}},
+    "Flow-GRPO (AgentFlow)",
+    "arXiv:2510.05592",
+    name="flow-grpo",
+    evidence="C",
+    reading="a mean over turns of token means; the released baseline runs over rows of turns and is not copied",
+)
+_add(
+    {"schedule": {"environment.max_steps": [[0, 6], [100, 13], [200, 20]]}},
+    "ScalingInter (AgentGym-RL)",
+    "arXiv:2509.08755",
+    name="scaling-inter",
+    evidence="C",
+    reading="evaluations play the full horizon; `share/cut` is the share of episodes that the horizon cuts off",
+)
+_add(
+    {"loss": {"kind": "gspo", "ratio": "turn"}},
+    "ROME (IPA), ratio of a chunk",
+    "arXiv:2512.24873",
+    name="turn-ratio",
+    evidence="N",
+    reading="the ratio alone; masking chunks by their mismatch and starts from expert prefixes are not built",
+)
+_add(
+    {"loss": {"kind": "aepo", "high": 0.28}},
+    "AEPO, loss",
+    "arXiv:2510.14545",
+    name="aepo-clip",
+    evidence="F",
+    reading="the clip alone; entropy-balanced branching is not built",
+)

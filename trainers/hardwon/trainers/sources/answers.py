@@ -1,0 +1,174 @@
+"""Sources by log-probabilities of the policy: of the true answer, and of the next action with a hidden observation."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
+from typing import Any, Protocol, runtime_checkable
+
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.trainers.algorithms.logprobs import compute_logprobs
+from hardwon.trainers.algorithms.samples import Ids, PackedSequence, Rollout, Sample, pack_samples
+from hardwon.trainers.algorithms.signals import Signals
+from hardwon.trainers.config.sources import AnswerSettings
+from hardwon.trainers.models.adapters import activate
+
+from .base import SourceParts, Untrained, list_turns, register_source
+from .policy import measure_entropies
+
+
+@runtime_checkable
+class Answered(Protocol):
+    """An environment whose tasks have a true answer."""
+
+    def answer(self, task: str, seed: int) -> str:
+        """Return the true answer of a task instance; empty if it has none."""
+        ...
+
+
+def measure_rows(parts: SourceParts, rows: Sequence[Sample]) -> list[float | None]:
+    """Return the mean log-probability of the choices of each row under the current policy; None without a choice."""
+    activate(parts.model, "policy")
+    sequences: list[PackedSequence] = []
+    for number, row in enumerate(rows):
+        # a name of its own for each row: rows that extend each other would be merged
+        trace = f"{number}"
+        sequences += pack_samples([replace(row, trace=trace)], {trace: [1.0]})
+    values = compute_logprobs(parts.model, sequences, budget=parts.budget, temperature=parts.temperature)
+    return [fmean(own) if (own := value.tolist()) else None for value in values]
+
+
+def list_last_rows(rollout: Rollout) -> list[Sample]:
+    """Return the last sample of every turn of the policy, which is its action."""
+    rows = {row.turn: row for row in rollout.rows if row.role == "policy"}
+    return [rows[turn] for turn in list_turns(rollout)]
+
+
+@register_source("answer")
+class AnswerSource(Untrained):
+    """Gives p_t = exp(mean log p(answer | prompt after turn t)), and p_0 before the first turn as score (IGPO).
+
+    The answer takes the place of the next action, as token ids. After the last turn there is no prompt, so nothing is
+    known there.
+    """
+
+    gives = ("answer",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        """Create the source.
+
+        Raises:
+            ConfigError: The environment has no answers, and the settings ask for them.
+        """
+        self._parts = parts
+        self._settings: AnswerSettings = parts.settings
+        if self._settings.of == "world" and not isinstance(parts.environment, Answered):
+            raise ConfigError(
+                f"the environment {getattr(parts.environment, 'name', '')} has no method answer(task, seed), so "
+                "roles.policy.sources.answer has nothing to measure; set its `of` to route, which takes the actions of "
+                "an explored success."
+            )
+        self.spent: dict[str, float] = {}
+
+    def _find_answer(self, rollout: Rollout) -> Ids:
+        """Return the tokens of the answer of a rollout's task; empty if there is none."""
+        task, _, seed = rollout.group.rpartition("#")
+        if self._settings.of == "world":
+            environment: Any = self._parts.environment
+            text = environment.answer(task, int(seed))
+        else:
+            best = self._parts.reference(task, int(seed))
+            steps = [] if best is None else without_circles([s for s in best.steps if s.action and s.diagnosis.success])
+            text = " ".join(step.action for step in steps)
+        return self._parts.transcript.text(text) if text else ()
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the probability of the answer after every turn."""
+        rollouts = [rollout for group in groups for rollout in group]
+        places: list[tuple[str, int]] = []
+        rows: list[Sample] = []
+        for rollout in rollouts:
+            answer = self._find_answer(rollout)
+            for number, row in enumerate(list_last_rows(rollout)):
+                if answer:
+                    n = len(answer)
+                    fields = ("policy", row.version, row.arm, "", "", row.trace, row.turn)
+                    places.append((rollout.trajectory.id, number))
+                    rows.append(Sample(row.prompt, answer, (0.0,) * n, (True,) * n, (None,) * n, *fields))
+        means = dict(zip(places, measure_rows(self._parts, rows), strict=True)) if rows else {}
+        self.spent = {"tokens": float(sum(len(row.prompt) + len(row.completion) for row in rows))}
+        return {rollout.trajectory.id: _to_probabilities(rollout, means) for rollout in rollouts}
+
+
+def _to_probabilities(rollout: Rollout, means: Mapping[tuple[str, int], float | None]) -> Signals:
+    """Return the probabilities before the first turn and after every turn."""
+    name, number = rollout.trajectory.id, len(list_turns(rollout))
+    values = [None if (mean := means.get((name, t))) is None else math.exp(mean) for t in range(number)]
+    after = (*values[1:], None)
+    return Signals({"answer": after}, {} if not values or values[0] is None else {"answer": values[0]})
+
+
+@register_source("confidence")
+class ConfidenceSource(Untrained):
+    """Gives exp(-mean entropy) of the next action's choices; after the last turn nothing is known (SPAE).
+
+    The authors sample probes of ten tokens; here the action that was taken next is the probe.
+    """
+
+    gives = ("confidence",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        self._parts = parts
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the confidence after every turn."""
+        rollouts = [rollout for group in groups for rollout in group]
+        measured = measure_entropies(self._parts, rollouts)
+        signals = {}
+        for rollout in rollouts:
+            entropies = [measured.get((rollout.trajectory.id, turn)) for turn in list_turns(rollout)]
+            after = [None if entropy is None else math.exp(-entropy) for entropy in entropies[1:]]
+            signals[rollout.trajectory.id] = Signals({"confidence": (*after, None) if entropies else ()})
+        return signals
+
+
+@register_source("observation")
+class ObservationSource(Untrained):
+    """Gives I_t = mean log p(next action | observation) - the same with the observation hidden (InfoPO).
+
+    It is one teacher-forced sample of a divergence, and may be negative. The last turn has none, and neither has a turn
+    without a choice after it.
+    """
+
+    gives = ("observation",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        self._parts = parts
+        self._hidden = parts.transcript.hide()
+        self.spent: dict[str, float] = {}
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return what the observation after every turn changed."""
+        rollouts = [rollout for group in groups for rollout in group]
+        places: list[tuple[str, int]] = []
+        rows: list[Sample] = []
+        for rollout in rollouts:
+            for number, (before, after) in enumerate(pairwise(list_last_rows(rollout))):
+                seen = before.prompt + before.completion
+                if after.prompt[: len(seen)] == seen and any(after.mask):
+                    places.append((rollout.trajectory.id, number))
+                    rows += [after, replace(after, prompt=seen + self._hidden)]
+        means = measure_rows(self._parts, rows) if rows else []
+        gains = {
+            key: None if open_ is None or hidden is None else open_ - hidden
+            for key, open_, hidden in zip(places, means[::2], means[1::2], strict=True)
+        }
+        self.spent = {"tokens": float(sum(len(row.prompt) + len(row.completion) for row in rows))}
+        return {
+            rollout.trajectory.id: Signals(
+                {"observation": tuple(gains.get((rollout.trajectory.id, t)) for t in range(len(list_turns(rollout))))}
+            )
+            for rollout in rollouts
+        }
