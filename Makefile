@@ -100,7 +100,7 @@ smollm2: venv ## Write the pretrained model SmolLM2-135M-Instruct to models/smol
 test-pretrained: install smollm2 ## Test what needs a pretrained model (writes models/smollm2 if it is missing; a minute on one core)
 	$(BIN)/python -m pytest -m "pretrained and not slow"
 
-test-vllm: install ## Test the loop and the engines against a real vLLM on the CPU (creates .venv-vllm: 5 minutes, 3.5 GB)
+test-vllm: install ## Test the loop, the engines and the pretrained example against a real vLLM on the CPU (creates .venv-vllm: 5 minutes, 3.5 GB)
 	PYTHON=$(PYTHON) bash tests/vllm/setup.sh
 	$(BIN)/python -m pytest -m vllm
 

@@ -1,0 +1,43 @@
+"""A desk that answers one tool call: the smallest world whose actions are calls instead of a list."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hardwon.memory import State
+from hardwon.runtime.interfaces.types import Info
+
+FIND = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+class Desk:
+    """The seed says in which city the table is."""
+
+    name = "desk"
+
+    def __init__(self) -> None:
+        self.city = ""
+
+    def reset(self, task: str = "", seed: int = 0) -> State:
+        self.city = ("Rome", "Oslo")[seed % 2]
+        return State(f"A guest from {self.city} wants a table at home.", task="Find a table.")
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        won = action == f'find(city="{self.city}")'
+        return State("Done.", task="Find a table."), float(won), True, Info(success=won, score=float(won))
+
+    def admissible(self, state: State) -> list[str]:
+        return []
+
+    def tool_schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"find": FIND}
+
+    def clone(self) -> "Desk":
+        return Desk()
+
+    def close(self) -> None:
+        pass
