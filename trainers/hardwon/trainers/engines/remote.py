@@ -257,7 +257,7 @@ class RemoteEngine(ABC):
                 for place, (_, possible) in zip(places, tree.choices, strict=True)
             )
         )
-        by_prefix = {
+        by_prefix: dict[Ids, float] = {
             (*place, token): score
             for place, (_, possible), values in zip(places, tree.choices, scores, strict=True)
             for token, score in zip(possible, values, strict=True)
