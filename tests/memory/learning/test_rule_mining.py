@@ -2,9 +2,11 @@ from collections import Counter
 
 import pytest
 
-from hardwon.memory import Failure, Item, State
+from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import guard_key
+from hardwon.memory.learning.consolidation import COMMON_STATES, read_common_words
 from hardwon.memory.learning.rule_mining import (
+    CONDITION_GAIN,
     NARROW_EVIDENCE,
     RATE_LIMITS,
     RELEASE_RATE,
@@ -94,6 +96,50 @@ def strategic(gain, n=STRATEGY_EVIDENCE):
 def test_what_pays_more_than_usual_is_a_strategy(gain, n, kinds):
     """With enough evidence and enough gain."""
     assert [item.kind for item in found(strategic(gain, n))] == kinds
+
+
+FACTS = "eat {1} | tried 0 to unknown | 1:T | "
+AROUND = f"{FACTS} | 1: also ripe | nothing told"
+
+
+@pytest.mark.parametrize(
+    ("mean_in_facts", "mean_around", "proposed"),
+    [
+        (0.8, 0.8, [FACTS]),
+        (0.8, 0.8 + CONDITION_GAIN / 2, [FACTS]),
+        (0.5, 0.5 + CONDITION_GAIN + 0.01, [FACTS, AROUND]),
+        (0.1, 0.8, [AROUND]),
+    ],
+)
+def test_a_condition_must_pay_more_than_the_wider_one(mean_in_facts, mean_around, proposed):
+    """What is explained by fewer conditions is said with fewer."""
+    values = ValueTable()
+    for key, mean, n in (("eat {1}", 0.0, 100), (FACTS, mean_in_facts, 20), (AROUND, mean_around, 20)):
+        for number in range(n):
+            values.add([key], mean, number)
+    assert sorted(key for key, _ in RuleMiner().candidates(values)) == sorted(proposed)
+
+
+def test_a_condition_of_words_that_tell_nothing_is_no_strategy():
+    """It would be the sentence of the wider condition once more."""
+    for common, count in ((set(), 2), ({"also"}, 2), ({"also", "ripe"}, 1)):
+        values = ValueTable()
+        for key, mean, n in (("eat {1}", 0.0, 100), (FACTS, 0.5, 20), (AROUND, 0.9, 20)):
+            for number in range(n):
+                values.add([key], mean, number)
+        titles = [item.title for _, item in RuleMiner().candidates(values, lambda common=common: common)]
+        assert len(set(titles)) == len(titles) == count
+        assert not any(word in title for word in common for title in titles)
+
+
+def test_words_of_almost_every_state_are_common(library):
+    """Only with enough states, since a few share most of their words."""
+    for number in range(COMMON_STATES // 4):
+        assert read_common_words(library._store, library._number) == frozenset()
+        state = State(f"You also see thing{number}.{' It is ripe.' if number % 2 else ''}", task="eat")
+        library.record(Trajectory("eat", (Step(state, f"eat thing{number}", state, Diagnosis(True)),), True))
+        assert library.episodes == number + 1
+    assert read_common_words(library._store, library._number) == {"you", "also", "see"}
 
 
 def test_successes_give_strategies_and_failures_do_not():

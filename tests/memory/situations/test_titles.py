@@ -32,6 +32,21 @@ def test_a_strategy_is_a_sentence(key, title):
 
 
 @pytest.mark.parametrize(
+    ("around", "title"),
+    [
+        ("1: also see", "Prefer `take X` when X is in the inventory"),
+        ("1: also clean see", 'Prefer `take X` when X is in the inventory and the text about X has "clean"'),
+        ("1: ; front wall", 'Prefer `take X` when X is in the inventory and the situation says "front wall"'),
+        ("1: -", "Prefer `take X` when X is in the inventory and X is not in sight"),
+    ],
+)
+def test_words_that_every_situation_shows_are_left_out(around, title):
+    """They tell a reader nothing; facts and marks stay."""
+    key = f"take {{1}} |  | 1:inventory |  | {around} | nothing told"
+    assert strategy_title(key, {"also", "see", "wall"}) == title
+
+
+@pytest.mark.parametrize(
     ("condition", "title"),
     [
         ({"around": "1: raw; front wall"}, 'the text about X has "raw" and the situation says "front wall"'),

@@ -69,13 +69,14 @@ def _rank(text: str, entries: Sequence[Entry], documents: Sequence[str]) -> list
     """Return a hit for each document that shares a word with the text, with their cosine by TF-IDF."""
     # imported late, because it takes half a second
     from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.metrics.pairwise import cosine_similarity
 
     try:
         vectorizer = TfidfVectorizer(sublinear_tf=True)
         vectors = vectorizer.fit_transform(documents)
     except ValueError:  # no document has a word
         return []
-    cosines = (vectors @ vectorizer.transform([text]).T).toarray().ravel()
+    cosines = cosine_similarity(vectors, vectorizer.transform([text])).ravel()
     return [
         Hit(what, min(1.0, float(cosine)), "words") for what, cosine in zip(entries, cosines, strict=True) if cosine > 0
     ]

@@ -6,9 +6,10 @@ are durable; see `learning.proposals`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from sqlite3 import Connection
 
 from hardwon.memory.errors import LibraryDamaged
@@ -16,6 +17,7 @@ from hardwon.memory.guardrails.conditions import guard_key
 from hardwon.memory.guardrails.thinning import IdleWatch
 from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.retrieval.cache import NamespaceCache
+from hardwon.memory.situations.keys import vocabulary
 from hardwon.memory.storage.database import Store
 from hardwon.memory.values.saved_tables import ALONE, find_counted_writers
 from hardwon.memory.values.value_table import ValueTable
@@ -31,6 +33,10 @@ logger = logging.getLogger("hardwon.memory")
 EPISODES_READ = 500
 """Number of newest episodes that the first `evolve` of a process reads for skills and remedies."""
 
+COMMON_STATES = 200
+"""Number of newest states in which words are counted for the titles of strategies."""
+COMMON_SHARE = 0.9
+"""Share of these states that must show a word for it to tell nothing about a situation."""
 Proposal = tuple[Item, Callable[[Admission], None], Callable[[], None]]
 """A candidate, a callback for the curator's decision, and one for when it has to wait."""
 
@@ -112,11 +118,17 @@ class Consolidator:
     def proposals(self, values: ValueTable) -> list[Proposal]:
         """Return all candidates."""
         if self._heard == ALONE:
-            return collect_proposals(self._evolution, self._induction, values, self._generalize)
+            return self._collect(values, self._generalize)
         return [
-            *collect_proposals(self._evolution, self._induction, values, _keep_unchanged),
+            *self._collect(values, _keep_unchanged),
             *self._voices.proposals(),
         ]
+
+    def _collect(self, values: ValueTable, worded: Callable[[Item, str], Item | None]) -> list[Proposal]:
+        """Return the candidates of both miners; see `collect_proposals`."""
+        # read at most once per call, and only if there is a strategy
+        list_common = cache(partial(read_common_words, self._store, self._namespace))
+        return collect_proposals(self._evolution, self._induction, values, worded, list_common)
 
     @staticmethod
     def _generalize(item: Item, pattern: str) -> Item | None:
@@ -177,8 +189,23 @@ class Consolidator:
         return list(self._evolution.weakened(values, iter(items)))
 
 
+def read_common_words(store: Store, namespace: int) -> frozenset[str]:
+    """Return the words that almost every one of the newest states shows; they tell nothing about a situation."""
+    rows = store.rows(
+        "SELECT observation FROM states WHERE namespace = ? ORDER BY id DESC LIMIT ?", (namespace, COMMON_STATES)
+    )
+    if len(rows) < COMMON_STATES // 4:  # in a handful of states, almost every word is common
+        return frozenset()
+    counts = Counter(word for (observation,) in rows for word in vocabulary(observation))
+    return frozenset(word for word, count in counts.items() if count >= COMMON_SHARE * len(rows))
+
+
 def collect_proposals(
-    evolution: RuleMiner, induction: SkillMiner, values: ValueTable, worded: Callable[[Item, str], Item | None]
+    evolution: RuleMiner,
+    induction: SkillMiner,
+    values: ValueTable,
+    worded: Callable[[Item, str], Item | None],
+    list_common: Callable[[], Collection[str]] = tuple,
 ) -> list[Proposal]:
     """Return the candidates of both miners.
 
@@ -187,9 +214,10 @@ def collect_proposals(
         induction: The skill miner.
         values: Counts that the rules read.
         worded: Rewrites an item, given the pattern of its key; returns None to drop it.
+        list_common: Returns the words that titles leave out.
     """
     proposals: list[Proposal] = []
-    for key, item in evolution.candidates(values):
+    for key, item in evolution.candidates(values, list_common):
         if (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
             proposals.append((reworded, partial(evolution.settle, key), partial(evolution.postpone, key, values)))
     for candidate, item in induction.candidates():

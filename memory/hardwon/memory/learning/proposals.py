@@ -14,7 +14,7 @@ from hardwon.memory.records import KINDS, Kind
 from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Version of the rules. If you change them, add one: the next process then proposes everything again."""
 Proposed = tuple[int, Kind]
 """The number of steps at the last proposal, and the kind of the proposed item."""

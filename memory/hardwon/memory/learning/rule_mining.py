@@ -4,10 +4,10 @@
 guardrail needs a pattern that failed almost every time under one condition, in several episodes, and without a success
 since. A general pattern with an open argument needs more evidence than one that names its arguments. A call that
 succeeds elsewhere needs more evidence than one that never did. A strategy is an action with a clearly higher return
-under a condition than on average.
+under a condition than on average, and than under every more general condition.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
@@ -57,6 +57,10 @@ STRATEGY_EVIDENCE = 5
 """Steps that a strategy needs."""
 STRATEGY_GAIN = 0.15
 """Least advantage in discounted return of a strategy over the action's average."""
+CONDITION_GAIN = 0.05
+"""Least advantage in discounted return of a strategy over each wider condition."""
+_WIDER = (1, 3)
+"""Numbers of the parts of a key that wider conditions have: the counts, and also the flags and lists, but no words."""
 
 
 @dataclass(slots=True)
@@ -78,11 +82,14 @@ class RuleMiner:
         changed, self._changed = self._changed, {}
         return changed
 
-    def candidates(self, values: ValueTable) -> Iterator[tuple[str, Item]]:
+    def candidates(
+        self, values: ValueTable, list_common: Callable[[], Collection[str]] = tuple
+    ) -> Iterator[tuple[str, Item]]:
         """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first.
 
         Args:
             values: The value table; its set of changed keys is cleared.
+            list_common: Returns the words that almost every situation shows, which titles leave out.
         """
         cells = {key: cell for key in values.touched if (cell := values.cell(key)) is not None}
         for key in sorted(cells, key=lambda key: (not key.startswith(GUARD_MARK), -cells[key].n, key)):
@@ -90,7 +97,7 @@ class RuleMiner:
             item = (
                 _build_failure_item(key, cell, values)
                 if key.startswith(GUARD_MARK)
-                else _build_strategy(key, cell, values)
+                else _build_strategy(key, cell, values, list_common)
             )
             if item is not None and self._is_news(key, cell, item):
                 self._proposed[key] = self._changed[key] = cell.n, item.kind
@@ -233,17 +240,26 @@ def _count_successes(pattern: str, condition: str, values: ValueTable) -> int:
     return min(cell.n - cell.bad if cell is not None else 0 for cell in cells)
 
 
-def _build_strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
+def _build_strategy(
+    key: str, cell: Cell, values: ValueTable, list_common: Callable[[], Collection[str]] = tuple
+) -> Item | None:
     """Return the strategy that the returns in a cell justify, or None."""
     pattern, _, condition = key.partition(" | ")
-    average = values.cell(pattern)
-    if not condition.count("|") or average is None or cell.n < STRATEGY_EVIDENCE:
+    average = values.cell(pattern) if condition and cell.n >= STRATEGY_EVIDENCE else None
+    if average is None or cell.mean < average.mean + STRATEGY_GAIN:
         return None
-    if cell.mean < average.mean + STRATEGY_GAIN:
+    wider = _list_wider(key)
+    cells = [parent for other in wider if (parent := values.cell(other)) is not None]
+    if any(cell.mean < parent.mean + CONDITION_GAIN for parent in cells):
+        return None
+    common = list_common()
+    title = strategy_title(key, common)
+    # without the common words, it would say no more than the condition without words
+    if len(wider) == len(_WIDER) and title == strategy_title(wider[-1], common):
         return None
     return Item(
         "strategy",
-        strategy_title(key),
+        title,
         f"earned {cell.mean:.2f} on average in {cell.n} steps; `{fill_holes(pattern)}` earns {average.mean:.2f} "
         f"on average over all {average.n} steps",
         provenance=tuple(cell.steps),
@@ -253,3 +269,9 @@ def _build_strategy(key: str, cell: Cell, values: ValueTable) -> Item | None:
         writer="rules",
         id=strategy_id(key),
     )
+
+
+def _list_wider(key: str) -> list[str]:
+    """Return the keys of the same pattern with fewer conditions; see `situations.keys`."""
+    pattern, *parts = key.split(" | ")
+    return [" | ".join([pattern, *parts[:count]]) for count in _WIDER if count < len(parts)]

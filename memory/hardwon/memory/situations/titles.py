@@ -8,7 +8,7 @@ change them without creating all items of an older library again.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from .describe import PARTS, condition_words
@@ -33,14 +33,31 @@ _MARKS = {
 }
 
 
-def strategy_title(key: str) -> str:
-    """Return the title of a strategy that was found under a key of the value table."""
+def strategy_title(key: str, common: Collection[str] = ()) -> str:
+    """Return the title of a strategy that was found under a key of the value table.
+
+    Args:
+        key: The key.
+        common: Words that almost every situation shows. They tell nothing about a situation and are left out.
+    """
     pattern, *parts = key.split(" | ")
     clauses: list[str] = []
     # not strict: a key of an unknown form has a title without clauses
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
-        clauses += _CLAUSES[kind](part)
+        clauses += _CLAUSES[kind](_drop_words(part, common) if kind == "shown" else part)
     return f"Prefer `{fill_holes(pattern)}` when {_join(clauses) or 'you can'}"
+
+
+def _drop_words(part: str, common: Collection[str]) -> str:
+    """Return the words around each argument without the common ones; an argument without any other word is left out."""
+    clauses = []
+    for clause in part.split("; "):
+        match = _NUMBERED.fullmatch(clause)
+        if match is None or match[2] in ("", "-"):
+            clauses.append(clause)
+        elif kept := [word for word in match[2].split() if word not in common]:
+            clauses.append(f"{match[1]}: {' '.join(kept)}")
+    return "; ".join(clauses)
 
 
 def guardrail_title(pattern: str, condition: Mapping[str, Any]) -> str:
