@@ -1,4 +1,5 @@
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_a_condition_of_words_that_tell_nothing_is_no_strategy():
         for key, mean, n in (("eat {1}", 0.0, 100), (FACTS, 0.5, 20), (AROUND, 0.9, 20)):
             for number in range(n):
                 values.add([key], mean, number)
-        titles = [item.title for _, item in RuleMiner().candidates(values, lambda common=common: common)]
+        titles = [item.title for _, item in RuleMiner().candidates(values, partial(frozenset, common))]
         assert len(set(titles)) == len(titles) == count
         assert not any(word in title for word in common for title in titles)
 

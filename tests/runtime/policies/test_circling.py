@@ -116,3 +116,57 @@ def test_what_was_paid_once_is_not_undone():
         runs = play(Chore(), library, learn=False, episodes=5, max_steps=12)
     assert all(run.success for run in runs)
     assert all(len(run.steps) == 3 for run in runs)
+
+
+SHELVES = ["attic", "cellar", "garage", "hall", "kitchen", "nursery", "parlor", "study"]
+
+
+class Shelves:
+    """A cup belongs on one of eight shelves. A wrong shelf costs what taking the cup back earns, and makes it dusty."""
+
+    name = "shelves"
+
+    def reset(self, task="", seed=0):
+        self.cup, self.right, self.dusty, self.lamp = "hand", SHELVES[seed % 8], False, False
+        return self._state()
+
+    def step(self, action):
+        reward, done = 0.0, False
+        if action == "take cup":
+            self.cup, reward = "hand", 0.25
+        elif action == "wipe cup":
+            self.dusty = False
+        elif action == "switch lamp":
+            self.lamp = not self.lamp
+        else:
+            self.cup, self.dusty = action.split()[-2], True
+            done = self.cup == self.right
+            reward = 1.0 if done else -0.25
+        return self._state(), reward, done, {"success": done, "score": float(done)}
+
+    def admissible(self, state):
+        if self.cup != "hand":
+            return ["switch lamp", "take cup"]
+        return ["wipe cup"] if self.dusty else [f"put cup on {shelf} shelf" for shelf in SHELVES]
+
+    def clone(self):
+        return Shelves()
+
+    def close(self):
+        pass
+
+    def _state(self):
+        where = "in your hand" if self.cup == "hand" else f"on the {self.cup} shelf"
+        dust, lit = "dusty" if self.dusty else "clean", "on" if self.lamp else "off"
+        return State(f"The cup is {where}. It is {dust}. The lamp is {lit}.", location="house", task="tidy up")
+
+
+def test_what_was_just_paid_goes_on_in_trouble():
+    """Trying one shelf after the other fails often, and taking the cup back for the next try is no circle."""
+    with ExperienceLibrary.open(":memory:") as library:
+        play(Shelves(), library, learn=True, episodes=40, max_steps=30)
+        runs = play(Shelves(), library, learn=False, episodes=8, max_steps=30, first=48)
+    tries = [step.action for run in runs for step in run.steps if "shelf" in step.pre.observation]
+    assert len(tries) > len(runs)
+    assert set(tries) == {"take cup"}
+    assert all(run.success for run in runs)

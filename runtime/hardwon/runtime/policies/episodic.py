@@ -109,9 +109,15 @@ def _count_tries(context: Context, action: str, estimate: Estimate) -> int:
 
 
 def _is_circling(context: Context, action: str) -> bool:
-    """Return whether the episode is in a loop that this action, already taken here, would continue."""
-    loop = bool(context.history) and context.history[-1].diagnosis.loop
-    return bool(context.replan or loop) and context.working.tries_at(context.state, action) >= OFTEN
+    """Return whether this action, taken often here, would continue a loop or other trouble of the episode.
+
+    In a loop, every try counts. In other trouble, such as failed steps, only tries since the last reward do: an action
+    that was just paid is not what fails.
+    """
+    working, state = context.working, context.state
+    if context.history and context.history[-1].diagnosis.loop:
+        return working.tries_at(state, action) >= OFTEN
+    return bool(context.replan) and working.tries_since_gain(state, action) >= OFTEN
 
 
 def _select_least_tried(context: Context, actions: list[str]) -> list[str]:
