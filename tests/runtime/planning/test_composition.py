@@ -8,7 +8,9 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step
 from hardwon.memory.retrieval.repertoire import Repertoire
 from hardwon.runtime import Agent, Decision
-from hardwon.runtime.planning.composition import bind_demonstration
+from hardwon.runtime.planning.composer import continue_with
+from hardwon.runtime.planning.composition import Argument, Binding, BoundStep, bind_demonstration
+from hardwon.runtime.planning.plans import Plan, PlannedStep
 
 
 class House:
@@ -254,6 +256,37 @@ def test_new_successes_are_demonstrations_at_once(library):
     task, house, actions = CLEAN
     assert Agent(Script(*actions), library, house, guardrails=False).run(task, seed=1).success
     assert library.repertoire().size == before + len(actions)
+
+
+class Described(House):
+    """A house whose every description lists all places."""
+
+    def _state(self, feedback):
+        state = super()._state(feedback)
+        return replace(state, observation=f"{state.observation} Around you are {', '.join(self.places)}.")
+
+    def clone(self):
+        return Described(self.start, self.closed_at_start, self.places)
+
+
+def test_a_place_that_every_text_lists_was_not_found_there(library):
+    """After the grab, the way leads to the goal and not back to places whose text mentions it."""
+    trajectory = play(library, Described({"vase 3": "chest 1"}, ["chest 1"]), "bring a vase to table")
+    grabbed = acted(trajectory).index("grab vase 3 from chest 1")
+    assert acted(trajectory)[grabbed + 1 :] == ["walk to table 1", "lay vase 3 in table 1"]
+
+
+def test_a_demonstration_that_ends_early_is_continued_by_another():
+    """What both have in common stays done."""
+    thing, goal = Argument("cup 1", "vase"), Argument("table 1", "shelf")
+    grab, lay = BoundStep("grab {1}", (thing,)), BoundStep("lay {1} in {2}", (thing, goal))
+    early, whole = Binding("early", (grab,)), Binding("whole", (grab, lay))
+    other = Binding("other", (lay, grab))
+    plan = Plan("bring a vase", (PlannedStep(1, "grab vase 3", done=True, source="early", part=1),), source="early")
+    (carried,) = continue_with(plan, whole, [early, whole, other]).steps
+    assert (carried.source, carried.part) == ("whole", 1)
+    (kept,) = continue_with(plan, other, [early, whole, other]).steps
+    assert kept.source == "early"
 
 
 def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):

@@ -38,8 +38,8 @@ class Composer:
             if binding.source in plan.abandoned:
                 continue
             if plan.source != binding.source:
-                plan = _begin(plan, binding, bindings)
-            if (continued := _continue(plan, binding, context, repertoire)) is not None:
+                plan = continue_with(plan, binding, bindings)
+            if (continued := _advance(plan, binding, context, repertoire)) is not None:
                 return continued
             plan = replace(plan, abandoned=(*plan.abandoned, binding.source))
         return None
@@ -62,12 +62,15 @@ def _bind_all(task: str, repertoire: Repertoire) -> Iterator[Binding]:
             yield binding
 
 
-def _begin(plan: Plan, binding: Binding, bindings: list[Binding]) -> Plan:
-    """Return the plan with another binding; steps that it has in common with an unfinished one stay done."""
+def continue_with(plan: Plan, binding: Binding, bindings: list[Binding]) -> Plan:
+    """Return the plan with another binding; steps that both have in common stay done.
+
+    So a demonstration that ends early is continued by one that goes on.
+    """
     earlier = next((other for other in bindings if other.source == plan.source), None)
     done = [step for step in plan.done if step.source == plan.source and step.part]
     carried: dict[int, int] = {}
-    if earlier is not None and len(done) < len(earlier.steps):
+    if earlier is not None:
         for step, old, new in zip(done, earlier.steps, binding.steps, strict=False):
             if old.text != new.text:
                 break
@@ -79,7 +82,7 @@ def _begin(plan: Plan, binding: Binding, bindings: list[Binding]) -> Plan:
     return replace(plan, steps=steps, source=binding.source)
 
 
-def _continue(plan: Plan, binding: Binding, context: Context, repertoire: Repertoire) -> Plan | None:
+def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Repertoire) -> Plan | None:
     """Return the plan with the next action of a binding; None if it has ended or nothing is left to try."""
     own = [step for step in plan.done if step.source == binding.source and step.part]
     at = len(own)

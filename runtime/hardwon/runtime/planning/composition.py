@@ -275,12 +275,12 @@ class _Search:
         """Return whether the step was possible in an earlier state, or a thing that it is about was seen there."""
         if state is step.pre and any(self._does(action) for action in step.admissible):
             return True
-        text = state.observation.lower()
+        text, places = state.observation.lower(), {head_noun(name) for name in self._list_moves()}
         bound_things = {*self.progress.used, *self.things.values()}
         return any(
             name not in bound_things
             for argument in self.step.arguments
-            if self._is_missing(argument)
+            if self._is_missing(argument) and argument.kind not in places
             for name in re.findall(rf"\b{re.escape(argument.kind)}\b(?: \d+)?", text)
         )
 
