@@ -127,6 +127,17 @@ def test_a_thought_takes_only_the_room_that_its_action_leaves():
         decide(Scripted(), context, context=len(prompt) + longest)
 
 
+def test_where_the_context_ends_an_answer_needs_no_thought():
+    """Free words take what is left behind the end of an empty thought."""
+    context = ask(actions=())
+    prompt = PROMPTS.open_prompt(FREE.build_prompts().advance(None, context), context)
+    engine = Scripted(PROMPTS.text("sing"))
+    decision, row = decide(engine, context, context=len(prompt) + 20)
+    assert [one.max_tokens for one in engine.requests] == [20 - len(END_OF_LINE)]
+    assert decision.action == "sing"
+    assert row.completion == (*END_OF_LINE, *PROMPTS.text("sing"))
+
+
 def test_every_token_with_the_end_of_a_line_ends_a_thought():
     ends = find_line_ends(TOKENIZER)
     for number in range(len(TOKENIZER)):

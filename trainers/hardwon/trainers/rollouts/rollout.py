@@ -196,7 +196,8 @@ class TokenPolicy:
         # Seeded by episode, turn and attempt: the result does not depend on the order of the batch.
         rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
         prompt = self._prompts.open_prompt(chat, context)
-        form = self._answers.open(context, None if self._context is None else self._context - len(prompt))
+        forced = 0 if self._speech is None else len(self._speech.line_end)
+        form = self._answers.open(context, None if self._context is None else self._context - len(prompt) - forced)
         request = Request(
             prompt,
             self._role,
