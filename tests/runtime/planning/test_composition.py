@@ -276,17 +276,25 @@ def test_a_place_that_every_text_lists_was_not_found_there(library):
     assert acted(trajectory)[grabbed + 1 :] == ["walk to table 1", "lay vase 3 in table 1"]
 
 
-def test_a_demonstration_that_ends_early_is_continued_by_another():
-    """What both have in common stays done."""
-    thing, goal = Argument("cup 1", "vase"), Argument("table 1", "shelf")
-    grab, lay = BoundStep("grab {1}", (thing,)), BoundStep("lay {1} in {2}", (thing, goal))
-    early, whole = Binding("early", (grab,)), Binding("whole", (grab, lay))
-    other = Binding("other", (lay, grab))
-    plan = Plan("bring a vase", (PlannedStep(1, "grab vase 3", done=True, source="early", part=1),), source="early")
-    (carried,) = continue_with(plan, whole, [early, whole, other]).steps
-    assert (carried.source, carried.part) == ("whole", 1)
-    (kept,) = continue_with(plan, other, [early, whole, other]).steps
-    assert kept.source == "early"
+THING, GOAL = Argument("cup 1", "vase"), Argument("table 1", "shelf")
+GRAB, LAY, WASH = BoundStep("grab {1}", (THING,)), BoundStep("lay {1} in {2}", (THING, GOAL)), BoundStep("wash {1}", ())
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "parts"),
+    [
+        ((GRAB,), (GRAB, LAY), [1]),  # it ended early
+        ((WASH, GRAB), (GRAB, WASH), [0, 1]),  # in another order: only the grab leads up to the rest
+        ((GRAB, LAY), (GRAB, WASH, LAY), [0, 0]),  # the thing is no longer in hand
+        ((GRAB, LAY), (GRAB, LAY, GRAB, LAY), [1, 2]),
+        ((GRAB,), (LAY,), [0]),
+    ],
+)
+def test_what_a_demonstration_achieved_is_kept_if_it_leads_up_to_the_next(first, then, parts):
+    one, other = Binding("one", first), Binding("other", then)
+    done = tuple(PlannedStep(n, step.text, done=True, source="one", part=n) for n, step in enumerate(first, 1))
+    steps = continue_with(Plan("bring a vase", done, source="one"), other, [one, other]).steps
+    assert [step.part if step.source == "other" else 0 for step in steps] == parts
 
 
 def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):

@@ -63,23 +63,31 @@ def _bind_all(task: str, repertoire: Repertoire) -> Iterator[Binding]:
 
 
 def continue_with(plan: Plan, binding: Binding, bindings: list[Binding]) -> Plan:
-    """Return the plan with another binding; steps that both have in common stay done.
+    """Return the plan with another binding; what the last one achieved stays done, if it leads up to the new one.
 
-    So a demonstration that ends early is continued by one that goes on.
+    So a demonstration that ends early is continued by one that goes on, and one with another order by its rest.
     """
     earlier = next((other for other in bindings if other.source == plan.source), None)
     done = [step for step in plan.done if step.source == plan.source and step.part]
-    carried: dict[int, int] = {}
-    if earlier is not None:
-        for step, old, new in zip(done, earlier.steps, binding.steps, strict=False):
-            if old.text != new.text:
-                break
-            carried[step.number] = step.part
+    parts = _match_steps([earlier.steps[step.part - 1].text for step in done], binding) if earlier else {}
+    by_number = {done[at].number: part for at, part in parts.items()}
     steps = tuple(
-        replace(step, source=binding.source) if step.number in carried and step.source == plan.source else step
+        replace(step, source=binding.source, part=by_number[step.number]) if step.number in by_number else step
         for step in plan.done
     )
     return replace(plan, steps=steps, source=binding.source)
+
+
+def _match_steps(texts: list[str], binding: Binding) -> dict[int, int]:
+    """Return the part of a binding that each step did, for steps in its order from the first on.
+
+    Without the last step nothing matches: it may have undone the others.
+    """
+    parts: dict[int, int] = {}
+    for at, text in enumerate(texts):
+        if len(parts) < len(binding.steps) and text == binding.steps[len(parts)].text:
+            parts[at] = len(parts) + 1
+    return parts if len(texts) - 1 in parts else {}
 
 
 def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Repertoire) -> Plan | None:
@@ -96,6 +104,9 @@ def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Reperto
         frozenset(parse_action(action).slots[0] for action in earlier_actions if parse_action(action).slots),
     )
     action = choose_action(binding, at, progress, context, repertoire)
+    if not action and progress.used:  # there is no other thing of this kind
+        progress = replace(progress, used=frozenset())
+        action = choose_action(binding, at, progress, context, repertoire)
     if not action:
         return None
     first, source = plan.following, binding.source
