@@ -33,7 +33,7 @@ def root(monkeypatch):
 def test_an_example_uses_what_it_is_named_after(path, root):
     config = load(path)
     role = config.roles["policy"]
-    used = {role.credit.name, *role.shape, *config.tasks.sampler}
+    used = {role.credit.name, *role.shape, *role.extra, *config.tasks.sampler}
     names = {
         name for _, registry in SECTIONS.values() for name, card in registry.cards.items() if card.example == path.stem
     }

@@ -61,6 +61,7 @@ def test_the_probability_of_an_answer_by_hand(format_, model):
 
     source = AnswerSource(parts_of(AnswerSettings(), model, format_, environment=World()))
     signals = read(source, played(format_, "a", "east", "west"))["a"]
+    assert source.rates == {"still": 0.0}
     first, last = signals.turns["answer"]
     assert last is None
     assert 0 < signals.trace["answer"] < 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from .algorithms.catalog import Card, Registry
 from .algorithms.estimators import ESTIMATORS
+from .algorithms.extras import EXTRAS
 from .algorithms.recipes import RECIPES
 from .algorithms.samplers import SAMPLERS
 from .algorithms.shapers import SHAPERS
@@ -28,6 +29,7 @@ COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "example", "
 SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
     "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
+    "Extra examples": ("`roles.policy.extra`", EXTRAS),
     "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),
     "Settings": ("methods that are settings of `roles.policy`, or a `schedule`, and no code of their own", RECIPES),
     "Sources": ("`roles.policy.sources`", SOURCES),

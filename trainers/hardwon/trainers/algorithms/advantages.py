@@ -224,7 +224,7 @@ def hgpo(
     alpha: float = 1.0,
     episode: float = 0.0,
 ) -> Advantages:
-    """Compute A = sum_k w_k A_k over contexts of k = 0..history earlier anchors, w_k ~ (k + 1)^alpha (HGPO).
+    """Compute A = sum_k w_k A_k over contexts of k = 0..history anchors, w_k ~ (k + 1)^alpha (arXiv:2602.22817).
 
     Weights are normalized over all levels, as in the paper. The released code normalizes over the levels
     that are not 0 and starts at level 2. A turn that is alone at a level gets 0 from it.
@@ -260,7 +260,7 @@ def _build_context(trace: Trace, t: int, k: int) -> tuple[str, ...] | tuple[str,
 
 @ESTIMATORS.add("SALT", "arXiv:2510.20022", evidence="P")
 def salt(traces: Sequence[Trace], *, history: int = 0) -> Advantages:
-    """Average the GRPO advantage over all sibling trajectories that share an edge (SALT).
+    """Average the GRPO advantage over all sibling trajectories that share an edge (arXiv:2510.20022).
 
     The group's trajectories form a graph. An edge consists of an anchor, the action, the next anchor, and
     `history` earlier anchors. An edge that only one trajectory took keeps its own advantage.

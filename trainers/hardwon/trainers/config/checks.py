@@ -110,8 +110,8 @@ def _check_sources(config: "TrainConfig") -> None:
         if name == "policy":
             needs = {f"roles.policy.{user}": signals for user, signals in role.needs.items()}
             check_fed(needs, [*role.sources], "roles.policy.sources")
-        elif role.sources or role.shape:
-            raise ConfigError(f"roles.{name} has sources or shapers, and only the policy is credited by turns.")
+        elif role.sources or role.shape or role.extra:
+            raise ConfigError(f"roles.{name} has sources, shapers or extra; only the policy is credited by turns.")
 
 
 def _check_schedule(config: "TrainConfig") -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.extras import EXTRAS
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.shapers import SHAPERS
@@ -55,6 +56,10 @@ class RoleConfig:
     """Shapers that change outcomes or rewards before credit, in this order, by name with their settings, such as
     density: {k: 2}. Only the policy uses them."""
 
+    extra: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Extra examples beside the rollouts, by name with their settings, such as gate: {successes: 0}. Only the policy
+    uses them."""
+
     def __post_init__(self) -> None:
         if self.phase < 1:
             raise ConfigError(f"phase is {self.phase}; use 1 or more.")
@@ -66,6 +71,16 @@ class RoleConfig:
                 raise UnknownName.of("shaper", name, [*SHAPERS])
         shape = {name: check_call(SHAPERS[name], settings, f"shape.{name}") for name, settings in self.shape.items()}
         object.__setattr__(self, "shape", shape)
+        for name in self.extra:
+            if name not in EXTRAS:
+                raise UnknownName.of("extra", name, [*EXTRAS])
+        extra = {name: check_call(EXTRAS[name], settings, f"extra.{name}") for name, settings in self.extra.items()}
+        object.__setattr__(self, "extra", extra)
+        if self.extra and self.loss.kind != "imitation":
+            raise ConfigError(
+                f"extra has {', '.join(self.extra)}, whose examples have no log-probabilities of sampling, and "
+                f"loss.kind is {self.loss.kind}; set loss.kind=imitation, which is -A log p for the rollouts as well."
+            )
 
     @property
     def needs(self) -> dict[str, tuple[str, ...]]:

@@ -12,9 +12,10 @@ from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.runtime import Environment
 from hardwon.trainers.algorithms.advantages import compute_spread
 from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.extras import EXTRAS
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.outcomes import Outcome
-from hardwon.trainers.algorithms.samples import Rollout, pack_samples, to_trace
+from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, pack_samples, to_trace
 from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import RoleConfig
@@ -145,6 +146,7 @@ class PolicyRole:
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._rollouts: list[Rollout] = []
         self._loss = parts.config.loss
+        self._demonstrate, self._render = parts.source, parts.transcript.rows if parts.transcript else None
 
     def change_loss(self, *, entropy: float, temperature: float) -> None:
         """Change the coefficients of the loss that follow a schedule."""
@@ -164,8 +166,9 @@ class PolicyRole:
         return specs
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Return whether any advantage of the group differs from 0."""
-        return any(map(any, self.advantages(_select_finished(rollouts)).values()))
+        """Return whether any advantage of the group differs from 0, or an example takes its place."""
+        advantages, examples, _ = self._add_examples(_select_finished(rollouts))
+        return bool(examples) or any(map(any, advantages.values()))
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """Keep only these rollouts: older ones were sampled from an earlier policy."""
@@ -178,18 +181,29 @@ class PolicyRole:
     def update(self) -> dict[str, float]:
         """Run one optimizer step on the collected rollouts and drop them."""
         rollouts, self._rollouts = self._rollouts, []
-        advantages = self.advantages(rollouts)
+        advantages, examples, counts = self._add_examples(rollouts)
         # A rollout can hold samples of several roles; this learner moves only its own parameters.
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
         sequences = pack_samples(rows, advantages)
-        metrics = self._learner.step(sequences, self._loss)
+        metrics = self._learner.step([*sequences, *examples], self._loss)
         return {
             **metrics,
+            **counts,
             "lr": self._learner.lr,
             "advantage_spread": compute_spread(advantages),
             # 1.0 while prompts are append-only; more means that tokens are read and trained again
             "samples_per_rollout": len(sequences) / len({row.trace for row in rows}) if rows else 0.0,
         }
+
+    def _add_examples(
+        self, rollouts: Sequence[Rollout]
+    ) -> tuple[dict[str, list[float]], list[PackedSequence], dict[str, float]]:
+        """Return the advantages, the sequences to imitate beside the rollouts, and counts of them."""
+        advantages, examples, counts = self.advantages(rollouts), list[PackedSequence](), dict[str, float]()
+        for name, settings in self._config.extra.items():
+            advantages, added, metrics = EXTRAS[name](rollouts, advantages, self._demonstrate, self._render, **settings)
+            examples, counts = [*examples, *added], {**counts, **metrics}
+        return advantages, examples, counts
 
     def advantages(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
         """Return the advantages by trace, one per turn, within group, arm and role."""

@@ -1,7 +1,7 @@
 """Sources by log-probabilities of the policy: of the true answer, and of the next action with a hidden observation."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -17,6 +17,9 @@ from hardwon.trainers.models.adapters import activate
 
 from .base import SourceParts, Untrained, list_turns, register_source
 from .policy import measure_entropies
+
+STILL = 1e-9
+"""A change of a probability below this counts as none."""
 
 
 @runtime_checkable
@@ -71,6 +74,7 @@ class AnswerSource(Untrained):
                 "an explored success."
             )
         self.spent: dict[str, float] = {}
+        self.rates: dict[str, float] = {}
 
     def _find_answer(self, rollout: Rollout) -> Ids:
         """Return the tokens of the answer of a rollout's task; empty if there is none."""
@@ -99,7 +103,18 @@ class AnswerSource(Untrained):
                     rows.append(Sample(row.prompt, answer, (0.0,) * n, (True,) * n, (None,) * n, *fields))
         means = dict(zip(places, measure_rows(self._parts, rows), strict=True)) if rows else {}
         self.spent = {"tokens": float(sum(len(row.prompt) + len(row.completion) for row in rows))}
-        return {rollout.trajectory.id: _to_probabilities(rollout, means) for rollout in rollouts}
+        signals = {rollout.trajectory.id: _to_probabilities(rollout, means) for rollout in rollouts}
+        self.rates = {"still": _measure_still(signals.values())}
+        return signals
+
+
+def _measure_still(signals: Iterable[Signals]) -> float:
+    """Return the share of turns that changed the probability of the answer by nothing; 0 without any known change."""
+    gains = []
+    for own in signals:
+        pairs = pairwise((own.trace.get("answer"), *own.turns["answer"]))
+        gains += [after - before for before, after in pairs if before is not None and after is not None]
+    return sum(abs(gain) < STILL for gain in gains) / max(1, len(gains))
 
 
 def _to_probabilities(rollout: Rollout, means: Mapping[tuple[str, int], float | None]) -> Signals:

@@ -36,12 +36,14 @@ def lite(traces: Sequence[Trace]) -> Advantages:
 
 @ESTIMATORS.add(
     "HDPO (Act Wisely)",
-    "Act Wisely: decoupled policy optimization for tool efficiency",
+    "arXiv:2604.08545",
     evidence="C",
     reading="T counts turns; one surrogate of the sum, which equals the sum of two surrogates at a ratio of 1",
 )
 def hdpo(traces: Sequence[Trace], *, weight: float = 0.15, format: float = 0.1) -> Advantages:
-    """Compute A = z(R) + weight z(1 / (T + 1) among the right ones), (HDPO). R is (1 - format) right + format readable.
+    """Compute A = z(R) + weight z(1 / (T + 1) among the right) (HDPO, arXiv:2604.08545).
+
+    R is (1 - format) right + format readable.
 
     T is the number of turns after the first one, so the shortest success is T = 0. The second term is 0 for wrong
     traces, and if fewer than two are right: it teaches few turns only among successes.
@@ -76,13 +78,13 @@ def reward_budget(length: float, budget: float, scale: float) -> float:
 
 @ESTIMATORS.add(
     "DECS",
-    "DECS: decoupled rewards for over-thinking",
+    "arXiv:2509.25827",
     evidence="C",
     needs=("redundant",),
     reading="positions are turns; a turn is redundant if cleaning drops it (a circle or a refused step)",
 )
 def decs(traces: Sequence[Trace], *, beta: float = 0.1, longest: int = 0) -> Advantages:
-    """Compute the decoupled reward of every turn, centered by position in the group (DECS).
+    """Compute the decoupled reward of every turn, centered by position in the group (DECS, arXiv:2509.25827).
 
     In a right trace, a needed turn earns R + beta and a redundant one R + beta (1 - length / longest). In a wrong trace
     every turn earns R. Redundant turns of wrong traces do nothing.

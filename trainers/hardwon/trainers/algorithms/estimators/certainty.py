@@ -121,7 +121,7 @@ def _compute_gains(trace: Trace) -> list[float | None]:
     reading="acc is the mean probability of the answer, as in the paper; the code divides exp(sum) by the count",
 )
 def spae(traces: Sequence[Trace], *, alpha: float = 0.5, xi: float = 0.5, saturated: float = 0.9) -> Advantages:
-    """Compute z over the batch of A = c(R) f + xi g (SPAE).
+    """Compute z over the batch of A = c(R) f + xi g (SPAE, arXiv:2601.03823).
 
     Phi = 1.5 acc conf + 0.5 acc - conf in [-1, 1], from the probability of the true answer (acc) and the confidence of
     a probe (conf) after the turn. f = 1 - alpha (1 - exp(-n)) with n earlier turns whose Phi is above `saturated`, and

@@ -118,7 +118,7 @@ def exprl(traces: Sequence[Trace]) -> Advantages:
     reading="alpha was not found in any text; 1 is a choice of this project",
 )
 def tp_grpo(traces: Sequence[Trace], *, alpha: float = 1.0) -> Advantages:
-    """Compute the advantages of TP-GRPO ("Good Learners Think Their Thinking").
+    """Compute the advantages of TP-GRPO ("Good Learners Think Their Thinking", arXiv:2507.23317).
 
     With o = z of +1 for a right trace and -1 for a wrong one, and r_c = alpha x the group's accuracy: a right trace
     gets o for right thoughts and o - r_c for wrong ones; a wrong trace gets o for thoughts that its wrong answer rests
@@ -147,7 +147,7 @@ def tp_grpo(traces: Sequence[Trace], *, alpha: float = 1.0) -> Advantages:
     reading="normalized over turns, not tokens; without tree search, pairs at shared anchors train the model (own)",
 )
 def prorag(traces: Sequence[Trace], *, beta: float = 0.5) -> Advantages:
-    """Compute A = z(R) + beta (s - mean) / std with the step scores s of a process reward model (ProRAG).
+    """Compute A = z(R) + beta (s - mean) / std with the step scores s of a process reward model (ProRAG, 2601.21912).
 
     With constant scores it is GRPO; scaling or shifting all scores changes nothing.
     """
@@ -176,14 +176,14 @@ def archer(traces: Sequence[Trace]) -> Advantages:
 
 @ESTIMATORS.add(
     "CM2 (steps)",
-    "CM2: checklist rewards for multi-turn agents",
+    "arXiv:2602.12268",
     evidence="P C",
     needs=("items",),
     example="checklist-steps",
     reading="the default of the paper is the trace level, the shaper `checklist`; finer credit collapsed earlier",
 )
 def checklist(traces: Sequence[Trace], *, std: bool = False) -> Advantages:
-    """Compute A_t = weighted mean over the open items c of r~_{c,t} - b_c (CM2, step variant).
+    """Compute A_t = weighted mean over the open items c of r~_{c,t} - b_c (CM2, arXiv:2602.12268, step variant).
 
     An item is open at a turn if it is not satisfied yet and its dependencies were satisfied before the turn. r~ is 1
     if it is paid at this turn or later, and b_c is the share of siblings in which it is ever paid. A turn without an

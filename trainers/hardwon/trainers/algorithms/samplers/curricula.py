@@ -104,13 +104,13 @@ class FailureSampler(Weighted):
 
 @SAMPLERS.add(
     "VSPO",
-    "PRS and VSPO: progressive reward shaping, value-based sampling",
+    "arXiv:2512.07478",
     evidence="N",
     name="value",
     reading="the rule that shrinks repeated advantages was not found; (1 + times repeated)^-1/2 is own, std is sigma",
 )
 class ValueSampler(Uniform):
-    """Replaces groups without a signal by instances drawn by their value V = (R_max - mean) std (VSPO).
+    """Replaces groups without a signal by instances drawn by their value V = (R_max - mean) std (arXiv:2512.07478).
 
     V is that of an instance's last group. Advantages of an instance that comes back are multiplied by
     (1 + times repeated)^-1/2; without it, value sampling was worse than none. Where all V are 0, replacements are
@@ -184,7 +184,7 @@ def measure_value(outcomes: Sequence[float], largest: float = 1.0) -> float:
     reading="levels by the length of an explored success; the rule of advancement and the share 0.2 are own",
 )
 class StagedSampler(Weighted):
-    """Draws instances level by level, from short explored successes to long ones (CRAFT-GUI).
+    """Draws instances level by level, from short explored successes to long ones (arXiv:2508.11360).
 
     The next level opens at a success rate of `advance` over `over` iterations, or after `patience` iterations. Earlier
     levels keep the weight `old`. Instances without an explored success belong to the last level.

@@ -64,13 +64,13 @@ def rubric(siblings: Sequence[Trace], *, eta: float = 0.3, maximum: Literal["win
 
 @SHAPERS.add(
     "PRS",
-    "PRS and VSPO: progressive reward shaping, value-based sampling",
+    "arXiv:2512.07478",
     evidence="N",
     reading="the weights of the stages and the form of the length-aware BLEU were not found; quality is the outcome",
     example="stages",
 )
 def stages(siblings: Sequence[Trace], *, format: float = 0.2) -> list[Trace]:
-    """Set R = 0 if any answer was no action, else format + (1 - format) q (PRS).
+    """Set R = 0 if any answer was no action, else format + (1 - format) q (PRS, arXiv:2512.07478).
 
     q is the score of a judge if a source gives one, and otherwise the outcome.
     """
@@ -122,9 +122,9 @@ def verify(siblings: Sequence[Trace], *, mode: Literal["verdict", "augmented"] =
     return shaped
 
 
-@SHAPERS.add("CM2", "CM2: checklist rewards for multi-turn agents", evidence="P C", needs=("items",), name="checklist")
+@SHAPERS.add("CM2", "arXiv:2602.12268", evidence="P C", needs=("items",), name="checklist")
 def pay_checklist(siblings: Sequence[Trace]) -> list[Trace]:
-    """Set the outcome to the sum of the weights of the items that were paid (CM2, trace level).
+    """Set the outcome to the sum of the weights of the items that were paid (CM2, arXiv:2602.12268, trace level).
 
     An item is paid at a turn if it becomes satisfied there and its dependencies were satisfied before. Use an
     estimator that does not divide by the standard deviation, and large groups. A task without a checklist is not
@@ -142,7 +142,7 @@ def pay_checklist(siblings: Sequence[Trace]) -> list[Trace]:
     reading="standardized once by the estimator; ties at the end of a round share the mean rank (own)",
 )
 def arena(siblings: Sequence[Trace]) -> list[Trace]:
-    """Set the outcome to 1 - rank / (n - 1), the rank of the trace in a tournament of its siblings (ArenaRL)."""
+    """Set the outcome to 1 - rank / (n - 1), the rank in a tournament of siblings (arXiv:2601.06487)."""
     return [replace(trace, outcome=read_score(trace, "arena")) for trace in siblings]
 
 
