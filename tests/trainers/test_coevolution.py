@@ -25,7 +25,7 @@ WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0, "
 
 def library_run(corridor: Any, iterations: int = 5, **settings: Any) -> dict[str, Any]:
     """Settings in which the extractor writes into the library."""
-    extractor = {"reads": "rollouts", "ready": 4, "episodes": 6, **settings}
+    extractor = {"reads": "rollouts", "trials": 0, "ready": 4, "episodes": 6, **settings}
     run = {"iterations": iterations, "rerolls": 0}
     made: dict[str, Any] = corridor(**WRITES, roles={"extractor": {"settings": extractor}}, run=run)
     return made
@@ -226,7 +226,7 @@ def test_what_an_extractor_writes_must_be_shown_somewhere(corridor):
     with pytest.raises(ConfigError, match=r"no arm shows its items; add an arm whose guidance is library"):
         of({**settings, "arms": {"control": 2, "experience": 2}})
     with pytest.raises(ConfigError, match=r"guidance is role"):
-        of({**settings, "roles": {"policy": {}, "extractor": {}}})
+        of({**settings, "roles": {"policy": {}, "extractor": {"settings": {"reads": "explored"}}}})
 
 
 @pytest.mark.parametrize("credit", ["grpo", "slea"])

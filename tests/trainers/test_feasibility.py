@@ -21,6 +21,8 @@ from hardwon.trainers.checkpoint import find
 from hardwon.trainers.feasibility import PATIENCE, CannotLearn, SignalWatch, _check_answers
 from hardwon.trainers.session import read_config
 
+EXPLORED = {"extractor": {"settings": {"reads": "explored"}}}
+
 
 class Graded(Corridor):
     """It reports how far one came, and never a success."""
@@ -106,7 +108,7 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
         ("Broken", {}, "all 18 episodes .* failed .*the server of the shop is gone"),
         (
             "Unsolved",
-            {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}, "roles": {"extractor": {}}},
+            {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}, "roles": EXPLORED},
             "none of 12 instances .* has one with a success above 0.*explore.tries",
         ),
     ],
@@ -167,7 +169,7 @@ def test_decisions_between_frozen_equal_tokens_are_refused(corridor, tmp_path):
     model = {"base": str(save_base(tmp_path / "base")), "adapter": 2, "device": "cpu", "prompt": "compact"}
     sections: dict[str, Any] = {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}}
     with pytest.raises(CannotLearn, match=r"roles\.extractor decides between tokens that were added"):
-        train(corridor(model=model, roles={"extractor": {}}, warmstart=None, **sections))
+        train(corridor(model=model, roles=EXPLORED, warmstart=None, **sections))
 
 
 def test_a_prompt_longer_than_the_model_reads_is_refused_before_the_first_iteration(corridor):

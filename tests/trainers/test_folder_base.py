@@ -19,7 +19,7 @@ from hardwon.trainers.evaluate import evaluate_checkpoint
 EXTRACTOR = {
     "arms": {"control": 2, "advice": 2},
     "guidance": {"advice": "role"},
-    "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {"ready": 2}}},
+    "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {"reads": "explored", "ready": 2}}},
 }
 
 

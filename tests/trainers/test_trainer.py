@@ -252,7 +252,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "arms": {"control": 2, "advice": 2},
         "guidance": {"advice": "role"},
         "gate": {"kind": "record", "least": 2},
-        "roles": {"extractor": {"settings": {"ready": 4}}},
+        "roles": {"extractor": {"settings": {"reads": "explored", "ready": 4}}},
         "warmstart": None,
     },
     "extractor into the library": {

@@ -301,7 +301,7 @@ def role(source=lambda task, seed: episode(), ready=4, lr=5e-3, gate=None, **set
     config = RoleConfig(
         learner=LearnerSettings(lr=lr),
         loss=LossSettings(kind="cispo", low=0.1, high=0.1, entropy=0.01),
-        settings={"ready": ready, **settings},
+        settings={"ready": ready, "reads": "explored", **settings},
     )
     served = LocalEngine(model, TOKENIZER, roles=("extractor",))
     library = ExperienceLibrary.open(":memory:")

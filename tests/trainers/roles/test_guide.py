@@ -30,6 +30,7 @@ from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.guide import GuideRole, build_lessons, build_query, rows_of, to_streams
 from hardwon.trainers.roles.guide_credit import Branch, GuideCredit, guide_credit
 from hardwon.trainers.roles.guide_speech import GuideQuery, Speaker
+from hardwon.trainers.roles.verdicts import FLOOR
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 
 TEXTS = ["leave the easy hard room . red blue green white golden insight warning : go east west wait - led"]
@@ -212,7 +213,7 @@ def test_without_a_content_signal_content_gradients_are_exactly_0():
     """systems.md §2: with A_C = 0 content-token gradients are exactly 0."""
     decision, content = gradients(guide(), credit_of(0.0, 1, 1, 1))
     assert content == [0.0] * len(content)
-    assert all(decision)
+    assert any(decision)
 
 
 @pytest.mark.parametrize("abstained", [1.0, 2 / 3])
@@ -229,12 +230,13 @@ def test_content_rewards_leave_decision_gradients_alone():
     assert one[1] != other[1]
 
 
-def test_speaking_and_abstaining_are_pushed_apart():
-    """systems.md §2: s = +1 on the generate token, -1 on the abstain token; each by the probability of taking it."""
+def test_the_better_word_is_trained_once_for_every_branch():
+    """The tiny base is undecided, so this is the exact gradient of the expected reward."""
     role = guide()
     p = asyncio.run(role.speaker.say(asked("hard"), "0")).p_speaks
-    decisions, _ = gradients(role, credit_of(0.0, 1, 1))
-    assert decisions == pytest.approx([1 - p, -2 * p])
+    assert FLOOR < p < 1 - FLOOR
+    assert gradients(role, credit_of(0.0, 1, 1))[0] == pytest.approx([0.0, -3 * p])
+    assert gradients(role, credit_of(1.0, 0, 0))[0] == pytest.approx([-3 * (1 - p), 0.0])
 
 
 # -- what is moved

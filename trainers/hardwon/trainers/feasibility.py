@@ -11,6 +11,7 @@ from typing import Any
 from hardwon.memory.errors import HardwonError
 
 from .algorithms.samples import Rollout
+from .config.kinds import READS
 from .rollouts.reporting import Reporting
 from .rollouts.rollout import OUTGROWN
 from .session import Session
@@ -153,7 +154,7 @@ def _check_answers(rollouts: Sequence[Rollout]) -> None:
 def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
     """Check that an extractor that reads exploring episodes found some that are worth reading."""
     extractor = session.config.roles.get("extractor")
-    if extractor is None or extractor.settings.get("reads", "explored") != "explored":
+    if extractor is None or extractor.settings.get("reads", READS) != "explored":
         return
     groups = {rollout.group.rpartition("#") for rollout in rollouts}
     played = [(task, int(seed)) for task, _, seed in sorted(groups)]

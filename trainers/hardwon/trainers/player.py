@@ -20,6 +20,8 @@ from .console import EpisodeCount
 from .gating.diversity import DiverseLibrary
 from .gating.gate import GatedGuidance
 from .gating.other_worlds import OtherWorlds
+from .roles.base import TriesCandidates
+from .rollouts.candidate import CandidateGuidance
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
 from .rollouts.rollout import GivenAndRecalled, GivenGuidance, Spec, TokenPolicy, collect
@@ -79,6 +81,8 @@ class Player:
             for copy in range(copies)
         ]
         specs = await self._prepare_specs(specs, arms, learning)
+        if learning:
+            specs = self._assign_candidates(specs, arms)
         agents = {arm.name: self._get_agent(arm, temperature, learning, max_steps) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
         return await self._collect(agents, specs, self._session.config.outcome)
@@ -149,6 +153,17 @@ class Player:
                 prepared.update(zip(chosen, await answer, strict=True))
         return [prepared[at] for at in range(len(specs))]
 
+    def _assign_candidates(self, specs: Sequence[Spec], arms: Mapping[Arm, int]) -> list[Spec]:
+        """Let the roles that try candidates assign them to episodes of the arms that recall."""
+        recalling = {arm.name for arm in arms if arm.memory in RECALLS and not arm.frozen}
+        assigned = dict(enumerate(specs))
+        for role in self._session.roles.values():
+            if isinstance(role, TriesCandidates):
+                places = [at for at, spec in assigned.items() if spec.arm in recalling]
+                given = role.assign_candidates([assigned[at] for at in places])
+                assigned.update(zip(places, given, strict=True))
+        return [assigned[at] for at in range(len(specs))]
+
     def _get_agent(self, arm: Arm, temperature: float, learning: bool, max_steps: int | None) -> Agent:
         """Return the agent of an arm; agents are cached."""
         session = self._session
@@ -201,7 +216,7 @@ class Player:
     def _build_retrieval(self, arm: Arm, library: Any) -> Guidance:
         """Return the guidance of an arm that recalls. Frozen arms pass no gate: it has learned since the start."""
         gate, config = self._session.gate, self._session.config.library
-        guidance: Guidance = RetrievalGuidance()
+        guidance: Guidance = CandidateGuidance(RetrievalGuidance())
         if gate is not None and not arm.frozen:
             guidance = GatedGuidance(guidance, gate)
         if arm.memory in TELLS:

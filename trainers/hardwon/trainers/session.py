@@ -8,6 +8,7 @@ what happens when.
 """
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from .gating.diversity import Diversity
 from .gating.gate import Gated, open_gate
 from .gating.gate_policy import QUESTION
 from .models.pretrained import require_base
+from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
@@ -40,6 +42,8 @@ SIGNALS = "sources.state"
 """In a checkpoint: the states of the signal sources, if there are any."""
 LIBRARY, START = "library.db", "library-start.db"
 """Files in a run's folder: the library that learns, and a copy of its initial state."""
+INSTRUCTIONS = "instructions.json"
+"""In a checkpoint: the version and the digests of the roles' instructions."""
 SHOWN = "shown.json"
 """In a checkpoint: counts of shown items, and the records of the gate."""
 GUIDANCE_WORDS = (
@@ -143,6 +147,7 @@ class Session:
         import torch
 
         (folder / "config.json").write_text(json.dumps(as_dict(self.config), indent=2) + "\n", encoding="utf-8")
+        (folder / INSTRUCTIONS).write_text(json.dumps(instructions.describe(), indent=2) + "\n", encoding="utf-8")
         (folder / BASE).mkdir()
         first = next(iter(self.roles.values()))
         base_models.save_base(first.model, self.tokenizer, folder / BASE, self.config.model)
@@ -161,6 +166,7 @@ class Session:
         """Load the roles, the diversity counts and the gate from a checkpoint."""
         import torch
 
+        _check_instructions(self.config, checkpoint)
         for name, role in self.roles.items():
             saved = torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
             role.load_state_dict(saved["state"])
@@ -192,6 +198,28 @@ class Session:
 def read_config(checkpoint: Path) -> TrainConfig:
     """Return the settings that a checkpoint was saved with."""
     return of(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
+
+
+def _check_instructions(config: TrainConfig, checkpoint: Path) -> None:
+    """Check that the roles of a checkpoint were trained on the instructions of this version.
+
+    Prompts of the compact format have no instructions. A checkpoint without a record, from before they were recorded,
+    cannot be compared, and a warning says so.
+
+    Raises:
+        ConfigError: The texts differ.
+    """
+    if config.model.is_compact:
+        return
+    path = checkpoint / INSTRUCTIONS
+    if not path.is_file():
+        warnings.warn(
+            f"{checkpoint} does not say on which instructions its roles were trained; they may read other texts now. "
+            "Train the roles again if their decisions are worse than in the run.",
+            stacklevel=2,
+        )
+        return
+    instructions.check(json.loads(path.read_text(encoding="utf-8")), str(checkpoint), config.roles)
 
 
 def _open_libraries(

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Literal
 
 from hardwon.memory import Trajectory
 
@@ -18,6 +19,11 @@ from .outcomes import Outcome, measure_outcome
 from .signals import NO_SIGNALS, Signals
 
 Ids = tuple[int, ...]
+Tried = Literal["", "known", "shown"]
+"""Whether an episode was shown the candidate that it was to try.
+
+It was shown, or known because a recalled item says the same. Empty if there was none, or if nothing could be shown.
+"""
 Allowed = tuple[int, ...] | None
 """Token ids that were possible at a position; None for the whole vocabulary."""
 
@@ -64,6 +70,8 @@ class Rollout:
     """Findings of the sources about the turns of the policy."""
     weight: float = 1.0
     """Factor of the policy's advantages."""
+    tried: Tried = ""
+    """Whether the episode was shown a candidate for the library."""
 
     @property
     def outcome(self) -> float | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
 
-from .kinds import GUIDANCE, RECALLS, TELLS
+from .kinds import GUIDANCE, READS, RECALLS, TELLS, TRIALS
 from .parsing import nearest
 from .schedules import check_schedule
 from .sources import check_fed
@@ -62,7 +62,7 @@ def _check_extractor(config: "TrainConfig") -> None:
     """Check that some arm shows the items of the extractor."""
     if (extractor := config.roles.get("extractor")) is None:
         return
-    reads = extractor.settings.get("reads", "explored")
+    reads = extractor.settings.get("reads", READS)
     needed, shows = ("library", RECALLS) if reads == "rollouts" else ("role", TELLS)
     if shows.isdisjoint(config.get_guidance(arm) for arm in config.arms):
         raise ConfigError(
@@ -72,6 +72,14 @@ def _check_extractor(config: "TrainConfig") -> None:
     if reads == "rollouts" and not config.library.learn:
         raise ConfigError(
             "roles.extractor reads rollouts, which are not recorded with library.learn=false; set it to true."
+        )
+    trials = extractor.settings.get("trials", TRIALS)
+    most = max(copies for arm, copies in config.arms.items() if config.get_guidance(arm) in shows)
+    if reads == "rollouts" and trials and most < 2:
+        arm = next(arm for arm in config.arms if config.get_guidance(arm) in shows)
+        raise ConfigError(
+            f"roles.extractor tries its candidates in half of the episodes of an arm that recalls, and arms.{arm} has "
+            f"{most} per group; use 2 or more, or set roles.extractor.settings.trials=0."
         )
 
 
@@ -131,7 +139,7 @@ def _writes_for_episodes(config: "TrainConfig") -> bool:
     """Return whether the extractor, or a role of your own, writes texts for the start of episodes."""
     writers = {*config.roles} - {"policy", "guide", "extractor", "admission"}
     extractor = config.roles.get("extractor")
-    reads = extractor.settings.get("reads", "explored") if extractor else ""
+    reads = extractor.settings.get("reads", READS) if extractor else ""
     return bool(writers) or reads == "explored"
 
 

@@ -1,5 +1,7 @@
 """The kinds of guidance that an arm can show, and what no run can feed."""
 
+from typing import Literal
+
 GUIDANCE = {
     "none": "No guidance.",
     "library": "Items and steps recalled from the library, where a situation is new and in trouble.",
@@ -15,6 +17,10 @@ RECALLS, TELLS = frozenset({"library", "all"}), frozenset({"role", "all"})
 """Guidance that is recalled from the library, and guidance that a role writes."""
 LEARNS = RECALLS | TELLS
 """Guidance that changes during training. Arms with it are also evaluated in their initial state."""
+READS: Literal["explored", "rollouts"] = "rollouts"
+"""What an extractor reads unless its settings name something else."""
+TRIALS = 2
+"""Other task instances in which an extractor's candidate is tried unless its settings name another number."""
 MOVED = {
     "spa": "SPA is a shaper now: use roles.policy.shape={redistribute: {}} with an estimator that reads rewards, such "
     "as gigpo, and a source of the signal contribution",

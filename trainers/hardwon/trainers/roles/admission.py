@@ -37,6 +37,7 @@ from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
 from .admission_learning import Decided, Episode, Sparsity, advantages, run_reward
 from .base import Parts, load_weights, weights_of
 from .note_generators import format_path
+from .verdicts import build_other, weigh_sampled
 
 SHOWN = 6
 """Newest keys that a decision sees."""
@@ -168,6 +169,7 @@ class AdmissionRole:
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self.price = Sparsity(self.settings.target)
+        self._verdicts = parts.transcript.verdicts("share")
         self._groups: list[list[tuple[Episode, list[Sample]]]] = []
         self._sent = 0
 
@@ -278,8 +280,11 @@ class AdmissionRole:
                 [episode for episode, _ in group], usage_weight=self.settings.usage_weight, sparsity=price
             )
             for (_, samples), each in zip(group, values, strict=True):
-                rows += samples
-                credited.update({row.trace: [value] for row, value in zip(samples, each, strict=True)})
+                for sample, value in zip(samples, each, strict=True):
+                    other = build_other(self._verdicts, sample)
+                    own, others = weigh_sampled(sample, other, value)
+                    rows.append(sample if own or not others else other)
+                    credited[sample.trace] = [own or others]
         decided = [decision for group in groups for episode, _ in group for decision in episode.decisions]
         self.price.saw(fmean(decision.admit for decision in decided))
         metrics = self._learner.step(pack_samples(rows, credited), self._parts.config.loss)

@@ -107,6 +107,19 @@ class Reader(Protocol):
         ...
 
 
+@runtime_checkable
+class TriesCandidates(Protocol):
+    """A role that tries items before they are stored."""
+
+    def assign_candidates(self, specs: Sequence[Spec]) -> Sequence[Spec]:
+        """Return the episodes, some of them with a candidate to show besides what recall gives.
+
+        Args:
+            specs: Episodes of training, in arms that recall.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The objects that a role is built from."""

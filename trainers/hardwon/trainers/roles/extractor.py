@@ -1,9 +1,10 @@
 """The extractor role: reads episodes and learns which texts are worth keeping (Complementary RL).
 
-With `reads: explored`, it reads the exploring episode of a task instance and its texts are shown in the
-episodes of that instance. With `reads: rollouts`, it reads finished episodes, and its items go through the
-library's curator and are recalled later. `roles.item_reward` computes the reward in both cases. Reading runs in
-the background; its results are collected at the end of an iteration.
+With `reads: rollouts`, it reads finished episodes. What it keeps is tried in other task instances, beside what recall
+gives there: the difference in outcome is its reward, and only what helped is stored; see `roles.trials`. With
+`reads: explored`, it reads the exploring episode of a task instance and its texts are shown in the episodes of that
+instance. `roles.item_reward` computes the reward. Reading runs in the background; its results are collected at the end
+of an iteration.
 """
 
 import asyncio
@@ -16,34 +17,43 @@ from typing import Any, Literal
 
 from hardwon.memory import State, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.records import Admission, Return, Update
+from hardwon.memory.records import Admission
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.loop.extract import load_shown_items
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample
+from hardwon.trainers.config.kinds import READS, TRIALS
 from hardwon.trainers.config.schema import parse
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.gate import Gated
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.prompting.base import PromptFormat
+from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .async_reader import Background
 from .base import Parts, load_weights, weights_of
 from .item_reward import Buffer, Measure as Measure, row_of, to_streams, uses_of
 from .note_generators import KeepOrSkip, Writer, Writes, Written, text_of
+from .proposals import Proposals, Reading
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractorSettings:
     """Settings of the extractor: what it reads and writes, its reward and its schedule."""
 
-    reads: Literal["explored", "rollouts"] = "explored"
-    """explored: the exploring episode of an upcoming task instance, for arms with guidance `role`.
-    rollouts: finished episodes, into the library, for arms with guidance `library`."""
+    reads: Literal["explored", "rollouts"] = READS
+    """rollouts: finished episodes, into the library, for arms with guidance `library`.
+    explored: the exploring episode of an upcoming task instance, for arms with guidance `role`."""
     writes: Literal["choice", "text"] = "choice"
     """choice: keep or skip each path of an episode with one token. text: generate free text."""
+    trials: int = TRIALS
+    """For reads: rollouts, the other task instances in which a candidate is tried before it is stored. In each, half of
+    an arm's episodes are shown it besides what is recalled, and the difference is its reward. 0 stores candidates at
+    once, and pays them by the episodes that recall them later."""
+    explores: float = 0.25
+    """Share of the skipped candidates that are tried as well, so that a wrong verdict is noticed."""
     episodes: int = 8
     """Finished episodes to read per iteration, spread over task instances."""
     max_tokens: int = 96
@@ -53,7 +63,7 @@ class ExtractorSettings:
     false leaves them for the next iteration. null waits if the engine is in this process."""
     warmup: int = 0
     """Iterations of credit before the first update; Complementary RL uses 5."""
-    ready: int = 64
+    ready: int = 16
     """Rewarded sequences per update."""
     cooldown: int = 1
     """Updates for which a trained sequence is skipped."""
@@ -70,19 +80,14 @@ class ExtractorSettings:
         for name in ("episodes", "max_tokens", "ready", "length", "capacity"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
+        if self.trials < 0:
+            raise ConfigError(f"trials is {self.trials}; use 0 to store candidates at once, or more.")
+        if not 0.0 <= self.explores <= 1.0:
+            raise ConfigError(f"explores is {self.explores}; it is a share, between 0 and 1.")
 
 
 Source = Callable[[str, int], Trajectory | None]
 """Returns an episode to read for a task instance, by split and seed, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The sequences written about one episode, and the ids of the items that the episode was shown."""
-
-    trajectory: Trajectory | None
-    shown: tuple[str, ...]
-    written: tuple[Written, ...]
 
 
 def build_writer(
@@ -121,6 +126,18 @@ class ExtractorRole:
         self._writer = writer or build_writer(parts.engine, parts.transcript, self.settings, role=name)
         paid = ("ready", "cooldown", "capacity", "measure", "cost", "length")
         self.buffer = Buffer(**{name: getattr(self.settings, name) for name in paid})
+        reward = {name: getattr(self.settings, name) for name in ("measure", "cost", "length")}
+        self._proposals = Proposals(
+            parts.library,
+            self.buffer,
+            self._length,
+            Beginnings(parts.environment),
+            worlds=self.settings.trials,
+            explores=self.settings.explores,
+            reward=reward,
+        )
+        is_verdict = self.settings.writes == "choice"
+        self._verdicts = parts.transcript.verdicts("keep") if is_verdict else None
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
@@ -129,6 +146,8 @@ class ExtractorRole:
         self._beside = False
         self._readings: dict[str, list[list[tuple[Sample, dict[str, str]]]]] = {}
         self._unread: list[str] = []
+        self._groups: dict[str, str] = {}
+        """Task instance of each episode that is to be read."""
         self._items_sent: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         self._pending: dict[str, list[tuple[Sample, dict[str, int]]]] = {}
@@ -160,13 +179,18 @@ class ExtractorRole:
         waits = isinstance(self._parts.engine, LocalEngine) if self.settings.waits is None else self.settings.waits
         readings, problems = await self._reading.finished(wait=waits)
         counts = Counter({"read": len(readings), "problems": len(problems), "unread": len(self._reading.under_way())})
+        if self._tries:
+            self._proposals.judge(counts)
         for name, reading in readings:
             if reading.trajectory is not None and self.settings.reads == "rollouts":
-                self._admit(reading, counts)
+                (self._proposals.offer if self._tries else self._proposals.apply)(reading, counts)
             else:
                 self._readings.setdefault(name, []).append([_name_texts(written) for written in reading.written])
         if self.settings.reads == "rollouts":
-            self._unread += [rollout.trajectory.id for rollout in spread(rollouts)[: self.settings.episodes]]
+            unread = spread(rollouts)[: self.settings.episodes]
+            self._unread += [rollout.trajectory.id for rollout in unread]
+            groups = {**self._groups, **{rollout.trajectory.id: rollout.group for rollout in unread}}
+            self._groups = {name: groups[name] for name in (*self._reading.under_way(), *self._unread)}
         return dict(counts)
 
     async def _read_world(self, task: str, seed: int, salt: str, *, greedy: bool) -> Reading:
@@ -182,35 +206,25 @@ class ExtractorRole:
         trajectory = library.trajectory(trajectory_id)
         items = load_shown_items(trajectory, library)
         written = await self._writer.read(trajectory, items, salt=salt)
-        return Reading(trajectory, tuple(item.id for item in items), tuple(written))
-
-    def _admit(self, reading: Reading, counts: "Counter[str]") -> list[Admission]:
-        """Apply a reading's operations to the library, and buffer the sequences with their items."""
-        library, trajectory = self._parts.library, reading.trajectory
-        assert trajectory is not None
-        admissions: list[Admission] = []
-        for written in reading.written:
-            answers = library.apply(written.operations, trajectory, reading.shown)
-            proposals = [proposal for proposal in written.operations if not isinstance(proposal, Return)]
-            added, rewritten = list[str](), list[str]()
-            for proposal, answer in zip(proposals, answers, strict=True):
-                counts[answer.status] += 1
-                if answer.item_id and answer.status in ("added", "replaced"):
-                    added.append(answer.item_id)
-                elif answer.item_id and isinstance(proposal, Update) and answer.status == "merged":
-                    rewritten.append(answer.item_id)
-            counts["returned"] += not proposals
-            if added or rewritten or not proposals:  # a refusal by the library gives no reward signal
-                items = {item: self._length(text_of(library.get(item))) for item in (*added, *rewritten)}
-                self.buffer.wrote(written.row, items, rewritten)
-            admissions += answers
-        return admissions
+        shown = tuple(item.id for item in items)
+        return Reading(trajectory, shown, tuple(written), self._groups.get(trajectory_id, ""))
 
     async def extract(self, trajectory: Trajectory, seen_ids: Sequence[str] = ()) -> list[Admission]:
-        """Read a recorded episode now, and apply its operations to the library."""
+        """Read a recorded episode now, and apply its operations to the library without a trial."""
         items = [self._parts.library.get(item) for item in seen_ids]
         written = await self._writer.read(trajectory, items, salt=trajectory.id)
-        return self._admit(Reading(trajectory, tuple(seen_ids), tuple(written)), Counter())
+        return self._proposals.apply(Reading(trajectory, tuple(seen_ids), tuple(written)), Counter())
+
+    # -- trying ---------------------------------------------------------------------------------------
+
+    @property
+    def _tries(self) -> bool:
+        """Whether candidates are tried before they are stored."""
+        return self.settings.reads == "rollouts" and self.settings.trials > 0
+
+    def assign_candidates(self, specs: Sequence[Spec]) -> Sequence[Spec]:
+        """Return the episodes, half of those of each task instance and arm with a candidate."""
+        return self._proposals.assign(specs) if self._tries else specs
 
     # -- showing ------------------------------------------------------------------------------------
 
@@ -325,6 +339,7 @@ class ExtractorRole:
         Episodes whose text was rejected by the gate count as control.
         """
         self._collected += 1
+        self._proposals.collect(rollouts)
         uses = uses_of(rollouts, self._items_sent)
         used = {(group, item) for group, item, _ in uses}
         for group in {rollout.group: None for rollout in rollouts if not rollout.failed}:
@@ -345,7 +360,7 @@ class ExtractorRole:
     def update(self) -> dict[str, float]:
         """Run one optimizer step on the rewarded sequences."""
         batch = self.buffer.take()
-        metrics = self._learner.step(to_streams(batch), self._parts.config.loss)
+        metrics = self._learner.step(to_streams(batch, self._verdicts), self._parts.config.loss)
         rewards = [reward for _, reward, _ in batch]
         return {**metrics, **self.stats, "lr": self._learner.lr, "reward": fmean(rewards), "samples": len(batch)}
 
@@ -367,6 +382,8 @@ class ExtractorRole:
             "buffer": self.buffer.state_dict(),
             "first": self._first,
             "unread": [*under_way, *self._unread],
+            "groups": dict(self._groups),
+            "trials": self._proposals.trials.state_dict(),
             "known": pending,
             "collected": self._collected,
         }
@@ -378,6 +395,9 @@ class ExtractorRole:
         self.buffer.load_state_dict(state["buffer"])
         self._first = state["first"]
         self._unread, self._collected = list(state["unread"]), state["collected"]
+        # absent in checkpoints from before candidates were tried
+        self._groups = dict(state.get("groups", {}))
+        self._proposals.trials.load_state_dict(state.get("trials", []))
         self._readings = {
             group: [[(row_of(row), dict(items)) for row, items in reading] for reading in readings]
             for group, readings in state["known"].items()

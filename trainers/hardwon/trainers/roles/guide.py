@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from hardwon.memory import State, Trajectory
+from hardwon.memory import Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
-from hardwon.runtime import Environment
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.loop.nodes import GUIDANCE_TOKENS
@@ -30,6 +29,7 @@ from hardwon.trainers.engines.base import Weights
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.models.adapters import activate, has_adapters, parameters_of
 from hardwon.trainers.prompting.compact import CompactFormat
+from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .base import Parts, load_weights, weights_of
@@ -37,6 +37,7 @@ from .guide_credit import LEAST, Branch, GuideCredit, guide_credit
 from .guide_speech import GuideQuery, GuideReply, Speaker, query_of
 from .item_reward import row_of
 from .note_generators import format_path
+from .verdicts import weigh
 
 Source = Callable[[Spec], GuideQuery | None]
 """Returns what the guide sees before an episode, or None to stay silent."""
@@ -265,16 +266,13 @@ class GuideRole:
 def rows_of(replies: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sample], dict[str, list[float]]]:
     """Return the samples of a group with their advantages: abstaining, speaking, and the texts with a signal.
 
-    The decisions were forced, so each is weighted by the probability of the opposite choice. The gradient is then
-    that of the guide's own choices, p (1 - p) A_D, and vanishes for decisions that are already certain. The
-    speaking branches share one decision sample, which counts for all of them.
+    The decisions were forced, so both words have an advantage that is known without sampling; see `verdicts`. They
+    share one decision, which counts once for each branch.
     """
-    first, n = replies[0], len(replies)
+    first, branches = replies[0], len(replies) + 1
     rows = [first.silent, first.decision]
-    advantages = {
-        first.silent.trace: [-credit.decision * (1.0 - first.p_speaks)],
-        first.decision.trace: [credit.decision * first.p_speaks * n],
-    }
+    speaks, abstains = weigh(first.decision, first.silent, credit.decision * branches)
+    advantages = {first.silent.trace: [abstains], first.decision.trace: [speaks]}
     for reply, content in zip(replies, credit.content, strict=True):
         if reply.content is not None and content:
             rows.append(replace(reply.content, trace=f"{reply.content.trace}/text"))
@@ -294,9 +292,7 @@ class Recollections:
     """Recall at the start of the task instances of a run, as a guide reads it in production."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._environment: Environment | None = None
-        self._first: dict[str, tuple[State, tuple[str, ...]]] = {}
+        self._parts, self._beginnings = parts, Beginnings(parts.environment)
 
     def ask(self, spec: Spec) -> GuideQuery | None:
         """Return the query for an episode, without what the library knows of its own task instance.
@@ -311,9 +307,7 @@ class Recollections:
 
     def recall(self, spec: Spec) -> Context:
         """Return the situation at the start of an episode with the library's recollection."""
-        if spec.group not in self._first:
-            self._first[spec.group] = self._begin(spec)
-        state, actions = self._first[spec.group]
+        state, actions = self._beginnings.read(spec)
         working = WorkingMemory()
         working.begin(state)
         recollection = OtherWorlds(self._parts.library, instance=(spec.task, spec.seed)).recall(
@@ -325,15 +319,6 @@ class Recollections:
             after="",
         )
         return Context(state, actions, recollection)
-
-    def _begin(self, spec: Spec) -> tuple[State, tuple[str, ...]]:
-        """Return the first state of a task instance and its admissible actions."""
-        if self._environment is None:
-            if self._parts.environment is None:
-                raise ConfigError("a guide that reads recollections needs the environment of the run.")
-            self._environment = self._parts.environment.clone()
-        state = self._environment.reset(spec.task, spec.seed)
-        return state, tuple(self._environment.admissible(state))
 
 
 def explored(spec: Spec, parts: Parts) -> GuideQuery | None:

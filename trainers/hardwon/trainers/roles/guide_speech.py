@@ -10,6 +10,7 @@ import asyncio
 import math
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hardwon.memory import State
 from hardwon.runtime.guidance.base import Hint, Line, hint_of, lines_of
@@ -18,6 +19,8 @@ from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.prompting.base import PromptFormat, Query
+
+from .verdicts import build_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,9 @@ class Speaker:
         prompt, (yes, no), p_speaks = self.prompt(query), self._answers, math.exp(sum(chosen.logprobs))
         p_speaks = p_speaks if chosen.tokens == yes else 1.0 - p_speaks
         speaks_now = chosen.tokens == yes if speaks is None else speaks
-        spoken = self._decision_row(prompt, yes, p_speaks, chosen, name)
-        silent = self._decision_row(prompt, no, 1.0 - p_speaks, chosen, f"{name}/silent")
+        asked: dict[str, Any] = {"prompt": prompt, "role": self._role, "version": chosen.version}
+        spoken = build_row(self._verdicts, yes, p_speaks, **asked, trace=name)
+        silent = build_row(self._verdicts, no, 1.0 - p_speaks, **asked, trace=f"{name}/silent")
         usage = Usage(len(prompt), sum(chosen.mask), calls=1)
         if not speaks_now or not (self._free or query.offers):
             return GuideReply(None, p_speaks, replace(silent, trace=name), silent, None, usage)
@@ -144,14 +148,6 @@ class Speaker:
     def _answers(self) -> tuple[Ids, Ids]:
         """Return the tokens of both verdicts."""
         return self._verdicts.yes, self._verdicts.no
-
-    def _decision_row(self, prompt: Ids, verdict: Ids, probability: float, chosen: Completion, name: str) -> Sample:
-        """Return the sample of a verdict with its probability. Only the first token of a verdict is a choice."""
-        logprob = math.log(max(probability, 1e-30))  # a probability can underflow to 0
-        allowed: tuple[Allowed, ...] = tuple(self._verdicts.trie.allowed(verdict[:at]) for at in range(len(verdict)))
-        forced = len(verdict) - 1
-        fields = (self._role, chosen.version, "", "", "", name, 0)
-        return Sample(prompt, verdict, (logprob, *(0.0,) * forced), (True, *(False,) * forced), allowed, *fields)
 
     def _row(self, prompt: Ids, completion: Completion, name: str) -> Sample:
         """Return the sample of a generated text."""

@@ -5,17 +5,24 @@ shrunk while uses are few, and reduced by a cost for length; keeping nothing has
 buffer until there are enough. Each item credits only the one sequence that wrote it.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import fmean
+from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import Any, Literal
 
 from hardwon.memory import Trajectory
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
+from hardwon.trainers.prompting.base import Verdicts
+
+from .verdicts import sort_words, weigh
 
 SHRINK = 2.0
 """An item with n uses counts n / (n + SHRINK) of its mean effect."""
+
+RARELY = 0.1
+"""Least probability of a trial that the weight of a verdict assumes."""
 
 Measure = Literal["difference", "sign", "outcome"]
 """Reward of a use: outcome with the item minus control, the sign of that, or the outcome alone mapped to -1 and 1."""
@@ -74,6 +81,15 @@ def _value(use: Use, measure: Measure) -> float:
         return fmean(2.0 * outcome - 1.0 for outcome in use.shown)
     difference = fmean(use.shown) - fmean(use.control)
     return difference if measure == "difference" else float((difference > 0) - (difference < 0))
+
+
+def is_gain(uses: Sequence[Use]) -> bool:
+    """Return whether an item helped: the mean difference of its groups is above 0 by more than its standard error."""
+    differences = [fmean(use.shown) - fmean(use.control) for use in uses if use.shown and use.control]
+    if not differences:
+        return False
+    error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
+    return fmean(differences) > error
 
 
 def of_group(outcomes: Mapping[str | None, Sequence[float]]) -> dict[str, Use]:
@@ -135,12 +151,24 @@ class BufferedSample:
     """Updates that used the sequence."""
     rests: int = 0
     """First update that may use the sequence again."""
+    settled: dict[str, float] = field(default_factory=dict)
+    """Rewards of the items that a trial has judged, by id. Their uses do not count."""
+    tried: float | None = None
+    """For a verdict about a candidate: the probability with which the candidate is tried. None for other sequences."""
 
     def reward(self, **settings: Any) -> float | None:
-        """Return the mean reward of the used items; 0 if it kept nothing, None if no item was used."""
+        """Return the mean reward of the used or judged items.
+
+        It is 0 if the sequence kept nothing, and None if no item was used or some items are still to be judged.
+        """
         if not self.items:
             return 0.0
-        rewards = [worth(self.uses.get(item, ()), tokens=tokens, **settings) for item, tokens in self.items.items()]
+        if self.settled and self.settled.keys() < self.items.keys():
+            return None
+        rewards = [
+            self.settled.get(item, worth(self.uses.get(item, ()), tokens=tokens, **settings))
+            for item, tokens in self.items.items()
+        ]
         defined = [value for value in rewards if value is not None]
         return fmean(defined) if defined else None
 
@@ -178,7 +206,9 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def wrote(self, row: Sample, items: Mapping[str, int], rewritten: Collection[str] = ()) -> None:
+    def wrote(
+        self, row: Sample, items: Mapping[str, int], rewritten: Collection[str] = (), *, tried: float | None = None
+    ) -> None:
         """Add a sequence with the items that it wrote.
 
         An item of an earlier sequence keeps that owner, unless its text was rewritten.
@@ -187,13 +217,14 @@ class Buffer:
             row: The sequence.
             items: Number of tokens of each item, by id; empty if it kept nothing.
             rewritten: Ids of the items whose text this sequence replaced.
+            tried: For a verdict about a candidate, the probability with which the candidate is tried.
         """
         for item in rewritten:
             self._release(item)
         own_items = {item: tokens for item, tokens in items.items() if item not in self._writer}
         if items and not own_items:
             return
-        self._samples[row.trace] = BufferedSample(row, own_items)
+        self._samples[row.trace] = BufferedSample(row, own_items, tried=tried)
         self._writer.update(dict.fromkeys(own_items, row.trace))
         while len(self._samples) > self._capacity:
             self._forget(next(iter(self._samples)))
@@ -203,6 +234,15 @@ class Buffer:
         if sequence := self._writer.get(item):
             self._samples[sequence].uses.setdefault(item, []).append(use)
 
+    def settle(self, item: str, reward: float) -> None:
+        """Set the reward of an item that was judged; ignore items without a buffered sequence."""
+        if sequence := self._writer.get(item):
+            self._samples[sequence].settled[item] = reward
+
+    def forget(self, item: str) -> None:
+        """Drop an item that can never be judged, and its sequence if it wrote nothing else."""
+        self._release(item)
+
     def ready(self) -> bool:
         """Return whether there are enough rewarded sequences for an update."""
         return len(self._rewarded()) >= self._ready
@@ -210,20 +250,23 @@ class Buffer:
     def take(self) -> list[tuple[BufferedSample, float, float]]:
         """Return a batch of (sequence, reward, advantage).
 
-        The advantage is the reward minus the batch mean, times (1 + uses in training)^-1/2. Taken sequences rest for
-        `cooldown` updates and start with new uses; sequences that kept nothing are removed.
+        The advantage is the reward minus the batch mean, times (1 + uses in training)^-1/2. The other word of a verdict
+        about a tried candidate has a reward of 0, so its advantage is the reward itself. Taken sequences rest for
+        `cooldown` updates and start with new uses; sequences that kept nothing, or were judged, are removed.
         """
         rewarded = self._rewarded()
         self.updates += 1
-        mean = fmean(reward for _, reward in rewarded) if rewarded else 0.0
+        compared = [reward for sample, reward in rewarded if sample.tried is None]
+        mean = fmean(compared) if compared else 0.0
         batch = []
         for sample, reward in rewarded:
             # a copy: the next lines reset the buffered sample
-            batch.append((replace(sample), reward, (reward - mean) * (1 + sample.trained) ** -0.5))
+            baseline = mean if sample.tried is None else 0.0
+            batch.append((replace(sample), reward, (reward - baseline) * (1 + sample.trained) ** -0.5))
             sample.trained += 1
             sample.rests = self.updates + self._cooldown
             sample.uses = {}
-            if not sample.items:
+            if not sample.items or sample.settled:
                 self._forget(sample.row.trace)
         return batch
 
@@ -240,6 +283,7 @@ class Buffer:
         sample = self._samples[sequence]
         del sample.items[item]
         sample.uses.pop(item, None)
+        sample.settled.pop(item, None)
         if not sample.items:
             self._forget(sequence)
 
@@ -258,7 +302,10 @@ class Buffer:
         self._samples, self._writer = {}, {}
         for saved in state["samples"]:
             uses = {item: [_use(use) for use in each] for item, each in saved["uses"].items()}
-            sample = BufferedSample(row_of(saved["row"]), dict(saved["items"]), uses, saved["trained"], saved["rests"])
+            fields = (dict(saved["items"]), uses, saved["trained"], saved["rests"])
+            # absent in checkpoints from before candidates were tried
+            trial = (dict(saved.get("settled", {})), saved.get("tried"))
+            sample = BufferedSample(row_of(saved["row"]), *fields, *trial)
             self._samples[sample.row.trace] = sample
             self._writer.update(dict.fromkeys(sample.items, sample.row.trace))
 
@@ -275,6 +322,29 @@ def row_of(saved: Mapping[str, Any]) -> Sample:
     return Sample(**{**saved, **flat, "allowed": allowed})
 
 
-def to_streams(batch: Sequence[tuple[BufferedSample, float, float]]) -> list[PackedSequence]:
-    """Return a batch as packed sequences with their advantages."""
-    return pack_samples((sample.row for sample, _, _ in batch), {s.row.trace: [advantage] for s, _, advantage in batch})
+def to_streams(
+    batch: Sequence[tuple[BufferedSample, float, float]], verdicts: Verdicts | None = None
+) -> list[PackedSequence]:
+    """Return a batch as packed sequences with their advantages.
+
+    Args:
+        batch: What `Buffer.take` returned.
+        verdicts: The two answers of the verdicts about tried candidates; they are trained as `verdicts` describes.
+    """
+    rows, advantages = list[Sample](), dict[str, list[float]]()
+    for sample, _, advantage in batch:
+        row, weight = sample.row, advantage
+        if sample.tried is not None and verdicts is not None:
+            row, weight = _choose_word(sample, advantage, verdicts)
+        rows.append(row)
+        advantages[row.trace] = [weight]
+    return pack_samples(rows, advantages)
+
+
+def _choose_word(sample: BufferedSample, gain: float, verdicts: Verdicts) -> tuple[Sample, float]:
+    """Return the better word of a verdict and its weight, as if every candidate had been tried."""
+    yes, no = sort_words(verdicts, sample.row)
+    keeps, skips = weigh(yes, no, gain)
+    # skipped candidates are tried less often, so each that is tried counts for those that are not
+    share = max(sample.tried or 0.0, RARELY)
+    return (yes, keeps / share) if keeps else (no, skips / share)

@@ -55,6 +55,8 @@ class Written:
     operations: tuple[Operation, ...]
     keeps: float = 1.0
     """Probability of keeping the candidate."""
+    offered: Item | None = None
+    """The candidate that the verdict is about, whether it was kept or skipped; None for free text."""
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -181,12 +183,12 @@ class KeepOrSkip:
         )
         completion = await self._engine.generate(request)
         keeps = math.exp(sum(completion.logprobs))
-        if completion.tokens == self._verdicts.no:
-            return Written(_row(request, completion, name), (Return(),), 1.0 - keeps)
         item = item_of(candidate.text, trajectory, candidate.steps, self._role, completion.version)
         if candidate.kind is not None:
             item = replace(item, kind=candidate.kind)
-        return Written(_row(request, completion, name), (Add(item),), keeps)
+        if completion.tokens == self._verdicts.no:
+            return Written(_row(request, completion, name), (Return(),), 1.0 - keeps, item)
+        return Written(_row(request, completion, name), (Add(item),), keeps, item)
 
     def prompt(self, candidate: Candidate, ended: str = "") -> Ids:
         """Return the tokens of the question: the task, the lesson, the outcome if it is given, and the place."""

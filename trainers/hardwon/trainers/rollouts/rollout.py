@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hardwon.memory import Reasons
+from hardwon.memory import Item, Reasons
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.records import Step
 from hardwon.runtime import Agent
@@ -21,7 +21,7 @@ from hardwon.runtime.interfaces.types import Context, Decision, Usage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.outcomes import Outcome
-from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, compute_anchor
+from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, Tried, compute_anchor
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.prompting.base import PromptFormat
@@ -42,6 +42,8 @@ class Spec:
     """Text shown at the start of the episode, if the arm's guidance is `GivenGuidance`."""
     salt: str = ""
     """Distinguishes the random numbers of this batch: the run's seed and the iteration."""
+    candidate: Item | None = field(default=None, compare=False)
+    """An item that is not in the library, shown besides what recall gives."""
 
     @property
     def group(self) -> str:
@@ -62,6 +64,8 @@ class _Episode:
     rows: dict[int, tuple[str, Sample]] = field(default_factory=dict)
     """The chosen action and its sample, by turn."""
     outgrown: bool = False
+    tried: Tried = ""
+    """Whether the candidate of the spec was shown."""
 
     def keep(self, turn: int, action: str, sample: Sample) -> None:
         """Keep the sample of a turn, in place of those of superseded attempts at it and at later turns."""
@@ -82,7 +86,7 @@ _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
 """The episode of the running asyncio task."""
 
 
-def current_episode() -> "_Episode":
+def current_episode() -> _Episode:
     """Return the episode of the running asyncio task.
 
     Raises:
@@ -308,4 +312,5 @@ async def _run(
         # Answers that are no actions are the model's own failure; it learns from them.
         answered = len(trajectory.steps) - 1 in episode.rows
         failed = OUTGROWN if episode.outgrown else "" if answered else trajectory.ending
-    return Rollout(trajectory, () if failed else episode.collect(trajectory.steps), spec.group, failed, outcome)
+    rows = () if failed else episode.collect(trajectory.steps)
+    return Rollout(trajectory, rows, spec.group, failed, outcome, episode.tried)

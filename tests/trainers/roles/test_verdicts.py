@@ -1,0 +1,129 @@
+"""Verdicts: the better of two words is trained, also where a decision is certain and wrong."""
+
+import math
+
+import pytest
+import torch
+
+from hardwon.trainers.algorithms.learner import Learner, LearnerSettings
+from hardwon.trainers.engines.trie import Trie
+from hardwon.trainers.models.tiny import TinyConfig, build_model
+from hardwon.trainers.prompting.base import Verdicts
+from hardwon.trainers.roles.item_reward import Buffer, to_streams
+from hardwon.trainers.roles.verdicts import FLOOR, build_other, build_row, sort_words, weigh, weigh_sampled
+
+YES, NO = (5, 2), (6, 2)
+VERDICTS = Verdicts(YES, NO, Trie([YES, NO]))
+
+
+def say(word, p):
+    return build_row(VERDICTS, word, p, prompt=(1, 3), role="guide", version=4, trace="a")
+
+
+def both(p_yes):
+    return say(YES, p_yes), say(NO, 1.0 - p_yes)
+
+
+def slope(p_yes, weights):
+    """The gradient of the objective with respect to the log-odds of the word that agrees."""
+    yes, no = weights
+    return yes * (1.0 - p_yes) - no * p_yes
+
+
+def test_weights_by_hand():
+    assert weigh(*both(0.8), 0.5) == pytest.approx((0.4, 0.0))
+    assert weigh(*both(0.6), -0.5) == pytest.approx((0.0, 0.2))
+    assert weigh(*both(0.8), -0.5) == pytest.approx((0.0, 0.5 * FLOOR))
+
+
+@pytest.mark.parametrize("p", [FLOOR, 0.5, 1.0 - FLOOR])
+@pytest.mark.parametrize("gain", [-0.7, 0.0, 0.3])
+def test_between_the_floors_it_is_the_gradient_of_the_expected_reward(p, gain):
+    assert slope(p, weigh(*both(p), gain)) == pytest.approx(gain * p * (1.0 - p))
+
+
+@pytest.mark.parametrize("p", [0.9, 0.9999, 1.0 - 1e-12])
+def test_a_decision_that_is_certain_and_wrong_is_still_moved(p):
+    """The expected reward's gradient is as good as 0 there, so the decision would stay wrong for ever."""
+    assert slope(p, weigh(*both(p), -1.0)) < -0.9 * FLOOR * 0.9
+    assert abs(slope(p, weigh(*both(p), 1.0))) <= p * (1.0 - p) + 1e-9
+
+
+@pytest.mark.parametrize("p", [0.02, 0.4, 0.97])
+def test_the_two_words_are_treated_alike(p):
+    yes, no = both(p)
+    assert weigh(yes, no, 0.6) == pytest.approx(weigh(no, yes, -0.6)[::-1])
+    assert weigh(yes, no, 0.0) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.75])
+@pytest.mark.parametrize("advantage", [-0.4, 0.9])
+def test_a_sampled_word_with_an_advantage_has_the_policy_gradient(p, advantage):
+    yes, no = both(p)
+    assert slope(p, weigh_sampled(yes, no, advantage)) == pytest.approx(advantage * (1.0 - p))
+    other = weigh_sampled(no, yes, advantage)[::-1]
+    assert slope(p, other) == pytest.approx(-advantage * p)
+
+
+def test_a_sampled_word_that_was_certain_and_bad_trains_the_other_one():
+    yes, no = both(0.999)
+    own, other = weigh_sampled(yes, no, -1.0)
+    assert own == 0.0
+    assert slope(0.999, (own, other)) == pytest.approx(-FLOOR)
+
+
+def test_the_other_word_belongs_to_the_same_decision():
+    said = say(NO, 0.25)
+    other = build_other(VERDICTS, said)
+    assert (other.completion, other.prompt, other.trace, other.version) == (YES, (1, 3), "a", 4)
+    assert math.exp(other.logprobs[0]) == pytest.approx(0.75)
+    assert (other.mask, other.allowed) == ((True, False), ((5, 6), (2,)))
+    assert sort_words(VERDICTS, said) == (other, said)
+
+
+def test_a_probability_of_0_is_finite():
+    assert math.isfinite(say(YES, 0.0).logprobs[0])
+    assert weigh(say(YES, 0.0), say(NO, 1.0), 1.0) == (FLOOR, 0.0)
+
+
+@pytest.mark.parametrize("right", [YES, NO])
+def test_a_learner_unlearns_what_it_was_certain_of(right):
+    """From P = .998 of the wrong word, through the buffer and the learner of the trainer."""
+    torch.manual_seed(0)
+    model = build_model(8, TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16))
+    wrong = NO if right == YES else YES
+    learner = Learner(model, dict(model.named_parameters()), LearnerSettings(lr=1e-2))
+
+    def read():
+        with torch.no_grad():
+            logits = model(torch.tensor([[1, 3]])).logits[0, -1]
+        return float(torch.softmax(logits[[YES[0], NO[0]]], 0)[0])
+
+    with torch.no_grad():
+        head = model.get_output_embeddings().weight
+        hidden = model.base_model(torch.tensor([[1, 3]])).last_hidden_state[0, -1]
+        head[wrong[0]] = hidden * 6.2 / hidden.square().sum() + head[right[0]]
+    p_right = read() if right == YES else 1.0 - read()
+    assert p_right < 0.01
+    for n in range(40):
+        buffer = Buffer(ready=1)
+        p_yes = read()
+        said = build_row(VERDICTS, wrong, p_yes if wrong == YES else 1 - p_yes, prompt=(1, 3), role="", version=0,
+                         trace=f"{n}")  # fmt: skip
+        buffer.wrote(said, {"item": 3}, tried=1.0)
+        buffer.settle("item", 1.0 if right == YES else -1.0)
+        learner.step(to_streams(buffer.take(), VERDICTS))
+    assert (read() if right == YES else 1.0 - read()) > 0.9
+
+
+def test_tried_candidates_count_for_those_that_were_not():
+    """One of four skipped candidates is tried, so its weight is that of four."""
+    weights = []
+    for tried in (1.0, 0.25):
+        buffer = Buffer(ready=1)
+        buffer.wrote(say(NO, 0.6), {"item": 3}, tried=tried)
+        buffer.settle("item", 0.5)
+        (stream,) = to_streams(buffer.take(), VERDICTS)
+        assert stream.tokens == (1, 3, *YES)
+        weights.append(stream.advantages[2])
+    assert weights == pytest.approx([0.5 * 0.4, 4 * 0.5 * 0.4])

@@ -1,0 +1,164 @@
+"""What becomes of the items that an extractor proposes: stored at once, or after a trial in other worlds.
+
+    proposals.offer(reading, counts)        # its candidates wait for trials
+    specs = proposals.assign(specs)         # half of the episodes are shown one
+    proposals.collect(rollouts)
+    proposals.judge(counts)                 # those that helped are stored, and all of them are paid
+
+A proposal only adds. The steps that it rests on stay, and so does an item that it words better: their effects are
+measured like all others, and recall leaves out what hurts.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hardwon.memory import ExperienceLibrary, Item, Trajectory
+from hardwon.memory.errors import UnknownName
+from hardwon.memory.records import Add, Admission, Return, Update
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.rollouts.beginnings import Beginnings
+from hardwon.trainers.rollouts.rollout import Spec
+
+from .item_reward import Buffer
+from .note_generators import Written, text_of
+from .trials import Trial, Trials
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The sequences written about one episode, and the ids of the items that the episode was shown."""
+
+    trajectory: Trajectory | None
+    shown: tuple[str, ...]
+    written: tuple[Written, ...]
+    group: str = ""
+    """Task instance of the episode."""
+
+
+class Proposals:
+    """Applies what an extractor wrote to a library, and pays for it through the buffer."""
+
+    def __init__(
+        self,
+        library: ExperienceLibrary,
+        buffer: Buffer,
+        measure_length: Callable[[str], int],
+        beginnings: Beginnings,
+        *,
+        worlds: int,
+        explores: float,
+        reward: Mapping[str, Any],
+    ) -> None:
+        """Create it on a library.
+
+        Args:
+            library: The library that learns.
+            buffer: Holds the sequences until they are paid.
+            measure_length: Returns the number of tokens of a text.
+            beginnings: Reads the first situations of task instances.
+            worlds: Task instances in which a candidate is tried; 0 stores it at once.
+            explores: Share of the skipped candidates that are tried as well.
+            reward: Settings of `item_reward.worth`: measure, cost and length.
+        """
+        self._library, self._buffer, self._measure_length = library, buffer, measure_length
+        self._beginnings, self._worlds, self._explores, self._reward = beginnings, worlds, explores, reward
+        self.trials = Trials(worlds=worlds)
+
+    # -- at once --------------------------------------------------------------------------------------
+
+    def apply(self, reading: Reading, counts: "Counter[str]") -> list[Admission]:
+        """Apply a reading's operations to the library, and buffer the sequences with their items."""
+        trajectory = reading.trajectory
+        assert trajectory is not None
+        admissions: list[Admission] = []
+        for written in reading.written:
+            answers = self._library.apply(written.operations, trajectory, reading.shown)
+            proposals = [proposal for proposal in written.operations if not isinstance(proposal, Return)]
+            added, rewritten = list[str](), list[str]()
+            for proposal, answer in zip(proposals, answers, strict=True):
+                counts[answer.status] += 1
+                if answer.item_id and answer.status in ("added", "replaced"):
+                    added.append(answer.item_id)
+                elif answer.item_id and isinstance(proposal, Update) and answer.status == "merged":
+                    rewritten.append(answer.item_id)
+            counts["returned"] += not proposals
+            if added or rewritten or not proposals:  # a refusal by the library gives no reward signal
+                items = {item: self._measure_length(text_of(self._library.get(item))) for item in (*added, *rewritten)}
+                self._buffer.wrote(written.row, items, rewritten)
+            admissions += answers
+        return admissions
+
+    # -- after a trial --------------------------------------------------------------------------------
+
+    def offer(self, reading: Reading, counts: "Counter[str]") -> None:
+        """Let the candidates of a reading wait for trials, and buffer their sequences."""
+        assert reading.trajectory is not None
+        for written in reading.written:
+            items, chance = self._select_candidates(written)
+            counts["returned"] += not written.items
+            if not items:
+                if chance is None:  # free text that proposes nothing has a reward of 0
+                    self._buffer.wrote(written.row, {})
+                continue
+            named = {f"{written.row.trace}#{n}": item for n, item in enumerate(items)}
+            lengths = {name: self._measure_length(text_of(item)) for name, item in named.items()}
+            self._buffer.wrote(written.row, lengths, tried=chance)
+            for name, item in named.items():
+                trial = Trial(replace(item, id=name), reading.group, reading.trajectory.id)
+                dropped = self.trials.add(trial)
+                counts["proposed"] += name not in dropped
+                for other in dropped:
+                    self._buffer.forget(other)
+
+    def _select_candidates(self, written: Written) -> tuple[list[Item], float | None]:
+        """Return the items of a sequence to try and, for a verdict, the probability with which they are tried."""
+        if written.offered is None:
+            return list(written.items), None
+        chance = written.keeps + (1.0 - written.keeps) * self._explores
+        explored = random.Random(f"{written.row.trace} explored").random() < self._explores
+        return [written.offered] if written.items or explored else [], chance
+
+    def assign(self, specs: Sequence[Spec]) -> Sequence[Spec]:
+        """Return the episodes, some of them with a candidate."""
+        return self.trials.assign(specs, self._read_situation) if len(self.trials) else specs
+
+    def _read_situation(self, spec: Spec) -> str:
+        """Return the task and the first observation of an episode."""
+        state, _ = self._beginnings.read(spec)
+        return f"{state.task}\n{state.observation}"
+
+    def collect(self, rollouts: Sequence[Rollout]) -> None:
+        """Take over the outcomes of the episodes with candidates."""
+        self.trials.collect(rollouts)
+
+    def judge(self, counts: "Counter[str]") -> None:
+        """Store the candidates that helped, and pay the sequences of all that were tried often enough."""
+        for trial in self.trials.take_judged():
+            length = self._measure_length(text_of(trial.item))
+            reward = trial.reward(tokens=length, **self._reward)
+            counts["judged"] += 1
+            counts["known"] += trial.known
+            if trial.helped and reward > 0:
+                answer = self._store(trial, reward)
+                counts[answer.status] += 1
+                if answer.status == "merged":  # the library has it, even where it was not recalled
+                    reward = 0.0
+                elif answer.status == "rejected":  # a refusal by the library gives no reward signal
+                    self._buffer.forget(trial.item.id)
+                    continue
+            self._buffer.settle(trial.item.id, reward)
+        counts["waiting"] = len(self.trials)
+
+    def _store(self, trial: Trial, reward: float) -> Admission:
+        """Add a candidate that helped to the library, with a score by its gain."""
+        item = replace(trial.item, id="", score=min(1.0, 0.5 + 0.5 * reward))
+        try:
+            episode = self._library.trajectory(trial.episode)
+        except UnknownName as gone:
+            return Admission("rejected", f"its episode was forgotten: {gone}")
+        # an update is stored as an item of its own, so what it was to replace keeps its evidence and its effect
+        (answer,) = self._library.apply([Add(item)], episode, [])
+        return answer

@@ -1,0 +1,99 @@
+"""Credit of verdicts: a decision between two words is trained on the word that turned out to be better.
+
+    yes, no = sort_words(verdicts, said)
+    weights = weigh(yes, no, gain)          # one of them is 0
+
+The gradient of a decision's expected reward is p_yes p_no (r_yes - r_no). Both probabilities are known, so nothing
+needs to be sampled for it. But it vanishes where the decision is certain, and a pretrained base is certain before it
+has learned anything: it says the same word whatever it reads, and the first updates of a small batch push it further.
+Such a decision is never left again. So the better word is trained, and its probability counts as FLOOR at least:
+
+    |r_yes - r_no| max(p_better, FLOOR) (1 - p_better)
+
+Between FLOOR and 1 - FLOOR this is the exact gradient of the expected reward. Beyond, it has the same sign and does not
+vanish where the decision is certain and wrong. Where the difference is noise around 0, the decision moves to 1/2.
+"""
+
+import math
+
+from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
+from hardwon.trainers.prompting.base import Verdicts
+
+FLOOR = 0.25
+"""Least probability of the better word that its weight assumes."""
+LEAST = 1e-30
+"""Least probability of a word in a sample; a probability can underflow to 0."""
+
+
+def build_row(
+    verdicts: Verdicts, word: Ids, probability: float, *, prompt: Ids, role: str, version: int, trace: str
+) -> Sample:
+    """Return one of the two words as a sample. Only its first token is a choice.
+
+    Args:
+        verdicts: The two answers.
+        word: One of them.
+        probability: Its probability, among the two, when the decision was made.
+        prompt: The tokens of the question.
+        role: The role that decided.
+        version: Version of the role's weights.
+        trace: Name of the decision.
+    """
+    allowed: tuple[Allowed, ...] = tuple(verdicts.trie.allowed(word[:at]) for at in range(len(word)))
+    forced = len(word) - 1
+    logprobs = (math.log(max(probability, LEAST)), *(0.0,) * forced)
+    return Sample(prompt, word, logprobs, (True, *(False,) * forced), allowed, role, version, "", "", "", trace, 0)
+
+
+def build_other(verdicts: Verdicts, said: Sample) -> Sample:
+    """Return the other word of a decision, from the one that was sampled."""
+    word = verdicts.no if said.completion == verdicts.yes else verdicts.yes
+    return build_row(
+        verdicts,
+        word,
+        1.0 - _get_probability(said),
+        prompt=said.prompt,
+        role=said.role,
+        version=said.version,
+        trace=said.trace,
+    )
+
+
+def sort_words(verdicts: Verdicts, said: Sample) -> tuple[Sample, Sample]:
+    """Return both words of a decision, the one that agrees first."""
+    other = build_other(verdicts, said)
+    return (said, other) if said.completion == verdicts.yes else (other, said)
+
+
+def weigh(yes: Sample, no: Sample, gain: float) -> tuple[float, float]:
+    """Return the weights of the two words of a decision. The worse word has 0.
+
+    Args:
+        yes: The word that agrees.
+        no: The word that declines.
+        gain: Reward of the first minus reward of the second.
+    """
+    if gain >= 0:
+        return gain * max(_get_probability(yes), FLOOR), 0.0
+    return 0.0, -gain * max(_get_probability(no), FLOOR)
+
+
+def weigh_sampled(said: Sample, other: Sample, advantage: float) -> tuple[float, float]:
+    """Return the weights of the sampled word and of the other one, where only the first has an advantage.
+
+    A word with a negative advantage trains the other word. The expected gradient is that of the policy gradient,
+    except where the other word is less probable than FLOOR.
+
+    Args:
+        said: The word that was sampled.
+        other: The other word.
+        advantage: Advantage of the sampled word.
+    """
+    if advantage >= 0:
+        return advantage, 0.0
+    return 0.0, -advantage * max(_get_probability(other), FLOOR) / max(_get_probability(said), LEAST)
+
+
+def _get_probability(row: Sample) -> float:
+    """Return the probability of a word when the decision was made."""
+    return math.exp(row.logprobs[0])
