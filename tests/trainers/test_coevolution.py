@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
@@ -18,6 +19,7 @@ from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.note_generators import KeepOrSkip
+from hardwon.trainers.roles.trials import Trials
 from hardwon.trainers.session import Session
 
 WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0, "merge_every": 2}, "warmstart": None}
@@ -145,6 +147,43 @@ def test_what_it_writes_is_recalled_paid_and_learnt_from(corridor):
         written = [item for item in library.items(limit=None) if item.writer.startswith("extractor/")]
     assert written
     assert all(item.provenance for item in written)
+
+
+def test_candidates_are_tried_in_other_worlds_before_they_are_stored(corridor, tmp_path, monkeypatch):
+    """From a YAML file with the defaults of the extractor; the trials leave no trace but what helped."""
+    played: list[tuple[Rollout, str]] = []
+    judged: list[Any] = []
+    collect, take = Trials.collect, Trials.take_judged
+
+    def watch(self: Trials, rollouts: Any) -> int:
+        sessions = {name: each.candidate for each in self._assigned.values() for name in each.sessions}
+        groups = {name: self._trials[ref].group for name, ref in sessions.items()}
+        played.extend((one, groups[one.trajectory.id]) for one in rollouts if one.trajectory.id in groups)
+        return collect(self, rollouts)
+
+    def keep(self: Trials) -> list[Any]:
+        judged.extend(found := take(self))
+        return found
+
+    monkeypatch.setattr(Trials, "collect", watch)
+    monkeypatch.setattr(Trials, "take_judged", keep)
+    settings = library_run(corridor, 6, cost=0.0)
+    del settings["roles"]["extractor"]["settings"]["trials"], settings["roles"]["extractor"]["settings"]["reads"]
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    report = train(tmp_path / "run.yaml")
+    assert played
+    assert all(rollout.group != group for rollout, group in played)
+    assert {rollout.tried for rollout, _ in played} <= {"shown", "known"}
+    lines = metrics.read(Path(report.out))
+    total = {name: sum(line.get(f"extractor/{name}", 0) for line in lines) for name in ("proposed", "judged", "added")}
+    assert total["proposed"] >= total["judged"] == len(judged) > 0
+    helped = {each.item.title for each in judged if each.helped}
+    with ExperienceLibrary.open(Path(report.out) / "library.db", read_only=True) as library:
+        stored = [item for item in library.items(limit=None) if item.writer.startswith("extractor/")]
+        assert not any("on trial" in item.body or "#" in item.id for item in library.items(limit=None))
+    assert len(stored) == total["added"]
+    assert {item.title for item in stored} <= helped
+    assert all(item.provenance for item in stored)
 
 
 def test_an_extractor_that_fails_costs_its_reading_alone(corridor, monkeypatch):

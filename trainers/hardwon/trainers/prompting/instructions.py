@@ -108,8 +108,8 @@ def check(saved: Mapping[str, Any], place: str, roles: Iterable[str] = tuple(ASK
         ConfigError: A text differs.
     """
     texts, now = dict(saved.get("texts", {})), describe()
-    asked = dict.fromkeys(purpose for role in roles for purpose in ASKED.get(role, ()))
-    differing = [purpose for purpose in asked if texts.get(purpose) != now["texts"][purpose]]
+    purposes = dict.fromkeys(purpose for role in roles for purpose in ASKED.get(role, ()))
+    differing = [purpose for purpose in purposes if texts.get(purpose) != now["texts"][purpose]]
     if differing:
         raise ConfigError(
             f"{place} was trained with version {saved.get('version')!r} of the roles' instructions, and this version "

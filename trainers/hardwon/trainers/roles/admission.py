@@ -282,9 +282,9 @@ class AdmissionRole:
             for (_, samples), each in zip(group, values, strict=True):
                 for sample, value in zip(samples, each, strict=True):
                     other = build_other(self._verdicts, sample)
-                    own, others = weigh_sampled(sample, other, value)
-                    rows.append(sample if own or not others else other)
-                    credited[sample.trace] = [own or others]
+                    own, mirrored = weigh_sampled(sample, other, value)
+                    rows.append(sample if own or not mirrored else other)
+                    credited[sample.trace] = [own or mirrored]
         decided = [decision for group in groups for episode, _ in group for decision in episode.decisions]
         self.price.saw(fmean(decision.admit for decision in decided))
         metrics = self._learner.step(pack_samples(rows, credited), self._parts.config.loss)

@@ -206,8 +206,8 @@ class ExtractorRole:
         trajectory = library.trajectory(trajectory_id)
         items = load_shown_items(trajectory, library)
         written = await self._writer.read(trajectory, items, salt=salt)
-        shown = tuple(item.id for item in items)
-        return Reading(trajectory, shown, tuple(written), self._groups.get(trajectory_id, ""))
+        seen_ids = tuple(item.id for item in items)
+        return Reading(trajectory, seen_ids, tuple(written), self._groups.get(trajectory_id, ""))
 
     async def extract(self, trajectory: Trajectory, seen_ids: Sequence[str] = ()) -> list[Admission]:
         """Read a recorded episode now, and apply its operations to the library without a trial."""

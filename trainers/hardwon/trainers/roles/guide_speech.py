@@ -102,9 +102,9 @@ class Speaker:
         prompt, (yes, no), p_speaks = self.prompt(query), self._answers, math.exp(sum(chosen.logprobs))
         p_speaks = p_speaks if chosen.tokens == yes else 1.0 - p_speaks
         speaks_now = chosen.tokens == yes if speaks is None else speaks
-        asked: dict[str, Any] = {"prompt": prompt, "role": self._role, "version": chosen.version}
-        spoken = build_row(self._verdicts, yes, p_speaks, **asked, trace=name)
-        silent = build_row(self._verdicts, no, 1.0 - p_speaks, **asked, trace=f"{name}/silent")
+        origin: dict[str, Any] = {"prompt": prompt, "role": self._role, "version": chosen.version}
+        spoken = build_row(self._verdicts, yes, p_speaks, **origin, trace=name)
+        silent = build_row(self._verdicts, no, 1.0 - p_speaks, **origin, trace=f"{name}/silent")
         usage = Usage(len(prompt), sum(chosen.mask), calls=1)
         if not speaks_now or not (self._free or query.offers):
             return GuideReply(None, p_speaks, replace(silent, trace=name), silent, None, usage)

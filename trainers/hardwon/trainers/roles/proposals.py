@@ -18,6 +18,7 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Add, Admission, Return, Update
+from hardwon.memory.trust.instructions import instruction_in
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
@@ -99,6 +100,10 @@ class Proposals:
         for written in reading.written:
             items, chance = self._select_candidates(written)
             counts["returned"] += not written.items
+            if not all(_may_be_shown(item, reading.trajectory) for item in items):
+                # nothing of an untrusted source is shown to a policy: the library keeps it in quarantine
+                self._library.apply(written.operations, reading.trajectory, reading.shown)
+                continue
             if not items:
                 if chance is None:  # free text that proposes nothing has a reward of 0
                     self._buffer.wrote(written.row, {})
@@ -140,7 +145,7 @@ class Proposals:
             length = self._measure_length(text_of(trial.item))
             reward = trial.reward(tokens=length, **self._reward)
             counts["judged"] += 1
-            counts["known"] += trial.known
+            counts["known"] += trial.is_known
             if trial.helped and reward > 0:
                 answer = self._store(trial, reward)
                 counts[answer.status] += 1
@@ -162,3 +167,8 @@ class Proposals:
         # an update is stored as an item of its own, so what it was to replace keeps its evidence and its effect
         (answer,) = self._library.apply([Add(item)], episode, [])
         return answer
+
+
+def _may_be_shown(item: Item, trajectory: Trajectory) -> bool:
+    """Return whether a candidate comes from a trusted episode and does not read like an instruction to a model."""
+    return trajectory.trust == "trusted" and item.trust == "trusted" and not instruction_in(item.text)

@@ -41,19 +41,19 @@ class Trial:
     """Id of the episode that it was learned from."""
     uses: list[Use] = field(default_factory=list)
     """Outcomes with and without the candidate, by task instance and arm."""
-    known: bool = False
+    is_known: bool = False
     """Whether it repeated an item that was recalled where it was tried."""
 
     def reward(self, *, tokens: int, measure: Measure, cost: float, length: int) -> float:
         """Return what the candidate adds, less its cost; 0 if it repeats what is recalled anyway."""
-        if self.known:
+        if self.is_known:
             return 0.0
         return worth(self.uses, tokens=tokens, measure=measure, cost=cost, length=length) or 0.0
 
     @property
     def helped(self) -> bool:
         """Return whether the candidate gained more than chance explains."""
-        return not self.known and is_gain(self.uses)
+        return not self.is_known and is_gain(self.uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,10 @@ class Trials:
         words = {trial.item.id: content_words(trial.item.text.lower()) for trial in self._trials.values()}
         # a word that all candidates share says nothing about which of them fits
         frequency = Counter(word for each in words.values() for word in each)
-        here = content_words(read_situation(spec).lower())
+        situation = content_words(read_situation(spec).lower())
 
         def fit(trial: Trial) -> tuple[float, int]:
-            shared = words[trial.item.id] & here
+            shared = words[trial.item.id] & situation
             return sum(1.0 / frequency[word] for word in sorted(shared)), len(trial.uses) + under_way[trial.item.id]
 
         # the first of equal ones, which has waited longest
@@ -151,20 +151,20 @@ class Trials:
                 with_it, without = halves.setdefault(key, ([], []))
                 is_shown = rollout.trajectory.id in self._assigned[key].sessions
                 (with_it if is_shown else without).append(rollout)
-        told = 0
+        count = 0
         for key, (with_it, without) in sorted(halves.items()):
             trial = self._trials.get(self._assigned[key].candidate)
             if trial is not None and (use := _compare(with_it, without)) is not None:
                 trial.uses.append(use)
-                trial.known = trial.known or all(one.tried != "shown" for one in with_it)
-                told += 1
+                trial.is_known = trial.is_known or all(rollout.tried != "shown" for rollout in with_it)
+                count += 1
         # those of replaced groups are never collected and may be tried again
         self._assigned = {}
-        return told
+        return count
 
     def take_judged(self) -> list[Trial]:
         """Remove and return the candidates that were tried often enough, or that repeat what is recalled anyway."""
-        judged = [trial for trial in self._trials.values() if trial.known or len(trial.uses) >= self._worlds]
+        judged = [trial for trial in self._trials.values() if trial.is_known or len(trial.uses) >= self._worlds]
         for trial in judged:
             del self._trials[trial.item.id]
         return judged
@@ -180,7 +180,7 @@ class Trials:
         self._assigned, self._trials = {}, {}
         for saved in state:
             uses = [Use(tuple(use["shown"]), tuple(use["control"])) for use in saved["uses"]]
-            trial = Trial(Item(**saved["item"]), saved["group"], saved["episode"], uses, saved["known"])
+            trial = Trial(Item(**saved["item"]), saved["group"], saved["episode"], uses, saved["is_known"])
             self._trials[trial.item.id] = trial
 
 
@@ -189,10 +189,12 @@ def _compare(with_it: Sequence[Rollout], without: Sequence[Rollout]) -> Use | No
 
     An episode that recalled the candidate's text anyway adds nothing: it counts as the mean of the other half.
     """
-    control = tuple(sorted(one.outcome for one in without if one.outcome is not None))
-    tried = [one for one in with_it if one.tried]
+    control = tuple(sorted(rollout.outcome for rollout in without if rollout.outcome is not None))
+    tried = [rollout for rollout in with_it if rollout.tried]
     if not control or not tried:
         return None
     same = fmean(control)
-    shown = sorted(one.outcome if one.tried == "shown" and one.outcome is not None else same for one in tried)
-    return Use(tuple(shown), control)
+    outcomes = sorted(
+        rollout.outcome if rollout.tried == "shown" and rollout.outcome is not None else same for rollout in tried
+    )
+    return Use(tuple(outcomes), control)

@@ -1,6 +1,6 @@
 """Credit of verdicts: a decision between two words is trained on the word that turned out to be better.
 
-    yes, no = sort_words(verdicts, said)
+    yes, no = sort_words(verdicts, sample)
     weights = weigh(yes, no, gain)          # one of them is 0
 
 The gradient of a decision's expected reward is p_yes p_no (r_yes - r_no). Both probabilities are known, so nothing
@@ -45,24 +45,24 @@ def build_row(
     return Sample(prompt, word, logprobs, (True, *(False,) * forced), allowed, role, version, "", "", "", trace, 0)
 
 
-def build_other(verdicts: Verdicts, said: Sample) -> Sample:
+def build_other(verdicts: Verdicts, sample: Sample) -> Sample:
     """Return the other word of a decision, from the one that was sampled."""
-    word = verdicts.no if said.completion == verdicts.yes else verdicts.yes
+    word = verdicts.no if sample.completion == verdicts.yes else verdicts.yes
     return build_row(
         verdicts,
         word,
-        1.0 - _get_probability(said),
-        prompt=said.prompt,
-        role=said.role,
-        version=said.version,
-        trace=said.trace,
+        1.0 - _get_probability(sample),
+        prompt=sample.prompt,
+        role=sample.role,
+        version=sample.version,
+        trace=sample.trace,
     )
 
 
-def sort_words(verdicts: Verdicts, said: Sample) -> tuple[Sample, Sample]:
+def sort_words(verdicts: Verdicts, sample: Sample) -> tuple[Sample, Sample]:
     """Return both words of a decision, the one that agrees first."""
-    other = build_other(verdicts, said)
-    return (said, other) if said.completion == verdicts.yes else (other, said)
+    other = build_other(verdicts, sample)
+    return (sample, other) if sample.completion == verdicts.yes else (other, sample)
 
 
 def weigh(yes: Sample, no: Sample, gain: float) -> tuple[float, float]:
@@ -78,20 +78,20 @@ def weigh(yes: Sample, no: Sample, gain: float) -> tuple[float, float]:
     return 0.0, -gain * max(_get_probability(no), FLOOR)
 
 
-def weigh_sampled(said: Sample, other: Sample, advantage: float) -> tuple[float, float]:
+def weigh_sampled(sample: Sample, other: Sample, advantage: float) -> tuple[float, float]:
     """Return the weights of the sampled word and of the other one, where only the first has an advantage.
 
     A word with a negative advantage trains the other word. The expected gradient is that of the policy gradient,
     except where the other word is less probable than FLOOR.
 
     Args:
-        said: The word that was sampled.
+        sample: The word that was sampled.
         other: The other word.
         advantage: Advantage of the sampled word.
     """
     if advantage >= 0:
         return advantage, 0.0
-    return 0.0, -advantage * max(_get_probability(other), FLOOR) / max(_get_probability(said), LEAST)
+    return 0.0, -advantage * max(_get_probability(other), FLOOR) / max(_get_probability(sample), LEAST)
 
 
 def _get_probability(row: Sample) -> float:
