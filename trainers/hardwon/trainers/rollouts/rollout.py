@@ -313,4 +313,4 @@ async def _run(
         answered = len(trajectory.steps) - 1 in episode.rows
         failed = OUTGROWN if episode.outgrown else "" if answered else trajectory.ending
     rows = () if failed else episode.collect(trajectory.steps)
-    return Rollout(trajectory, rows, spec.group, failed, outcome, episode.tried)
+    return Rollout(trajectory, rows, spec.group, failed, outcome, tried=episode.tried)
