@@ -136,7 +136,7 @@ def test_a_step_counts_as_used_when_another_member_pulled_it(monkeypatch, own):
         return [entry for entry in desk._entries if (entry.team == desk.team) is own]
 
     monkeypatch.setattr(Desk, "foreign_entries", property(entries))
-    monkeypatch.setattr("hardwon.trainers.roles.admission.extract_words", lambda text: {"any"})  # all entries fit
+    monkeypatch.setattr("hardwon.runtime.teams.reading.extract_words", lambda text: {"any"})  # all entries fit
     role, _, _ = made(teams=2, runs=2, steps=6)
     pulled, pulls = [], Bank.pulls
 
