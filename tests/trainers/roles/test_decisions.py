@@ -24,7 +24,7 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.runtime.teams.sharing_policy import Candidate as Shared
 from hardwon.trainers.algorithms.learner import LearnerSettings
-from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.algorithms.samples import Rollout, Tried
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
@@ -177,7 +177,7 @@ async def _gather(call):
 
 def _ended(spec, success, tried=None):
     trajectory = Trajectory("", (), success, arm=spec.arm, id=spec.session)
-    noted = "shown" if tried is not None and spec.candidate is not None else ""
+    noted: Tried = "shown" if tried is not None and spec.candidate is not None else ""
     return Rollout(trajectory, (), spec.group, tried=noted)
 
 

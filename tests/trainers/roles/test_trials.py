@@ -55,7 +55,7 @@ def copies(seed, n=4, arm="library", salt="1"):
 def ended(spec, success, tried=None):
     """The rollout of an episode; `tried` is `shown` if it had a candidate, unless it says something else."""
     trajectory = Trajectory("find", episode().steps, success, arm=spec.arm, id=spec.session)
-    noted = ("shown" if spec.candidate is not None else "") if tried is None else tried
+    noted: Any = ("shown" if spec.candidate is not None else "") if tried is None else tried
     return Rollout(trajectory, (), spec.group, tried=noted)
 
 
@@ -259,7 +259,7 @@ class Given:
         ]
 
 
-def made(*texts, verdict=False, environment=None, **settings):
+def made(*texts, verdict=False, environment=None, **settings) -> Any:
     model = build_model(len(TOKENIZER), SHAPE)
     config = RoleConfig(settings={"ready": 1, "trials": 1, "cost": 0.0, **settings})
     engine = LocalEngine(model, TOKENIZER, roles=("extractor",))

@@ -24,6 +24,11 @@ def both(p_yes):
     return say(YES, p_yes), say(NO, 1.0 - p_yes)
 
 
+def weigh_at(p_yes, gain):
+    yes, no = both(p_yes)
+    return weigh(yes, no, gain)
+
+
 def slope(p_yes, weights):
     """The gradient of the objective with respect to the log-odds of the word that agrees."""
     yes, no = weights
@@ -31,22 +36,22 @@ def slope(p_yes, weights):
 
 
 def test_weights_by_hand():
-    assert weigh(*both(0.8), 0.5) == pytest.approx((0.4, 0.0))
-    assert weigh(*both(0.6), -0.5) == pytest.approx((0.0, 0.2))
-    assert weigh(*both(0.8), -0.5) == pytest.approx((0.0, 0.5 * FLOOR))
+    assert weigh_at(0.8, 0.5) == pytest.approx((0.4, 0.0))
+    assert weigh_at(0.6, -0.5) == pytest.approx((0.0, 0.2))
+    assert weigh_at(0.8, -0.5) == pytest.approx((0.0, 0.5 * FLOOR))
 
 
 @pytest.mark.parametrize("p", [FLOOR, 0.5, 1.0 - FLOOR])
 @pytest.mark.parametrize("gain", [-0.7, 0.0, 0.3])
 def test_between_the_floors_it_is_the_gradient_of_the_expected_reward(p, gain):
-    assert slope(p, weigh(*both(p), gain)) == pytest.approx(gain * p * (1.0 - p))
+    assert slope(p, weigh_at(p, gain)) == pytest.approx(gain * p * (1.0 - p))
 
 
 @pytest.mark.parametrize("p", [0.9, 0.9999, 1.0 - 1e-12])
 def test_a_decision_that_is_certain_and_wrong_is_still_moved(p):
     """The expected reward's gradient is as good as 0 there, so the decision would stay wrong for ever."""
-    assert slope(p, weigh(*both(p), -1.0)) < -0.9 * FLOOR * 0.9
-    assert abs(slope(p, weigh(*both(p), 1.0))) <= p * (1.0 - p) + 1e-9
+    assert slope(p, weigh_at(p, -1.0)) < -0.9 * FLOOR * 0.9
+    assert abs(slope(p, weigh_at(p, 1.0))) <= p * (1.0 - p) + 1e-9
 
 
 @pytest.mark.parametrize("p", [0.02, 0.4, 0.97])
