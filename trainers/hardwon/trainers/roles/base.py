@@ -109,7 +109,7 @@ class Reader(Protocol):
 
 @runtime_checkable
 class TriesCandidates(Protocol):
-    """A role that tries items before they are stored."""
+    """A role that tries items in episodes before they are stored."""
 
     def assign_candidates(self, specs: Sequence[Spec]) -> Sequence[Spec]:
         """Return the episodes, some of them with a candidate to show besides what recall gives.

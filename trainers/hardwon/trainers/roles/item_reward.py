@@ -84,7 +84,7 @@ def _value(use: Use, measure: Measure) -> float:
 
 
 def is_gain(uses: Sequence[Use]) -> bool:
-    """Return whether an item helped: the mean difference of its groups is above 0 by more than its standard error."""
+    """Return whether an item helped: its mean difference over groups is above 0 by more than the standard error."""
     differences = [fmean(use.shown) - fmean(use.control) for use in uses if use.shown and use.control]
     if not differences:
         return False

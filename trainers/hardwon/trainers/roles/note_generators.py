@@ -56,7 +56,7 @@ class Written:
     keeps: float = 1.0
     """Probability of keeping the candidate."""
     offered: Item | None = None
-    """The candidate that the verdict is about, whether it was kept or skipped; None for free text."""
+    """The candidate of the verdict, whether it was kept or skipped; None for free text."""
 
     @property
     def items(self) -> tuple[Item, ...]:
