@@ -1,4 +1,4 @@
-"""Trials: an extractor is paid for what its text adds to recall, and what adds nothing is not stored."""
+"""Trials: an extractor is paid for what its text adds to recall. What adds nothing is not stored."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Verdicts: the better of two words is trained, also where a decision is certain and wrong."""
+"""Verdicts: the better of two words is trained, even where a decision is certain and wrong."""
 
 import math
 
