@@ -296,7 +296,8 @@ def texts_of(library):
 def test_nothing_is_stored_before_it_has_helped_elsewhere():
     """A helpful candidate earns the difference, is stored with its evidence, and is scored by its gain."""
     role, library = made("look behind the curtain first")
-    assert isinstance(role, TriesCandidates)
+    tries: bool = isinstance(role, TriesCandidates)
+    assert tries
     assert read(role, library)["proposed"] == 1
     assert texts_of(library) == []
     assert not role.buffer.ready()
