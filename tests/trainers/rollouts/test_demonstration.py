@@ -59,9 +59,9 @@ def test_the_prompts_are_those_of_a_rollout(engine, rooms, library):
     assert [row.allowed for row in shown.rows[:3]] == [row.allowed for row in sampled.rows]
 
 
-@pytest.mark.parametrize("path", [PATH[:2], ("go east", "fly", "go east")])
-def test_a_path_that_does_not_lead_to_the_end_is_not_imitated(engine, rooms, library, path):
-    rollout = demonstrate(path, engine, rooms(), library)
+@pytest.mark.parametrize("actions", [PATH[:2], ("go east", "fly", "go east")])
+def test_a_path_that_does_not_lead_to_the_end_is_not_imitated(engine, rooms, library, actions):
+    rollout = demonstrate(actions, engine, rooms(), library)
     assert (rollout.failed, rollout.rows) == ("policy_error", ())
 
 
