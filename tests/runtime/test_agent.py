@@ -39,7 +39,7 @@ def test_an_episode_is_run_and_recorded(agent, library):
     assert [step.action for step in result.trajectory.steps] == ["go east"] * 4
     kept = library.trajectory(result.trajectory.id)
     assert (kept.task, kept.seed, kept.arm, kept.score) == ("go to the golden room", 3, "retrieved", 1.0)
-    assert kept.meta == {"environment": "rooms", "policy": "script", "attempt": 0, "episode": 0}
+    assert kept.meta == {"environment": "rooms", "policy": "script", "attempt": 0, "episode": 0, "split": "fold"}
 
 
 def test_steps_hang_together(agent):
