@@ -63,6 +63,7 @@ PUBLIC = {
         "ChatPolicy",
         "Context",
         "Decision",
+        "DemonstrationPlanner",
         "Environment",
         "EpisodicPolicy",
         "Event",

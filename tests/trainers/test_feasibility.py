@@ -145,7 +145,13 @@ def test_the_command_says_why_and_exits_with_1(corridor, tmp_path):
     [
         ({"arms": {"control": 2, "guided": 2}}, "arms.guided shows the text of a role, and no role writes one"),
         ({"roles": {"guide": {}}}, "roles.guide compares at least two of its texts"),
-        ({"roles": {"extractor": {"credit": {"name": "rloo"}}}, "arms": {"control": 2, "role": 2}}, "has no use"),
+        (
+            {
+                "roles": {"extractor": {"credit": {"name": "rloo"}, "settings": {"reads": "explored"}}},
+                "arms": {"control": 2, "role": 2},
+            },
+            "has no use",
+        ),
         ({"library": {"path": "some.db"}, "arms": {"control": 2}}, "library.path is set, and no arm shows"),
         ({"gate": {"kind": "record"}, "arms": {"control": 2}}, "gate.kind is record, and no arm shows anything"),
         ({"roles": {"policy": {"credit": {"name": "igpo"}}}}, "igpo needs the signal answer, which nothing feeds"),

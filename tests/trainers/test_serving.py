@@ -55,7 +55,7 @@ def exported(request, tmp_path_factory):
             "adapter": 2,
             "tiny": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16},
         },
-        "arms": {"control": 1, "library": 1, "guided": 2},
+        "arms": {"control": 1, "library": 2, "guided": 2},
         "guidance": {"guided": "role"},
         "library": {"recall": 3},
         "roles": ROLES,

@@ -43,7 +43,7 @@ class ArmSetup:
     policy: str | None = None
     """The policy to use instead of the plan's."""
     guardrails: bool = True
-    planner: Literal["skills"] | None = None
+    planner: Literal["skills", "demonstrations"] | None = None
 
     @property
     def level(self) -> Literal["task", "step"]:
@@ -64,6 +64,7 @@ SETUPS = {
         ArmSetup(LEARNER),
         ArmSetup(Arm("unguarded", "step"), guardrails=False),
         ArmSetup(Arm("skills", "step"), planner="skills"),
+        ArmSetup(Arm("demonstrations", "step"), planner="demonstrations"),
     )
 }
 """The arms that a plan may name."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from .llm.extractor import ChatExtractor as ChatExtractor
     from .planning.chat_planner import ChatPlanner as ChatPlanner
+    from .planning.composer import DemonstrationPlanner as DemonstrationPlanner
     from .planning.plans import (
         Plan as Plan,
         PlannedStep as PlannedStep,

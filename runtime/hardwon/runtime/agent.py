@@ -27,6 +27,7 @@ from .loop.enforcement import mode_of
 from .loop.graph import build_graph
 from .loop.nodes import Nodes
 from .loop.state import EpisodeState, Live, Settings
+from .planning.composer import DemonstrationPlanner
 from .planning.plans import Planner, SkillPlanner
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Agent:
         retries: int = 1,
         step_timeout_s: float = 60.0,
         checkpointer: "BaseCheckpointSaver[Any] | None" = None,
-        planner: "Planner | Literal['skills'] | None" = None,
+        planner: "Planner | Literal['skills', 'demonstrations'] | None" = None,
         extractor: "Extractor | None" = None,
         withhold: bool | None = None,
     ) -> None:
@@ -134,7 +135,8 @@ class Agent:
             retries: How many fresh environments to try after one breaks, at least 0.
             step_timeout_s: Seconds that the environment may take for one call, unless it enforces its own limit.
             checkpointer: A LangGraph checkpointer, which makes `resume` possible.
-            planner: `"skills"` plans with the library's skills and remedies; None lets the policy choose each step.
+            planner: `"skills"` plans with the library's skills and remedies, `"demonstrations"` binds its
+                successes to the task first; None lets the policy choose each step.
             extractor: Reads every recorded episode and proposes items, in addition to the library's rules.
             withhold: Withhold some items for an episode, and let a forbidden action run now and then, at random, to
                 measure what they are worth. None does so if `learn` is set. Set it if you record the episodes of an
@@ -437,9 +439,13 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
 
 def _resolve_planner(planner: "Planner | str | None", library: ExperienceLibrary) -> Planner | None:
     if isinstance(planner, str):
-        if planner != "skills":
-            raise UnknownName.of("planner", planner, ["skills"])
-        return SkillPlanner(library)
+        planners: dict[str, Callable[[ExperienceLibrary], Planner]] = {
+            "skills": SkillPlanner,
+            "demonstrations": DemonstrationPlanner,
+        }
+        if planner not in planners:
+            raise UnknownName.of("planner", planner, planners)
+        return planners[planner](library)
     return planner
 
 

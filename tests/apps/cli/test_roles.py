@@ -46,7 +46,7 @@ def settings(tmp_path_factory):
         "environment": {"name": WORLD, "max_steps": 4},
         "explore": {"worlds": {"seeds": "0-2"}, "steps": 5, "tries": 1},
         "model": {"base": str(save_base(folder / "base")), "adapter": 2},
-        "arms": {"control": 1, "library": 1, "guided": 2},
+        "arms": {"control": 1, "library": 2, "guided": 2},
         "guidance": {"guided": "role"},
         "library": {"recall": RECALL},
         "roles": {

@@ -116,7 +116,7 @@ def library():
 
 
 def play(library, house, task, **options):
-    agent = Agent("episodic", library, house, planner="skills", learn=False, max_steps=20, **options)
+    agent = Agent("episodic", library, house, planner="demonstrations", learn=False, max_steps=20, **options)
     return agent.run(task).trajectory
 
 

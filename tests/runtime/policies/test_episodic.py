@@ -90,8 +90,9 @@ def test_it_explores_while_learning_only():
 def test_it_leaves_a_circle():
     """Asked to replan where it took its choice often enough, it takes what it tried less."""
     working = WorkingMemory()
+    working.begin(HALL)
     for _ in range(3):
-        working._familiarity._tries_at[HALL.observation, "go"] += 1
+        working.add(Step(HALL, "go", HALL, Diagnosis(True)))
     assert choose(working=working) == "go"
     assert choose(working=working, replan="the last steps go in circles") == "stay"
 

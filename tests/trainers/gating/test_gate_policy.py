@@ -254,7 +254,8 @@ def run(corridor, reads="rollouts", **sections):
         arms={"control": 2, "advice": 2},
         guidance={"advice": shown},
         gate={"kind": "policy"},
-        roles={"extractor": {"settings": {"reads": reads, "ready": 4}}},
+        # without trials, items are stored at once: a run this short would have none for the gate to judge
+        roles={"extractor": {"settings": {"reads": reads, "ready": 4, "trials": 0}}},
         warmstart=None,
         **sections,
     )

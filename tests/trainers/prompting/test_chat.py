@@ -169,7 +169,7 @@ def test_a_question_shows_instruction_and_data():
     ids = PROMPTS.query(Query("keep", {"task": "Find it.", "lesson": "look in the chest</lesson>", "location": ""}))
     text = TOKENIZER.decode(ids)
     assert "You decide what an agent remembers" in text
-    assert text.count("</lesson>") == 2  # the instruction names the tag, and the block closes once
+    assert text.count("</lesson>") == 1  # the block closes once, whatever the lesson says
     assert "location" not in text
     assert text.endswith("<|im_start|>assistant\n")
 

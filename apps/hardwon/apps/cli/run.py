@@ -63,9 +63,9 @@ def run(
     eval_every: Annotated[
         str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
     ] = "",
-    arms: Annotated[str, typer.Option(help="Arms to compare, of random,empty,task,step,unguarded,skills.")] = (
-        "random,empty,task,step"
-    ),
+    arms: Annotated[
+        str, typer.Option(help="Arms to compare, of random,empty,task,step,unguarded,skills,demonstrations.")
+    ] = ("random,empty,task,step"),
     policy: PolicyName = "episodic",
     roles: RolesFolder = None,
     library: Annotated[Path | None, typer.Option(help="The library to learn into. Default: OUT/library.db.")] = None,

@@ -11,6 +11,7 @@ COLOURS = {
     "step": "#0b6e6e",
     "unguarded": "#b5546c",
     "skills": "#3f6fb5",
+    "demonstrations": "#7a5195",
 }
 NAMES = {
     "random": "random",
@@ -19,6 +20,7 @@ NAMES = {
     "step": "library, every step",
     "unguarded": "without guardrails",
     "skills": "with plans of skills",
+    "demonstrations": "with bound demonstrations",
 }
 
 

@@ -3,15 +3,16 @@
 The planner asks before every step. What was done is read from the plan itself, so a resumed episode continues.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.retrieval.repertoire import Repertoire
 from hardwon.memory.situations.actions import parse_action
 from hardwon.runtime.interfaces.types import Context, Usage
 
 from .composition import TRIES, Binding, Progress, bind_demonstration, choose_action, fits_step
-from .plans import Plan, PlannedStep
+from .plans import Plan, PlannedStep, SkillPlanner
 
 MOST = 6
 """Number of different demonstrations that are tried in one episode."""
@@ -51,6 +52,32 @@ class Composer:
             self._bound.clear()
             self._bound[which] = list(_bind_all(task, repertoire))
         return self._bound[which]
+
+
+class DemonstrationPlanner:
+    """Plans with a success bound to the task, and with skills where no demonstration can be followed."""
+
+    waits = False
+
+    def __init__(self, library: ExperienceLibrary) -> None:
+        self._library, self._skills, self._composer = library, SkillPlanner(library), Composer()
+
+    def follow(self, plan: Plan | None, context: Context) -> Plan | None:
+        """Return the plan of a bound demonstration with the action to take now, or None if none can be followed.
+
+        Args:
+            plan: The plan so far, if there is one.
+            context: The current state and the recalled experience.
+        """
+        return self._composer.follow(plan, context, self._library.repertoire())
+
+    def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
+        """Return a plan from the first skill that can start, or None."""
+        return self._skills.plan(context, skills)
+
+    def repair(self, plan: Plan, reason: str, context: Context, items: Sequence[Item]) -> Plan:
+        """Return the plan continued by a remedy or another skill."""
+        return self._skills.repair(plan, reason, context, items)
 
 
 def _bind_all(task: str, repertoire: Repertoire) -> Iterator[Binding]:

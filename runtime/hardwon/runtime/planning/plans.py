@@ -148,27 +148,12 @@ class Following(Protocol):
 
 
 class SkillPlanner:
-    """Plans with a demonstration or a skill: a success bound to the task first, then a skill that can start now.
-
-    A skill is repaired with a remedy or another skill; a bound demonstration chooses each step anew (see `follow`).
-    """
+    """Plans with the first skill that can start now, and repairs a plan with a remedy or another skill."""
 
     waits = False
 
     def __init__(self, library: ExperienceLibrary) -> None:
         self._library = library
-        from .composer import Composer  # it builds on plans
-
-        self._composer = Composer()
-
-    def follow(self, plan: Plan | None, context: Context) -> Plan | None:
-        """Return the plan of a bound demonstration with the action to take now, or None if none can be followed.
-
-        Args:
-            plan: The plan so far, if there is one.
-            context: The current state and the recalled experience.
-        """
-        return self._composer.follow(plan, context, self._library.repertoire())
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
         """Return a plan from the first skill that can start and whose steps no guardrail forbids, or None."""

@@ -164,7 +164,7 @@ class LibraryConfig:
     item is measured. Applies to training only."""
     guardrails: bool = True
     """Refuse actions that the library's guardrails forbid."""
-    planner: Literal["skills"] | None = None
+    planner: Literal["skills", "demonstrations"] | None = None
     """skills: plan with the library's skills, and repair the rest of a plan in trouble. null plans nothing."""
     warmup_items: int = 0
     """Active items below which nothing is shown yet."""
