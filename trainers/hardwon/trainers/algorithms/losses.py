@@ -81,17 +81,23 @@ def policy_loss(
         log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
-    # cispo: the clipped ratio is a constant weight, so unlike in ppo a clipped token keeps its gradient
-    objective = (
-        bounded.detach() * advantages * new if kind == "cispo" else _compute_clipped(ratio, bounded, advantages, dual)
-    )
+    if kind == "cispo":
+        # the clipped ratio is a constant weight, so unlike in ppo a clipped token keeps its gradient
+        objective = bounded.detach() * advantages * new
+    else:
+        objective = _compute_clipped(ratio, bounded, advantages, dual)
     if kind == "aepo":
-        # 1 + new - new.detach() is 1 in value: a clipped token keeps the gradient of its log-probability
-        kept = (1.0 + high) * advantages * (1.0 + new - new.detach())
-        objective = torch.where((advantages > 0) & (ratio > 1.0 + high), kept, objective)
+        objective = _keep_gradient(objective, new, ratio, advantages, 1.0 + high)
     weight, sampled = _weigh_mismatch(old, rollout, mask, cap)
     value = -(objective * weight * mask).sum() / denominator
     return Loss(value, {**_measure_clipping(ratio, bounded, mask), **sampled})
+
+
+def _keep_gradient(objective: Tensor, new: Tensor, ratio: Tensor, advantages: Tensor, upper: float) -> Tensor:
+    """Return the objective with the gradient of log p where the upper clip acts."""
+    # 1 + new - new.detach() is 1 in value
+    kept = upper * advantages * (1.0 + new - new.detach())
+    return torch.where((advantages > 0) & (ratio > upper), kept, objective)
 
 
 def _compute_clipped(ratio: Tensor, bounded: Tensor, advantages: Tensor, dual: float | None) -> Tensor:
