@@ -21,7 +21,8 @@ Every published training algorithm that a run can use, with its paper and what f
 
 - **Evidence** names the source that the implementation was checked against: the authors' code (C), the text of the
   paper (P), notes of others (N), the abstract alone (A), a port of others (F). Rows are
-  accepted by their formulas: each has a worked example, a degenerate case and an invariance as tests. No row claims the results of its paper.
+  accepted by their formulas: each has a worked example, a degenerate case and an invariance as tests. No row claims the
+  results of its paper.
 - **Needs** names signals; in brackets are the sources that give them, see [Training](training.md#signals-and-shapers).
 - **Example** is a runnable configuration in `examples/algorithms`.
 """

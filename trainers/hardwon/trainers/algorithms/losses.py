@@ -61,9 +61,8 @@ def policy_loss(
         dual: Bound on the loss of a token with a negative advantage, in |A|; None for no bound.
         sequence: Id of the unit of each token that has one ratio: its sequence or its turn, (N,). Required for `gspo`.
         grouped: Take one ratio per unit with any kind, as `gspo` does.
-        rollout: Log-probabilities of the engine that sampled, if it is another program, (N,). Tokens are
-            then weighted by min(exp(old - rollout), cap): importance sampling truncated per token, never
-            as a product over the sequence. The metrics then include the effective sample size.
+        rollout: Log-probabilities of the engine that sampled, if it is another program, (N,). Tokens are then weighted
+            by min(exp(old - rollout), cap), truncated per token, and the metrics have the effective sample size.
         cap: Largest importance weight.
 
     Returns:
@@ -81,23 +80,25 @@ def policy_loss(
         log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
-    if kind == "cispo":
-        # the clipped ratio is a constant weight, so unlike in ppo a clipped token keeps its gradient
-        objective = bounded.detach() * advantages * new
-    else:
-        objective = _compute_clipped(ratio, bounded, advantages, dual)
-    if kind == "aepo":
-        objective = _keep_gradient(objective, new, ratio, advantages, 1.0 + high)
+    objective = _compute_objective(kind, new, ratio, bounded, advantages, dual)
     weight, sampled = _weigh_mismatch(old, rollout, mask, cap)
     value = -(objective * weight * mask).sum() / denominator
     return Loss(value, {**_measure_clipping(ratio, bounded, mask), **sampled})
 
 
-def _keep_gradient(objective: Tensor, new: Tensor, ratio: Tensor, advantages: Tensor, upper: float) -> Tensor:
-    """Return the objective with the gradient of log p where the upper clip acts."""
-    # 1 + new - new.detach() is 1 in value
-    kept = upper * advantages * (1.0 + new - new.detach())
-    return torch.where((advantages > 0) & (ratio > upper), kept, objective)
+def _compute_objective(
+    kind: Kind, new: Tensor, ratio: Tensor, bounded: Tensor, advantages: Tensor, dual: float | None
+) -> Tensor:
+    """Return the objective of each token; see `policy_loss`."""
+    if kind == "cispo":
+        # the clipped ratio is a constant weight, so unlike in ppo a clipped token keeps its gradient
+        return bounded.detach() * advantages * new
+    objective = _compute_clipped(ratio, bounded, advantages, dual)
+    if kind != "aepo":
+        return objective
+    # 1 + new - new.detach() is 1 in value: a clipped token keeps the gradient of its log-probability
+    kept = bounded * advantages * (1.0 + new - new.detach())
+    return torch.where((advantages > 0) & (ratio > bounded), kept, objective)
 
 
 def _compute_clipped(ratio: Tensor, bounded: Tensor, advantages: Tensor, dual: float | None) -> Tensor:
