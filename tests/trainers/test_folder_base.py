@@ -95,6 +95,23 @@ def test_added_embeddings_do_not_depend_on_the_random_state_of_the_process(base)
     assert torch.equal(first.get_input_embeddings().weight, second.get_input_embeddings().weight)
 
 
+@pytest.mark.parametrize(("seeds", "warns"), [("400-405", False), ("0-5", True)])
+def test_a_warm_start_warns_if_the_library_has_its_instances(corridor, base, tmp_path, capsys, seeds, warns):
+    """Their hints lack the past return of actions, so the policy would imitate without what it reads later."""
+    train(
+        corridor(
+            model={"base": str(base), "adapter": 4, "device": "cpu"},
+            arms={"control": 2, "retrieved": 2},
+            explore={"worlds": {"seeds": "0-5"}},
+            library={"explored": {"more": {"seeds": seeds}}},
+            warmstart={"examples": {"copies": 2, "memory_share": 0.5}, "learning": {"updates": 1, "batch": 2}},
+            run={"iterations": 0, "groups": 1, "out": str(tmp_path / "run")},
+            eval={"every": 0},
+        )
+    )
+    assert ("are in library.explored" in capsys.readouterr().err) is warns
+
+
 def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_path, monkeypatch):
     """Explored paths are played again in both arms; the explored library is recorded once, not again by a resume."""
     played, batches = [], []

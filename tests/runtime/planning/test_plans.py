@@ -8,6 +8,7 @@ from hardwon.memory import Diagnosis, Estimate, Failure, Item, Recollection, Sta
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
+from hardwon.runtime.planning.composer import DemonstrationPlanner
 from hardwon.runtime.planning.plans import (
     Plan,
     PlannedStep,
@@ -61,10 +62,10 @@ def actions(plan):
 BAKE = skill("bake", "open oven", "take pie", "serve pie", verify={"fact": {"pie": "served"}})
 
 
-@pytest.fixture
-def planner(library):
-    """Plans with an empty library: no guardrail refuses anything."""
-    return SkillPlanner(library)
+@pytest.fixture(params=[SkillPlanner, DemonstrationPlanner])
+def planner(library, request):
+    """Plans with an empty library: no guardrail refuses anything, and no demonstration can be bound."""
+    return request.param(library)
 
 
 def test_a_plan_is_made_of_the_best_skill_that_can_be_begun(planner):
