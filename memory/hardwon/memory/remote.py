@@ -35,10 +35,10 @@ from .records import (
     Trust,
     Verdict,
 )
-from .retrieval.repertoire import Repertoire
 from .situations.episode_map import EpisodeMap
 from .values.effects import Effect
 from .values.prospects import Prospects
+from .values.repertoire import Repertoire
 from .wire import PAGE, Wire, part, plain, read
 
 
@@ -280,7 +280,7 @@ class RemoteLibrary(ExperienceLibrary):
         """Raise an error: outlooks are computed where the library's file is."""
         raise ConfigError("OutlookPolicy needs the library's file; open it with ExperienceLibrary.open(path).")
 
-    def repertoire(self) -> Repertoire:
+    def repertoire(self, environment: str | None = None, actions: Iterable[str] = ()) -> Repertoire:
         """Return an empty repertoire: demonstrations are read where the library's file is."""
         return Repertoire()
 

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step
-from hardwon.memory.retrieval.repertoire import Repertoire
+from hardwon.memory.values.repertoire import Repertoire
 from hardwon.runtime import Agent, Decision
 from hardwon.runtime.planning.composer import continue_with
 from hardwon.runtime.planning.composition import Argument, Binding, BoundStep, bind_demonstration
@@ -309,3 +309,103 @@ def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):
 def test_an_empty_repertoire_has_no_demonstrations():
     assert Repertoire().list_demonstrations("bring a vase to table") == []
     assert Repertoire().likelihood("vase", "table 1") == 0.0
+
+
+class Cellar(House):
+    """A house of another name, with the same words and actions."""
+
+    name = "cellar"
+
+
+def test_a_demonstration_of_another_environment_never_binds(library):
+    """The words of the task and the actions are the same; the environment is not."""
+    trajectory = play(library, Cellar({"vase 3": "table 1"}), "bring a vase to shelf")
+    assert not any(step.why.planned for step in trajectory.steps)
+    assert library.repertoire("cellar", ["walk to table 1"]).size == 0
+    assert library.repertoire("house").size == library.repertoire().size > 0
+
+
+def test_a_success_without_a_label_serves_the_environments_that_it_is_like():
+    """An import names no environment; its actions tell where it belongs."""
+    task, house, actions = BRING
+    with ExperienceLibrary.open(":memory:") as first, ExperienceLibrary.open(":memory:") as second:
+        done = Agent(Script(*actions), first, house, guardrails=False).run(task).trajectory
+        second.record(replace(done, meta={}))
+        assert play(second, House({"vase 3": "table 1"}), "bring a vase to shelf").success
+        assert second.repertoire("puzzle", ["press the red button"]).size == 0
+
+
+def test_episodes_that_were_passed_over_are_counted_once_they_belong():
+    """Without an episode of its own, an environment does not know what an unlabelled one has to do with it."""
+    task, house, actions = BRING
+    with ExperienceLibrary.open(":memory:") as first, ExperienceLibrary.open(":memory:") as second:
+        done = Agent(Script(*actions), first, house, guardrails=False).run(task).trajectory
+        second.record(replace(done, meta={}))
+        assert second.repertoire("house", ["shout loudly"]).size == 0
+        second.record(replace(done, id=""))
+        assert second.repertoire("house", ["shout loudly"]).size == 2 * len(actions)
+
+
+def test_a_success_that_did_more_than_the_task_names_is_not_bound(workshop):
+    """The task says `iron`, but nearly all of the success was about wood and stone."""
+    actions = ("gather wood", "craft table", "craft pickaxe", "mine stone", "build furnace", "mine ore", "smelt iron")
+    with ExperienceLibrary.open(":memory:") as opened:
+        assert Agent(Script(*actions), opened, workshop(), guardrails=False).run().success
+        assert opened.repertoire().list_demonstrations("make iron")
+        agent = Agent("episodic", opened, workshop(), planner="demonstrations", learn=False, max_steps=3)
+        assert not any("demonstration" in step.why.extra for step in agent.run().trajectory.steps)
+
+
+def test_what_an_episode_gave_up_is_not_tried_again(library):
+    """No vase exists: each place is searched once, and the plan does not begin anew when the policy moves on."""
+    agent = Agent(
+        "episodic", library, House({"lamp 1": "table 1"}), planner="demonstrations", learn=False, max_steps=40
+    )
+    steps = agent.run("bring a vase to shelf").trajectory.steps
+    assert sum("demonstration" in step.why.extra for step in steps) == len(House({}).places)
+
+
+def add_trials(repertoire, outcomes, followed):
+    for won in outcomes:
+        repertoire.add("", "bring a lamp to shelf", (), success=won, trial="followed" if followed else "withheld")
+
+
+@pytest.mark.parametrize(
+    ("followed", "withheld", "worse"),
+    [
+        ([False] * 8, [True] * 5, True),
+        ([True] * 8, [False] * 5, False),
+        ([True] * 8, [True] * 5, False),  # equal: nothing speaks against them
+        ([False] * 8, [True] * 3, False),  # too few
+        ([], [True] * 9, False),
+    ],
+)
+def test_demonstrations_yield_where_outcomes_are_better_without(followed, withheld, worse):
+    repertoire = Repertoire()
+    add_trials(repertoire, followed, followed=True)
+    add_trials(repertoire, withheld, followed=False)
+    assert repertoire.are_worse("bring a lamp to shelf") is worse
+    # Outcomes of tasks that are worded otherwise do not count.
+    assert not repertoire.are_worse("sing loudly until dawn breaks outside")
+
+
+def test_the_order_of_trials_does_not_matter():
+    one, other = Repertoire(), Repertoire()
+    add_trials(one, [False] * 8, followed=True)
+    add_trials(one, [True] * 5, followed=False)
+    add_trials(other, [True] * 5, followed=False)
+    add_trials(other, [False] * 8, followed=True)
+    assert one.are_worse("bring a cup to shelf") == other.are_worse("bring a cup to shelf") is True
+
+
+def test_an_agent_that_learns_measures_demonstrations_and_yields(library, monkeypatch):
+    """Episodes without them are drawn at random; where they succeed more often, the plan is left out."""
+    house, task = House({"vase 3": "shelf 2"}), "bring a vase to table"
+    agent = Agent("episodic", library, house, planner="demonstrations", max_steps=20)
+    assert agent.run(task, 1).trajectory.meta["demonstrations"] == "followed"
+    monkeypatch.setattr("hardwon.runtime.loop.holdout.WITHHOLD", 1.0)
+    withheld = agent.run(task, 2).trajectory
+    assert withheld.meta["demonstrations"] == "withheld"
+    assert not any("demonstration" in step.why.extra for step in withheld.steps)
+    monkeypatch.setattr(Repertoire, "are_worse", lambda self, task: True)
+    assert not any("demonstration" in step.why.extra for step in play(library, house, task).steps)

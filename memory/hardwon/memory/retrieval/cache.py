@@ -23,15 +23,16 @@ from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
 from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
 from hardwon.memory.values.effects import Effect, Effects
+from hardwon.memory.values.filed_repertoire import FiledRepertoires
 from hardwon.memory.values.outlook import NOTHING
 from hardwon.memory.values.outlook_book import OutlookBook
 from hardwon.memory.values.prospects import Prospects, look_around
+from hardwon.memory.values.repertoire import Repertoire
 from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
 from .ranking import BestSteps, Found, TakenStep
-from .repertoire import FiledRepertoire
 from .request import Recollections
 from .similar_tasks import Tasks
 
@@ -71,7 +72,7 @@ class NamespaceCache:
         self._map = WorldMap(store, namespace)
         self._per_world: FiledValues | None = None
         self._choices: dict[int, tuple[int, Choices]] = {}
-        self.repertoire = FiledRepertoire(store, namespace)
+        self._repertoires = FiledRepertoires(store, namespace)
         self._outlooks: dict[int, OutlookBook] = {}
         self._homes: dict[str, frozenset[int]] = {}
         self._effects = Effects(store, namespace)
@@ -138,7 +139,8 @@ class NamespaceCache:
             # Only marked here: words and values are read when they are needed.
             self._words_unread = self._values.unread = True
             self._read_worlds()
-            self._effects.unread = self.repertoire.unread = True
+            self._effects.unread = True
+            self._repertoires.mark_unread()
             for book in self._outlooks.values():
                 book.unread = True
             self.reached.clear()
@@ -358,6 +360,10 @@ class NamespaceCache:
             self._outlooks[world] = OutlookBook(self._store, self._namespace, self.worlds.names_of(world))
         book = self._outlooks[world]
         return look_around(book.read(self.structural), state, actions, episode)
+
+    def repertoire(self, environment: str | None, actions: Iterable[str]) -> Repertoire:
+        """Return the repertoire of an environment; None stands for all of them."""
+        return self._repertoires.read(self.worlds, environment, actions)
 
     def _with_choices(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int

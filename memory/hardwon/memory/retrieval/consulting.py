@@ -15,11 +15,11 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.freshness import Freshness
 from hardwon.memory.validation import check_choice, check_count, check_kinds, check_state, check_text, check_texts
 from hardwon.memory.values.prospects import Prospects
+from hardwon.memory.values.repertoire import Repertoire
 
 from . import recall
 from .cache import NamespaceCache
 from .candidates import How
-from .repertoire import Repertoire
 from .request import Level, copy_recollection, make_key, parse_request
 from .search import Search
 from .task_recall import recall_by_task
@@ -233,10 +233,16 @@ class ConsultedLibrary(ABC):
         with self._lock:
             return self._caught_up().foresee(state, actions, episode or EpisodeMap())
 
-    def repertoire(self) -> Repertoire:
-        """Return the demonstrations of the library and where things were found, for a planner. Do not change it."""
+    def repertoire(self, environment: str | None = None, actions: Iterable[str] = ()) -> Repertoire:
+        """Return the demonstrations of the library and where things were found, for a planner. Do not change it.
+
+        Args:
+            environment: Label of an environment, to which the episodes are limited. None stands for all episodes.
+            actions: Actions of this environment. Episodes without a label belong to it if they know all of these, or
+                are like those with the label.
+        """
         with self._lock:
-            return self._caught_up().repertoire.read()
+            return self._caught_up().repertoire(environment, actions)
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed.

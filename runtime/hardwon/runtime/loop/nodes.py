@@ -21,14 +21,14 @@ from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
 from hardwon.runtime.interfaces.types import Decision, Info, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.planning.plans import PlannedStep
+from hardwon.runtime.planning.plans import Following, PlannedStep, explain_plan
 from hardwon.runtime.planning.progress import advance_plan, find_followed_step, judge_skills
 
 from .advisor import collect_sources
 from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
 from .holdout import is_forced
-from .nodes_advise import AdvisingNodes
+from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
 from .state import EpisodeState, Update, build_cost_fields
 
 MAX_REPLANS = 2
@@ -199,6 +199,8 @@ class Nodes(AdvisingNodes):
         planned = find_followed_step(episode.get("plan"), step.action) if episode["outcome"] is not None else None
         if planned is not None and planned.item_id:
             step = replace(step, why=step.why.updated(skills=(planned.item_id,)))
+        if planned is not None and planned.source:
+            step = replace(step, why=step.why.merged(Reasons(extra=explain_plan(episode["plan"]))))
         steps = (*episode["steps"], step)
         ending = "blocked" if episode.get("stopped") else self._determine_ending(steps, done, info)
         update = {
@@ -266,6 +268,7 @@ class Nodes(AdvisingNodes):
             "episode": episode["episode"],
             **_name_split(episode),
             **({"failed": episode["failed"]} if excluded else {}),
+            **self._name_trial(episode),
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
             **({"guidance": guidance} if (guidance := _summarize_guidance(episode["steps"])) else {}),
             **build_cost_fields(episode.get("usage", Usage())),
@@ -282,6 +285,14 @@ class Nodes(AdvisingNodes):
             uuid.uuid4().hex if self.settings.learn else "",
         )
         return {"trajectory": trajectory}
+
+    def _name_trial(self, episode: EpisodeState) -> dict[str, str]:
+        """Return whether demonstrations were followed or withheld, if the episode measures their worth."""
+        if not isinstance(self.planner, Following) or not self._is_trying:
+            return {}
+        if any("demonstration" in step.why.extra for step in episode["steps"]):
+            return {DEMONSTRATIONS: "followed"}
+        return {DEMONSTRATIONS: "withheld"} if self._is_withheld(episode, DEMONSTRATIONS) else {}
 
     def finish(self, episode: EpisodeState) -> Update:
         """Store the episode and learn from it.

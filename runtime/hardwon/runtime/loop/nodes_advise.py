@@ -21,6 +21,9 @@ from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 from .advisor import Advice, Advisor
 from .state import EpisodeState, Live, Settings, Update
 
+DEMONSTRATIONS = "demonstrations"
+"""Name under which a following planner is withheld at random, as an item is under its id."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdvisingNodes:
@@ -102,7 +105,7 @@ class AdvisingNodes:
         if self.planner is None:
             return {}
         context, plan = self.context(episode), episode["plan"]
-        if (followed := self._follow_demonstration(plan, context)) is not None:
+        if (followed := self._follow_demonstration(episode, plan, context)) is not None:
             return {"plan": followed}
         if plan and plan.source:
             plan = None  # no demonstration is left
@@ -126,11 +129,16 @@ class AdvisingNodes:
             update["withheld"] = {**episode["withheld"], signature: tuple(dict.fromkeys((*earlier, *withheld)))}
         return update
 
-    def _follow_demonstration(self, plan: Plan | None, context: Context) -> Plan | None:
+    def _follow_demonstration(self, episode: EpisodeState, plan: Plan | None, context: Context) -> Plan | None:
         """Return the plan of a demonstration that is bound to the task; None without one, or while a skill runs."""
-        if not self.settings.arm.has_memory or (plan and plan.next and not plan.source):
+        if not isinstance(self.planner, Following) or not self.settings.arm.has_memory:
             return None
-        return self.planner.follow(plan, context) if isinstance(self.planner, Following) else None
+        if plan and plan.next and not plan.source:
+            return None
+        # A planner that made outcomes worse is tried in the episodes in which another one is withheld.
+        if not (plan and plan.source) and self._is_withheld(episode, DEMONSTRATIONS) != self.planner.yields(context):
+            return None
+        return self.planner.follow(plan, context)
 
     async def aplan(self, episode: EpisodeState) -> Update:
         """Plan as `plan` does; a planner that waits for a model runs in a thread."""
@@ -173,6 +181,7 @@ class AdvisingNodes:
             tools=self._read_tools(episode),
             thread=episode.get("thread", ""),
             plan=episode.get("plan"),
+            environment=self._get_environment(episode).name,
         )
 
     def _prepare_decision(self, episode: EpisodeState) -> Context:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hardwon.memory import ExperienceLibrary, Item
-from hardwon.memory.retrieval.repertoire import Repertoire
 from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.values.repertoire import Repertoire
 from hardwon.runtime.interfaces.types import Context, Usage
 
 from .composition import TRIES, Binding, Progress, bind_demonstration, choose_action, fits_step
@@ -34,7 +34,9 @@ class Composer:
             repertoire: The repertoire of the library.
         """
         bindings = self._list_bindings(context.state.task, repertoire)
-        plan = plan or Plan(context.state.task)
+        if plan is None or not plan.source:
+            # What this episode gave up is not tried again, although its plan has ended.
+            plan = Plan(context.state.task, abandoned=_list_followed(context))
         for binding in bindings[:MOST]:
             if binding.source in plan.abandoned:
                 continue
@@ -55,7 +57,11 @@ class Composer:
 
 
 class DemonstrationPlanner:
-    """Plans with a success bound to the task, and with skills where no demonstration can be followed."""
+    """Plans with a success bound to the task, and with skills where no demonstration can be followed.
+
+    It binds successes of the agent's own environment only, and yields to the estimates where the outcomes of earlier
+    episodes were better without demonstrations.
+    """
 
     waits = False
 
@@ -69,7 +75,14 @@ class DemonstrationPlanner:
             plan: The plan so far, if there is one.
             context: The current state and the recalled experience.
         """
-        return self._composer.follow(plan, context, self._library.repertoire())
+        return self._composer.follow(plan, context, self._read_repertoire(context))
+
+    def yields(self, context: Context) -> bool:
+        """Return whether demonstrations made the outcomes of such tasks worse, so that they are tried rarely."""
+        return self._read_repertoire(context).are_worse(context.state.task)
+
+    def _read_repertoire(self, context: Context) -> Repertoire:
+        return self._library.repertoire(context.environment, context.actions)
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
         """Return a plan from the first skill that can start, or None."""
@@ -81,12 +94,20 @@ class DemonstrationPlanner:
 
 
 def _bind_all(task: str, repertoire: Repertoire) -> Iterator[Binding]:
-    seen = set()
+    seen, needed = set(), repertoire.list_needed(task)
     for demonstration in repertoire.list_demonstrations(task):
         binding = bind_demonstration(demonstration, task, repertoire)
-        if binding is not None and binding.shape not in seen:
+        if binding is None or not needed.issubset(step.form for step in binding.steps):
+            continue
+        if binding.shape not in seen:
             seen.add(binding.shape)
             yield binding
+
+
+def _list_followed(context: Context) -> tuple[str, ...]:
+    """Return the ids of the demonstrations that the episode followed."""
+    sources = (str(step.why.extra.get("demonstration", "")) for step in context.history)
+    return tuple(dict.fromkeys(source.removeprefix("episode:") for source in sources if source))
 
 
 def continue_with(plan: Plan, binding: Binding, bindings: list[Binding]) -> Plan:

@@ -18,13 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardwon.memory import State, Step
-from hardwon.memory.retrieval.repertoire import Demonstration, Repertoire
 from hardwon.memory.situations.actions import ParsedAction, parse_action
 from hardwon.memory.situations.phrases import head_noun
+from hardwon.memory.values.repertoire import ALIKE, Demonstration, Repertoire
 from hardwon.runtime.interfaces.types import Context
 
-ALIKE = 0.5
-"""Share of the words of two tasks, apart from names, that must be equal."""
 REVEALING = 0.2
 """Share of the steps of a form that must have revealed something, to try it while searching."""
 TRIES = 3

@@ -135,7 +135,18 @@ class Planner(Protocol):
 
 @runtime_checkable
 class Following(Protocol):
-    """A planner that chooses the next action of its plan anew in every step."""
+    """A planner that chooses the next action of its plan anew in every step.
+
+    While an agent learns, some episodes go without it, so that its worth is measured.
+    """
+
+    def yields(self, context: Context) -> bool:
+        """Return whether earlier outcomes were clearly better without it, so that it is tried rarely.
+
+        Args:
+            context: The current state.
+        """
+        ...
 
     def follow(self, plan: Plan | None, context: Context) -> Plan | None:
         """Return the plan with the action to take now, or None if it has none.

@@ -11,7 +11,7 @@ from typing import Literal
 from hardwon.memory import Estimate, Reasons
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Decision
-from hardwon.runtime.planning.plans import explain_plan, find_planned_action
+from hardwon.runtime.planning.plans import find_planned_action
 
 EXPLORE = (0.5, 0.05, 100)
 """Probability of a random action while learning: its start, its end, and the episodes over which it falls."""
@@ -52,7 +52,7 @@ class EpisodicPolicy:
         candidates = list_candidates(context)
         if (planned := _choose_planned(context, candidates)) is not None:
             why = _build_reasons(_find_estimate(estimates, planned), explored=False)
-            return Decision(planned, why.updated(planned=True).merged(Reasons(extra=explain_plan(context.plan))))
+            return Decision(planned, why.updated(planned=True))
         if context.learning and context.rng.random() < compute_exploration_rate(context.episode):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=True))

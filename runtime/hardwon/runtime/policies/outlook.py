@@ -13,7 +13,7 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.outlook import DISCOUNT, RISK, TOLERATED, Outlook
 from hardwon.memory.values.prospects import Elsewhere, Prospects
 from hardwon.runtime.interfaces.types import Context, Decision
-from hardwon.runtime.planning.plans import explain_plan, find_planned_action
+from hardwon.runtime.planning.plans import find_planned_action
 
 from .episodic import list_candidates
 
@@ -51,7 +51,7 @@ class OutlookPolicy:
             )
         planned = find_planned_action(context)
         if planned is not None:
-            return Decision(planned, Reasons(planned=True, extra=explain_plan(context.plan)))
+            return Decision(planned, Reasons(planned=True))
         outlooks = context.prospects.by_action
         candidates = _list_open(context, outlooks)
         if context.learning and context.rng.random() < _fall(EXPLORE, context.episode):

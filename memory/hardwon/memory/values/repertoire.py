@@ -2,30 +2,35 @@
 
 A planner without a model binds a success to a new task and searches for what is not in view. For that it needs the
 demonstrations (the newest successes), which words are names of things, which forms of actions move, prepare or reveal,
-and how often each kind of thing was seen at each kind of location. All of it is counted from steps.
+and how often each kind of thing was seen at each kind of location. All of it is counted from steps, for each
+environment on its own: see `filed_repertoire`.
+
+Whether demonstrations help is measured: agents that learn withhold them in some episodes, and outcomes are compared.
 """
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hardwon.memory.records import Step
 from hardwon.memory.situations.actions import ParsedAction, parse_action
 from hardwon.memory.situations.phrases import FUNCTION_WORDS, head_noun, words
-from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import read_steps
 
 DEMONSTRATIONS = 300
 """Number of demonstrations, the newest successes."""
-READ = 500
-"""Number of episodes that are read, the newest ones."""
+ALIKE = 0.5
+"""Share of the words of two tasks, apart from names, that must be equal."""
+NEEDED = 0.9
+"""Share of the successes of a kind of task that must use a form of action to count it as needed."""
+TRIALS = 200
+"""Number of episodes, the newest ones, whose outcomes with and without demonstrations are compared."""
+SURE = 1.28
+"""Standard errors by which the outcomes without demonstrations must be better to yield; one-sided, at 90 %."""
+FEWEST = 4
+"""Number of episodes with, and without, demonstrations that the comparison needs."""
 PRIOR = 3.0
 """Sightings of things of any kind that count for a thing, spread over kinds of locations as they were."""
-_NEW = (
-    # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
-    "SELECT rowid, id, task, success FROM trajectories WHERE +namespace = ? AND rowid > ? AND success IS NOT NULL "
-    "AND trust = 'trusted' ORDER BY rowid DESC LIMIT ?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +71,26 @@ class Repertoire:
         """The same, by kind of location."""
         self._total: Counter[str] = Counter()
         """The same, by kind of thing."""
+        self._trials: deque[tuple[str, bool, bool]] = deque(maxlen=TRIALS)
+        """(task, whether demonstrations were followed, whether it succeeded) of the episodes that measured them."""
 
     @property
     def size(self) -> int:
         """Return the number of steps that were counted."""
         return self._counts.total()
 
-    def add(self, episode: str, task: str, steps: Sequence[Step], *, success: bool) -> None:
-        """Count one episode."""
+    def add(self, episode: str, task: str, steps: Sequence[Step], *, success: bool, trial: Any = None) -> None:
+        """Count one episode.
+
+        Args:
+            episode: Its id.
+            task: Its task.
+            steps: Its steps.
+            success: Whether it succeeded.
+            trial: `"followed"` or `"withheld"` if it measured the demonstrations; see `are_worse`.
+        """
+        if trial in ("followed", "withheld"):
+            self._trials.append((task, trial == "followed", success))
         self._task_words.update(words(task))
         kept: list[tuple[str, str]] = []
         named = frozenset(words(task))
@@ -166,9 +183,7 @@ class Repertoire:
         frame, names = self.list_frame(task), set(self.list_names(task))
         rows = []
         for episode, other, kept in self._episodes:
-            shared = self.list_frame(other)
-            union = frame | shared
-            likeness = len(frame & shared) / len(union) if union else 1.0
+            likeness = _compare_frames(frame, self.list_frame(other))
             common = len(names.intersection(self.list_names(other)))
             actions = tuple(action for action, _ in kept if not self._is_preparation(action))
             if actions:
@@ -176,6 +191,32 @@ class Repertoire:
         return [
             Demonstration(episode, other, actions, length) for _, _, length, episode, other, actions in sorted(rows)
         ]
+
+    def list_needed(self, task: str) -> frozenset[str]:
+        """Return the forms of action that nearly all successes of tasks worded like this one used.
+
+        A plan that lacks one of them cannot be complete, for example because it acts on things that no task names.
+        """
+        frame, uses, total = self.list_frame(task), Counter[str](), 0
+        for _, other, kept in self._episodes:
+            if _compare_frames(frame, self.list_frame(other)) >= ALIKE:
+                uses.update({parse_action(action).template for action, _ in kept if not self._is_preparation(action)})
+                total += 1
+        return frozenset(form for form, count in uses.items() if count >= NEEDED * total)
+
+    def are_worse(self, task: str) -> bool:
+        """Return whether tasks worded like this one succeeded clearly more often without demonstrations."""
+        frame = self.list_frame(task)
+        outcomes: dict[bool, list[bool]] = {True: [], False: []}
+        for other, followed, success in self._trials:
+            if _compare_frames(frame, self.list_frame(other)) >= ALIKE:
+                outcomes[followed].append(success)
+        if min(map(len, outcomes.values())) < FEWEST:
+            return False
+        # Means with one success and one failure added, so that a few equal outcomes do not seem certain.
+        means = {which: (sum(won) + 1) / (len(won) + 2) for which, won in outcomes.items()}
+        error: float = sum(means[which] * (1 - means[which]) / (len(won) + 3) for which, won in outcomes.items()) ** 0.5
+        return means[False] - means[True] > SURE * error
 
     def _is_preparation(self, action: str) -> bool:
         """Return whether an action is of a form that only handles the location, such as opening it."""
@@ -193,27 +234,7 @@ def _list_things(actions: Iterable[str]) -> set[str]:
     return {slot for action in actions for slot in parse_action(action).slots}
 
 
-class FiledRepertoire:
-    """The repertoire of a namespace, updated from new episodes."""
-
-    def __init__(self, store: Store, namespace: int) -> None:
-        self._store = store
-        self._namespace = namespace
-        self._last = 0
-        self._repertoire = Repertoire()
-        self.unread = True
-        """Whether there may be episodes that have not been counted."""
-
-    def read(self) -> Repertoire:
-        """Return the repertoire with all new episodes."""
-        rows = self._store.rows(_NEW, (self._namespace, self._last, READ)) if self.unread else ()
-        self.unread = False
-        for rowid, episode, task, success in reversed(rows):
-            steps = read_steps(
-                self._store,
-                "namespace = ? AND trajectory_id = ? AND witness = 0 ORDER BY t",
-                (self._namespace, episode),
-            )
-            self._repertoire.add(episode, task, steps, success=bool(success))
-            self._last = rowid
-        return self._repertoire
+def _compare_frames(first: frozenset[str], other: frozenset[str]) -> float:
+    """Return the share of the words of two frames that are equal; 1 if both have none."""
+    union = first | other
+    return len(first & other) / len(union) if union else 1.0
