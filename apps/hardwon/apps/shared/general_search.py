@@ -1,21 +1,35 @@
-"""Search for readers who may use experience in general words but may not read the log.
+"""Search and recall for readers who may use experience in general words but may not read the log.
 
 A search by the words of recorded steps would tell such a reader who has which words, by the rank of what it returns.
 Here the documents are the general texts that the reader may see anyway: abstracted items, and the forms of actions with
 their counts. Words of hidden texts match nothing, and they change no rank.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+import math
+import re
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Hit, Item, State, Step
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Hit, Item, Recollection, State, Step
+from hardwon.memory.errors import UnknownName
+from hardwon.memory.retrieval.recall import RECALL_FLOOR, within_budget
+from hardwon.memory.situations.keys import content_words, words
+from hardwon.memory.trust.instructions import instruction_in
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
 
 MOST_SUMMARIES = 5000
 """Number of summaries that are read for the forms of actions, the most frequent ones."""
+MOST_WORDS = 64
+"""Number of words of a text that are looked up."""
 _NOBODY = State("", signature="-")
-Entry = TypeVar("Entry", Item, Step)
+_NOTHING = Visible(None)
+_JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|_+")
+"""Where names of tools and arguments join words, as in `get_user` and `getUser`."""
 
 
 def search_general(
@@ -30,28 +44,138 @@ def search_general(
         among: "items", "steps" or "all".
         kinds: Only items of these kinds.
     """
-    nothing = Visible(None)
-    hits: list[Hit] = []
-    if among != "steps":
-        items = [abstract_item(item, nothing) for item in library.items() if not kinds or item.kind in kinds]
-        hits += _rank(text, items, [item.text for item in items])
-    if among != "items" and not kinds:
-        steps = _list_forms(library, nothing)
-        hits += _rank(text, steps, [f"{step.action} {step.diagnosis.failure.value}" for step in steps])
-    return sorted(hits, key=lambda hit: -hit.similarity)[:k]
+    hits = [
+        hit
+        for hit in _index_of(library).search(library, text)
+        if (among != "steps" and (not kinds or hit.what.kind in kinds) if isinstance(hit.what, Item) else not kinds)
+        and (among != "items" or isinstance(hit.what, Item))
+    ]
+    return hits[:k]
 
 
-def _list_forms(library: ExperienceLibrary, nothing: Visible) -> list[Step]:
+def recall_general(
+    library: ExperienceLibrary,
+    text: str,
+    recollection: Recollection,
+    *,
+    k: int,
+    kinds: Sequence[str] | None,
+    budget_tokens: int | None,
+) -> Recollection:
+    """Return the recollection of a text with items and steps that `search_general` ranks.
+
+    Args:
+        library: The library.
+        text: The text.
+        recollection: What the library recalls for the text. Its guardrails and estimates are kept, and so are steps of
+            untrusted writers, which the library ranks by the forms of their actions.
+        k: Largest number of items, and of steps.
+        kinds: Only items of these kinds.
+        budget_tokens: Token budget of items and steps together, or None for no limit.
+    """
+    hits = _index_of(library).search(library, text)
+    items = [
+        hit
+        for hit in hits
+        if isinstance(hit.what, Item)
+        and (kinds is None or hit.what.kind in kinds)
+        and (hit.what.pinned or hit.what.score >= RECALL_FLOOR)
+    ]
+    forms = [hit for hit in hits if isinstance(hit.what, Step)]
+    untrusted = [hit for hit in recollection.steps if isinstance(hit.what, Step) and hit.what.why.untrusted]
+    chosen, steps, tokens = within_budget(items[:k], [*forms, *untrusted][:k], budget_tokens)
+    return replace(
+        recollection, items=chosen, steps=steps, tokens=tokens, summaries=(), filled=0, masked=(),
+        path="hybrid" if chosen or steps else "empty",
+    )  # fmt: skip
+
+
+class _GeneralIndex:
+    """The general texts of one namespace in an index of words, with stems; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._version: tuple[int, int] | None = None
+        self._items: list[str] = []
+        self._forms: list[Step] = []
+        self._texts = sqlite3.connect(":memory:", check_same_thread=False)  # used under the lock
+
+    def search(self, library: ExperienceLibrary, text: str) -> list[Hit]:
+        """Return a hit for each general text that shares a word with the text, best first."""
+        with self._lock:
+            self._catch_up(library)
+            refs = self._rank(text)
+            forms, items = self._forms, self._items
+        hits = []
+        for ref, share in refs:
+            if ref < len(forms):
+                hits.append(Hit(forms[ref], share, "words"))
+                continue
+            # read again, because an item may have been forgotten or edited since
+            with suppress(UnknownName):
+                item = library.get(items[ref - len(forms)])
+                if item.status == "active":
+                    hits.append(Hit(abstract_item(item, _NOTHING), share, "words"))
+        return hits
+
+    def _catch_up(self, library: ExperienceLibrary) -> None:
+        """Index the library again if anything was recorded or changed."""
+        version = library.newest_change(), library.episodes
+        if version == self._version:
+            return
+        items = library.items()
+        self._forms, self._items = _list_forms(library), [item.id for item in items]
+        texts = [f"{step.action} {step.diagnosis.failure.value}" for step in self._forms]
+        texts += [abstract_item(item, _NOTHING).text for item in items]
+        self._texts.execute("DROP TABLE IF EXISTS texts")
+        self._texts.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='porter unicode61')")
+        self._texts.executemany(
+            "INSERT INTO texts(rowid, text) VALUES (?, ?)", [(ref, _divide(text)) for ref, text in enumerate(texts)]
+        )
+        self._version = version
+
+    def _rank(self, text: str) -> list[tuple[int, float]]:
+        """Return the texts that share a word, with the share of the query's weight that they contain, best first.
+
+        Rare words weigh more. Words that no general text has count as the rarest ones.
+        """
+        query = _divide(text)
+        terms = sorted(content_words(query) or set(words(query)))[:MOST_WORDS]
+        count, total = len(self._forms) + len(self._items), 0.0
+        weights: dict[int, float] = {}
+        for term in terms:
+            rows = self._texts.execute("SELECT rowid FROM texts WHERE texts MATCH ?", (f'"{term}"',)).fetchall()
+            weight = math.log1p(count / max(1, len(rows)))
+            total += weight
+            for (ref,) in rows:
+                weights[ref] = weights.get(ref, 0.0) + weight
+        return sorted(((ref, weight / total) for ref, weight in weights.items()), key=lambda pair: (-pair[1], pair[0]))
+
+
+_INDICES: WeakKeyDictionary[ExperienceLibrary, _GeneralIndex] = WeakKeyDictionary()
+
+
+def _index_of(library: ExperienceLibrary) -> _GeneralIndex:
+    """Return the index of a library, which lives as long as the library."""
+    return _INDICES.setdefault(library, _GeneralIndex())
+
+
+def _divide(text: str) -> str:
+    """Return a text in which joined words are separate."""
+    return _JOINTS.sub(" ", text)
+
+
+def _list_forms(library: ExperienceLibrary) -> list[Step]:
     """Return one step for each form of action and each kind of failure, without states."""
     counts: dict[tuple[str, str], int] = {}
     returns: dict[str, tuple[float, int]] = {}
     for summary in library.summaries(limit=MOST_SUMMARIES):
-        pattern = abstract_summary(summary, nothing).pattern
+        pattern = abstract_summary(summary, _NOTHING).pattern
+        if instruction_in(pattern):
+            continue
         total, n = returns.get(pattern, (0.0, 0))
         returns[pattern] = total + summary.mean_return * summary.n, n + summary.n
-        worked = summary.n - sum(summary.failures.values())
-        for failure, times in [*summary.failures.items(), (Failure.NONE.value, worked)]:
-            counts[pattern, failure] = counts.get((pattern, failure), 0) + times
+        _count_outcomes(counts, pattern, summary.n, summary.failures)
     return [
         Step(
             _NOBODY,
@@ -65,18 +189,8 @@ def _list_forms(library: ExperienceLibrary, nothing: Visible) -> list[Step]:
     ]
 
 
-def _rank(text: str, entries: Sequence[Entry], documents: Sequence[str]) -> list[Hit]:
-    """Return a hit for each document that shares a word with the text, with their cosine by TF-IDF."""
-    # imported late, because it takes half a second
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.metrics.pairwise import cosine_similarity
-
-    try:
-        vectorizer = TfidfVectorizer(sublinear_tf=True)
-        vectors = vectorizer.fit_transform(documents)
-    except ValueError:  # no document has a word
-        return []
-    cosines = cosine_similarity(vectors, vectorizer.transform([text])).ravel()
-    return [
-        Hit(what, min(1.0, float(cosine)), "words") for what, cosine in zip(entries, cosines, strict=True) if cosine > 0
-    ]
+def _count_outcomes(counts: dict[tuple[str, str], int], pattern: str, n: int, failures: Mapping[str, int]) -> None:
+    """Add the outcomes of a summary to the counts by pattern and failure."""
+    worked = n - sum(failures.values())
+    for failure, times in [*failures.items(), (Failure.NONE.value, worked)]:
+        counts[pattern, failure] = counts.get((pattern, failure), 0) + times

@@ -44,6 +44,8 @@ BOUND = 64
 """Largest number of items bound to a cluster."""
 VOTED = 4096
 """Largest number of situations with cached voters."""
+COUNTING = 16_384
+"""Largest number of steps, the newest ones, whose states are compared directly if others crowd them out of search."""
 FOUND = 512
 """Largest number of texts with cached search results."""
 
@@ -150,6 +152,38 @@ def find(
         index, kind, text, vector, frequencies=frequencies, version=version, terms=terms, depth=depth
     )  # fmt: skip
     return [(ref, *matches.rate(ref)) for ref in matches.order[:k]]
+
+
+def find_counting(
+    store: Store,
+    index: Search,
+    vector: Vectors,
+    k: int,
+    *,
+    worlds: frozenset[int] | None = None,
+    version: Version | None = None,
+) -> list[Found]:
+    """Return the states with steps that count whose meaning is nearest, without searching the others.
+
+    However many states an untrusted writer records, this costs only a product with the states that count.
+
+    Args:
+        store: The library.
+        index: The search indices of the namespace.
+        vector: The vector of the query, (dim,) float32.
+        k: Largest number of states.
+        worlds: Worlds whose steps count, or None for all.
+        version: The version of the library to search, or None for the current one.
+    """
+    index.scans += 1
+    rows = store.rows(
+        f"SELECT pre FROM steps WHERE namespace = ? AND {steps_of(worlds)} ORDER BY id DESC LIMIT ?",
+        (index.namespace, COUNTING),
+    )
+    states = list(dict.fromkeys(row[0] for row in rows))
+    cosines = zip(index.index("states", version).cosine(vector, states), states, strict=True)
+    best = sorted((-cosine, ref) for cosine, ref in cosines if cosine >= MIN_COSINE)[:k]
+    return [(ref, -cosine, "meaning") for cosine, ref in best]
 
 
 def fuse(*rankings: Sequence[int]) -> list[int]:
@@ -283,14 +317,18 @@ class Candidates:
         """Keep the states with steps that count here; search deeper if others crowd them out.
 
         States of other worlds do so, and states of untrusted writers, who may record as many as they want. Past these
-        the search goes in two rounds.
+        the search goes in two rounds, and then to the states that count themselves.
         """
         kept = self._keep_best(hits)
         for factor in (DEEPER, DEEPER**2)[: 1 + self._derived.has_untrusted]:
             if len(kept) >= DEPTH or len(hits) < DEPTH:
-                break
+                return kept
             hits = self._find("states", factor * POOL, factor * DEPTH)
             kept = self._keep_best(hits)[:POOL]
+        if self._derived.has_untrusted and len(kept) < self.k:
+            vector, version, before = self._embed(), self._version, {ref for ref, _, _ in kept}
+            others = find_counting(self._store, self._index, vector, POOL, worlds=self.worlds, version=version)
+            kept += [other for other in others if other[0] not in before]
         return kept
 
     def _keep_best(self, hits: list[Found]) -> list[Found]:

@@ -21,7 +21,7 @@ from hardwon.memory.values.effects import FLOOR
 
 from . import clusters
 from .cache import NamespaceCache
-from .candidates import FOUND, Candidates, How, find
+from .candidates import DEEPER, DEPTH, FOUND, Candidates, How, find, find_counting
 from .ranking import Found, order_by_votes, steps_of
 from .request import Request
 from .search import Search
@@ -153,10 +153,12 @@ def _add_testimony(query: Candidates, derived: NamespaceCache, store: Store, cle
     def is_known(template: str) -> bool:
         return derived.values.cell(template) is not None
 
-    states, free = query.states_of_all_writers(), query.k - len(clean)
-    testimony_hits = testimony.hits_of(
-        store, query.namespace, states, query.signature, query.k, is_known, derived.uses
-    )  # fmt: skip
+    free, uses = query.k - len(clean), derived.uses
+    if query.is_question:
+        testimony_hits = testimony.hits_by_words(store, query.namespace, query.text, query.k, is_known, uses)
+    else:
+        states = query.states_of_all_writers()
+        testimony_hits = testimony.hits_of(store, query.namespace, states, query.signature, query.k, is_known, uses)
     forms = {testimony.form_of(hit.what.action) for hit in clean if isinstance(hit.what, Step)}
     additional = [hit for hit in testimony_hits if isinstance(hit.what, Step) and hit.what.action not in forms]
     return (*clean, *additional[:free])
@@ -286,10 +288,27 @@ def search(
     options: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": version}
     options["is_question"] = True
     items = find(index, "items", text, k, **options) if derived.items else []
-    states = find(index, "states", text, _REPEATED * k, **options)
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
-    clean = (hit for hit in map(without_instructions, _iter_step_hits(store, states, k)) if hit is not None)
-    hits.extend(_first_distinct(clean, k))
+    hits.extend(_search_steps(store, derived, index, text, k, options))
     return sorted(hits, key=lambda hit: -hit.similarity)[:k]
+
+
+def _search_steps(
+    store: Store, derived: NamespaceCache, index: Search, text: str, k: int, options: Mapping[str, Any]
+) -> list[Hit]:
+    """Return the best steps for a text, past the states of untrusted writers; see `search`."""
+    clean: list[Hit] = []
+    for factor in (1, DEEPER, DEEPER**2):
+        count = factor * _REPEATED * k
+        states = find(index, "states", text, count, **options, depth=factor * DEPTH)
+        steps = map(without_instructions, _iter_step_hits(store, states, k))
+        clean = _first_distinct((hit for hit in steps if hit is not None), k)
+        if len(clean) >= k or len(states) < min(count, factor * DEPTH) or not derived.has_untrusted:
+            return clean
+    if options["vector"] is None:
+        return clean
+    nearest = find_counting(store, index, options["vector"], _REPEATED * k, version=options["version"])
+    steps = map(without_instructions, _iter_step_hits(store, nearest, k))
+    return _first_distinct((hit for hit in steps if hit is not None), k)

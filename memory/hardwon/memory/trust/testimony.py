@@ -9,13 +9,15 @@ has.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
+from typing import Any
 
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Hit, State, Step
 from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.phrases import FUNCTION_WORDS
 from hardwon.memory.storage.database import Store
 
 from .instructions import instruction_in
@@ -106,7 +108,44 @@ def hits_of(
     # not the best cosine: a few close copies of an expected request would then exclude all other states
     reference = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
     states = [ref for ref, cosine, _ in hits if cosine >= reference - SIMILARITY_MARGIN]
-    rows = store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ))
+    usage = _count(store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ)))
+    ranked = sorted(usage, key=lambda form: _rank(form, usage[form], is_known, uses))
+    return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in ranked[:k])
+
+
+def hits_by_words(
+    store: Store, namespace: int, question: str, k: int, is_known: Callable[[str], bool], uses: Mapping[str, int]
+) -> tuple[Hit, ...]:
+    """Return the actions of untrusted steps whose forms share a word with a question, most words first.
+
+    Only the words of the forms count, because only they are shown. The words of the steps would let their writer decide
+    which questions they answer, and would tell a reader what the steps say.
+
+    Args:
+        store: Open library file.
+        namespace: Number of the namespace.
+        question: The question.
+        k: Maximum number of hits.
+        is_known: Returns whether a trusted step has an action with this template.
+        uses: Number of untrusted steps by form, in all situations; see `uses_of`.
+    """
+    asked = {word.lower() for word in _PIECES.findall(question)} - FUNCTION_WORDS
+    shares = {form: len(asked & _words_of_form(form)) for form in uses if form}
+    if not any(shares.values()):
+        return ()
+    usage = _count(store.rows(_NEWEST, (namespace, READ)))
+    matching = [form for form in usage if shares.get(form)]
+    ranked = sorted(matching, key=lambda form: (-shares[form], _rank(form, usage[form], is_known, uses)))
+    return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in ranked[:k])
+
+
+def _words_of_form(form: str) -> set[str]:
+    """Return the words of the names in a form, in lower case."""
+    return {word.lower() for word in _PIECES.findall(form)}
+
+
+def _count(rows: Iterable[tuple[Any, ...]]) -> dict[str, FormUsage]:
+    """Return the uses by form of steps as (action, failure, witness, episode) rows."""
     usage: dict[str, FormUsage] = {}
     for action, failure, witness, episode in rows:
         form = form_of(action)
@@ -117,19 +156,16 @@ def hits_of(
             if failure not in (Failure.NONE, Failure.STEP_LIMIT):
                 form_usage.failed.add(episode)
                 form_usage.failures.append(failure)
+    return usage
 
-    def order(form: str) -> tuple[bool, int, bool, float, str]:
-        form_usage = usage[form]
-        agreed = len(form_usage.episodes) > 1 or any(map(is_known, form_usage.templates))
-        return (
-            not agreed,
-            -len(form_usage.episodes),
-            2 * len(form_usage.failed) > form_usage.total,
-            -form_usage.total / sqrt(uses.get(form, 1)),
-            form,
-        )
 
-    return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in sorted(usage, key=order)[:k])
+def _rank(
+    form: str, usage: FormUsage, is_known: Callable[[str], bool], uses: Mapping[str, int]
+) -> tuple[bool, int, bool, float, str]:
+    """Return the sort key of a form: agreement first, then success, then support."""
+    agreed = len(usage.episodes) > 1 or any(map(is_known, usage.templates))
+    is_bad = 2 * len(usage.failed) > usage.total
+    return not agreed, -len(usage.episodes), is_bad, -usage.total / sqrt(uses.get(form, 1)), form
 
 
 def uses_of(store: Store, namespace: int) -> dict[str, int]:
@@ -141,6 +177,10 @@ def uses_of(store: Store, namespace: int) -> dict[str, int]:
     return dict(Counter(form_of(action) for (action,) in rows))
 
 
+_NEWEST = """
+SELECT action, failure, witness, trajectory_id FROM steps
+WHERE namespace = ? AND witness > 0 AND action != '' AND keys != '[]' ORDER BY id DESC LIMIT ?
+"""
 _STEPS = """
 SELECT action, failure, witness, trajectory_id FROM steps WHERE pre IN (
     SELECT value FROM json_each(?) UNION SELECT id FROM (

@@ -10,6 +10,7 @@ from mcp import Client
 from hardwon.apps import mcp_server
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
+from hardwon.apps.shared.general_search import search_general
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.errors import LibraryForbidden
 from hardwon.memory.remote import RemoteLibrary
@@ -140,6 +141,41 @@ def test_search_ranks_by_nothing_that_is_hidden(agent, value, how):
     for rest in ("", "refund failed", "credit"):
         path = f"/v1/search?k=50&how={how}&text="
         assert agent("GET", f"{path}{value} {rest}").json() == agent("GET", f"{path}Xyzzy {rest}").json()
+
+
+@pytest.mark.parametrize("level", ["step", "task"])
+@pytest.mark.parametrize("value", ["Torres", "INV-8841", "Mia", "SE-9920", "Olaf"])
+def test_recall_by_text_ranks_by_nothing_that_is_hidden(agent, value, level):
+    """A guess is answered like a word that nobody wrote: in hits, similarities, lines, path and tokens."""
+    for rest in ("", "refund failed", "credit"):
+        asked = {"k": 50, "level": level, "actions": ask()["actions"]}
+        answers = [agent("POST", "/v1/recall", {**asked, "text": f"{word} {rest}"}).json() for word in (value, "Xyzzy")]
+        assert answers[0] == answers[1]
+
+
+def test_recall_by_text_finds_general_words_and_their_stems(agent):
+    told = agent("POST", "/v1/recall", {"text": "refunding", "k": 20, "kinds": ["guardrail"]}).json()
+    assert told["path"] == "hybrid"
+    assert {hit["what"]["kind"] for hit in told["items"]} == {"guardrail"}
+    assert any(hit["what"]["action"].startswith("refund(") for hit in told["steps"])
+    assert told["lines"]
+    assert 0 < agent("POST", "/v1/recall", {"text": "refunding", "k": 20, "budget_tokens": 40}).json()["tokens"] <= 40
+    assert agent("POST", "/v1/recall", {"text": "refunding", "k": 0}).json()["items"] == []
+
+
+def test_a_forgotten_or_retired_item_is_not_found_again(tmp_path):
+    """The index of general texts is kept between requests, and it must not outlive its texts."""
+    with ExperienceLibrary.open(tmp_path / "a.db") as library:
+        gone, kept = (
+            library.add(Item("insight", f"the {word} door opens outward")).item_id for word in ("red", "blue")
+        )
+        assert {hit.what.id for hit in search_general(library, "which doors open", 5)} == {gone, kept}
+        library.forget(text="the red door")
+        assert {hit.what.id for hit in search_general(library, "which doors open", 5)} == {kept}
+        library.update(kept, title="the green gate opens inward")
+        assert not search_general(library, "blue door", 5)
+        library.retire(kept, "rusty")
+        assert not search_general(library, "green gate", 5)
 
 
 def test_search_finds_general_words(agent, client, tokens):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fastapi import APIRouter, Response
 
 from hardwon.apps.http.access.auth import RIGHTS, Caller
+from hardwon.apps.shared.general_search import recall_general
 from hardwon.memory import EvolutionReport, ExperienceLibrary, Recollection, State, Verdict
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_recollection, abstract_verdict
 from hardwon.runtime.guidance.base import Guidance, lines_of
@@ -83,7 +84,7 @@ def recall(body: RecallAsked, at: At) -> Response:
     """Return past experience that fits a state or a text: items, similar steps, estimates and guardrails.
 
     An empty result is a valid answer. Values of other requests are left out, unless a token with the right `log` sets
-    `raw`.
+    `raw`. A text is then compared with what the answer may show: general items and forms of actions.
     """
     if body.raw:
         at.must_read_raw()
@@ -99,6 +100,10 @@ def recall(body: RecallAsked, at: At) -> Response:
             actions=body.actions,
             after=body.after,
         )
+        if body.text is not None and not body.raw:
+            recollection = recall_general(
+                library, body.text, recollection, k=body.k, kinds=body.kinds, budget_tokens=body.budget_tokens
+            )
     if body.raw:
         return recalled(recollection)
     state, actions = query if isinstance(query, State) else State(query, task=body.task or ""), list(body.actions or ())
