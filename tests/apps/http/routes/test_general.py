@@ -166,9 +166,8 @@ def test_recall_by_text_finds_general_words_and_their_stems(agent):
 def test_a_forgotten_or_retired_item_is_not_found_again(tmp_path):
     """The index of general texts is kept between requests, and it must not outlive its texts."""
     with ExperienceLibrary.open(tmp_path / "a.db") as library:
-        gone, kept = (
-            library.add(Item("insight", f"the {word} door opens outward")).item_id for word in ("red", "blue")
-        )
+        items = [Item("insight", f"the {word} door opens outward") for word in ("red", "blue")]
+        gone, kept = (str(library.add(item).item_id) for item in items)
         assert {hit.what.id for hit in search_general(library, "which doors open", 5)} == {gone, kept}
         library.forget(text="the red door")
         assert {hit.what.id for hit in search_general(library, "which doors open", 5)} == {kept}
