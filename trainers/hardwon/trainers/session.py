@@ -34,7 +34,7 @@ from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
-from .rollouts.explore import Explorer, open_world, words
+from .rollouts.explore import Explorer, learn_by_playing, open_world, words
 from .rollouts.reporting import Reporting
 from .sources import SourceParts, Sources, open_source
 
@@ -93,7 +93,7 @@ class Session:
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))
         explorer = Explorer(environment, config.explore, outcome=config.outcome)
-        library, start = _open_libraries(config, explorer, out, checkpoint)
+        library, start = _open_libraries(config, environment, explorer, out, checkpoint)
         base, tokenizer = _open_base(config, explorer, library, checkpoint)
         models = base_models.prepare_for_roles(base, list(config.roles), config.model, config.run.seed)
         first = next(iter(models.values()))
@@ -223,7 +223,7 @@ def _check_instructions(config: TrainConfig, checkpoint: Path) -> None:
 
 
 def _open_libraries(
-    config: TrainConfig, explorer: Explorer, out: Path, checkpoint: Path | None
+    config: TrainConfig, environment: Environment, explorer: Explorer, out: Path, checkpoint: Path | None
 ) -> tuple[ExperienceLibrary, ExperienceLibrary | None]:
     """Return the library that learns and its initial copy, from the checkpoint if there is one.
 
@@ -240,7 +240,10 @@ def _open_libraries(
     library = ExperienceLibrary.open(out / LIBRARY)
     if checkpoint is None and config.library.explored:
         for worlds in config.library.explored.values():
-            library.record_many(explorer.trajectories(worlds))
+            if config.library.explorer == "episodic":
+                learn_by_playing(library, environment, worlds.all, config.explore.steps)
+            else:
+                library.record_many(explorer.trajectories(worlds))
         library.evolve()
     # a resumed run brings the copy in its checkpoint: the library has changed since the start
     if not (out / START).exists():

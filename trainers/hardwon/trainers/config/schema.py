@@ -149,6 +149,9 @@ class LibraryConfig:
     explored: dict[str, Worlds] = field(default_factory=dict)
     """Task instances whose exploring episodes are recorded in the library before training, under names of your own.
     Experience of other instances of the evaluation's split belongs here; the evaluated instances themselves do not."""
+    explorer: Literal["random", "episodic"] = "random"
+    """Who plays `explored`. random: random actions. episodic: the agent without a model, which consults the library as
+    it grows, as `hardwon run` does. It finds far more of the outcomes that random actions miss."""
     learn: bool = True
     """Record the finished rollouts after every iteration."""
     evolve_every: int = 1

@@ -5,10 +5,11 @@ They provide the examples of a warm start, the vocabulary of a word tokenizer, a
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
-from hardwon.runtime import Agent, Environment, RandomPolicy, open_environment
+from hardwon.runtime import Agent, Environment, EpisodicPolicy, RandomPolicy, open_environment
 from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
@@ -72,6 +73,22 @@ class Explorer:
         for agent in self._agents:
             agent.close()
         self._library.close()
+
+
+def learn_by_playing(library: ExperienceLibrary, environment: Environment, worlds: Iterable[Task], steps: int) -> None:
+    """Let the agent without a model play each task instance once and record its episodes in the library.
+
+    The agent learns from one episode to the next, so that later ones try what earlier ones left untried.
+
+    Args:
+        library: Library to learn into.
+        environment: The environment; the agent works on a clone.
+        worlds: Task instances, by split and seed, in order.
+        steps: Largest number of steps of an episode.
+    """
+    with closing(Agent(EpisodicPolicy(), library, environment.clone(), arm="step", max_steps=steps)) as agent:
+        for split, seed in worlds:
+            agent.run(split, seed, thread_id=f"explore/{split}#{seed}")
 
 
 def way(trajectory: Trajectory, outcome: Outcome = "success") -> str | None:
