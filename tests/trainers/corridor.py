@@ -1,7 +1,7 @@
 """A corridor of five rooms with the prize at one end: the smallest world that memory helps in."""
 
 from hardwon.memory import State
-from hardwon.runtime.interfaces.types import Info
+from hardwon.runtime.interfaces.types import Decision, Info
 
 COLOURS = ("red", "blue", "green", "white", "golden")
 
@@ -35,3 +35,18 @@ class Corridor:
     def state(self) -> State:
         colour = COLOURS[self.at]
         return State(f"You are in the {colour} room.", location=f"{colour} room", task="find the prize")
+
+
+class Walks:
+    """A policy that walks in one direction."""
+
+    name, reads = "walks", "text"
+
+    def __init__(self, go="go east"):
+        self.go = go
+
+    def decide(self, context):
+        return Decision(self.go)
+
+    async def adecide(self, context):
+        return self.decide(context)

@@ -70,3 +70,18 @@ def save_base(folder: Path) -> Path:
     build_chat_model(tokenizer).save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder
+
+
+def keep_requests(monkeypatch):
+    """Return the prompts that local engines are asked from now on, by role."""
+    from hardwon.trainers.engines.local import LocalEngine
+
+    asked: dict[str, list[tuple[int, ...]]] = {}
+    original = LocalEngine.generate
+
+    async def generate(self, request):
+        asked.setdefault(request.role, []).append(request.prompt)
+        return await original(self, request)
+
+    monkeypatch.setattr(LocalEngine, "generate", generate)
+    return asked

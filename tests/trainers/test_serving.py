@@ -7,17 +7,16 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.trainers.corridor import Corridor
-from tests.trainers.folder_base import save_base
+from tests.trainers.corridor import Corridor, Walks
+from tests.trainers.folder_base import keep_requests, save_base
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
-from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import Candidate as Shared
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.exports import MANIFEST
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission
@@ -71,30 +70,7 @@ def exported(request, tmp_path_factory):
 @pytest.fixture
 def requests(monkeypatch):
     """The prompts that engines are asked, by role."""
-    asked: dict[str, list[tuple[int, ...]]] = {}
-    original = LocalEngine.generate
-
-    async def generate(self, request):
-        asked.setdefault(request.role, []).append(request.prompt)
-        return await original(self, request)
-
-    monkeypatch.setattr(LocalEngine, "generate", generate)
-    return asked
-
-
-class Walks:
-    """Walks in one direction."""
-
-    name, reads = "walks", "text"
-
-    def __init__(self, go):
-        self.go = go
-
-    def decide(self, context):
-        return Decision(self.go)
-
-    async def adecide(self, context):
-        return self.decide(context)
+    return keep_requests(monkeypatch)
 
 
 def remember(library, seeds=(3, 4)):
@@ -178,7 +154,7 @@ def test_the_extractor_reads_the_candidates_that_it_read_in_training(exported, r
 def test_admission_reads_the_step_that_it_read_in_training(exported, requests):
     folder, session, _ = exported
     candidate = Shared("find the prize", ("red: west",), "go east", "blue: east", "the prize is east")
-    choice = asyncio.run(EngineAdmission(session.engine, session.transcript).decide(candidate))
+    choice = asyncio.run(EngineAdmission(session.engine, session.prompts).decide(candidate))
     trained = requests.pop("admission")
     served = asyncio.run(load_roles(folder).admission.decide(candidate))
     assert requests["admission"] == trained

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
-from tests.trainers.corridor import Corridor
-from tests.trainers.folder_base import save_base
+from tests.trainers.corridor import Corridor, Walks
+from tests.trainers.folder_base import keep_requests, save_base
 
 from hardwon.apps.cli.serve import _open_roles
 from hardwon.apps.cli.team import run_team
@@ -21,9 +21,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.wire import plain
 from hardwon.runtime import Agent, ExperienceMiddleware
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
-from hardwon.runtime.interfaces.types import Decision
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission, Member
 from hardwon.trainers.roles.guide_speech import query_of
@@ -87,27 +85,7 @@ def session(settings, tmp_path):
 @pytest.fixture
 def requests(monkeypatch):
     """The prompts that engines are asked, by role."""
-    asked: dict[str, list[tuple[int, ...]]] = {}
-    original = LocalEngine.generate
-
-    async def generate(self, request):
-        asked.setdefault(request.role, []).append(request.prompt)
-        return await original(self, request)
-
-    monkeypatch.setattr(LocalEngine, "generate", generate)
-    return asked
-
-
-class Walks:
-    """A policy that goes east."""
-
-    name, reads = "walks", "text"
-
-    def decide(self, context):
-        return Decision("go east")
-
-    async def adecide(self, context):
-        return self.decide(context)
+    return keep_requests(monkeypatch)
 
 
 def remember(path, *, seeds):
@@ -187,8 +165,8 @@ def test_a_member_of_a_team_reads_and_shares_as_it_was_trained(export, session, 
     produced, trainer = dict(requests), session()
     requests.clear()
 
-    policy = TokenPolicy(trainer.engine, trainer.transcript, temperature=0.0)
-    admission = EngineAdmission(trainer.engine, trainer.transcript)
+    policy = TokenPolicy(trainer.engine, trainer.prompts, temperature=0.0)
+    admission = EngineAdmission(trainer.engine, trainer.prompts)
     agent = Agent(policy, trainer.library, Corridor(), learn=False, guardrails=False, recall_k=0, max_steps=6)
     with trainer.library.bank("a task") as bank:
         member = Member("member", agent, admission, bank)

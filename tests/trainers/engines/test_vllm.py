@@ -254,9 +254,9 @@ def test_requests_that_run_during_an_update_keep_their_version(engine, trained):
 @pytest.mark.timeout(600)
 def test_rollouts_through_the_runtime_carry_the_version(engine, trained):
     """Episodes side by side; every row is of the version that the server sampled under."""
-    transcript = CompactFormat(trained.tokenizer)
+    prompts = CompactFormat(trained.tokenizer)
     with ExperienceLibrary.open(":memory:") as library:
-        agent = Agent(TokenPolicy(engine, transcript), library, Corridor(), learn=False, max_steps=4)
+        agent = Agent(TokenPolicy(engine, prompts), library, Corridor(), learn=False, max_steps=4)
         versions = []
         for version in (1, 2):
             engine.load_adapter("policy", version, trained.folders[version - 1])

@@ -110,7 +110,7 @@ class ExtractorBench:
     def __init__(self, parts, notes):
         settings = {"ready": notes, "trials": 1, "explores": 1.0, "cost": 0.0}
         self.trained = ExtractorRole(replace(parts, config=replace(parts.config, settings=settings)))
-        self.writer = KeepOrSkip(parts.engine, parts.transcript, outcome=True)
+        self.writer = KeepOrSkip(parts.engine, parts.prompts, outcome=True)
 
     def episode(self, note, name="e"):
         failed = Diagnosis(False, Failure.NO_EFFECT)
@@ -147,7 +147,7 @@ class AdmissionBench:
     def __init__(self, parts, notes):
         settings = {"target": 0.5, "ready": notes}
         self.trained = AdmissionRole(replace(parts, config=replace(parts.config, settings=settings)))
-        self.asked = EngineAdmission(parts.engine, parts.transcript)
+        self.asked = EngineAdmission(parts.engine, parts.prompts)
 
     def candidate(self, note):
         key = f"put {note.thing} in {note.place} -> it belongs there"
@@ -159,7 +159,7 @@ class AdmissionBench:
 
     def collect(self, notes, salt):
         parts = self.trained._parts
-        admission = EngineAdmission(parts.engine, parts.transcript, salt=salt)
+        admission = EngineAdmission(parts.engine, parts.prompts, salt=salt)
         choices = [asyncio.run(admission.decide(self.candidate(note))) for note in notes]
         decided = tuple(
             Decided(np.zeros(0), choice.admit, choice.p, used=choice.admit and note.right)

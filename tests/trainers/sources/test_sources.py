@@ -143,8 +143,8 @@ def rollout(name, steps, rows=None, failed=""):
     return Rollout(Trajectory("task", tuple(steps), True, id=name), tuple(rows or sampled), "g", failed)
 
 
-def parts_of(settings, model=None, transcript: Any = None, engine: Any = None, environment: Any = None, **fields):
-    return SourceParts(settings, model, transcript, engine, environment, **fields)
+def parts_of(settings, model=None, prompts: Any = None, engine: Any = None, environment: Any = None, **fields):
+    return SourceParts(settings, model, prompts, engine, environment, **fields)
 
 
 def read(name, settings, *rollouts, model=None):

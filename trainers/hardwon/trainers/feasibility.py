@@ -46,7 +46,7 @@ def check_prompts(session: Session) -> None:
     for world in session.explorer.tasks or session.config.explore.worlds.all[:PROBED]:
         memory = session.explorer.experience(world)
         for trajectory in session.explorer.explored(world):
-            for row in session.transcript.rows(trajectory, memory)[:steps]:
+            for row in session.prompts.rows(trajectory, memory)[:steps]:
                 longest = max(longest, len(row.prompt) + len(row.completion))
     if longest > limit:
         raise CannotLearn(

@@ -95,7 +95,7 @@ class Player:
             arms: Episodes per task instance, by arm.
         """
         session = self._session
-        policy = DemonstrationPolicy(session.transcript, paths, builder=session.config.policy.build_prompts())
+        policy = DemonstrationPolicy(session.prompts, paths, builder=session.config.policy.build_prompts())
         agents = {arm.name: self._build_agent(arm, policy, learning=False) for arm in arms}
         specs = [
             Spec(fold, seed, arm.name, copy, salt="demonstration")
@@ -172,7 +172,7 @@ class Player:
             temperature,
             TokenPolicy(
                 session.engine,
-                session.transcript,
+                session.prompts,
                 temperature=temperature,
                 settings=session.config.policy,
                 context=session.context,

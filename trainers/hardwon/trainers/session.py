@@ -69,7 +69,7 @@ class Session:
     start: ExperienceLibrary | None
     """The library at the start of the run, for the frozen arms; None if no arm uses one."""
     tokenizer: Any
-    transcript: Any
+    prompts: Any
     """The prompt format of the base."""
     engine: Engine
     gate: Gated | None
@@ -101,14 +101,14 @@ class Session:
         if (team := get_team()) is not None and team.shards:
             team.shard_base(first)
         manual = environment.describe() if isinstance(environment, Described) else ""
-        transcript: Any = open_format(config.model, tokenizer, manual=manual, builder=config.policy.build_prompts())
+        prompts: Any = open_format(config.model, tokenizer, manual=manual, builder=config.policy.build_prompts())
         # Only the process that plays may connect to a server or start vLLM.
         engine = open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
-        gate = open_gate(config.gate, engine, transcript)
+        gate = open_gate(config.gate, engine, prompts)
 
         def build_role(name: str) -> Role:
             parts = Parts(
-                _follow_sampling(name, config), models[name], transcript, engine, library, config.run.seed,
+                _follow_sampling(name, config), models[name], prompts, engine, library, config.run.seed,
                 explorer.source, gate,
                 explored=lambda task, seed: explorer.explored((task, seed)),
                 episodes=lambda: explorer.trajectories(config.explore.worlds),
@@ -124,12 +124,12 @@ class Session:
             library=library,
             start=start,
             tokenizer=tokenizer,
-            transcript=transcript,
+            prompts=prompts,
             engine=engine,
             gate=gate,
             diversity=Diversity(seed=config.run.seed),
             roles={name: build_role(name) for name in config.roles},
-            sources=_open_sources(config, models["policy"], transcript, engine, environment, explorer),
+            sources=_open_sources(config, models["policy"], prompts, engine, environment, explorer),
         )
         if checkpoint is not None:
             session._load(checkpoint)
@@ -272,14 +272,14 @@ def _collect_library_words(library: ExperienceLibrary) -> list[str]:
 
 
 def _open_sources(
-    config: TrainConfig, model: Any, transcript: Any, engine: Engine, environment: Environment, explorer: Explorer
+    config: TrainConfig, model: Any, prompts: Any, engine: Engine, environment: Environment, explorer: Explorer
 ) -> Sources:
     """Return the sources of the policy's signals."""
     policy = config.roles["policy"]
     parts = SourceParts(
         None,
         model,
-        transcript,
+        prompts,
         engine,
         environment,
         config.run.seed,

@@ -167,7 +167,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=schema.as_dict(config)) as metrics:
         loop = TrainingLoop(session, player, position, metrics, screen)
         try:
-            screen.tell(session.transcript.describe())
+            screen.tell(session.prompts.describe())
             if checkpoint is not None:
                 loop.saved = position.iteration
                 screen.tell(f"resuming from {checkpoint}.")
@@ -260,7 +260,7 @@ def _warn_of_verdicts(session: Session, screen: Screen) -> None:
     for name in [*PURPOSES.keys() & session.roles.keys()]:
         if session.config.roles[name].settings.get("writes") == "text":
             continue  # it decides nothing
-        verdicts = asyncio.run(look(session.engine, session.transcript, name))
+        verdicts = asyncio.run(look(session.engine, session.prompts, name))
         if warning := verdicts.explain(name):
             screen.tell(warning)
 
@@ -271,7 +271,7 @@ def _warm_start(loop: TrainingLoop, config: schema.WarmStartConfig) -> None:
     if session.config.model.is_compact:
         examples = build_examples(
             session.explorer.trajectories(session.config.explore.worlds),
-            session.transcript.rows,
+            session.prompts.rows,
             config.examples,
             memory=lambda episode: way(episode, outcome),
             outcome=outcome,

@@ -60,7 +60,7 @@ class EngineAdmission:
     def __init__(
         self,
         engine: Engine,
-        transcript: PromptFormat,
+        prompts: PromptFormat,
         *,
         role: str = "admission",
         salt: str = "",
@@ -70,13 +70,13 @@ class EngineAdmission:
 
         Args:
             engine: Generates the verdict.
-            transcript: Encodes the question.
+            prompts: Encodes the question.
             role: The engine's role whose weights decide.
             salt: Seeds the random numbers; empty takes the more probable verdict.
             keeps_rows: Keep the tokens of every decision for training.
         """
-        self._engine, self._transcript, self._role, self._salt = engine, transcript, role, salt
-        self._verdicts, self._keeps_rows = transcript.verdicts("share"), keeps_rows
+        self._engine, self._prompts, self._role, self._salt = engine, prompts, role, salt
+        self._verdicts, self._keeps_rows = prompts.verdicts("share"), keeps_rows
         self.rows: list[Sample] = []
         """Of every decision, as it was sampled."""
 
@@ -104,7 +104,7 @@ class EngineAdmission:
         """Return the tokens of the question: the task, the newest keys, and the step."""
         step = f"{candidate.key}\n{candidate.value}"
         sections = {"task": candidate.task, "keys": candidate.keys[-SHOWN:], "observation": step}
-        return self._transcript.query(Query("share", sections))
+        return self._prompts.query(Query("share", sections))
 
 
 class Member:
@@ -169,7 +169,7 @@ class AdmissionRole:
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self.price = Sparsity(self.settings.target)
-        self._verdicts = parts.transcript.verdicts("share")
+        self._verdicts = parts.prompts.verdicts("share")
         self._groups: list[list[tuple[Episode, list[Sample]]]] = []
         self._sent = 0
 
@@ -225,14 +225,14 @@ class AdmissionRole:
         """Run one team on a task instance; return its reward, its decisions and their samples."""
         parts, settings = self._parts, self.settings
         limit = read_context(parts.model)
-        policy = TokenPolicy(parts.engine, cast(Any, parts.transcript), settings=parts.policy, context=limit)
+        policy = TokenPolicy(parts.engine, cast(Any, parts.prompts), settings=parts.policy, context=limit)
         assert parts.environment is not None
         with parts.library.bank(f"{fold}#{seed} {salt}") as bank:
             members = [
                 Member(
                     f"member {n}",
                     Agent(policy, parts.library, parts.environment, arm="team", max_steps=settings.steps, **_PLAIN),
-                    EngineAdmission(parts.engine, parts.transcript, role=self.name, salt=salt),
+                    EngineAdmission(parts.engine, parts.prompts, role=self.name, salt=salt),
                     bank,
                 )
                 for n in range(settings.teams)

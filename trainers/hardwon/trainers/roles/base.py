@@ -127,7 +127,7 @@ class Parts:
     config: RoleConfig
     model: Any
     """The role's own copy of the base, or the base with an adapter of the role's name."""
-    transcript: PromptFormat
+    prompts: PromptFormat
     engine: Engine
     library: ExperienceLibrary
     seed: int = 0
@@ -159,7 +159,7 @@ class PolicyRole:
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._rollouts: list[Rollout] = []
         self._loss = parts.config.loss
-        self._demonstrate, self._render = parts.source, parts.transcript.rows if parts.transcript else None
+        self._demonstrate, self._render = parts.source, parts.prompts.rows if parts.prompts else None
 
     def change_loss(self, *, entropy: float, temperature: float) -> None:
         """Change the coefficients of the loss that follow a schedule."""

@@ -123,7 +123,7 @@ class ExtractorRole:
         self.name, self.model = name, parts.model
         self._parts, self._source, self._gate = parts, source or parts.source, gate or parts.gate
         self.settings = parse(ExtractorSettings, parts.config.settings, f"roles.{name}.settings")
-        self._writer = writer or build_writer(parts.engine, parts.transcript, self.settings, role=name)
+        self._writer = writer or build_writer(parts.engine, parts.prompts, self.settings, role=name)
         paid = ("ready", "cooldown", "capacity", "measure", "cost", "length")
         self.buffer = Buffer(**{name: getattr(self.settings, name) for name in paid})
         reward = {name: getattr(self.settings, name) for name in ("measure", "cost", "length")}
@@ -137,7 +137,7 @@ class ExtractorRole:
             reward=reward,
         )
         is_verdict = self.settings.writes == "choice"
-        self._verdicts = parts.transcript.verdicts("keep") if is_verdict else None
+        self._verdicts = parts.prompts.verdicts("keep") if is_verdict else None
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
@@ -325,7 +325,7 @@ class ExtractorRole:
 
     def _length(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        return len(self._parts.transcript.text(text)) - 1  # without the end token
+        return len(self._parts.prompts.text(text)) - 1  # without the end token
 
     # -- learning -----------------------------------------------------------------------------------
 

@@ -92,14 +92,14 @@ class GuideRole:
         """
         self.name, self.model = name, parts.model
         self._parts = parts
-        is_compact = isinstance(parts.transcript, CompactFormat)
+        is_compact = isinstance(parts.prompts, CompactFormat)
         recollections = Recollections(parts)
         self._source = source or ((lambda spec: explored(spec, parts)) if is_compact else recollections.ask)
         # A recollection has no right answer to imitate, so a chat model begins with stage 2.
         self._lessons = lessons or (lambda: build_lessons(parts.episodes()) if is_compact else [])
         self.settings = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
         self.speaker = Speaker(
-            parts.engine, parts.transcript, role=name, free=self.settings.free, most=self.settings.length
+            parts.engine, parts.prompts, role=name, free=self.settings.free, most=self.settings.length
         )
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)

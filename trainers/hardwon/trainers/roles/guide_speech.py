@@ -1,7 +1,7 @@
 """Generation for a guide: a verdict decides whether to speak, then follows a text.
 
-    reply = await Speaker(engine, transcript).say(query, "a name")      # reply.text is None if it abstains
-    guidance = TrainedGuidance(engine, transcript)                      # the same in the runtime's loop
+    reply = await Speaker(engine, prompts).say(query, "a name")      # reply.text is None if it abstains
+    guidance = TrainedGuidance(engine, prompts)                      # the same in the runtime's loop
 
 Every sampled token is kept for training. Credit and updates are in `guide`.
 """
@@ -56,20 +56,20 @@ class Speaker:
     """Samples a guide's replies from an engine."""
 
     def __init__(
-        self, engine: Engine, transcript: PromptFormat, *, role: str = "guide", free: bool = False, most: int = 64
+        self, engine: Engine, prompts: PromptFormat, *, role: str = "guide", free: bool = False, most: int = 64
     ) -> None:
         """Create a speaker on an engine.
 
         Args:
             engine: Generates the tokens.
-            transcript: Encodes the queries and the texts.
+            prompts: Encodes the queries and the texts.
             role: The engine's role whose weights speak.
             free: Allow any words; otherwise only the texts on offer.
             most: Maximum number of tokens of a text.
         """
-        self._engine, self._transcript, self._role = engine, transcript, role
+        self._engine, self._prompts, self._role = engine, prompts, role
         self._free, self._most = free, most
-        self._verdicts = transcript.verdicts("guide")
+        self._verdicts = prompts.verdicts("guide")
 
     async def say(
         self, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
@@ -111,10 +111,10 @@ class Speaker:
         request = Request(
             (*prompt, *yes),
             self._role,
-            None if self._free else Trie({self._transcript.text(text) for text in query.offers}),
+            None if self._free else Trie({self._prompts.text(text) for text in query.offers}),
             max_tokens=self._most,
             temperature=0.0 if greedy else 1.0,
-            stop=(self._transcript.end,),
+            stop=(self._prompts.end,),
             chance=random.Random(f"{name}/text"),
         )
         completion = await self._engine.generate(request)
@@ -131,13 +131,13 @@ class Speaker:
         sections: dict[str, str | tuple[str, ...]] = {"task": state.task, "observation": state.observation}
         if state.location:
             sections["location"] = state.location
-        return self._transcript.query(Query("guide", {**sections, "recalled": query.recalled}))
+        return self._prompts.query(Query("guide", {**sections, "recalled": query.recalled}))
 
     def lesson(self, query: GuideQuery, text: str, name: str) -> Sample:
         """Return a text as a sample to imitate, as the continuation of a decision to speak."""
-        tokens = self._transcript.text(text)
+        tokens = self._prompts.text(text)
         n = len(tokens)
-        trie = None if self._free else Trie({tokens, *(self._transcript.text(offer) for offer in query.offers)})
+        trie = None if self._free else Trie({tokens, *(self._prompts.text(offer) for offer in query.offers)})
         allowed: tuple[Allowed, ...] = tuple(None if trie is None else trie.allowed(tokens[:at]) for at in range(n))
         # A token without an alternative has probability 1 and nothing to learn.
         mask = tuple(each is None or len(each) > 1 for each in allowed)
@@ -158,8 +158,8 @@ class Speaker:
         """Return the offer or the free words behind some tokens; None for an empty text."""
         if not self._free:
             # reversed: of two offers with equal tokens, the first wins
-            return {self._transcript.text(text): text for text in reversed(query.offers)}[tokens]
-        return self._transcript.read(tokens) or None
+            return {self._prompts.text(text): text for text in reversed(query.offers)}[tokens]
+        return self._prompts.read(tokens) or None
 
 
 def query_of(context: Context) -> tuple[GuideQuery, tuple[Line, ...]] | None:
@@ -173,18 +173,18 @@ class TrainedGuidance:
     """Guidance in the runtime's loop by a trained guide, which chooses among the recalled lines."""
 
     def __init__(
-        self, engine: Engine, transcript: PromptFormat, *, role: str = "guide", free: bool = False, most: int = 64
+        self, engine: Engine, prompts: PromptFormat, *, role: str = "guide", free: bool = False, most: int = 64
     ) -> None:
         """Create guidance on an engine.
 
         Args:
             engine: Generates the tokens.
-            transcript: Encodes the texts.
+            prompts: Encodes the texts.
             role: The engine's role whose weights speak.
             free: Allow any words; otherwise only the recalled lines.
             most: Maximum number of tokens of a text.
         """
-        self._speaker = Speaker(engine, transcript, role=role, free=free, most=most)
+        self._speaker = Speaker(engine, prompts, role=role, free=free, most=most)
 
     async def apropose(self, context: Context) -> Hint | None:
         """Return the guide's greedy hint, or None if nothing was recalled."""

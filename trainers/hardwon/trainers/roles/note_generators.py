@@ -1,7 +1,7 @@
 """Writers of an extractor: choose among texts that an episode offers, or generate free text.
 
-    written = await KeepOrSkip(engine, transcript, ways).read(trajectory, seen_items=())
-    written = await Writes(engine, transcript).read(trajectory, shown)
+    written = await KeepOrSkip(engine, prompts, ways).read(trajectory, seen_items=())
+    written = await Writes(engine, prompts).read(trajectory, shown)
 
 Each sequence is kept with its tokens, so that the measured effect of an item trains the sequence that wrote it.
 A writer only proposes operations (add, update, return); the library decides on admission.
@@ -137,7 +137,7 @@ class KeepOrSkip:
     def __init__(
         self,
         engine: Engine,
-        transcript: PromptFormat,
+        prompts: PromptFormat,
         candidates: Callable[[Trajectory], Sequence[Candidate]] | None = None,
         *,
         role: str = ROLE,
@@ -147,16 +147,16 @@ class KeepOrSkip:
 
         Args:
             engine: Generates the tokens.
-            transcript: Encodes the question.
+            prompts: Encodes the question.
             candidates: Returns the texts that an episode offers; by default `offer` with the compact format, and
                 `lessons` otherwise.
             role: The engine's role whose weights write.
             outcome: Include the outcome of the episode in the prompt.
         """
-        self._engine, self._transcript, self._role = engine, transcript, role
-        self._candidates = candidates or (offer if isinstance(transcript, CompactFormat) else lessons)
+        self._engine, self._prompts, self._role = engine, prompts, role
+        self._candidates = candidates or (offer if isinstance(prompts, CompactFormat) else lessons)
         self._outcome = outcome
-        self._verdicts = transcript.verdicts("keep")
+        self._verdicts = prompts.verdicts("keep")
 
     async def read(
         self, trajectory: Trajectory, seen_items: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
@@ -197,7 +197,7 @@ class KeepOrSkip:
         if ended:
             sections["outcome"] = ended
         sections |= {"observation": seen.observation, "location": seen.location}
-        return self._transcript.query(Query("keep", sections))
+        return self._prompts.query(Query("keep", sections))
 
 
 class Writes:
@@ -210,7 +210,7 @@ class Writes:
     def __init__(
         self,
         engine: Engine,
-        transcript: PromptFormat,
+        prompts: PromptFormat,
         *,
         grammar: Callable[[Trajectory], Sequence[str] | None] = lambda _: None,
         reads: Callable[[Trajectory], str] | None = None,
@@ -221,13 +221,13 @@ class Writes:
 
         Args:
             engine: Generates the tokens.
-            transcript: Encodes the episode.
+            prompts: Encodes the episode.
             grammar: Returns the answers that an episode allows; None allows any text.
             reads: Returns the text of an episode to read; default: its transcript.
             role: The engine's role whose weights write.
             max_tokens: Maximum number of tokens per episode.
         """
-        self._engine, self._transcript, self._grammar, self._reads = engine, transcript, grammar, reads
+        self._engine, self._prompts, self._grammar, self._reads = engine, prompts, grammar, reads
         self._role, self._max_tokens = role, max_tokens
 
     async def read(
@@ -241,7 +241,7 @@ class Writes:
             self._allowed(trajectory),
             max_tokens=self._max_tokens,
             temperature=0.0 if greedy else 1.0,
-            stop=(self._transcript.end,),
+            stop=(self._prompts.end,),
             chance=random.Random(name),
         )
         completion = await self._engine.generate(request)
@@ -250,23 +250,23 @@ class Writes:
 
     def _parse(self, tokens: Ids, trajectory: Trajectory, role: str, version: int) -> list[Operation]:
         """Return the operations in an answer."""
-        if isinstance(self._transcript, CompactFormat):
-            return parse_operations(str(self._transcript.tokenizer.decode(tokens)), trajectory, role, version)
-        return parse_lines(self._transcript.read(tokens), trajectory, role, version)
+        if isinstance(self._prompts, CompactFormat):
+            return parse_operations(str(self._prompts.tokenizer.decode(tokens)), trajectory, role, version)
+        return parse_lines(self._prompts.read(tokens), trajectory, role, version)
 
     def prompt(self, trajectory: Trajectory, seen_items: Sequence[Item] = ()) -> Ids:
         """Return the tokens of the shown items, the outcome and the episode."""
         items = tuple(text_of(item) for item in seen_items)
         if self._reads is not None:
-            return self._transcript.query(Query("write", {"recalled": items, "steps": self._reads(trajectory)}))
+            return self._prompts.query(Query("write", {"recalled": items, "steps": self._reads(trajectory)}))
         sections: dict[str, str | tuple[str, ...]] = {"recalled": items, "outcome": _name_outcome(trajectory)}
-        if not isinstance(self._transcript, CompactFormat):  # a compact episode begins with its task
+        if not isinstance(self._prompts, CompactFormat):  # a compact episode begins with its task
             sections = {"task": trajectory.steps[0].pre.task, **sections}
-        return self._transcript.query(Query("write", sections, trajectory))
+        return self._prompts.query(Query("write", sections, trajectory))
 
     def lesson(self, trajectory: Trajectory, answer: str, name: str, seen_items: Sequence[Item] = ()) -> Sample:
         """Return an answer as a sample to imitate."""
-        tokens = self._transcript.text(answer)
+        tokens = self._prompts.text(answer)
         n = len(tokens)
         return Sample(
             self.prompt(trajectory, seen_items),
@@ -288,7 +288,7 @@ class Writes:
         answers = self._grammar(trajectory)
         if answers is None:
             return None
-        return Trie({self._transcript.text(answer) for answer in answers})
+        return Trie({self._prompts.text(answer) for answer in answers})
 
     def _sets(self, trajectory: Trajectory, prefix: Ids) -> tuple[Allowed, ...]:
         """Return the allowed tokens at each position of an answer."""

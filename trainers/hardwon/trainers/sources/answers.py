@@ -86,7 +86,7 @@ class AnswerSource(Untrained):
             best = self._parts.reference(task, int(seed))
             steps = [] if best is None else without_circles([s for s in best.steps if s.action and s.diagnosis.success])
             text = " ".join(step.action for step in steps)
-        return self._parts.transcript.text(text) if text else ()
+        return self._parts.prompts.text(text) if text else ()
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
         """Return the probability of the answer after every turn."""
@@ -161,7 +161,7 @@ class ObservationSource(Untrained):
 
     def __init__(self, parts: SourceParts) -> None:
         self._parts = parts
-        self._hidden = parts.transcript.hide()
+        self._hidden = parts.prompts.hide()
         self.spent: dict[str, float] = {}
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:

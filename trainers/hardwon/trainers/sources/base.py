@@ -76,7 +76,7 @@ class SourceParts:
     """The dataclass of the source in `config.sources`, or the plain settings of your own source."""
     model: Any
     """The policy's model in this process, which the learner trains."""
-    transcript: PromptFormat
+    prompts: PromptFormat
     engine: Engine
     environment: Environment
     seed: int = 0
