@@ -11,6 +11,7 @@ import typer
 
 from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
 
+from .learning.alfworld import alfworld
 from .learning.learn import learn
 from .learning.team import bench_team
 from .learning.transfer import transfer
@@ -235,6 +236,7 @@ def train(
 
 
 app.command()(gpu)
+app.command()(alfworld)
 app.command()(learn)
 app.command()(transfer)
 app.command("team")(bench_team)

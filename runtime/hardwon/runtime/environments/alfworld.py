@@ -13,6 +13,7 @@ translation are cached (see `pddl_cache`).
 import hashlib
 import os
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,15 @@ _SEEN = re.compile(r"You (?:arrive at|open|close) ")
 class AlfWorld:
     """The ALFWorld games of one kind, or of all kinds, as an `Environment`."""
 
-    def __init__(self, kind: str = ALL, *, data: str | Path = "") -> None:
+    def __init__(
+        self, kind: str = ALL, *, data: str | Path = "", folds: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         """Create an environment.
 
         Args:
             kind: One of `KINDS`, or "all".
             data: The folder of games. "" uses the environment variable `ALFWORLD_DATA`.
+            folds: Files of the games by name of a fold, instead of the folder's own folds.
 
         Raises:
             UnknownName: The kind does not exist.
@@ -67,15 +71,18 @@ class AlfWorld:
             raise UnknownName.of("kind of game", kind, (*KINDS, ALL))
         self.name, self.game = f"alfworld/{kind}", kind
         self.data = str(data or os.environ.get(HOME, ""))
+        self._folds = folds
+        self._env: Any = None
+        self._over = True
+        if folds is not None:
+            return
         if not self.data or not games(self.data, kind, "train"):
             problem = f"{self.data!r} contains no game.tw-pddl of kind {kind!r}" if self.data else "no folder is set"
             raise ConfigError(f"ALFWorld needs games, but {problem}. Set {HOME}, or pass data=FOLDER.")
-        self._env: Any = None
-        self._over = True
 
     def count_seeds(self, fold: str) -> int:
         """Return the number of games in a fold."""
-        return len(games(self.data, self.game, fold))
+        return len(self._list_games(fold))
 
     def reset(self, task: str = "", seed: int = 0) -> State:
         """Begin a game.
@@ -90,9 +97,7 @@ class AlfWorld:
             MissingExtra: The `alfworld` extra is not installed.
         """
         fold = task.strip().lower() or "train"
-        if fold not in FOLDERS:
-            raise UnknownName.of("fold", task, FOLDERS)
-        files = games(self.data, self.game, fold)
+        files = self._list_games(fold)
         if not 0 <= seed < len(files):
             raise ConfigError(f"seed {seed} is not in the {fold} fold; it has {len(files)} games, from 0.")
         self.close()
@@ -104,6 +109,13 @@ class AlfWorld:
         self._valid: list[str] = first.admissible_commands
         self._over = False
         return self._state("")
+
+    def _list_games(self, fold: str) -> Sequence[str]:
+        """Return the files of the games of a fold."""
+        names = FOLDERS if self._folds is None else self._folds
+        if fold not in names:
+            raise UnknownName.of("fold", fold, names)
+        return games(self.data, self.game, fold) if self._folds is None else self._folds[fold]
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
         """Take an action.
@@ -135,7 +147,7 @@ class AlfWorld:
 
     def clone(self) -> "AlfWorld":
         """Return another environment with the same games."""
-        return AlfWorld(self.game, data=self.data)
+        return AlfWorld(self.game, data=self.data, folds=self._folds)
 
     def close(self) -> None:
         """Free the game."""
