@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 def test_no_floor_plan_is_both_learned_and_tested(folder):
     """Each plan is held out in exactly one fold, and each game is in exactly one part."""
-    tested = []
+    tested: list[str] = []
     for fold in range(3):
         parts = games.split_games(folder, "thirds", fold)
         plans = {part: {games.find_floor_plan(file) for file in files} for part, files in parts.items()}
