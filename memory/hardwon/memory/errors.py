@@ -14,8 +14,12 @@
     │   ├── LibraryUnwritable                 disk full, no permission, or locked for too long
     │   ├── LibraryMissing (FileNotFoundError)    the file was removed or replaced while it was open
     │   ├── LibraryDamaged (ValueError)       a stored row is corrupt
-    │   ├── LibraryForbidden (PermissionError)    the token does not permit the request to a served library
-    │   └── LibraryUnreachable (ConnectionError)  the server of a library does not answer
+    │   ├── LibraryForbidden (PermissionError)    the token or the database role does not permit the request
+    │   ├── LibraryUnreachable (ConnectionError)  the server of a library does not answer
+    │   ├── OtherReplica (FileExistsError)        the file is not the replica of this database
+    │   ├── ServerTooOld                          the database server lacks what the log needs
+    │   ├── KeyTaken (FileExistsError)            the log has other content under this key
+    │   └── LeaseLost (TimeoutError)              another process learns items for this namespace now
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
     │   ├── EnvironmentCrashed
     │   └── EnvironmentHung
@@ -125,11 +129,27 @@ class LibraryDamaged(LibraryError, ValueError):
 
 
 class LibraryForbidden(LibraryError, PermissionError):
-    """The token does not permit this request to a served library."""
+    """The token of a served library, or the role in a database, does not permit this request."""
 
 
 class LibraryUnreachable(LibraryError, ConnectionError):
     """The server of a library does not answer, after a limited number of retries."""
+
+
+class OtherReplica(LibraryError, FileExistsError):
+    """The file that should be the replica of a log follows another log, or is a library of its own."""
+
+
+class ServerTooOld(LibraryError):
+    """The database server is older than the log needs."""
+
+
+class KeyTaken(LibraryError, FileExistsError):
+    """The log holds other content under the same key."""
+
+
+class LeaseLost(LibraryError, TimeoutError):
+    """The lease expired before the operation was committed, and nothing of it was written."""
 
 
 class EnvironmentFailure(HardwonError, RuntimeError):

@@ -19,7 +19,8 @@ from .guardrails.conditions import validate
 from .records import Item
 from .situations.keys import parse_action, words
 from .storage.checksums import seal
-from .storage.episodes import dumps, log_change, now, plain
+from .storage.clock import now
+from .storage.episodes import dumps, log_change, plain
 from .validation import check_item
 
 _EDITABLE = frozenset(field.name for field in fields(Item)) - {"id", "kind", "status", "version", "writer"}
@@ -176,6 +177,12 @@ def undo(connection: Connection, namespace: int, item: Item) -> Item:
 def set_score(connection: Connection, namespace: int, item: Item, score: float) -> None:
     """Set an item's score; the history logs only this field."""
     write(connection, namespace, replace(item, score=score), "scored", {"score": [item.score, score]})
+
+
+def set_fresh(connection: Connection, namespace: int, item_id: str, clock: int) -> None:
+    """Mark an item as used or confirmed after this number of episodes."""
+    connection.execute("UPDATE items SET fresh = ? WHERE namespace = ? AND id = ?", (clock, namespace, item_id))
+    seal(connection, "items", "namespace = ? AND id = ?", (namespace, item_id))
 
 
 def write(connection: Connection, namespace: int, item: Item, op: str, detail: Any = None) -> None:

@@ -10,7 +10,6 @@ Pinned guardrails are not on probation. The counts are rows of the library, so a
 cannot be written, this process counts in memory.
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,6 +19,7 @@ from typing import Any
 from hardwon.memory.errors import LibraryReadOnly, LibraryUnwritable
 from hardwon.memory.records import Item
 from hardwon.memory.storage.checksums import seal
+from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.storage.database import Store
 
 TRIAL_REFUSALS = 5
@@ -38,7 +38,7 @@ _ROW = "refusals, refused, trials, failed, began, tried"
 
 def clock() -> float:
     """Return the current time in seconds since the epoch."""
-    return time.time()
+    return read_clock()
 
 
 @dataclass(frozen=True, slots=True)

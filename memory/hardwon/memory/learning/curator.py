@@ -19,7 +19,6 @@ from hardwon.memory.items import check_conditions, identify, read_item
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Item
 from hardwon.memory.situations.keys import content_words, parse_action, words
-from hardwon.memory.storage.checksums import seal
 from hardwon.memory.trust.instructions import instruction_in
 
 from .guardrail_index import GuardrailIndex
@@ -268,10 +267,7 @@ class Curator:
     def _write(self, item: Item, op: str) -> None:
         """Write an item and mark it as fresh."""
         items.write(self.connection, self.namespace, item, op)
-        self.connection.execute(
-            "UPDATE items SET fresh = ? WHERE namespace = ? AND id = ?", (self.clock, self.namespace, item.id)
-        )
-        seal(self.connection, "items", "namespace = ? AND id = ?", (self.namespace, item.id))
+        items.set_fresh(self.connection, self.namespace, item.id, self.clock)
 
     def _harden(self, item: Item) -> None:
         """Retire the items that a guardrail in force makes redundant: equal warnings and covered guardrails."""

@@ -7,12 +7,9 @@ stored completely or not at all.
 import codecs
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import UTC, datetime
-from functools import lru_cache
 from json.encoder import encode_basestring
 from math import isfinite
 from sqlite3 import Connection
@@ -24,6 +21,7 @@ from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.situations.keys import fact_words, vocabulary
 
 from .checksums import compute_checksum, normalize_real, seal
+from .clock import now
 from .database import Store
 from .offers import read_offers, write_offers
 from .rollups import Attempts, split_segments, write_segments
@@ -45,17 +43,6 @@ _FAILURES = {failure.value: failure for failure in Failure}
 _STEP = "steps.id, t, pre, action, post, reward, return_to_go, diagnosis, keys, why, trajectory_id, offer"
 # The same columns as in _STEP, so that both kinds of row are unpacked alike.
 _BRIEF = _STEP.replace("keys, why", "'', ''").replace("offer", "NULL")
-
-
-def now() -> str:
-    """Return the current time in the stored format: UTC, ISO 8601, to the second."""
-    return _format_time(int(time.time()))
-
-
-@lru_cache(maxsize=1)
-def _format_time(second: int) -> str:
-    """Return a time in the stored format. Cached, because many rows are written within one second."""
-    return datetime.fromtimestamp(second, UTC).isoformat()
 
 
 def dumps(value: Any) -> str:
@@ -96,9 +83,11 @@ def namespace_id(connection: Connection, name: str) -> int:
     return int(number)
 
 
-def log_change(connection: Connection, namespace: int, what: str, ref: str, op: str, detail: Any = None) -> None:
-    """Append an entry to the change log, whose sequence numbers only increase."""
-    row = (now(), namespace, what, ref, op, dumps(detail or {}))
+def log_change(
+    connection: Connection, namespace: int, what: str, ref: str, op: str, detail: Any = None, *, at: str | None = None
+) -> None:
+    """Append an entry to the change log, whose sequence numbers only increase; without `at`, with the current time."""
+    row = (at or now(), namespace, what, ref, op, dumps(detail or {}))
     # Two statements, because the checksum covers `seq`, which SQLite assigns on insertion.
     seq = connection.execute(
         "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, ?, ?, ?, ?)", row
@@ -189,8 +178,8 @@ class Batch:
             [(self._namespace, word, word_counts[word]) for word in sorted(word_counts)],
         )
         place_episodes(self._connection, self._namespace, episodes)
-        for episode in episodes:
-            log_change(self._connection, self._namespace, "trajectory", episode.id, "recorded")
+        for episode, at in self._episodes:
+            log_change(self._connection, self._namespace, "trajectory", episode.id, "recorded", at=at)
         self._episodes.clear()
 
     def _build_row(self, recorded: tuple[Trajectory, str]) -> tuple[Any, ...]:
@@ -259,7 +248,8 @@ class Batch:
 
     def _number_writers(self, episodes: Sequence[Trajectory]) -> dict[str, int]:
         """Return the numbers of the episodes' writers by name, assigning numbers to new writers."""
-        names = {witness_of(episode.writer) for episode in episodes}
+        # In the order of the episodes, so that replicas of one log give a writer the same number.
+        names = dict.fromkeys(witness_of(episode.writer) for episode in episodes)
         self._connection.executemany(
             "INSERT OR IGNORE INTO writers(namespace, name) VALUES (?, ?)", [(self._namespace, name) for name in names]
         )

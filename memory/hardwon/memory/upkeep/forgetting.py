@@ -27,8 +27,9 @@ from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import Item, Trajectory
 from hardwon.memory.storage import rollups, worlds
 from hardwon.memory.storage.checksums import seal
+from hardwon.memory.storage.clock import now
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps, extract_words, log_change, now, witness_of
+from hardwon.memory.storage.episodes import dumps, extract_words, log_change, witness_of
 from hardwon.memory.validation import check_text
 from hardwon.memory.values.saved_tables import rebuild_values
 

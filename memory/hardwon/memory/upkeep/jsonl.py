@@ -19,8 +19,9 @@ from hardwon.memory.privacy.redaction import redact, redact_item, redact_values
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Item, State, Step, Trajectory, Trust
 from hardwon.memory.storage.checksums import seal
+from hardwon.memory.storage.clock import now
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps, now
+from hardwon.memory.storage.episodes import dumps
 
 from . import queries
 

@@ -13,6 +13,7 @@ from hardwon.memory.storage.freshness import Freshness
 
 from . import forgetting, integrity, jsonl, queries
 from .administration import TendedLibrary
+from .digest import compute_digest
 from .write_buffer import WriteBuffer
 
 
@@ -95,6 +96,14 @@ class MaintainedLibrary(TendedLibrary):
         """
         with self._lock:
             return integrity.verify(self._filed(), self._number)
+
+    def digest(self) -> str:
+        """Return a hash of the recorded episodes, the items and everything derived from them in this namespace.
+
+        Libraries with equal digests have the same content, whatever file and process it is in.
+        """
+        with self._lock:
+            return compute_digest(self._filed(), self._number)
 
     def repair(self) -> list[Problem]:
         """Rebuild every derived structure that `verify` reports.

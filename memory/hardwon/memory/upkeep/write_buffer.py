@@ -26,8 +26,9 @@ from hardwon.memory.learning import item_credit
 from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
+from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import Batch, KeyIds, dumps, is_recorded, now, refuse_other_episode
+from hardwon.memory.storage.episodes import Batch, KeyIds, dumps, is_recorded, refuse_other_episode
 from hardwon.memory.validation import LARGEST, check_episode, check_episodes, check_size
 
 DISCOUNT = 0.95
@@ -39,7 +40,7 @@ KEPT = 2_000
 AT_ONCE = 4_000
 """Approximate number of steps per transaction, because other writers wait for its end."""
 _WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
-_PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
+PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _NEXT = f"SELECT checksum, {SUMMED['inbox'].columns} {_WAITING} ORDER BY id"
 _FIND = """
 SELECT episode FROM inbox WHERE named AND namespace = :namespace AND ref = :ref
@@ -47,7 +48,7 @@ UNION ALL SELECT episode FROM inbox WHERE id = :id AND namespace = :namespace AN
 """
 """Only ids from callers are indexed, because an index costs one more page per write. An id that was assigned here
 encodes its row."""
-_BROKEN = (
+BROKEN = (
     *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
     *(IntegrityError, InterfaceError, ProgrammingError),
 )
@@ -89,7 +90,7 @@ class WriteBuffer:
         """
         self.on_file()
         # Before the transaction: redacting and packing take long, and other writers would have to wait.
-        redacted, ids = list(map(_redact, check_episodes(episodes))), []
+        redacted, ids = list(map(redact_and_pack, check_episodes(episodes))), []
         new: dict[str, Trajectory] = {}
         rows: list[tuple[int, int, str, int, str, str]] = []
         with self._store.transaction() as connection:
@@ -109,7 +110,7 @@ class WriteBuffer:
                 self._file_waiting()
                 self.on_filed(self.write(connection, [(at, _with_id(episode, ref)) for ref, episode in new.items()]))
             else:
-                connection.executemany(_PUT, [(*row, compute_checksum(row)) for row in rows])
+                connection.executemany(PUT, [(*row, compute_checksum(row)) for row in rows])
                 self._newest = rows[-1][0] if rows else self._newest
         if new and not at_once:
             self._remember(new, sum(len(text) for *_, text in rows))
@@ -203,7 +204,7 @@ class WriteBuffer:
             for checksum, *row in rows:
                 try:
                     episodes.append(self._decode_row(row, checksum))
-                except _BROKEN as error:
+                except BROKEN as error:
                     broken.append((repr(error), row[0]))
                     continue
                 steps += len(episodes[-1][2].steps)
@@ -211,12 +212,12 @@ class WriteBuffer:
                     break
         try:
             self._move(connection, episodes)
-        except _BROKEN:
+        except BROKEN:
             # Store them one by one, so that a broken episode does not hold up the others.
             for episode in episodes:
                 try:
                     self._move(connection, [episode])
-                except _BROKEN as error:
+                except BROKEN as error:
                     broken.append((repr(error), episode[0]))
         connection.executemany("UPDATE inbox SET failed = ? WHERE id = ?", broken)
         for why, number in broken:
@@ -264,7 +265,8 @@ class WriteBuffer:
                 clock = self._count_episodes(connection)
                 stored.append(batch.add(episode, at))
                 batch.write()
-                item_credit.settle(connection, self._namespace, stored[-1], clock)
+                with fix_time(at):
+                    item_credit.settle(connection, self._namespace, stored[-1], clock)
             batch.write()
         except BaseException:
             self.forget()
@@ -349,7 +351,7 @@ def file_all(store: Store) -> None:
         WriteBuffer(store, namespace).file()
 
 
-def _redact(episode: Trajectory) -> tuple[Trajectory, str]:
+def redact_and_pack(episode: Trajectory) -> tuple[Trajectory, str]:
     """Return an episode without secrets, and its packed text."""
     episode = mark_outages(episode)
     text = pack_episode(episode)
@@ -419,7 +421,12 @@ def _check_number(name: str, value: float) -> float:
 
 def unpack_episode(text: str, ref: str) -> Trajectory:
     """Return the episode that `pack_episode` encoded."""
-    task, success, score, arm, seed, ending, meta, state_values, step_values, *more = json.loads(text)
+    return decode_episode(json.loads(text), ref)
+
+
+def decode_episode(values: Sequence[Any], ref: str) -> Trajectory:
+    """Return an episode from the JSON values of its packed text."""
+    task, success, score, arm, seed, ending, meta, state_values, step_values, *more = values
     listed = more.pop(0) if more and isinstance(more[0], list) else [()]  # older versions stored no admissible actions
     states = [State(*values) for values in state_values]
     offers = [tuple(actions) for actions in listed]

@@ -1,0 +1,150 @@
+"""The entries of the log, and how their content is packed.
+
+A payload is JSON, compressed with Zstandard; the entry has the number of its format. JSON keeps what SQLite keeps: NUL,
+escaped lone surrogates, and the types of numbers. Row numbers are never in a payload, because they belong to one file:
+a step is written as its episode and its number there.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from hardwon.memory.errors import NewerSchema, require_extra
+from hardwon.memory.records import Trajectory
+from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.episodes import dumps
+from hardwon.memory.upkeep.write_buffer import decode_episode
+
+FORMAT = 1
+"""Format of the payloads that this version writes."""
+LARGEST = 2**30
+"""Largest size of an unpacked payload in bytes; a larger one is refused instead of filling the memory."""
+LEVEL = 6
+"""Level of compression: beyond it, an episode shrinks by less than 3 %."""
+
+Place = tuple[str, int]
+"""Portable reference to a step: the id of its episode and its number there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry of a log, in its place."""
+
+    position: int
+    """Place in the order of the namespace: 1, 2, 3, ... without gaps."""
+    at: str
+    """Time at which the database received it: UTC, ISO 8601, to the second."""
+    kind: str
+    """What it is: `episode`, `items` or `bank`."""
+    key: str
+    """Text that names it in the namespace; of an episode, its id."""
+    payload: bytes
+    format: int = FORMAT
+
+
+def pack(values: Any) -> bytes:
+    """Return JSON values as a payload."""
+    return pack_text(dumps(values))
+
+
+def pack_text(text: str) -> bytes:
+    """Return JSON text as a payload."""
+    return bytes(_codec().ZstdCompressor(level=LEVEL).compress(text.encode()))
+
+
+def unpack(payload: bytes, number: int = FORMAT) -> Any:
+    """Return the JSON values of a payload.
+
+    Args:
+        payload: The payload.
+        number: Number of its format.
+
+    Raises:
+        NewerSchema: A newer version of hardwon wrote the payload.
+        ValueError: The payload is damaged.
+    """
+    if number > FORMAT:
+        raise NewerSchema(
+            f"an entry of the log has format {number}, but this version of hardwon reads up to {FORMAT}. Update your "
+            "clone of hardwon, then run: pip install ."
+        )
+    codec = _codec()
+    try:
+        # The header states the size, and the codec allocates it: look before decompressing what others wrote.
+        size = codec.get_frame_parameters(payload).content_size
+        if size > LARGEST:
+            raise ValueError(f"the payload of an entry has {size} bytes; at most {LARGEST} are read")
+        return json.loads(codec.ZstdDecompressor().decompress(payload))
+    except codec.ZstdError as error:
+        raise ValueError(f"the payload of an entry cannot be decompressed: {error}") from error
+
+
+@cache
+def _codec() -> Any:
+    with require_extra("postgres"):
+        import zstandard
+    return zstandard
+
+
+def pack_episode_entry(text: str, locate: Callable[[Sequence[int]], Mapping[int, Place]]) -> bytes:
+    """Return the payload of an episode.
+
+    Args:
+        text: The packed text of the episode; see `upkeep.write_buffer`.
+        locate: Returns the places of steps by id.
+    """
+    if '"like":[' not in text:
+        return pack_text(f"[{text},{{}}]")
+    values = json.loads(text)
+    likes = {t: why.pop("like") for t, (*_, why, _) in enumerate(values[8]) if _has_ids(why)}
+    places = locate(sorted({ref for refs in likes.values() for ref in refs}))
+    return pack([values, {str(t): [places[ref] for ref in refs if ref in places] for t, refs in likes.items()}])
+
+
+def _has_ids(why: Mapping[str, Any]) -> bool:
+    """Return whether reasons refer to steps. A caller's own value under this key stays as it is."""
+    return isinstance(why.get("like"), list) and all(type(ref) is int for ref in why["like"])
+
+
+def find_places(values: Any) -> list[Place]:
+    """Return the places of the steps to which the episode of a payload refers."""
+    return [(str(episode), int(t)) for listed in values[1].values() for episode, t in listed]
+
+
+def unpack_episode_entry(values: Any, ref: str, ids: Mapping[Place, int]) -> Trajectory:
+    """Return the episode of a payload.
+
+    Args:
+        values: Values of the payload.
+        ref: Id of the episode.
+        ids: Ids of the steps to which it refers, by place. References to other steps are left out.
+    """
+    episode, likes = values
+    for t, listed in likes.items():
+        places = [(str(name), int(number)) for name, number in listed]
+        episode[8][int(t)][6]["like"] = [ids[place] for place in places if place in ids]
+    return decode_episode(episode, ref)
+
+
+def locate_steps(store: Store, namespace: int, ids: Iterable[int]) -> dict[int, Place]:
+    """Return the places of steps by id. Unknown ids are left out."""
+    rows = store.rows(
+        "SELECT id, trajectory_id, t FROM steps WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
+        (namespace, json.dumps(list(ids))),
+    )
+    return {ref: (episode, t) for ref, episode, t in rows}
+
+
+def find_steps(store: Store, namespace: int, places: Iterable[Place]) -> dict[Place, int]:
+    """Return the ids of steps by place. Unknown places are left out."""
+    wanted = dict.fromkeys(places)
+    if not wanted:
+        return {}
+    rows = store.rows(
+        "SELECT trajectory_id, t, id FROM steps WHERE namespace = ? "
+        "AND trajectory_id IN (SELECT value FROM json_each(?))",
+        (namespace, dumps(sorted({episode for episode, _ in wanted}))),
+    )
+    return {(episode, t): ref for episode, t, ref in rows if (episode, t) in wanted}
