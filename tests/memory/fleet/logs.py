@@ -8,6 +8,8 @@ from pathlib import Path
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.fleet.entries import LogEntry, locate_steps, pack, pack_episode_entry
 from hardwon.memory.fleet.replica import Capture, Replica
+from hardwon.memory.reasons import Reasons
+from hardwon.memory.records import Trust
 from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.upkeep.digest import compute_digest
@@ -115,11 +117,13 @@ class Writer(Copy):
                 why[choose(("recalled", "withheld", "blocked", "overrode"))] = [choose(items)]
             action = f"{choose(('take', 'cook', 'open'))} {thing}"
             keys = ("*", action, f"{place} | {action}")
-            steps.append(Step(state, action, after, diagnosis, -0.0, t, keys, why, admissible=("wait", action)))
+            steps.append(
+                Step(state, action, after, diagnosis, -0.0, t, keys, Reasons.of(why), admissible=("wait", action))
+            )
             state = after
         writer = choose(("mcp:a", "token:b", "token:c", "http:d")) if untrusted else ""
         success = choose((True, True, False, None))
-        trust = "untrusted" if untrusted else "trusted"
+        trust: Trust = "untrusted" if untrusted else "trusted"
         return Trajectory(
             task, tuple(steps), success, float(bool(success)), seed=self.random.randint(0, 3), id=ref,
             meta={"environment": game, "odd": [1e100, -0.0]}, writer=writer, trust=trust,

@@ -42,6 +42,8 @@ class LogEntry:
     """Text that names it in the namespace; of an episode, its id."""
     payload: bytes
     format: int = FORMAT
+    log_id: int = 0
+    """Row of the database that holds it."""
 
 
 def pack(values: Any) -> bytes:
@@ -79,6 +81,22 @@ def unpack(payload: bytes, number: int = FORMAT) -> Any:
         return json.loads(codec.ZstdDecompressor().decompress(payload))
     except codec.ZstdError as error:
         raise ValueError(f"the payload of an entry cannot be decompressed: {error}") from error
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Return whether the values of two payloads are equal."""
+    return dumps(one) == dumps(other)  # as text: NaN equals NaN, and 1 differs from 1.0
+
+
+def is_same_episode(one: Any, other: Any) -> bool:
+    """Return whether two payloads hold the same episode. Keys may differ: they depend on what was recorded before."""
+    return is_equal(*(_drop_keys(values) for values in (one, other)))
+
+
+def _drop_keys(values: Any) -> Any:
+    episode, _ = values
+    steps = [[*step[:5], [], *step[6:]] for step in episode[8]]
+    return [*episode[:8], steps, *episode[9:]]
 
 
 @cache

@@ -1,0 +1,342 @@
+"""The log of one namespace in PostgreSQL: append, read in order, and the lease of the process that learns items.
+
+Appending is one INSERT and one commit. The writer chooses the key, so an append that is repeated after a lost
+connection is written once. Places in the order are given afterwards; see `fleet.schema`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from hardwon.memory.errors import (
+    EmbedderMismatch,
+    KeyTaken,
+    LibraryForbidden,
+    NewerSchema,
+    NotALibrary,
+    UnknownName,
+)
+from hardwon.memory.storage.migrations import APPLICATION_ID
+
+from .entries import FORMAT, LogEntry, is_equal, unpack
+from .schema import GRANTS, MIGRATIONS, SCHEMA_VERSION, WRITE_GRANTS
+from .session import Session
+
+LEASE_S = 10.0
+"""Seconds for which a process that stopped keeps others from learning items."""
+PAGE = 500
+"""Entries read at a time."""
+_APPEND = """
+INSERT INTO hardwon.log(namespace, kind, format, key, payload, term)
+SELECT %(namespace)s, %(kind)s, %(format)s, key, payload, %(term)s
+FROM unnest(%(keys)s::text[], %(payloads)s::bytea[]) AS new(key, payload)
+ON CONFLICT (namespace, key) DO NOTHING RETURNING key, id
+"""
+_FETCH = """
+SELECT pos, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS+00:00'), kind, key, payload, format, id
+FROM hardwon.positions JOIN hardwon.log ON log.id = log_id
+WHERE positions.namespace = %(namespace)s AND log.namespace = %(namespace)s AND pos > %(after)s
+ORDER BY pos LIMIT %(limit)s
+"""
+
+
+class LogStatus(NamedTuple):
+    """The state of a log."""
+
+    head: int
+    """The last position."""
+    waiting: int
+    """Number of entries that have no position yet."""
+    leader: str
+    """Host and process that learns items; empty if none does."""
+    term: int
+    """Number of the lease."""
+    size: int
+    """Size of the log of all namespaces in bytes."""
+    blockers: tuple[str, ...]
+    """Sessions of the server that keep a transaction open for more than a second."""
+
+
+class Log:
+    """The log of one namespace. Safe to use from several threads."""
+
+    def __init__(self, url: str, namespace: str, *, create: bool = True) -> None:
+        """Connect, and install the schema or the namespace if they are missing.
+
+        Args:
+            url: Address of the database, as libpq reads it.
+            namespace: Name of the namespace.
+            create: Install what is missing.
+
+        Raises:
+            LibraryUnreachable: The server does not answer.
+            ServerTooOld: The server is too old.
+            NewerSchema: A newer version of hardwon changed the schema.
+            NotALibrary: There is no schema, and `create` is not set.
+            UnknownName: The namespace does not exist, and the role may not create it.
+        """
+        self._reader, self._writer = Session(url), Session(url)
+        self.name, self.namespace = self._reader.name, namespace
+        try:
+            _install(self._reader, create)
+            self.database = self._read_meta("database") or ""
+            self.number = self._find_namespace(create)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_meta(self, name: str) -> str | None:
+        rows = self._reader.run("SELECT value FROM hardwon.meta WHERE name = %(name)s", {"name": name})
+        return str(rows[0][0]) if rows else None
+
+    def _find_namespace(self, create: bool) -> int:
+        find, by = "SELECT id FROM hardwon.namespaces WHERE name = %(name)s", {"name": self.namespace}
+        rows = self._reader.run(find, by)
+        if not rows and create:
+            try:
+                with self._reader.transaction():
+                    self._reader.run(
+                        "INSERT INTO hardwon.namespaces(name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING", by
+                    )
+                    self._reader.run(
+                        "INSERT INTO hardwon.leases(namespace) SELECT id FROM hardwon.namespaces "
+                        "WHERE name = %(name)s ON CONFLICT DO NOTHING",
+                        by,
+                    )
+            except LibraryForbidden as error:
+                raise self._unknown() from error
+            rows = self._reader.run(find, by)
+        if not rows:
+            raise self._unknown()
+        return int(rows[0][0])
+
+    def _unknown(self) -> UnknownName:
+        names = [name for (name,) in self._reader.run("SELECT name FROM hardwon.namespaces")]
+        return UnknownName.of("namespace", self.namespace, names)
+
+    def agree_on_embedder(self, name: str, fingerprint: str) -> None:
+        """Store the embedder of the library, or check that it is this one.
+
+        Raises:
+            EmbedderMismatch: The library was created with another embedder.
+        """
+        stored = self._read_meta("fingerprint")
+        if stored is None:
+            with self._reader.transaction():
+                for key, value in (("embedder", name), ("fingerprint", fingerprint)):
+                    self._reader.run(
+                        "INSERT INTO hardwon.meta VALUES (%(name)s, %(value)s) ON CONFLICT DO NOTHING",
+                        {"name": key, "value": value},
+                    )
+            stored = self._read_meta("fingerprint")
+        if stored != fingerprint:
+            raise EmbedderMismatch(
+                f"{self.name} was created with the embedder {self._read_meta('embedder')!r} ({stored}), not with "
+                f"{name!r} ({fingerprint}). Open it with that embedder."
+            )
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        kind: str,
+        rows: Sequence[tuple[str, bytes]],
+        *,
+        term: int | None = None,
+        is_same: Callable[[Any, Any], bool] = is_equal,
+    ) -> list[int]:
+        """Append entries in one statement, durable on return, and return their ids.
+
+        Entries that are in the log already are not written again, so repeat the call if you do not know whether an
+        earlier one succeeded.
+
+        Args:
+            kind: Kind of the entries.
+            rows: Key and payload of each entry.
+            term: Number of the lease; needed for items.
+            is_same: Compares the values of a payload in the log with those of a new one under the same key.
+
+        Raises:
+            KeyTaken: The log has another payload under one of the keys.
+            LeaseLost: The lease is not valid any more.
+            LibraryUnreachable: The server does not answer.
+        """
+        keys = [f"{kind}:{key}" for key, _ in rows]
+        values = {"keys": keys, "payloads": [payload for _, payload in rows], "term": term, "kind": kind}
+        written = dict(self._writer.run(_APPEND, {**values, "namespace": self.number, "format": FORMAT}))
+        if missing := [(key, payload) for key, (_, payload) in zip(keys, rows, strict=True) if key not in written]:
+            written |= self._compare(missing, is_same)
+        return [written[key] for key in keys]
+
+    def _compare(self, rows: Sequence[tuple[str, bytes]], is_same: Callable[[Any, Any], bool]) -> dict[str, int]:
+        """Return the ids of entries that were in the log before; raises KeyTaken if one of them differs."""
+        stored = {
+            key: (ref, bytes(payload), number)
+            for key, ref, payload, number in self._writer.run(
+                "SELECT key, id, payload, format FROM hardwon.log WHERE namespace = %(namespace)s "
+                "AND key = ANY(%(keys)s)",
+                {"namespace": self.number, "keys": [key for key, _ in rows]},
+            )
+        }
+        for key, payload in rows:
+            _, before, number = stored[key]
+            if before != payload and not is_same(unpack(before, number), unpack(payload)):
+                kind, _, name = key.partition(":")
+                raise KeyTaken(
+                    f"{self.name} has other content under the {kind} id {name!r}. Use a different id, or none to have "
+                    "one assigned."
+                )
+        return {key: ref for key, (ref, *_) in stored.items()}
+
+    def has(self, kind: str, key: str) -> bool:
+        """Return whether an entry is in the log, with a position or without one."""
+        query = "SELECT 1 FROM hardwon.log WHERE namespace = %(namespace)s AND key = %(key)s"
+        return bool(self._writer.run(query, {"namespace": self.number, "key": f"{kind}:{key}"}))
+
+    @contextmanager
+    def change(self) -> Iterator[int]:
+        """Keep other processes from changing items until the body ends; what it appends is committed with it.
+
+        A process that stops in the body loses the lock after `LEASE_S`, and then its commit fails.
+
+        Yields:
+            The term of the lease, for `append`.
+
+        Raises:
+            LeaseLost: The body took too long.
+            LibraryUnwritable: Another process did not end its change in time.
+        """
+        with self._writer.transaction():
+            self._writer.run(f"SET LOCAL idle_in_transaction_session_timeout = '{LEASE_S:.0f}s'")
+            self._writer.run(f"SET LOCAL lock_timeout = '{2 * LEASE_S:.0f}s'")
+            yield int(self._writer.run("SELECT hardwon.lock_items(%(namespace)s)", self._by())[0][0])
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def assign(self) -> int:
+        """Give every committed entry its position, and return the last position."""
+        return int(self._reader.run("SELECT hardwon.assign_positions(%(namespace)s)", self._by())[0][0])
+
+    def fetch(self, after: int, limit: int = PAGE) -> list[LogEntry]:
+        """Return the next entries, in order.
+
+        Args:
+            after: Position of the last entry that you have.
+            limit: Largest number of entries.
+        """
+        rows = self._reader.run(_FETCH, {"namespace": self.number, "after": after, "limit": limit})
+        return [
+            LogEntry(position, at, kind, key.partition(":")[2], bytes(payload), number, ref)
+            for position, at, kind, key, payload, number, ref in rows
+        ]
+
+    def find_entry(self, position: int) -> int | None:
+        """Return the id of the entry at a position, or None if there is none."""
+        query = "SELECT log_id FROM hardwon.positions WHERE namespace = %(namespace)s AND pos = %(pos)s"
+        rows = self._reader.run(query, {"namespace": self.number, "pos": position})
+        return int(rows[0][0]) if rows else None
+
+    def find_position(self, entry: int) -> int | None:
+        """Return the position of an entry, or None if it has none yet."""
+        query = "SELECT pos FROM hardwon.positions WHERE namespace = %(namespace)s AND log_id = %(id)s"
+        rows = self._reader.run(query, {"namespace": self.number, "id": entry})
+        return int(rows[0][0]) if rows else None
+
+    def read_status(self) -> LogStatus:
+        """Return the state of the log."""
+        ((head, waiting, leader, term, size),) = self._reader.run(_STATUS, self._by())
+        blockers = self._reader.run(
+            "SELECT format('pid %%s of %%s in %%s: %%s', pid, usename, datname, state) FROM pg_stat_activity "
+            "WHERE xact_start < clock_timestamp() - interval '1 s' AND pid <> pg_backend_pid() "
+            "AND backend_type = 'client backend'",
+            {},
+        )
+        return LogStatus(head, waiting, leader or "", term, size, tuple(text for (text,) in blockers))
+
+    # -- the lease --------------------------------------------------------------------------------
+
+    def take_lease(self, holder: str) -> int | None:
+        """Take or renew the lease of the process that learns items; return its term, or None if another one has it."""
+        query = "SELECT hardwon.take_lease(%(namespace)s, %(holder)s, %(seconds)s)"
+        rows = self._writer.run(query, {**self._by(), "holder": holder, "seconds": LEASE_S})
+        return None if rows[0][0] is None else int(rows[0][0])
+
+    def give_lease(self, holder: str) -> None:
+        """Give the lease back, so that another process can take it at once."""
+        self._writer.run("SELECT hardwon.give_lease(%(namespace)s, %(holder)s)", {**self._by(), "holder": holder})
+
+    def _by(self) -> dict[str, Any]:
+        return {"namespace": self.number}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reader.close()
+        self._writer.close()
+
+
+_STATUS = """
+SELECT (SELECT coalesce(max(pos), 0) FROM hardwon.positions WHERE namespace = %(namespace)s),
+    (SELECT count(*) FROM hardwon.waiting WHERE namespace = %(namespace)s),
+    (SELECT holder FROM hardwon.leases WHERE namespace = %(namespace)s AND expires > clock_timestamp()),
+    (SELECT term FROM hardwon.leases WHERE namespace = %(namespace)s), pg_total_relation_size('hardwon.log')
+"""
+
+
+def grant(url: str, role: str, namespace: str, *, write: bool) -> None:
+    """Let a role of the database read one namespace, and write to it if `write` is set. The owner calls this.
+
+    Args:
+        url: Address of the database, with the owner of the schema as user.
+        role: Name of an existing role.
+        namespace: Name of the namespace; it is created if it does not exist.
+        write: Let the role record and change items, too.
+
+    Raises:
+        LibraryForbidden: The user of the address is not the owner.
+    """
+    from psycopg import sql
+
+    log = Log(url, namespace)
+    try:
+        rights = GRANTS + (WRITE_GRANTS if write else "")
+        with log._writer.transaction():
+            log._writer.run(sql.SQL(rights).format(role=sql.Identifier(role)))  # type: ignore[arg-type]
+            log._writer.run(
+                "INSERT INTO hardwon.members VALUES (%(role)s, %(namespace)s, %(write)s) "
+                "ON CONFLICT (role, namespace) DO UPDATE SET writes = excluded.writes",
+                {"role": role, "namespace": log.number, "write": write},
+            )
+    finally:
+        log.close()
+
+
+def _install(session: Session, create: bool) -> None:
+    """Create or migrate the schema, or check that it can be used."""
+    version = _read_version(session)
+    if version < SCHEMA_VERSION and create:
+        with session.transaction():
+            session.run(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")  # only one process installs
+            for number, statements in enumerate(MIGRATIONS[_read_version(session) :], _read_version(session) + 1):
+                session.run(statements)
+                session.run(
+                    "INSERT INTO hardwon.meta VALUES ('schema', %(number)s) ON CONFLICT (name) DO UPDATE SET "
+                    "value = excluded.value",
+                    {"number": str(number)},
+                )
+            session.run("INSERT INTO hardwon.meta VALUES ('database', gen_random_uuid()) ON CONFLICT DO NOTHING")
+        version = _read_version(session)
+    if version > SCHEMA_VERSION:
+        raise NewerSchema(
+            f"{session.name} has schema {version}, but this version of hardwon supports up to {SCHEMA_VERSION}. "
+            "Update your clone of hardwon, then run: pip install ."
+        )
+    if version < SCHEMA_VERSION:
+        raise NotALibrary(f"{session.name} holds no library. Open it once with a role that may create the schema.")
+
+
+def _read_version(session: Session) -> int:
+    """Return the number of the last migration of the schema; 0 if there is none."""
+    if not session.run("SELECT 1 FROM pg_namespace WHERE nspname = 'hardwon'"):
+        return 0
+    rows = session.run("SELECT value FROM hardwon.meta WHERE name = 'schema'")
+    return int(rows[0][0]) if rows else 0

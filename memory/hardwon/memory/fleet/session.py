@@ -1,0 +1,183 @@
+"""A connection to PostgreSQL: opened when it is first used and again after it is lost, with the errors of this package.
+
+A message names the server without the password, which comes from the address or from where libpq looks for it: the
+environment, a service file or a password file.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hardwon.memory.errors import (
+    ConfigError,
+    HardwonError,
+    LeaseLost,
+    LibraryError,
+    LibraryForbidden,
+    LibraryReadOnly,
+    LibraryUnreachable,
+    LibraryUnwritable,
+    NotALibrary,
+    ServerTooOld,
+    require_extra,
+)
+
+from .schema import MIN_SERVER
+
+PREFIXES = ("postgresql://", "postgres://")
+"""Beginnings of the addresses of shared libraries."""
+_DEFAULTS = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    "application_name": "hardwon",
+}
+"""Settings that an address may override. They bound how long a network that went silent holds up a caller."""
+_CLASSES: tuple[tuple[str, type[HardwonError], str], ...] = (
+    ("HW001", LeaseLost, "Another process learns items for this namespace now; call it again later."),
+    ("25P03", LeaseLost, "The operation took too long, so the server ended it. Nothing was written; call it again."),
+    ("42501", LibraryForbidden, "Ask the owner of the database for the right; see `hardwon doctor`."),
+    ("3F000", NotALibrary, "Open it once with a role that may create the schema."),
+    ("42P01", NotALibrary, "Open it once with a role that may create the schema."),
+    ("25006", LibraryReadOnly, "It is a standby; give all hosts and target_session_attrs=read-write in the address."),
+    ("53100", LibraryUnwritable, "Free some space on the disk of the server."),
+    ("55P03", LibraryUnwritable, "Another process changes items of this namespace; try again."),
+    ("57P", LibraryUnreachable, "Start the server, then try again."),
+    ("08", LibraryUnreachable, "Check the network, then try again."),
+)
+"""Error classes by the beginning of the SQLSTATE, with the next step."""
+_REFUSALS: tuple[tuple[tuple[str, ...], type[HardwonError], str], ...] = (
+    (("FATAL:  database",), NotALibrary, "Create the database first, for example with: createdb NAME"),
+    (
+        ("FATAL:  role", "password", "authentication", "pg_hba"),
+        LibraryForbidden,
+        "Check the user and the password, for example in ~/.pgpass.",
+    ),
+)
+"""The same for refused connections, by words of the message: libpq gives no SQLSTATE for them."""
+
+
+class Session:
+    """One connection that several threads share, each for one statement or one transaction at a time."""
+
+    def __init__(self, url: str) -> None:
+        """Read an address. The server is not asked yet.
+
+        Raises:
+            ConfigError: The address cannot be read.
+            MissingExtra: psycopg is not installed.
+        """
+        with require_extra("postgres"):
+            import psycopg
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error:  # not its message, which may quote the password
+            raise ConfigError("the address cannot be read. Give postgresql://USER@HOST:PORT/DATABASE.") from None
+        self._psycopg = psycopg
+        self._settings: dict[str, Any] = {**_DEFAULTS, **given}
+        self.name = name_server(given)
+        """The address without the password."""
+        self._lock = threading.RLock()
+        self._connection: Any = None
+
+    def run(self, query: str, parameters: Mapping[str, Any] | None = None, *, once: bool = False) -> list[Any]:
+        """Run one statement in a transaction of its own, and return its rows.
+
+        Args:
+            query: The statement.
+            parameters: Values of its placeholders.
+            once: Do not repeat the statement on a new connection if the old one turns out to be lost.
+
+        Raises:
+            LibraryUnreachable: The server does not answer.
+            LibraryForbidden: The role may not do this.
+            LibraryError: The server refused the statement.
+        """
+        with self._lock:
+            is_old = self._connection is not None
+            try:
+                return self._fetch(query, parameters)
+            except LibraryUnreachable:
+                if once or not is_old or self._in_transaction():
+                    raise
+                return self._fetch(query, parameters)  # the connection may be lost while the server is up again
+
+    def _fetch(self, query: str, parameters: Mapping[str, Any] | None) -> list[Any]:
+        with self._translate():
+            cursor = self._connect().execute(query, parameters)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def _in_transaction(self) -> bool:
+        return self._connection is not None and self._connection.info.transaction_status.name == "INTRANS"
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit all statements inside together, or none. No other thread uses the connection meanwhile."""
+        with self._lock, self._translate(), self._connect().transaction():
+            yield
+
+    def _connect(self) -> Any:
+        """Return the open connection, opening it if there is none."""
+        if self._connection is None:
+            connection = self._psycopg.connect(autocommit=True, **self._settings)
+            version = connection.info.server_version
+            if version < MIN_SERVER:
+                connection.close()
+                raise ServerTooOld(
+                    f"{self.name} is PostgreSQL {version // 10000}; a shared library needs "
+                    f"{MIN_SERVER // 10000} or newer. Update the server."
+                )
+            self._connection = connection
+        return self._connection
+
+    @contextmanager
+    def _translate(self) -> Iterator[None]:
+        """Convert errors of psycopg, and drop a connection that is lost."""
+        try:
+            yield
+        except self._psycopg.Error as error:
+            if self._connection is not None and self._connection.closed:
+                self._connection = None
+            raise self._convert(error) from None  # its text may hold more than it should
+
+    def _convert(self, error: Any) -> HardwonError:
+        state = error.sqlstate or ""
+        text = error.diag.message_primary or str(error).strip().partition("\n")[0]
+        text = hide_password(text, self._settings)
+        for start, kind, advice in _CLASSES:
+            if state.startswith(start):
+                return kind(f"{self.name}: {text}. {advice}")
+        if isinstance(error, self._psycopg.OperationalError) and not state:  # it did not come to a session
+            for words, kind, advice in _REFUSALS:
+                if any(word in text for word in words):
+                    return kind(f"{self.name}: {text}. {advice}")
+            return LibraryUnreachable(f"{self.name} does not answer ({text}). Start the server, then try again.")
+        return LibraryError(f"{self.name}: {text} (SQLSTATE {state}).")
+
+    def close(self) -> None:
+        """Close the connection. A later call opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+
+def is_address(path: object) -> bool:
+    """Return whether a path is the address of a shared library."""
+    return isinstance(path, str) and path.startswith(PREFIXES)
+
+
+def name_server(settings: Mapping[str, Any]) -> str:
+    """Return the address of a server without the password."""
+    user, host, port = settings.get("user"), settings.get("host") or settings.get("service") or "", settings.get("port")
+    address = f"{f'{user}@' if user else ''}{host}{f':{port}' if port else ''}/{settings.get('dbname') or ''}"
+    return f"postgresql://{hide_password(address, settings)}"
+
+
+def hide_password(text: str, settings: Mapping[str, Any]) -> str:
+    """Return a text without the password of an address, wherever a misread address put it."""
+    password = settings.get("password")
+    return text.replace(password, "[password]") if password else text

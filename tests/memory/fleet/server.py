@@ -1,0 +1,105 @@
+"""A private PostgreSQL server on a Unix socket in a temporary folder, run by an unprivileged user.
+
+It never touches a server that is already there: it has its own folder, listens on no network and is ended with the
+test.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+OWNER = "hardwon"
+
+
+def find_binaries() -> Path | None:
+    """Return the folder with the programs of the newest PostgreSQL of this machine, or None."""
+    if (found := shutil.which("postgres")) is not None and shutil.which("initdb") is not None:
+        return Path(found).resolve().parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return folders[-1].parent if folders else None
+
+
+def find_user() -> str | None:
+    """Return the account that runs the server: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody") if name in names)
+
+
+class PrivateServer:
+    """One server and its folder."""
+
+    options: tuple[str, ...] = ("-c", "fsync=off")
+    """Settings of the server. The tests end processes, never the machine, so what was written to files stays."""
+
+    def __init__(self, binaries: Path, folder: Path | None = None) -> None:
+        self.binaries, self.user = binaries, find_user()
+        # Not below the folder of a test: the path of a socket has at most 107 bytes.
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="hardwon-pg-", dir="/tmp"))
+        self.data = self.folder / "data"
+        if self.user is not None:
+            shutil.chown(self.folder, self.user)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [str(self.binaries / program), *arguments], user=self.user, cwd=self.folder, check=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=120,
+        )  # fmt: skip
+
+    def create(self) -> None:
+        self.run("initdb", "-D", str(self.data), "-U", OWNER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        with (self.folder / "log").open("ab") as log:
+            where = ("-D", str(self.data), "-k", str(self.folder), "-h", "")
+            self._process = subprocess.Popen(
+                [str(self.binaries / "postgres"), *where, *self.options],
+                user=self.user, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        until = time.monotonic() + 60
+        ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder)]
+        while subprocess.run(ready, check=False).returncode:
+            if time.monotonic() > until or self._process.poll() is not None:
+                raise RuntimeError((self.folder / "log").read_text()[-2000:])
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End the server as a power failure would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        # Its children notice that it is gone; the next server waits for them by itself.
+
+    def stop(self) -> None:
+        """End the server and all its sessions at once."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(60)
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres", user: str = OWNER) -> str:
+        return f"postgresql://{user}@/{database}?host={self.folder}"
+
+    def sql(self, statement: str, database: str = "postgres", user: str = OWNER) -> list[tuple]:
+        """Run SQL without hardwon."""
+        import psycopg
+
+        with psycopg.connect(self.url(database, user), autocommit=True) as connection:
+            cursor = connection.execute(statement)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def create_database(self, name: str) -> str:
+        """Return the address of a new database."""
+        self.sql(f"CREATE DATABASE {name}")
+        return self.url(name)
