@@ -83,14 +83,14 @@ def unpack(payload: bytes, number: int = FORMAT) -> Any:
         raise ValueError(f"the payload of an entry cannot be decompressed: {error}") from error
 
 
-def is_equal(one: Any, other: Any) -> bool:
+def is_equal(first: Any, second: Any) -> bool:
     """Return whether the values of two payloads are equal."""
-    return dumps(one) == dumps(other)  # as text: NaN equals NaN, and 1 differs from 1.0
+    return dumps(first) == dumps(second)  # as text: NaN equals NaN, and 1 differs from 1.0
 
 
-def is_same_episode(one: Any, other: Any) -> bool:
+def is_same_episode(first: Any, second: Any) -> bool:
     """Return whether two payloads hold the same episode. Keys may differ: they depend on what was recorded before."""
-    return is_equal(*(_drop_keys(values) for values in (one, other)))
+    return is_equal(*(_drop_keys(values) for values in (first, second)))
 
 
 def _drop_keys(values: Any) -> Any:

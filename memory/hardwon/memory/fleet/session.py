@@ -71,7 +71,7 @@ class Session:
             MissingExtra: psycopg is not installed.
         """
         with require_extra("postgres"):
-            import psycopg
+            import psycopg.conninfo
         try:
             given = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error:  # not its message, which may quote the password
