@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 OWNER = "hardwon"
 
@@ -91,12 +92,12 @@ class PrivateServer:
     def url(self, database: str = "postgres", user: str = OWNER) -> str:
         return f"postgresql://{user}@/{database}?host={self.folder}"
 
-    def sql(self, statement: str, database: str = "postgres", user: str = OWNER) -> list[tuple]:
+    def sql(self, statement: str, database: str = "postgres", user: str = OWNER) -> list[tuple[Any, ...]]:
         """Run SQL without hardwon."""
         import psycopg
 
         with psycopg.connect(self.url(database, user), autocommit=True) as connection:
-            cursor = connection.execute(statement)  # type: ignore[call-overload]
+            cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
     def create_database(self, name: str) -> str:

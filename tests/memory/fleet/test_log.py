@@ -1,6 +1,7 @@
 """The log in PostgreSQL: durable, in one order without gaps, and with errors that name the next step."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_many_callers_give_each_entry_one_position(url):
     threads = [threading.Thread(target=work, args=(who,)) for who in range(writers)]
     for thread in threads:
         thread.start()
-    reader, entries = Log(url, "default"), []
+    reader, entries = Log(url, "default"), list[Any]()
     while any(thread.is_alive() for thread in threads):
         reader.assign()
         entries += reader.fetch(len(entries), 50)
@@ -284,7 +285,7 @@ def test_a_tenant_sees_and_writes_one_namespace(server, url, roles):
     with psycopg.connect(server.url(database, "tenant_a"), autocommit=True) as connection:
         run = connection.execute
         for table in ("log", "positions", "leases", "waiting"):
-            seen = run(f"SELECT DISTINCT namespace FROM hardwon.{table}").fetchall()  # type: ignore[call-overload]
+            seen = run(f"SELECT DISTINCT namespace FROM hardwon.{table}").fetchall()
             assert set(seen) <= {(a.number,)}
         assert run("SELECT name FROM hardwon.namespaces").fetchall() == [("a",)]
         for statement in (
@@ -299,7 +300,7 @@ def test_a_tenant_sees_and_writes_one_namespace(server, url, roles):
             f"SELECT hardwon.lock_items({b.number})",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                run(statement)  # type: ignore[call-overload]
+                run(statement)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             run(insert, (b.number,))
     for one in (a, b, tenant):
