@@ -23,6 +23,7 @@
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
     │   ├── EnvironmentCrashed
     │   └── EnvironmentHung
+    ├── CannotBranch (RuntimeError)           an episode cannot begin with the given steps
     ├── PolicyFailure (RuntimeError)          the policy produced no usable action
     ├── ModelUnavailable (RuntimeError)       a pretrained model cannot be downloaded or written
     └── EngineFailure (RuntimeError)          the inference engine refused, or its answer cannot be used
@@ -162,6 +163,10 @@ class EnvironmentCrashed(EnvironmentFailure):
 
 class EnvironmentHung(EnvironmentFailure):
     """The environment did not answer in time."""
+
+
+class CannotBranch(HardwonError, RuntimeError):
+    """An episode cannot begin with recorded steps: repeating them does not lead back, or must not be done."""
 
 
 class PolicyFailure(HardwonError, RuntimeError):

@@ -9,23 +9,24 @@ retries the episode on a fresh clone. An episode whose last attempt breaks is ex
 
 import copy
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Step, Trajectory
-from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
+from hardwon.memory import ExperienceLibrary, Step, Trajectory
+from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.learning.extraction import Extractor
 
 from .environments.timeout import Watched
 from .guidance.base import Guidance, RetrievalGuidance
 from .interfaces.arms import Arm
-from .interfaces.types import Environment, Policy, Resumable, Usage
-from .interfaces.working_memory import WorkingMemory, place
+from .interfaces.types import Environment, Policy, Usage
+from .interfaces.working_memory import WorkingMemory
 from .loop.enforcement import mode_of
 from .loop.graph import build_graph
 from .loop.nodes import Nodes
+from .loop.starts import rebuild_memory, restore_environment
 from .loop.state import EpisodeState, Live, Settings
 from .planning.composer import DemonstrationPlanner
 from .planning.plans import Planner, SkillPlanner
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
 NO_USAGE = Usage()
+NO_START: Mapping[str, Any] = {}
 RECURSION_LIMIT = 1_000_000
 """LangGraph's limit on stages, set out of reach: `max_steps` ends episodes instead."""
 
@@ -180,12 +182,31 @@ class Agent:
         """
         return self._drive(self._run_attempts(task, seed, thread_id))
 
-    async def arun(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
+    async def arun(
+        self,
+        task: str = "",
+        seed: int = 0,
+        *,
+        thread_id: str | None = None,
+        prefix: Sequence[Step] = (),
+        max_steps: int | None = None,
+    ) -> Result:
         """Run one episode and await the policy, so that many episodes share one process.
 
-        Arguments, result and errors are those of `run`.
+        Args:
+            task: As for `run`.
+            seed: As for `run`.
+            thread_id: As for `run`.
+            prefix: Steps of a recorded episode of the same task and seed to begin with. They are repeated in the
+                environment and belong to the trajectory; the policy decides what follows.
+            max_steps: Steps after which this episode ends, prefix included; None takes the agent's.
+
+        Raises:
+            ConfigError: An episode is already running under this thread.
+            CannotBranch: Repeating the prefix leads elsewhere, ends the episode, or must not be done.
         """
-        return await self._adrive(self._run_attempts(task, seed, thread_id))
+        start = {"prefix": tuple(prefix), "max_steps": max_steps} if prefix or max_steps else {}
+        return await self._adrive(self._run_attempts(task, seed, thread_id, start=start))
 
     def stream(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Iterator[Event]:
         """Run one episode and yield an event after each stage.
@@ -277,15 +298,21 @@ class Agent:
         return call
 
     def _run_attempts(
-        self, task: str, seed: int, thread_id: str | None, first: int = 0, spent: Usage = NO_USAGE
+        self,
+        task: str,
+        seed: int,
+        thread_id: str | None,
+        first: int = 0,
+        spent: Usage = NO_USAGE,
+        start: Mapping[str, Any] = NO_START,
     ) -> _Run:
         """Run an episode, from attempt `first` on, until an attempt is not broken or no retry is left."""
         attempt = first
         while True:
             thread = _build_thread_id(thread_id, attempt)
             with self._open_episode(thread):
-                start = self._initial_state(thread, task, seed, attempt)
-                final = yield _GraphCall("invoke", self._checkpointer is None, (start, _build_config(thread)))
+                state = {**self._initial_state(thread, task, seed, attempt), **start}
+                final = yield _GraphCall("invoke", self._checkpointer is None, (state, _build_config(thread)))
             spent += final["usage"]
             if not final.get("failed") or attempt >= self._retries:
                 return Result(final["trajectory"], spent, final["thread"])
@@ -306,8 +333,13 @@ class Agent:
                 # An input of None makes LangGraph continue from the checkpoint.
                 final = yield _GraphCall("invoke", False, (None, _build_config(final["thread"])))
         if final.get("failed") and final["attempt"] < self._retries:
-            retry = final["attempt"] + 1
-            return (yield from self._run_attempts(final["task"], final["seed"], thread_id, retry, final["usage"]))
+            retry, start = (
+                final["attempt"] + 1,
+                {name: final[name] for name in ("prefix", "max_steps") if name in final},
+            )
+            return (
+                yield from self._run_attempts(final["task"], final["seed"], thread_id, retry, final["usage"], start)
+            )
         return Result(final["trajectory"], final["usage"], final["thread"])
 
     # ---- episodes and graphs
@@ -329,13 +361,8 @@ class Agent:
         with self._open_episode(values["thread"]) as live:
             # Without `first` the episode was interrupted before its reset, and there is nothing to restore.
             if "first" in values:
-                # `of` lacks the library's context keys, so failures are added here, as `diagnose` does.
-                live.working = WorkingMemory.of(values["first"], values["steps"])
-                for step in values["steps"]:
-                    if not step.diagnosis.success and step.action:
-                        context = self.library.context(step.pre, step.action)
-                        live.working.fail(step.action, context, step.diagnosis.failure.value)
-                _restore_environment(live.environment, values, has_acted="diagnose" in snapshot.next)
+                live.working = rebuild_memory(self.library, values["first"], values["steps"])
+                restore_environment(live.environment, values, has_acted="diagnose" in snapshot.next)
             yield
 
     def _initial_state(self, thread: str, task: str, seed: int, attempt: int) -> EpisodeState:
@@ -465,35 +492,3 @@ def _select_latest(thread_id: str, snapshots: list[Any]) -> Any:
     if not begun:
         raise UnknownName(f"The checkpointer has no episode under thread {thread_id!r}. Start one with run().")
     return max(begun, key=lambda snapshot: snapshot.created_at or "")
-
-
-def _restore_environment(environment: Environment, values: dict[str, Any], *, has_acted: bool) -> None:
-    """Restore an environment to the state at a checkpoint, from recorded results or by repeating the actions.
-
-    Args:
-        environment: The environment to restore.
-        values: The checkpointed state of the episode.
-        has_acted: The last action was run but not diagnosed, so it is not among the steps yet.
-
-    Raises:
-        EnvironmentCrashed: Repeating the actions leads to another state.
-    """
-    inner = environment.inner if isinstance(environment, Watched) else environment
-    # Steps without an executed action have nothing to repeat.
-    steps = [step for step in values["steps"] if step.diagnosis.failure not in ("policy_error", "blocked")]
-    state = values["state"]
-    if has_acted and values["outcome"] is not None:
-        post, reward, *_ = values["outcome"]
-        steps.append(Step(state, values["decision"].action, post, Diagnosis(True), reward, len(values["steps"])))
-        state = post
-    if isinstance(inner, Resumable):
-        inner.restore(values["task"], values["seed"], tuple(steps))
-        return
-    replayed = environment.reset(values["task"], values["seed"])
-    for step in steps:
-        replayed, *_ = environment.step(step.action)
-    if place(replayed) != place(state):
-        raise EnvironmentCrashed(
-            f"{environment.name} is not deterministic: replaying the episode did not lead back to the state of step "
-            f"{len(steps)}. Start the episode again with run()."
-        )

@@ -22,10 +22,14 @@ def list_readers(session: Session) -> list[Reader]:
 
 
 def distribute(session: Session, rollouts: Sequence[Rollout]) -> None:
-    """Pass the rollouts to every role; pass the outcomes without guidance and the item effects to the gate."""
+    """Pass the rollouts to every role; pass the outcomes without guidance and the item effects to the gate.
+
+    Episodes that a composer began in another way are for the policy alone.
+    """
     session.diversity.settle()
-    for role in session.roles.values():
-        role.collect(rollouts)
+    composed, rollouts = rollouts, [rollout for rollout in rollouts if rollout.is_plain]
+    for name, role in session.roles.items():
+        role.collect(composed if name == "policy" else rollouts)
     if session.gate is None:
         return
     for rollout in unaided(rollouts):

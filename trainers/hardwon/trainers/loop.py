@@ -20,6 +20,7 @@ from hardwon.runtime.interfaces.arms import CONTROL
 
 from . import feasibility, learning
 from .algorithms import parallel
+from .algorithms.composers import Composer, ComposerParts, open_composer
 from .algorithms.outcomes import Outcome, measure_outcome
 from .algorithms.samplers import TaskSampler, open_sampler
 from .algorithms.samples import Rollout
@@ -43,6 +44,8 @@ class Position:
     """Environment seeds drawn so far by the uniform order."""
     sampler: dict[str, Any] = field(default_factory=dict)
     """State of another sampler, if the settings name one."""
+    composer: dict[str, Any] = field(default_factory=dict)
+    """State of the composer, if the settings name one."""
     turn: int = 0
     """Index of the role whose turn it is."""
     in_turn: int = 0
@@ -67,6 +70,9 @@ class TrainingLoop:
             self.worlds.load_state_dict({"count": position.drawn})
         elif position.sampler:
             self.worlds.load_state_dict(position.sampler)
+        self.composer = open_composer_of(session)
+        if self.composer is not None and position.composer:
+            self.composer.load_state_dict(position.composer)
         self.saved = -1
         """Iteration of the newest checkpoint, or -1."""
         self.stopping = False
@@ -135,10 +141,12 @@ class TrainingLoop:
         played, learnable, group_counts = await self._play_groups(number)
         if number == 1:
             feasibility.check_episodes(self.session, played)
+        composed, played = [rollout for rollout in played if not rollout.is_plain], list_plain(played)
         rollout_seconds = time.perf_counter() - began
         learning.distribute(self.session, learnable)
         metrics = {
             **_summarize_episodes(played, list(self.config.arms), self.config.outcome),
+            **_summarize_composed(composed),
             **group_counts,
             **learning.log_gate(self.session, number),
         }
@@ -228,18 +236,29 @@ class TrainingLoop:
             temperature=self.config.get_scheduled("run.temperature", self.position.iteration),
             learning=True,
             max_steps=int(self.config.get_scheduled("environment.max_steps", self.position.iteration)),
+            composer=self.composer,
+            read=self._read_for_composer,
         )
         if self.session.sources:
             # before any role is asked: whether a group has a signal may depend on what the sources find
-            rollouts = await self.session.sources.read(rollouts)
+            rollouts = await self.session.sources.read(rollouts, without=self.config.tasks.needs)
         if self.config.tasks.sampler:
             rollouts = [replace(rollout, weight=self.worlds.weigh(_find_world(rollout))) for rollout in rollouts]
         played = group_by_world(rollouts)
         return {world: played.get(world, []) for world in worlds}
 
+    async def _read_for_composer(self, rollouts: list[Rollout]) -> list[Rollout]:
+        """Return the rollouts of a round with the signals that the composer needs."""
+        needs = self.config.tasks.needs
+        return await self.session.sources.read(rollouts, only=needs) if needs else rollouts
+
     def _observe(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Show the sampler the groups of an iteration, and keep its state in the position."""
-        metrics = self.worlds.observe(group_by_world(rollouts))
+        """Show the sampler and the composer the groups of an iteration, and keep their states in the position."""
+        metrics = dict(self.worlds.observe(group_by_world(list_plain(rollouts))))
+        if self.composer is not None:
+            self.composer.observe(rollouts)
+            self.position.composer = self.composer.state_dict()
+            metrics.update(self.composer.drain_metrics())
         state = self.worlds.state_dict()
         if self.config.tasks.sampler:
             self.position.sampler = state
@@ -334,6 +353,33 @@ def group_by_world(rollouts: Sequence[Rollout]) -> dict[Task, list[Rollout]]:
     for rollout in rollouts:
         groups.setdefault(_find_world(rollout), []).append(rollout)
     return groups
+
+
+def open_composer_of(session: Session) -> Composer | None:
+    """Return the composer of a session's groups; None plays every episode from its beginning."""
+    found = session.demonstrations
+    parts = ComposerParts(seed=session.config.run.seed, demonstrate=found.find, walk=found.walk)
+    return open_composer(session.config.tasks.compose, parts)
+
+
+def list_plain(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Return the rollouts of episodes that a composer did not begin in another way.
+
+    Only these are reported as success, stored in the library and shown to other roles and the sampler: an episode that
+    began near its goal says nothing about the task as it is.
+    """
+    return [rollout for rollout in rollouts if rollout.is_plain]
+
+
+def _summarize_composed(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return the success of episodes that a composer began in another way, and counts of those that failed."""
+    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
+    counted = [rollout for rollout in rollouts if not rollout.failed]
+    metrics = {f"compose/failed/{why}": float(number) for why, number in sorted(failures.items())}
+    if counted:
+        metrics["compose/success"] = fmean(bool(rollout.trajectory.success) for rollout in counted)
+        metrics["compose/prefix_steps_mean"] = fmean(rollout.start for rollout in counted)
+    return metrics
 
 
 def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: Outcome) -> dict[str, float]:

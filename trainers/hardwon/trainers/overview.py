@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .algorithms.catalog import Card, Registry
+from .algorithms.composers import COMPOSERS
 from .algorithms.estimators import ESTIMATORS
 from .algorithms.extras import EXTRAS
 from .algorithms.recipes import RECIPES
@@ -31,6 +32,7 @@ SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
     "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
     "Extra examples": ("`roles.policy.extra`", EXTRAS),
+    "Composers": ("`tasks.compose`, the episodes of a group, in rounds", COMPOSERS),
     "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),
     "Settings": ("methods that are settings of `roles.policy`, or a `schedule`, and no code of their own", RECIPES),
     "Sources": ("`roles.policy.sources`", SOURCES),

@@ -13,6 +13,7 @@ from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGui
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Policy
 
+from .algorithms.composers import Composer
 from .algorithms.outcomes import Outcome
 from .algorithms.samples import Rollout
 from .config.kinds import RECALLS, TELLS
@@ -25,6 +26,7 @@ from .rollouts.candidate import CandidateGuidance
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
 from .rollouts.rollout import GivenAndRecalled, GivenGuidance, Spec, TokenPolicy, collect
+from .rollouts.rounds import Read, play_rounds
 from .session import Session
 
 CONCURRENT, CONCURRENT_CHATS = 256, 32
@@ -60,6 +62,8 @@ class Player:
         temperature: float = 1.0,
         learning: bool = False,
         max_steps: int | None = None,
+        composer: Composer | None = None,
+        read: Read | None = None,
     ) -> list[Rollout]:
         """Play episodes of every arm in every task instance.
 
@@ -70,9 +74,11 @@ class Player:
             temperature: Sampling temperature of the policy.
             learning: True lets roles sample the guidance that they learn from; false lets them choose greedily.
             max_steps: Steps after which an episode ends; None takes those of the settings.
+            composer: Composes the groups, in rounds; None plays every episode from its beginning.
+            read: Adds the signals that the composer needs to the rollouts of a round.
 
         Returns:
-            The rollouts, ordered by task instance, then arm, then copy.
+            The rollouts, ordered by task instance, then arm, then copy; those of a composer in its own order.
         """
         specs = [
             Spec(fold, seed, arm.name, copy, memory=self._select_memory((fold, seed), arm, worlds), salt=salt)
@@ -85,7 +91,13 @@ class Player:
             specs = self._assign_candidates(specs, arms)
         agents = {arm.name: self._get_agent(arm, temperature, learning, max_steps) for arm in arms}
         self._policies[temperature].snapshot = self.snapshot
-        return await self._collect(agents, specs, self._session.config.outcome)
+
+        async def collect_round(chosen: Sequence[Spec]) -> list[Rollout]:
+            return await self._collect(agents, chosen, self._session.config.outcome)
+
+        if composer is None:
+            return await collect_round(specs)
+        return await play_rounds(composer, specs, collect_round, read or _read_nothing, iteration=self.iteration)
 
     async def demonstrate(self, paths: Mapping[Task, Sequence[str]], arms: Mapping[Arm, int]) -> list[Rollout]:
         """Play recorded paths again in every arm, and return the rollouts with samples to imitate.
@@ -232,3 +244,8 @@ class Player:
         self.iteration = iteration
         for warmup in self._warmups:
             warmup.iteration = iteration
+
+
+async def _read_nothing(rollouts: list[Rollout]) -> list[Rollout]:
+    """Return the rollouts as they are."""
+    return rollouts

@@ -35,6 +35,7 @@ from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
 from .rollouts.explore import Explorer, learn_by_playing, open_world, words
+from .rollouts.paths import Demonstrations, check_origins
 from .rollouts.reporting import Reporting
 from .sources import SourceParts, Sources, open_source
 
@@ -77,6 +78,8 @@ class Session:
     roles: Mapping[str, Role]
     sources: Sources
     """Sources of signals about the policy's turns."""
+    demonstrations: Demonstrations
+    """Successes of training instances, for composers and extra examples."""
 
     @classmethod
     def open(cls, config: TrainConfig, out: Path, *, checkpoint: Path | None = None, plays: bool = True) -> "Session":
@@ -93,6 +96,10 @@ class Session:
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))
         explorer = Explorer(environment, config.explore, outcome=config.outcome)
+        check_origins(environment, config.tasks.demonstrations)
+        demonstrations = Demonstrations(
+            environment, config.tasks.demonstrations, explorer.source, outcome=config.outcome
+        )
         library, start = _open_libraries(config, environment, explorer, out, checkpoint)
         base, tokenizer = _open_base(config, explorer, library, checkpoint)
         models = base_models.prepare_for_roles(base, list(config.roles), config.model, config.run.seed)
@@ -130,6 +137,7 @@ class Session:
             diversity=Diversity(seed=config.run.seed),
             roles={name: build_role(name) for name in config.roles},
             sources=_open_sources(config, models["policy"], prompts, engine, environment, explorer),
+            demonstrations=demonstrations,
         )
         if checkpoint is not None:
             session._load(checkpoint)
@@ -189,6 +197,7 @@ class Session:
         if (close := getattr(self.engine, "close", None)) is not None:
             close()
         self.explorer.close()
+        self.demonstrations.close()
         self.environment.close()
         self.library.close()
         if self.start is not None:

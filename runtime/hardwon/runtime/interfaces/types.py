@@ -41,7 +41,8 @@ class Environment(Protocol):
     """A task with text observations and text actions.
 
     An environment may also define `keeps_time = True` if it raises `EnvironmentHung` itself, and `abandon()`, which
-    cancels a call that hangs.
+    cancels a call that hangs. `branches = "replay"` says that repeating actions from the start leads to the same state,
+    and None that actions must not be repeated; without it, an environment may be replayed unless it is `Resumable`.
     """
 
     name: str

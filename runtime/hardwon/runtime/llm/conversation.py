@@ -169,6 +169,17 @@ class Conversations:
             self._open.popitem(last=False)
         return chat
 
+    def fork(self, parent: str, thread: str, turns: int) -> None:
+        """Begin the conversation of a thread with the first turns of another one, as they were sent.
+
+        Without the parent's conversation, the turns are rebuilt from the recorded steps, as after a crash.
+        """
+        chat = self._open.get(parent)
+        if chat is None or len(chat.turns) < turns:
+            return
+        own = [replace(turn) for turn in chat.turns[:turns]]
+        self._open[thread] = Conversation(chat.system, own, min(chat.omitted, turns))
+
     @staticmethod
     def answer(
         conversation: Conversation, action: str, sampled: Sequence[int] | None = None, *, text: str | None = None

@@ -29,6 +29,7 @@ from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
 from .holdout import is_forced
 from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
+from .starts import rebuild_hints, rebuild_memory, start_from
 from .state import EpisodeState, Update, build_cost_fields
 
 MAX_REPLANS = 2
@@ -46,8 +47,9 @@ class Nodes(AdvisingNodes):
     extractor: Extractor | None = None
 
     def begin(self, episode: EpisodeState) -> Update:
-        """Reset the environment and the episode's state."""
+        """Reset the environment and the episode's state, and repeat the prefix if there is one."""
         live = self.live[episode["thread"]]
+        prefix = episode.get("prefix", ())
         fresh = {
             "steps": (),
             "usage": Usage(),
@@ -62,11 +64,29 @@ class Nodes(AdvisingNodes):
             "failed": "",
         }
         try:
+            if prefix:
+                return {**fresh, **self._begin_with(episode, prefix)}
             state = live.environment.reset(episode["task"], episode["seed"])
         except EnvironmentFailure as error:
             return {**fresh, **_exclude(error)}
         live.working.begin(state)
         return {**fresh, "first": state, "state": state}
+
+    def _begin_with(self, episode: EpisodeState, prefix: tuple[Step, ...]) -> Update:
+        """Return the update after the steps of a prefix, as if they had been taken in this episode."""
+        live = self.live[episode["thread"]]
+        reached = start_from(live.environment, episode["task"], episode["seed"], prefix)
+        live.working = rebuild_memory(self.library, reached.first, prefix)
+        return {
+            "first": reached.first,
+            "state": live.working.annotate(reached.state),
+            "steps": tuple(replace(step, t=t, id=None, return_to_go=None) for t, step in enumerate(prefix)),
+            "hints": rebuild_hints(prefix),
+            "replan": why_replan(prefix),
+            "score": float(reached.info.get("score", 0.0)),
+            "success": bool(reached.info.get("success", False)),
+            "ending": self._determine_ending(prefix, False, reached.info, episode.get("max_steps")),
+        }
 
     def observe(self, episode: EpisodeState) -> Update:
         """List the admissible actions and clear the fields of the previous step."""
@@ -202,7 +222,9 @@ class Nodes(AdvisingNodes):
         if planned is not None and planned.source:
             step = replace(step, why=step.why.merged(Reasons(extra=explain_plan(episode["plan"]))))
         steps = (*episode["steps"], step)
-        ending = "blocked" if episode.get("stopped") else self._determine_ending(steps, done, info)
+        ending = (
+            "blocked" if episode.get("stopped") else self._determine_ending(steps, done, info, episode.get("max_steps"))
+        )
         update = {
             "steps": steps,
             "state": step.post,
@@ -248,13 +270,13 @@ class Nodes(AdvisingNodes):
         step = Step(pre, decision.action, post, diagnosis, reward, len(steps), keys, why, admissible=admissible)
         return step, done, info
 
-    def _determine_ending(self, steps: tuple[Step, ...], done: bool, info: Info) -> str:
+    def _determine_ending(self, steps: tuple[Step, ...], done: bool, info: Info, most: int | None = None) -> str:
         if done:
             return "success" if info.get("success") else "task_lost" if info.get("lost") else "done"
         failures = [step.diagnosis.failure for step in steps[-MAX_POLICY_FAILURES:]]
         if failures == [Failure.POLICY_ERROR] * MAX_POLICY_FAILURES:
             return "policy_error"
-        return "step_limit" if len(steps) >= self.settings.max_steps else ""
+        return "step_limit" if len(steps) >= (most or self.settings.max_steps) else ""
 
     def record(self, episode: EpisodeState) -> Update:
         """Build the trajectory once the episode has ended."""
@@ -369,7 +391,7 @@ def _route_unless_failed(following: str) -> Callable[[EpisodeState], str]:
 
 
 ROUTES: Mapping[str, Callable[[EpisodeState], str]] = {
-    "begin": _route_unless_failed("observe"),
+    "begin": lambda episode: "record" if episode.get("ending") else "observe",
     "observe": _route_unless_failed("signature"),
     "signature": lambda _: "recall",
     "recall": lambda _: "guide",

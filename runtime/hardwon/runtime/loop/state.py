@@ -21,6 +21,10 @@ class EpisodeState(TypedDict, total=False):
     seed: int
     episode: int
     attempt: int
+    prefix: tuple[Step, ...]
+    """Steps that the episode begins with; they are repeated in the environment and not decided again."""
+    max_steps: int | None
+    """Steps after which the episode ends, prefix included; None takes the agent's."""
     first: State
     state: State
     steps: tuple[Step, ...]

@@ -4,7 +4,7 @@ Estimators are pure functions from traces to one advantage per turn, registered 
 tensors, tokens or padding. Common rules:
 
 - A trace counts once in a baseline, whatever its length and however often it is listed.
-- Only traces with the same group, role and arm are compared.
+- Only traces with the same group, role, arm and root are compared; estimators of trees compare those of one tree.
 - Without anything to compare with, the advantage is 0.
 - Turns in the same situation with the same memory share an anchor.
 
@@ -38,6 +38,8 @@ class Turn:
     """Number of sampled tokens that were a choice."""
     logprob: float = 0.0
     """Log-probability of the turn's tokens at sampling."""
+    step: int = 0
+    """Number of the step in the episode, which counts the steps before the policy's first decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,23 @@ class Trace:
     """Kind of reasoning of every turn: planning, explore or reflection (RLVMR)."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Structured findings of sources, such as a checklist."""
+    root: str = ""
+    """Key of how the episode began; empty for a plain one. Only traces with equal roots are siblings."""
+    parent: str = ""
+    """Id of the trace that the steps before the first turn were taken from, if any."""
+    path: tuple[str, ...] = ()
+    """The actions of the steps before the first turn."""
+    label: str = ""
+    """What a composer distinguishes the episode by."""
+
+    @property
+    def start(self) -> int:
+        """Return the number of steps before the first turn."""
+        return len(self.path)
+
+    def node(self, t: int) -> tuple[str, str, tuple[str, ...]]:
+        """Return the key of the situation before turn t: the task instance, the arm and all actions so far."""
+        return self.group, self.arm, (*self.path, *(turn.action for turn in self.turns[:t]))
 
     def read_signal(self, name: str) -> Values:
         """Return the values of a signal, one per turn.
@@ -95,10 +114,13 @@ Scale = Literal["z", "c", "loo", "raw"]
 
 
 def group_siblings(traces: Iterable[Trace]) -> list[list[Trace]]:
-    """Group traces by group, role and arm. A trace that is listed twice counts once."""
-    groups: dict[tuple[str, str, str], dict[str, Trace]] = {}
+    """Group traces by group, role, arm and root. A trace that is listed twice counts once.
+
+    A trace that began in another way, such as from a prefix, is never the baseline of a whole one.
+    """
+    groups: dict[tuple[str, str, str, str], dict[str, Trace]] = {}
     for trace in traces:
-        groups.setdefault((trace.group, trace.role, trace.arm), {})[trace.id] = trace
+        groups.setdefault((trace.group, trace.role, trace.arm, trace.root), {})[trace.id] = trace
     return [list(group.values()) for group in groups.values()]
 
 

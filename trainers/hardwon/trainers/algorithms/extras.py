@@ -52,13 +52,13 @@ def gate_groups(
     Returns:
         The advantages, the sequences to imitate, and metrics.
     """
-    groups: dict[tuple[str, str], list[Rollout]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Rollout]] = defaultdict(list)
     for rollout in rollouts:
-        groups[rollout.group, rollout.trajectory.arm].append(rollout)
+        groups[rollout.group, rollout.trajectory.arm, rollout.root].append(rollout)
     changed = {name: list(values) for name, values in advantages.items()}
     extra: list[PackedSequence] = []
     replaced = 0
-    for (name, arm), group in groups.items():
+    for (name, arm, _), group in groups.items():
         if sum((rollout.outcome or 0.0) > 0 for rollout in group) > successes:
             continue
         task, _, seed = name.rpartition("#")

@@ -72,6 +72,19 @@ class Rollout:
     """Factor of the policy's advantages."""
     tried: Tried = ""
     """Whether the episode was shown a candidate for the library."""
+    start: int = 0
+    """Number of steps that the episode began with; the policy decided those after them."""
+    parent: str = ""
+    """Id of the trajectory of this policy that the first steps were taken from, if any."""
+    root: str = ""
+    """Key of how the episode began; empty for a plain one. Only episodes with equal roots are compared."""
+    label: str = ""
+    """What a composer distinguishes the episode by."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the episode was played from its beginning, and shown nothing but what its arm shows."""
+        return not self.root
 
     @property
     def outcome(self) -> float | None:
@@ -126,7 +139,8 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
     """
     samples = [sample for sample in rollout.rows if sample.role == role]
     steps = rollout.trajectory.steps
-    past_actions: set[str] = set()
+    path = tuple(step.action for step in steps[: rollout.start])
+    past_actions = {*path}
     turns: list[Turn] = []
     for number, group in groupby(samples, key=lambda sample: sample.turn):
         rows = list(group)
@@ -141,6 +155,7 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
                 novel=action not in past_actions,
                 tokens=sum(sum(row.mask) for row in rows),
                 logprob=sum(sum(row.logprobs) for row in rows),
+                step=number,
             )
         )
         past_actions.add(action)
@@ -148,7 +163,8 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
     arm = samples[0].arm if samples else rollout.trajectory.arm
     given = rollout.signals if role == "policy" else NO_SIGNALS
     fields = (given.turns, given.trace, given.tags, given.facts)
-    return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm, *fields)
+    begun = (rollout.root, rollout.parent, path, rollout.label)
+    return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm, *fields, *begun)
 
 
 def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[float]]) -> list[PackedSequence]:

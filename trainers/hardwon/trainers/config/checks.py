@@ -117,6 +117,7 @@ def _check_sources(config: "TrainConfig") -> None:
     for name, role in config.roles.items():
         if name == "policy":
             needs = {f"roles.policy.{user}": signals for user, signals in role.needs.items()}
+            needs |= {f"tasks.compose.{composer}": config.tasks.needs for composer in config.tasks.compose}
             check_fed(needs, [*role.sources], "roles.policy.sources")
         elif role.sources or role.shape or role.extra:
             raise ConfigError(f"roles.{name} has sources, shapers or extra; only the policy is credited by turns.")

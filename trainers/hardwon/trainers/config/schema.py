@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
+from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samplers import SAMPLERS
@@ -84,8 +85,23 @@ class TasksConfig:
     sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Order of the training instances: one sampler with its settings, such as informative: {}. Default: each once per
     epoch, at random."""
+    compose: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Composition of the groups of training: one composer with its settings, such as prefixed: {}. Default: every
+    episode from its beginning."""
+    demonstrations: tuple[str, ...] = ("explored",)
+    """Where composers and extra examples find a success of a training instance, in this order: explored (random
+    episodes), gold (the environment's own solution), or a JSON file with a list of task, seed and actions."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the signals that the composer reads."""
+        return tuple(signal for name in self.compose for signal in COMPOSERS.get_needs(name))
 
     def __post_init__(self) -> None:
+        compose = {name: _check_composer(name, settings) for name, settings in self.compose.items()}
+        if len(compose) > 1:
+            raise ConfigError(f"compose names {', '.join(compose)}; choose one.")
+        object.__setattr__(self, "compose", compose)
         if len(self.sampler) > 1:
             raise ConfigError(f"sampler names {', '.join(self.sampler)}; choose one.")
         for name in self.sampler:
@@ -93,6 +109,15 @@ class TasksConfig:
                 raise UnknownName.of("sampler", name, [*SAMPLERS])
         own = {name: check_call(SAMPLERS[name], settings, f"sampler.{name}") for name, settings in self.sampler.items()}
         object.__setattr__(self, "sampler", own)
+
+
+def _check_composer(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a composer with their types."""
+    if name not in COMPOSERS:
+        raise UnknownName.of("composer", name, [*COMPOSERS])
+    checked = check_call(COMPOSERS[name], settings, f"compose.{name}")
+    COMPOSERS[name](ComposerParts(), **checked)  # it checks the ranges of its settings
+    return checked
 
 
 @dataclass(frozen=True, kw_only=True)

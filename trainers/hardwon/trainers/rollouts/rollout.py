@@ -12,14 +12,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hardwon.memory import Item, Reasons
-from hardwon.memory.errors import PolicyFailure
+from hardwon.memory import Reasons, Trajectory
+from hardwon.memory.errors import CannotBranch, PolicyFailure
 from hardwon.memory.records import Step
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
+from hardwon.trainers.algorithms.composers.spec import Spec as Spec
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, Tried, compute_anchor
 from hardwon.trainers.config.policy import PolicySettings
@@ -28,32 +29,6 @@ from hardwon.trainers.prompting.base import PromptFormat
 
 from .answers import Answers, UnusableAnswer
 from .speech import Speech, join
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One episode to run. Episodes with the same task and seed form a group, across arms and copies."""
-
-    task: str
-    seed: int
-    arm: str = "control"
-    copy: int = 0
-    memory: str | None = None
-    """Text shown at the start of the episode, if the arm's guidance is `GivenGuidance`."""
-    salt: str = ""
-    """Distinguishes the random numbers of this batch: the run's seed and the iteration."""
-    candidate: Item | None = field(default=None, compare=False)
-    """An item that is not in the library, shown besides what recall gives."""
-
-    @property
-    def group(self) -> str:
-        """Return the name of the task instance, `TASK#SEED`."""
-        return f"{self.task}#{self.seed}"
-
-    @property
-    def session(self) -> str:
-        """Return the unique name of the episode, which also seeds its random numbers."""
-        return f"{self.salt}/{self.group}/{self.arm}/{self.copy:03}"
 
 
 @dataclass(slots=True)
@@ -80,6 +55,8 @@ class _Episode:
 
 MAX_THOUGHT = 300
 """Characters of a thought that are recorded with a step."""
+NO_START = "cannot_branch"
+"""Why an episode is excluded whose prefix did not lead back to where it was taken from."""
 OUTGROWN = "context_exceeded"
 """Why an episode is excluded whose prompt is longer than the model reads."""
 _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
@@ -130,7 +107,8 @@ class GivenAndRecalled:
     async def apropose(self, context: Context) -> Hint | None:
         """Return the hint of the retrieval, after the memory of the spec at the first step."""
         recalled = await apropose_hint(self._retrieval, context)
-        memory = _EPISODE.get().spec.memory if not context.history else None
+        spec = _EPISODE.get().spec
+        memory = spec.memory if not spec.parent and len(context.history) == len(spec.prefix) else None
         if not memory:
             return recalled
         return Hint(memory) if recalled is None else replace(recalled, text=f"{memory}\n{recalled.text}".strip())
@@ -196,9 +174,8 @@ class TokenPolicy:
         """
         is_standalone = _EPISODE.get(None) is None
         episode = _Episode(Spec("", 0)) if is_standalone else _EPISODE.get()
-        turn, chat = len(context.history), self._log.advance(context)
-        # Seeded by episode, turn and attempt: the result does not depend on the order of the batch.
-        rng = random.Random(f"{episode.spec.session}:{turn}:{len(context.forbidden)}")
+        turn, chat = len(context.history), self._advance(episode.spec, context)
+        rng = self._open_chance(episode.spec, turn, len(context.forbidden))
         prompt = self._prompts.open_prompt(chat, context)
         forced = 0 if self._speech is None else len(self._speech.line_end)
         form = self._answers.open(context, None if self._context is None else self._context - len(prompt) - forced)
@@ -233,6 +210,21 @@ class TokenPolicy:
         extra = {"thought": messages.clean(thought, MAX_THOUGHT)} if thought else {}
         why = Reasons(tokens=tuple(completion.tokens), memory=chat.turns[-1].hint, extra=extra)
         return Decision(action, why, usage)
+
+    def _open_chance(self, spec: Spec, turn: int, attempt: int) -> random.Random:
+        """Return the chance of one answer, which does not depend on the order of the batch."""
+        return random.Random(f"{spec.session}:{turn}:{attempt}")
+
+    def _advance(self, spec: Spec, context: Context) -> Conversation:
+        """Return the conversation with an open turn; that of a branch begins as that of its parent did."""
+        begins = len(context.history) == len(spec.prefix)
+        if spec.parent and begins and context.history:
+            self._log.fork(spec.parent, context.thread, len(spec.prefix))
+        if spec.note and begins:
+            # in any arm: the note belongs to the episode, and not to what an arm recalls
+            text = f"{spec.note}\n{context.guidance}" if context.guidance else spec.note
+            context = replace(context, guidance=text)
+        return self._log.advance(context)
 
     async def _think(self, speech: Speech, request: Request) -> Completion:
         """Sample what stands before the action of a request, as far as the context has room for both."""
@@ -298,7 +290,16 @@ async def _run(
     episode = _Episode(spec)
     _EPISODE.set(episode)  # visible in this asyncio task only, so episodes do not mix
     try:
-        result = await agent.arun(spec.task, spec.seed, thread_id=spec.session)
+        result = await agent.arun(
+            spec.task, spec.seed, thread_id=spec.session, prefix=spec.prefix, max_steps=spec.max_steps
+        )
+    except CannotBranch as error:
+        # an exclusion, like an environment that broke: a start that failed says nothing about the policy
+        failure = {"failed": str(error)}
+        nothing = Trajectory(
+            spec.task, (), None, arm=spec.arm, seed=spec.seed, ending=NO_START, meta=failure, id=spec.session
+        )
+        return _to_rollout(spec, nothing, (), NO_START, outcome, "")
     finally:
         # in any case: a session that never ends would block every round of a local engine
         await engine.end(spec.session)
@@ -313,4 +314,23 @@ async def _run(
         answered = len(trajectory.steps) - 1 in episode.rows
         failed = OUTGROWN if episode.outgrown else "" if answered else trajectory.ending
     rows = () if failed else episode.collect(trajectory.steps)
-    return Rollout(trajectory, rows, spec.group, failed, outcome, tried=episode.tried)
+    return _to_rollout(spec, trajectory, rows, failed, outcome, episode.tried)
+
+
+def _to_rollout(
+    spec: Spec, trajectory: Trajectory, rows: tuple[Sample, ...], failed: str, outcome: Outcome, tried: Tried
+) -> Rollout:
+    """Return a rollout that says how its episode began."""
+    path = tuple(step.action for step in spec.prefix)
+    return Rollout(
+        trajectory,
+        rows,
+        spec.group,
+        failed,
+        outcome,
+        tried=tried,
+        start=len(path),
+        parent=spec.parent,
+        root=spec.root,
+        label=spec.label,
+    )

@@ -6,7 +6,7 @@ learn from them. Failed rollouts are not read, and an evaluation reads nothing.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -131,10 +131,20 @@ class Sources:
     def __bool__(self) -> bool:
         return bool(self._sources)
 
-    async def read(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Return the rollouts with the signals of all sources, in the same order."""
+    async def read(
+        self, rollouts: Sequence[Rollout], *, only: Collection[str] | None = None, without: Collection[str] = ()
+    ) -> list[Rollout]:
+        """Return the rollouts with the signals of the sources, in the same order.
+
+        Args:
+            rollouts: The rollouts.
+            only: Signals of the sources to read; None reads all sources.
+            without: Signals of sources that were read already.
+        """
         rollouts = list(rollouts)
         for name, source in self._sources.items():
+            if (only is not None and {*source.gives}.isdisjoint(only)) or not {*source.gives}.isdisjoint(without):
+                continue
             began = time.perf_counter()
             readings = await source.read(group_finished(rollouts))
             self._sums[f"signal/{name}/seconds"] += time.perf_counter() - began
@@ -190,11 +200,11 @@ class Sources:
 
 
 def group_finished(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
-    """Return the rollouts that have samples and did not fail, by task instance and arm."""
-    groups: dict[tuple[str, str], list[Rollout]] = defaultdict(list)
+    """Return the rollouts that have samples and did not fail, by task instance, arm and root."""
+    groups: dict[tuple[str, str, str], list[Rollout]] = defaultdict(list)
     for rollout in rollouts:
         if rollout.rows and not rollout.failed:
-            groups[rollout.group, rollout.trajectory.arm].append(rollout)
+            groups[rollout.group, rollout.trajectory.arm, rollout.root].append(rollout)
     return list(groups.values())
 
 

@@ -11,7 +11,7 @@ resumed episode does not repeat them. Calls are parsed and formatted in `calls`.
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, tool
@@ -166,6 +166,14 @@ class ToolEnvironment:
                 self._calls.append(Call(name, arguments, result, step.diagnosis.evidence if failed else ""))
             state = self._state(step.post.feedback)
         return state
+
+    @property
+    def branches(self) -> Literal["replay"] | None:
+        """Return "replay" if tools are created anew for each episode, with their data; else None.
+
+        Shared tools would run the calls of a prefix a second time on the same data.
+        """
+        return "replay" if callable(self._source) else None
 
     def changes_nothing(self, action: str) -> bool:
         """Return whether the action calls a read-only tool.

@@ -1,0 +1,11 @@
+"""Composers: which episodes a group consists of, in rounds; importing this package registers all of them."""
+
+from .base import (
+    COMPOSERS as COMPOSERS,
+    Composer as Composer,
+    ComposerParts as ComposerParts,
+    Played as Played,
+    open_composer as open_composer,
+)
+
+from . import starts as starts  # isort: skip
