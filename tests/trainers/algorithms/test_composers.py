@@ -70,11 +70,14 @@ def test_a_composer_that_finds_nothing_to_do_plays_every_episode_once(name):
 def test_a_state_in_plain_types_restores_a_composer(name):
     import json
 
-    composer = COMPOSERS[name](ComposerParts(demonstrate=lambda task, seed: make_path(8)))
+    parts = ComposerParts(
+        demonstrate=lambda task, seed: make_path(8), walk=lambda task, seed, actions: make_path(len(actions))
+    )
+    composer = COMPOSERS[name](parts)
     done = [end(spec, 1) for spec in composer.begin(specs())]
     composer.observe(composer.finish(done))
     state = json.loads(json.dumps(composer.state_dict()))
-    other = COMPOSERS[name](ComposerParts(demonstrate=lambda task, seed: make_path(8)))
+    other = COMPOSERS[name](parts)
     other.load_state_dict(state)
     assert other.state_dict() == composer.state_dict()
     assert other.begin(specs(), 1) == composer.begin(specs(), 1)
@@ -138,3 +141,289 @@ class TestPrefixed:
     def test_wrong_shares_are_refused(self, shares):
         with pytest.raises(ConfigError, match="shares is"):
             self.make(shares=shares)
+
+
+class TestArpo:
+    def make(self, **settings):
+        return COMPOSERS["arpo"](ComposerParts(), **settings)
+
+    def test_the_probability_follows_the_change_of_entropy(self):
+        """dH = +1: 0.7; -1: 0.3."""
+        composer = self.make()
+        assert [composer.measure(change) for change in (1, -1, 0, 9, -9)] == [0.7, 0.3, 0.5, 1.0, 0.0]
+
+    def test_half_is_begun_and_branches_keep_the_turns_before_the_point(self):
+        composer = self.make(probability=1.0)
+        begun = composer.begin(specs())
+        assert [spec.copy for spec in begun] == [0, 1]
+        branches = composer.more([end(spec, 1, entropy=(0.1, 0.5, 0.2)) for spec in begun])
+        assert [(spec.parent[-3:], len(spec.prefix)) for spec in branches] == [("000", 1), ("000", 2)]
+        assert len({spec.session for spec in [*begun, *branches]}) == 4
+
+    def test_weight_0_is_a_coin(self):
+        composer = self.make(weight=0.0)
+        drawn = [len(composer.choose_points(end(Spec("", n, salt="s"), 1, entropy=(0.1, 9.0)))) for n in range(200)]
+        assert 60 < sum(drawn) < 140
+
+    def test_begun_episodes_that_use_the_budget_leave_no_branch(self):
+        composer = self.make(begun=1.0, probability=1.0)
+        done = [end(spec, 1, entropy=(0.1, 0.5)) for spec in composer.begin(specs())]
+        assert composer.more(done) == []
+
+    def test_later_turns_of_the_parent_do_not_change_where_it_branches(self):
+        composer, spec = self.make(), specs()[0]
+        one = composer.choose_points(end(spec, 1, 6, entropy=(0.1, 0.4, 0.2, 0.9, 0.1, 0.3)))
+        other = composer.choose_points(end(spec, 0, 6, entropy=(0.1, 0.4, 0.2, 0.0, 0.8, 0.0)))
+        assert [step for step in one if step < 3] == [step for step in other if step < 3]
+
+    def test_failed_parents_give_no_branches_and_fresh_episodes_fill_the_group(self):
+        composer = self.make(probability=1.0)
+        done = [end(spec, 0, failed="environment_crash", entropy=()) for spec in composer.begin(specs())]
+        assert [spec.prefix for spec in composer.more(done)] == [(), ()]
+        assert composer.drain_metrics() == {"compose/branches": 0, "compose/branch_turns": 0, "compose/fresh": 2}
+
+
+class TestAepo:
+    def test_the_gap_divides_the_budget(self):
+        """k 16: a gap of 0 begins 8, ln 3 begins 12, -ln 3 begins 4."""
+        import math
+
+        composer = COMPOSERS["aepo"](ComposerParts())
+        assert [round(16 * composer.share_begun(gap)) for gap in (0, math.log(3), -math.log(3))] == [8, 12, 4]
+
+    def test_without_later_turns_the_gap_is_the_entropy_of_the_root(self):
+        composer = COMPOSERS["aepo"](ComposerParts())
+        composer.observe([end(specs()[0], 1, 1, entropy=(0.7,)).rollout])
+        assert composer.state_dict() == {"gap": 0.7}
+
+    def test_a_run_of_branch_points_makes_the_next_one_less_likely(self):
+        composer = COMPOSERS["aepo"](ComposerParts(), probability=1.0, weight=0.0, beam=9)
+        plain = COMPOSERS["arpo"](ComposerParts(), probability=1.0, weight=0.0, beam=9)
+        parents = [end(Spec("", n, salt="s"), 1, 9, entropy=(0.1,) * 9) for n in range(50)]
+        assert sum(len(plain.choose_points(one)) for one in parents) == 8 * 50
+        assert sum(len(composer.choose_points(one)) for one in parents) < 6 * 50
+
+
+class TestAppo:
+    def test_only_turns_above_the_mean_are_points_in_the_order_of_their_entropy(self):
+        composer = COMPOSERS["appo"](ComposerParts())
+        assert composer.choose_points(end(specs()[0], 1, 4, entropy=(0.1, 0.9, 0.2, 0.8))) == [1, 3]
+
+    def test_equal_entropies_give_no_point(self):
+        composer = COMPOSERS["appo"](ComposerParts())
+        assert composer.choose_points(end(specs()[0], 1, 3, entropy=(0.5, 0.5, 0.5))) == []
+
+    def test_a_constant_added_to_all_entropies_changes_nothing(self):
+        composer = COMPOSERS["appo"](ComposerParts())
+        one, other = (
+            composer.choose_points(end(specs()[0], 1, 4, entropy=[add + x for x in (0.1, 0.9, 0.2, 0.8)]))
+            for add in (0.0, 3.0)
+        )
+        assert one == other
+
+
+class TestTree:
+    def test_every_leaf_gets_a_sibling_until_the_tree_is_deep_enough(self):
+        composer = COMPOSERS["tree"](ComposerParts(), begun=0.1, depth=1)
+        done = [end(spec, 1) for spec in composer.begin(specs(8))]
+        assert len(done) == 1
+        first = composer.more(done)
+        assert [spec.parent for spec in first] == [done[0].spec.session] or first[0].prefix == ()
+        done += [end(spec, 0) for spec in first]
+        following = composer.more(done)
+        assert all(not spec.parent for spec in following)  # no deeper branch: the rest is begun anew
+
+
+class TestSlate:
+    def test_candidates_share_a_prefix_and_take_one_step(self):
+        composer = COMPOSERS["steps"](ComposerParts())
+        done = [end(spec, 1) for spec in composer.begin(specs())]
+        assert len(done) == 1
+        own = composer.more(done)
+        assert len(own) == 3
+        assert len({spec.root for spec in own}) == 1
+        assert all(spec.max_steps == len(spec.prefix) + 1 for spec in own)
+        assert composer.more([*done, *(end(spec, 0, 1) for spec in own)]) == []
+
+    def test_a_failed_episode_gives_no_candidates(self):
+        composer = COMPOSERS["steps"](ComposerParts())
+        done = [end(spec, 0, failed="environment_crash") for spec in composer.begin(specs())]
+        assert composer.more(done) == []
+
+
+class TestHinted:
+    def make(self, n=4, **settings):
+        return COMPOSERS["hinted"](ComposerParts(demonstrate=lambda task, seed: make_path(n)), **settings)
+
+    def play(self, composer, levels):
+        """The notes of the levels that were played, with these outcomes of each."""
+        done, notes = [], []
+        following = composer.begin(specs())
+        for outcomes in levels:
+            notes.append({spec.note for spec in following})
+            done += [end(spec, out) for spec, out in zip(following, outcomes, strict=False)]
+            following = composer.more(done)
+        return done, following, notes
+
+    def test_a_failed_group_hears_one_then_two_of_four_actions(self):
+        """25 % tells 1 action and fails; 50 % tells 2, one succeeds, and that level is trained on."""
+        composer = self.make()
+        done, following, notes = self.play(composer, [(0, 0, 0, 0), (0, 0, 0, 0), (1, 0, 0, 0)])
+        assert notes == [{""}, {"hint : act 0 ."}, {"hint : act 0 . act 1 ."}]
+        assert following == []
+        kept = composer.finish(done)
+        assert [rollout.label for rollout in kept] == [""] * 4 + ["hint 0.5"] * 4
+        assert [rollout.outcome for rollout in kept[4:]] == [1, 0, 0, 0]
+
+    def test_one_success_and_there_is_no_second_round(self):
+        assert self.play(self.make(), [(0, 0, 1, 0)])[1] == []
+
+    def test_after_all_levels_there_is_no_more(self):
+        assert self.play(self.make(), [(0, 0, 0, 0)] * 4)[1] == []
+
+    def test_nothing_is_hinted_before_the_start_or_without_a_demonstration(self):
+        composer = self.make(start=2)
+        assert self.play(composer, [(0, 0, 0, 0)])[1] == []
+        assert self.play(COMPOSERS["hinted"](ComposerParts()), [(0, 0, 0, 0)])[1] == []
+
+
+class TestRetry:
+    def test_only_failures_are_tried_again_and_read_an_account(self):
+        composer = COMPOSERS["retry"](ComposerParts(), attempts=3)
+        done = [end(spec, out) for spec, out in zip(composer.begin(specs(2)), (1, 0), strict=True)]
+        (second,) = composer.more(done)
+        assert (second.label, second.parent, "failed" in second.note) == ("try 2", done[1].spec.session, True)
+        done.append(end(second, 0))
+        (third,) = composer.more(done)
+        assert (third.label, third.parent) == ("try 3", second.session)
+        assert composer.more([*done, end(third, 0)]) == []
+
+    def test_attempts_of_equal_number_are_siblings(self):
+        composer = COMPOSERS["retry"](ComposerParts())
+        done = [end(spec, 0, actions=[spec.session] * 3) for spec in composer.begin(specs(3))]
+        assert len({spec.note for spec in composer.more(done)}) == 3
+        assert len({spec.root for spec in composer.more(done)} - {""}) <= 1
+
+
+class TestRevise:
+    def test_a_better_revision_joins_the_group_and_the_original_gets_a_bonus(self):
+        """R = 0.4 and its revision 0.9: 0.425."""
+        from hardwon.trainers.algorithms.composers.retries import add_bonus
+
+        one, other = (replace(end(specs()[0], 1).rollout, measure="score") for _ in range(2))
+        one = replace(one, trajectory=replace(one.trajectory, score=0.4))
+        other = replace(other, trajectory=replace(other.trajectory, score=0.9))
+        assert add_bonus(one, other, 0.05).bonus == pytest.approx(0.025)
+        assert add_bonus(other, one, 0.05).bonus == 0
+
+    def test_nothing_better_and_the_group_is_unchanged(self):
+        composer = COMPOSERS["revise"](ComposerParts())
+        done = [end(spec, 0) for spec in composer.begin(specs())]
+        revised = [end(spec, 0) for spec in composer.more(done)]
+        assert len(revised) == 4
+        assert composer.finish([*done, *revised]) == [one.rollout for one in done]
+
+    def test_the_best_revision_takes_the_place_of_one_episode(self):
+        composer = COMPOSERS["revise"](ComposerParts())
+        done = [end(spec, 0) for spec in composer.begin(specs())]
+        revised = [end(spec, n == 2) for n, spec in enumerate(composer.more(done))]
+        kept = composer.finish([*done, *revised])
+        assert len(kept) == 4
+        (joined,) = [one for one in kept if one.label]
+        assert (joined.root, joined.outcome, joined.is_plain) == ("", 1.0, False)
+
+    def test_the_list_never_names_an_action_of_the_solution(self):
+        composer = COMPOSERS["revise"](ComposerParts(demonstrate=lambda task, seed: make_path(2)))
+        done = [end(spec, 0, 4) for spec in composer.begin(specs(1))]
+        (own,) = composer.more(done)
+        assert "act 0" not in own.note
+        assert "act 3" in own.note
+
+
+class TestReflected:
+    def test_a_lost_world_gets_a_note_of_three_lines_and_a_won_one_none(self):
+        composer = COMPOSERS["reflected"](ComposerParts())
+        done = [end(spec, 0, 9) for spec in composer.begin(specs())]
+        following = composer.more(done)
+        assert [len(spec.note.split("\n")) for spec in following] == [3] * 4
+        assert composer.more([*done, *(end(spec, 0) for spec in following)]) == []
+        assert composer.more([end(spec, 1) for spec in composer.begin(specs())]) == []
+
+    def test_after_its_rounds_all_is_plain(self):
+        composer = COMPOSERS["reflected"](ComposerParts(), rounds=3)
+        done = [end(spec, 0) for spec in composer.begin(specs(), 3)]
+        assert composer.more(done) == []
+
+    def test_the_note_never_holds_a_gold_action(self):
+        composer = COMPOSERS["reflected"](ComposerParts(demonstrate=lambda task, seed: make_path(4)))
+        done = [end(spec, 0, 4) for spec in composer.begin(specs())]
+        assert composer.more(done) == []
+
+
+class TestRepair:
+    def make(self, walk=None, n=4):
+        gold = make_path(n, actions=[f"good {t}" for t in range(n)])
+
+        def take(task, seed, actions):
+            return make_path(len(actions), success=False, actions=list(actions))
+
+        return COMPOSERS["repair"](ComposerParts(demonstrate=lambda task, seed: gold, walk=walk or take))
+
+    def fail(self, spec, scores):
+        played = end(spec, 0, len(scores))
+        return Played(spec, replace(played.rollout, signals=Signals({"steps": tuple(scores)})))
+
+    def test_the_first_step_below_the_bound_is_replaced(self):
+        """Scores 0.9, 0.8, 0.3: two are kept, the third is replaced."""
+        composer = self.make()
+        done = [self.fail(spec, (0.9, 0.8, 0.3)) for spec in composer.begin(specs(1))]
+        own = composer.more(done)
+        assert [[step.action for step in spec.prefix] for spec in own] == [["act 0", "act 1", "good 2"]] * 2
+        assert len({spec.root for spec in own}) == 1
+
+    def test_no_step_below_is_no_repair_and_a_first_wrong_one_keeps_nothing(self):
+        composer = self.make()
+        assert composer.more([self.fail(spec, (0.9, 0.9)) for spec in composer.begin(specs(1))]) == []
+        own = composer.more([self.fail(spec, (0.1, 0.9)) for spec in composer.begin(specs(1))])
+        assert [[step.action for step in spec.prefix] for spec in own] == [["good 0"]] * 2
+
+    def test_successes_are_never_read(self):
+        composer = self.make()
+        done = [end(spec, 1) for spec in composer.begin(specs())]
+        done = [Played(s, replace(r, signals=Signals({"steps": (0.0, 0.0, 0.0)}))) for s, r in done]
+        assert composer.more(done) == []
+
+    def test_equal_repairs_are_played_once(self):
+        composer = self.make()
+        done = [self.fail(spec, (0.9, 0.1)) for spec in composer.begin(specs(3))]
+        assert len(composer.more(done)) == 2
+
+
+class TestSuccesses:
+    def make(self):
+        return COMPOSERS["successes"](ComposerParts(walk=lambda task, seed, actions: make_path(len(actions))))
+
+    def test_a_failed_group_gets_a_stored_success(self):
+        """[0, 0, 0, 0] and a success: [1, 0, 0, 0]."""
+        composer = self.make()
+        composer.observe([end(specs()[0], 1).rollout])
+        done = [end(replace(spec, salt="t"), 0) for spec in specs()]
+        assert [one.outcome for one in composer.finish(done)] == [1, 0, 0, 0]
+        assert composer.finish(done)[0].rows[0].logprobs == (-1.0,)
+
+    def test_an_empty_store_or_a_mixed_group_changes_nothing(self):
+        composer = self.make()
+        lost = [end(spec, 0) for spec in specs()]
+        assert composer.finish(lost) == [one.rollout for one in lost]
+        composer.observe([end(specs()[0], 1).rollout])
+        mixed = [end(spec, spec.copy == 0) for spec in specs()]
+        assert composer.finish(mixed) == [one.rollout for one in mixed]
+
+    def test_a_copy_is_not_stored_again_nor_reported(self):
+        composer = self.make()
+        composer.observe([end(specs()[0], 1).rollout])
+        kept = composer.finish([end(spec, 0) for spec in specs()])
+        before = composer.state_dict()
+        composer.observe(kept)
+        assert composer.state_dict() == before
+        assert [one.is_plain for one in kept] == [False, True, True, True]

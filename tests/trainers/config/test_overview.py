@@ -1,6 +1,7 @@
 """The table of algorithms is generated from the registries, and every row that works has an example that runs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,5 +55,6 @@ def test_an_example_is_fed_and_moves_the_policy(path, root, tmp_path):
     assert all(value < 1 for value in missing.values()), missing
     assert max(line["policy/grad_norm"] for line in logged) > 0
     for name in load(path).tasks.compose:
-        acted = COMPOSERS[name].acted
+        composer: Any = COMPOSERS[name]
+        acted = composer.acted
         assert sum(line.get(f"compose/{acted}", 0) for line in logged) > 0, f"{name} never acted: {acted}"

@@ -39,6 +39,9 @@ class Card:
     """Names of the signals that it provides; for sources."""
     example: str
     """Name of the runnable configuration in examples/algorithms, without its suffix."""
+    tree: bool = False
+    """Whether it plays, or credits, episodes that share their first turns. Such composers and estimators go together.
+    """
 
 
 class Registry(dict[str, T], Generic[T]):
@@ -60,6 +63,7 @@ class Registry(dict[str, T], Generic[T]):
         needs: tuple[str, ...] = (),
         gives: tuple[str, ...] = (),
         example: str = "",
+        tree: bool = False,
     ) -> Callable[[T], T]:
         """Return a decorator that registers an implementation; see `Card` for the arguments.
 
@@ -79,6 +83,7 @@ class Registry(dict[str, T], Generic[T]):
                 needs=needs,
                 gives=gives,
                 example=example or key,
+                tree=tree,
             )
             return implementation
 

@@ -43,7 +43,7 @@ _add(
     "arXiv:2512.24873",
     name="turn-ratio",
     evidence="N",
-    reading="the ratio alone; masking chunks by their mismatch and starts from expert prefixes are not built",
+    reading="the ratio; `prefixed` with `falling` is its start from expert prefixes. Masking chunks by their mismatch is not built",
 )
 _add(
     {"loss": {"kind": "aepo", "high": 0.28}},
@@ -51,5 +51,5 @@ _add(
     "arXiv:2510.14545",
     name="aepo-clip",
     evidence="F",
-    reading="the clip alone; entropy-balanced branching is not built",
+    reading="the clip alone; the composer and the estimator `aepo` are the branching and the credit",
 )

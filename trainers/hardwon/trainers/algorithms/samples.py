@@ -80,11 +80,13 @@ class Rollout:
     """Key of how the episode began; empty for a plain one. Only episodes with equal roots are compared."""
     label: str = ""
     """What a composer distinguishes the episode by."""
+    bonus: float = 0.0
+    """What a composer adds to the outcome for the policy's credit."""
 
     @property
     def is_plain(self) -> bool:
         """Return whether the episode was played from its beginning, and shown nothing but what its arm shows."""
-        return not self.root
+        return not (self.root or self.label)
 
     @property
     def outcome(self) -> float | None:
@@ -159,7 +161,7 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
             )
         )
         past_actions.add(action)
-    outcome = measure_outcome(rollout.trajectory, rollout.measure) or 0.0
+    outcome = (measure_outcome(rollout.trajectory, rollout.measure) or 0.0) + rollout.bonus
     arm = samples[0].arm if samples else rollout.trajectory.arm
     given = rollout.signals if role == "policy" else NO_SIGNALS
     fields = (given.turns, given.trace, given.tags, given.facts)

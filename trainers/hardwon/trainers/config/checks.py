@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
+from hardwon.trainers.algorithms.composers import COMPOSERS
+from hardwon.trainers.algorithms.estimators import ESTIMATORS
 
 from .kinds import GUIDANCE, READS, RECALLS, TELLS, TRIALS
 from .parsing import nearest
@@ -29,6 +31,7 @@ def check(config: "TrainConfig") -> None:
     _check_extractor(config)
     _check_signal(config)
     _check_sources(config)
+    _check_trees(config)
     _check_schedule(config)
     _check_temperatures(config)
 
@@ -121,6 +124,32 @@ def _check_sources(config: "TrainConfig") -> None:
             check_fed(needs, [*role.sources], "roles.policy.sources")
         elif role.sources or role.shape or role.extra:
             raise ConfigError(f"roles.{name} has sources, shapers or extra; only the policy is credited by turns.")
+
+
+def _check_trees(config: "TrainConfig") -> None:
+    """Check that episodes that share their first turns are played exactly if the estimator compares them."""
+    policy = config.roles["policy"]
+    trees = [name for name in config.tasks.compose if COMPOSERS.cards[name].tree]
+    estimator = policy.credit.name
+    credits = sorted(name for name, card in ESTIMATORS.cards.items() if card.tree)
+    if trees and not ESTIMATORS.cards[estimator].tree:
+        raise ConfigError(
+            f"tasks.compose.{trees[0]} plays episodes that share their first turns, and roles.policy.credit.name is "
+            f"{estimator}, which compares whole episodes; use one of {', '.join(credits)}."
+        )
+    if ESTIMATORS.cards[estimator].tree and not trees:
+        composers = sorted(name for name, card in COMPOSERS.cards.items() if card.tree)
+        raise ConfigError(
+            f"roles.policy.credit.name is {estimator}, which credits episodes that share their first turns, and "
+            f"nothing feeds it; set tasks.compose to one of {', '.join(composers)}."
+        )
+    if estimator == "rise" and "retry" not in config.tasks.compose:
+        raise ConfigError(
+            "roles.policy.credit.name is rise, which compares an attempt with the one before it, and nothing feeds it; "
+            "set tasks.compose.retry={}."
+        )
+    if trees and (policy.extra or config.run.rerolls):
+        raise ConfigError(f"tasks.compose.{trees[0]} cannot be combined with roles.policy.extra or run.rerolls.")
 
 
 def _check_schedule(config: "TrainConfig") -> None:

@@ -250,7 +250,8 @@ def check_call(function: Callable[..., Any], settings: Mapping[str, Any], path: 
     Raises:
         ConfigError: A setting is unknown, missing or of a wrong type.
     """
-    hints = get_type_hints(vars(function)["__init__"] if isinstance(function, type) else function)
+    # a class may inherit its initializer; getattr, because mypy refuses to read __init__ of an instance
+    hints = get_type_hints(getattr(function, "__init__") if isinstance(function, type) else function)  # noqa: B009
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()

@@ -108,7 +108,7 @@ class GivenAndRecalled:
         """Return the hint of the retrieval, after the memory of the spec at the first step."""
         recalled = await apropose_hint(self._retrieval, context)
         spec = _EPISODE.get().spec
-        memory = spec.memory if not spec.parent and len(context.history) == len(spec.prefix) else None
+        memory = spec.memory if not (spec.parent and spec.prefix) and len(context.history) == len(spec.prefix) else None
         if not memory:
             return recalled
         return Hint(memory) if recalled is None else replace(recalled, text=f"{memory}\n{recalled.text}".strip())

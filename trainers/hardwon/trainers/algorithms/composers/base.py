@@ -92,7 +92,7 @@ class Composer:
         """Restore a state that `state_dict` returned."""
 
 
-COMPOSERS: Registry[type[Composer]] = Registry("composer")
+COMPOSERS: Registry[Callable[..., Any]] = Registry("composer")
 """Composers by name. Importing `algorithms.composers` registers all of them."""
 
 
@@ -105,7 +105,8 @@ def open_composer(settings: Mapping[str, Mapping[str, Any]], parts: ComposerPart
     for name, own in settings.items():
         if name not in COMPOSERS:
             raise UnknownName.of("composer", name, [*COMPOSERS])
-        return COMPOSERS[name](parts, **own)
+        composer: Composer = COMPOSERS[name](parts, **own)
+        return composer
     return None
 
 

@@ -49,5 +49,6 @@ class Spec:
         if not (self.prefix or self.note or self.label):
             return ""
         actions = "\n".join(step.action for step in self.prefix)
-        content = f"{self.label}\n{self.note}\n{actions}"
+        # episodes with equal labels are compared even if their notes differ, such as accounts of own failures
+        content = f"{self.label or self.note}\n{actions}"
         return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

@@ -9,4 +9,6 @@ from . import (
     judged as judged,
     preferences as preferences,
     reasoning as reasoning,
+    retries as retries,
+    trees as trees,
 )
