@@ -20,7 +20,7 @@ def set_up(corridor, composer, credit="dr-grpo", **more):
 
 
 def test_an_unknown_composer_is_refused(corridor):
-    with pytest.raises(ConfigError, match="Did you mean .prefixed"):
+    with pytest.raises(ConfigError, match="Did you mean 'prefixed'"):
         of(set_up(corridor, {"prefixd": {}}))
 
 

@@ -43,7 +43,7 @@ _add(
     "arXiv:2512.24873",
     name="turn-ratio",
     evidence="N",
-    reading="the ratio; `prefixed` with `falling` is its start from expert prefixes. Masking chunks by their mismatch is not built",
+    reading="the ratio; `prefixed` with `falling` starts from expert prefixes; chunks are not masked by their mismatch",
 )
 _add(
     {"loss": {"kind": "aepo", "high": 0.28}},
