@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts, Played, open_composer
+from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts, EndedEpisode, open_composer
 from hardwon.trainers.algorithms.composers.base import branch_off
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.samples import Rollout, Sample
@@ -33,7 +33,7 @@ def end(spec, outcome, n=3, *, entropy=None, failed="", actions=None):
         for t in range(n)
     )
     signals = Signals({"entropy": tuple(entropy)}) if entropy is not None else Signals()
-    return Played(
+    return EndedEpisode(
         spec,
         Rollout(
             trajectory,
@@ -371,7 +371,7 @@ class TestRepair:
 
     def fail(self, spec, scores):
         played = end(spec, 0, len(scores))
-        return Played(spec, replace(played.rollout, signals=Signals({"steps": tuple(scores)})))
+        return EndedEpisode(spec, replace(played.rollout, signals=Signals({"steps": tuple(scores)})))
 
     def test_the_first_step_below_the_bound_is_replaced(self):
         """Scores 0.9, 0.8, 0.3: two are kept, the third is replaced."""
@@ -390,7 +390,7 @@ class TestRepair:
     def test_successes_are_never_read(self):
         composer = self.make()
         done = [end(spec, 1) for spec in composer.begin(specs())]
-        done = [Played(s, replace(r, signals=Signals({"steps": (0.0, 0.0, 0.0)}))) for s, r in done]
+        done = [EndedEpisode(s, replace(r, signals=Signals({"steps": (0.0, 0.0, 0.0)}))) for s, r in done]
         assert composer.more(done) == []
 
     def test_equal_repairs_are_played_once(self):

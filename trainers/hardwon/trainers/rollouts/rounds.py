@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from hardwon.trainers.algorithms.composers import Composer, Played
+from hardwon.trainers.algorithms.composers import Composer, EndedEpisode
 from hardwon.trainers.algorithms.samples import Rollout
 
 from .rollout import Spec
@@ -30,11 +30,11 @@ async def play_rounds(
         key: int(composer.budget * number + 0.5)
         for key, number in Counter((spec.group, spec.arm) for spec in specs).items()
     }
-    done: list[Played] = []
+    done: list[EndedEpisode] = []
     following = composer.begin(specs, iteration)
     while following := _take_within(following, left):
         rollouts = await read(await collect(following))
-        done += [Played(spec, rollout) for spec, rollout in zip(following, rollouts, strict=True)]
+        done += [EndedEpisode(spec, rollout) for spec, rollout in zip(following, rollouts, strict=True)]
         composer.counts["episodes"] += len(following)
         following = composer.more(done)
     return composer.finish(done)

@@ -4,7 +4,7 @@ from .base import (
     COMPOSERS as COMPOSERS,
     Composer as Composer,
     ComposerParts as ComposerParts,
-    Played as Played,
+    EndedEpisode as EndedEpisode,
     open_composer as open_composer,
 )
 

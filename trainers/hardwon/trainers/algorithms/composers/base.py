@@ -24,7 +24,7 @@ from hardwon.trainers.algorithms.samples import Rollout
 from .spec import Spec
 
 
-class Played(NamedTuple):
+class EndedEpisode(NamedTuple):
     """An episode and how it ended."""
 
     spec: Spec
@@ -67,11 +67,11 @@ class Composer:
         """
         return list(specs)
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return the episodes of the next round; none ends the group."""
         return []
 
-    def finish(self, done: Sequence[Played]) -> list[Rollout]:
+    def finish(self, done: Sequence[EndedEpisode]) -> list[Rollout]:
         """Return the rollouts that the run goes on with."""
         return [played.rollout for played in done]
 
@@ -118,15 +118,15 @@ def group_specs(specs: Sequence[Spec]) -> dict[tuple[str, str], list[Spec]]:
     return groups
 
 
-def group_played(done: Sequence[Played]) -> dict[tuple[str, str], list[Played]]:
+def group_played(done: Sequence[EndedEpisode]) -> dict[tuple[str, str], list[EndedEpisode]]:
     """Return the played episodes by task instance and arm, in their order."""
-    groups: dict[tuple[str, str], list[Played]] = {}
+    groups: dict[tuple[str, str], list[EndedEpisode]] = {}
     for played in done:
         groups.setdefault((played.spec.group, played.spec.arm), []).append(played)
     return groups
 
 
-def branch_off(parent: Played, keep: int, copy: int, *, label: str = "", max_steps: int | None = None) -> Spec:
+def branch_off(parent: EndedEpisode, keep: int, copy: int, *, label: str = "", max_steps: int | None = None) -> Spec:
     """Return an episode that keeps the first steps of another one and decides the rest anew.
 
     Args:

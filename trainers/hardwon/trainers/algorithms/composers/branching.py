@@ -16,22 +16,22 @@ from typing import NamedTuple
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Rollout
 
-from .base import COMPOSERS, Composer, ComposerParts, Played, branch_off, group_played, group_specs
+from .base import COMPOSERS, Composer, ComposerParts, EndedEpisode, branch_off, group_played, group_specs
 from .spec import Spec
 
 
-class Decided(NamedTuple):
+class UncertainTurn(NamedTuple):
     """A turn of the policy in a played episode, with the entropy of its choices."""
 
     step: int
     entropy: float
 
 
-def list_turns(rollout: Rollout) -> list[Decided]:
+def list_turns(rollout: Rollout) -> list[UncertainTurn]:
     """Return the turns of an episode whose entropy is known, in order."""
     steps = list(dict.fromkeys(row.turn for row in rollout.rows if row.role == "policy"))
     values = rollout.signals.turns.get("entropy", ())
-    return [Decided(step, value) for step, value in zip(steps, values, strict=False) if value is not None]
+    return [UncertainTurn(step, value) for step, value in zip(steps, values, strict=False) if value is not None]
 
 
 class Branching(Composer):
@@ -56,7 +56,7 @@ class Branching(Composer):
         chosen = {key: max(1, round(self._begun * len(own))) for key, own in self._plain.items()}
         return [spec for key, own in self._plain.items() for spec in own[: chosen[key]]]
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return the branches of the episodes of the last round, or fresh episodes for what is left."""
         following: list[Spec] = []
         for key, played in group_played(done).items():
@@ -80,11 +80,11 @@ class Branching(Composer):
             following += own
         return following
 
-    def choose_points(self, parent: Played) -> list[int]:
+    def choose_points(self, parent: EndedEpisode) -> list[int]:
         """Return the numbers of steps that branches of an episode keep."""
         raise NotImplementedError
 
-    def draw(self, parent: Played, step: int) -> float:
+    def draw(self, parent: EndedEpisode, step: int) -> float:
         """Return the chance of a branch at a step, a number in [0, 1) that depends on the steps up to it alone."""
         actions = "/".join(one.action for one in parent.rollout.trajectory.steps[:step])
         return random.Random(f"{self.parts.seed}/{parent.spec.session}/{step}/{actions}").random()
@@ -133,7 +133,7 @@ class Arpo(Branching):
         """Return the probability of a branch where the entropy has changed so much."""
         return min(1.0, max(0.0, self._probability + self._weight * change))
 
-    def choose_points(self, parent: Played) -> list[int]:
+    def choose_points(self, parent: EndedEpisode) -> list[int]:
         """Return the steps whose turns are redrawn."""
         turns = list_turns(parent.rollout)
         if not turns:
@@ -191,7 +191,7 @@ class Aepo(Arpo):
         self._begun = self.share_begun(self._gap)
         return super().begin(specs, iteration)
 
-    def choose_points(self, parent: Played) -> list[int]:
+    def choose_points(self, parent: EndedEpisode) -> list[int]:
         """Return the steps whose turns are redrawn; a run of branch points makes the next one less likely."""
         turns = list_turns(parent.rollout)
         points: list[int] = []
@@ -236,7 +236,7 @@ class Appo(Branching):
     with hindsight. The first turn counts too.
     """
 
-    def choose_points(self, parent: Played) -> list[int]:
+    def choose_points(self, parent: EndedEpisode) -> list[int]:
         """Return the steps with the highest entropies above the mean."""
         turns = list_turns(parent.rollout)
         values = [turn.entropy for turn in turns]
@@ -254,7 +254,7 @@ class Appo(Branching):
     tree=True,
     reading="siblings with equal actions are one child, in place of pruning by similarity; branch points are uniform",
 )
-class Tree(Branching):
+class TreeComposer(Branching):
     """Grows a tree: in every round, each leaf gets one sibling at a random turn (TreePS-RAG, arXiv:2601.06922)."""
 
     def __init__(self, parts: ComposerParts, *, begun: float = 0.34, depth: int = 2) -> None:
@@ -276,7 +276,7 @@ class Tree(Branching):
         self._depths.clear()
         return super().begin(specs, iteration)
 
-    def choose_points(self, parent: Played) -> list[int]:
+    def choose_points(self, parent: EndedEpisode) -> list[int]:
         """Return one random turn of the episode after its own start, as long as the tree is not too deep."""
         depth = self._depths.get(parent.spec.parent, 0) + bool(parent.spec.parent)
         self._depths[parent.spec.session] = depth
@@ -314,7 +314,7 @@ class Steps(Composer):
         self._plain = group_specs(specs)
         return [own[0] for own in self._plain.values()]
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return the candidates of one step of every group."""
         following: list[Spec] = []
         for key, played in group_played(done).items():

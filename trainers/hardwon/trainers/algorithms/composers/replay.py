@@ -9,7 +9,7 @@ from typing import Any
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 
-from .base import COMPOSERS, Composer, ComposerParts, Played, group_played, has_succeeded
+from .base import COMPOSERS, Composer, ComposerParts, EndedEpisode, group_played, has_succeeded
 
 COPY = "copy of "
 """Beginning of the id of a copy."""
@@ -48,7 +48,7 @@ class Successes(Composer):
         self._size, self._spread, self._mean = size, spread, mean
         self._kept: dict[str, list[Rollout]] = {}
 
-    def finish(self, done: Sequence[Played]) -> list[Rollout]:
+    def finish(self, done: Sequence[EndedEpisode]) -> list[Rollout]:
         """Return the rollouts, with a stored success in place of one of each group that failed."""
         kept: list[Rollout] = []
         for (group, arm), played in group_played(done).items():

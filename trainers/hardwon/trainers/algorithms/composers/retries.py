@@ -10,7 +10,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.situations.familiarity import place
 from hardwon.trainers.algorithms.samples import Rollout
 
-from .base import COMPOSERS, Composer, ComposerParts, Played, group_played, has_succeeded
+from .base import COMPOSERS, Composer, ComposerParts, EndedEpisode, group_played, has_succeeded
 from .spec import Spec
 from .starts import parse_shares
 
@@ -78,7 +78,7 @@ class Hinted(Composer):
         self._iteration = iteration
         return list(specs)
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return the groups in which nobody has succeeded so far, at their next level."""
         if self._iteration < self._start:
             return []
@@ -98,7 +98,7 @@ class Hinted(Composer):
             self.counts["hinted_groups"] += 1
         return following
 
-    def finish(self, done: Sequence[Played]) -> list[Rollout]:
+    def finish(self, done: Sequence[EndedEpisode]) -> list[Rollout]:
         """Return the plain episodes, and those of the last level of each group."""
         kept: list[Rollout] = []
         for played in group_played(done).values():
@@ -142,7 +142,7 @@ class Retry(Composer):
         """Return the number of attempts."""
         return float(self._attempts)
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return another attempt of the episodes that failed in the last round."""
         retried = {one.spec.parent for one in done if one.spec.label}
         following: list[Spec] = []
@@ -195,7 +195,7 @@ class Revise(Composer):
         """Return 2: every episode may be revised once."""
         return 2.0
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return a revision of each candidate."""
         following: list[Spec] = []
         for played in group_played(done).values():
@@ -211,7 +211,7 @@ class Revise(Composer):
                     self.counts["revisions"] += 1
         return following
 
-    def finish(self, done: Sequence[Played]) -> list[Rollout]:
+    def finish(self, done: Sequence[EndedEpisode]) -> list[Rollout]:
         """Return the group with the best revision in it, if that is better than all others."""
         kept: list[Rollout] = []
         for played in group_played(done).values():
@@ -274,7 +274,7 @@ class Reflected(Composer):
         self._iteration = iteration
         return list(specs)
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return the groups in which all failed, with a reflection."""
         if self._iteration >= self._rounds:
             return []
@@ -335,7 +335,7 @@ class Repair(Composer):
         pairs = zip(steps, scores, strict=False)
         return next((step for step, score in pairs if score is not None and score < self._bound), None)
 
-    def more(self, done: Sequence[Played]) -> list[Spec]:
+    def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return episodes that go on from the repaired failures."""
         following: list[Spec] = []
         for played in group_played(done).values():
