@@ -357,8 +357,8 @@ def group_by_world(rollouts: Sequence[Rollout]) -> dict[Task, list[Rollout]]:
 
 def open_composer_of(session: Session) -> Composer | None:
     """Return the composer of a session's groups; None plays every episode from its beginning."""
-    found = session.demonstrations
-    parts = ComposerParts(seed=session.config.run.seed, demonstrate=found.find, walk=found.walk)
+    paths = session.demonstrations
+    parts = ComposerParts(seed=session.config.run.seed, demonstrate=paths.find, walk=paths.walk)
     return open_composer(session.config.tasks.compose, parts)
 
 

@@ -68,15 +68,15 @@ class Demonstrations:
         self._environment, self._origins, self._explored, self._outcome = environment, origins, explored, outcome
         self._policy = PathPolicy()
         self._agent: Agent | None = None
-        self._found: dict[Task, Trajectory | None] = {}
+        self._paths: dict[Task, Trajectory | None] = {}
         self.counts: Counter[str] = Counter()
         """Demonstrations by origin."""
 
     def find(self, task: str, seed: int) -> Trajectory | None:
         """Return a success of a task instance from the first origin that has one, or None."""
-        if (task, seed) not in self._found:
-            self._found[task, seed] = self._find(task, seed)
-        return self._found[task, seed]
+        if (task, seed) not in self._paths:
+            self._paths[task, seed] = self._find(task, seed)
+        return self._paths[task, seed]
 
     def _find(self, task: str, seed: int) -> Trajectory | None:
         for origin in self._origins:
@@ -163,7 +163,7 @@ def read_paths(file: str) -> dict[Task, tuple[str, ...]]:
     """
     try:
         listed = json.loads(Path(file).read_text(encoding="utf-8"))
-        return {(str(one["task"]), int(one["seed"])): tuple(map(str, one["actions"])) for one in listed}
+        return {(str(entry["task"]), int(entry["seed"])): tuple(map(str, entry["actions"])) for entry in listed}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"demonstrations of {file} cannot be read: {type(error).__name__}: {error}. Give explored, gold, or a JSON "

@@ -42,10 +42,10 @@ async def play_rounds(
 
 def _take_within(specs: Sequence[Spec], left: dict[tuple[str, str], int]) -> list[Spec]:
     """Return the episodes for which the budget of their task instance and arm has room, and use it up."""
-    taken = []
+    chosen = []
     for spec in specs:
         key = spec.group, spec.arm
         if left.get(key, 0) > 0:
             left[key] -= 1
-            taken.append(spec)
-    return taken
+            chosen.append(spec)
+    return chosen

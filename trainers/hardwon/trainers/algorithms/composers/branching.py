@@ -61,8 +61,8 @@ class Branching(Composer):
         following: list[Spec] = []
         for key, played in group_played(done).items():
             left = self._sizes[key] - len(played)
-            new = [one for one in played if one.spec.session not in self._branched]
-            self._branched |= {one.spec.session for one in new}
+            new = [episode for episode in played if episode.spec.session not in self._branched]
+            self._branched |= {episode.spec.session for episode in new}
             own: list[Spec] = []
             for parent in new:
                 if parent.rollout.failed or len(own) >= left:
@@ -86,7 +86,7 @@ class Branching(Composer):
 
     def draw(self, parent: EndedEpisode, step: int) -> float:
         """Return the chance of a branch at a step, a number in [0, 1) that depends on the steps up to it alone."""
-        actions = "/".join(one.action for one in parent.rollout.trajectory.steps[:step])
+        actions = "/".join(episode.action for episode in parent.rollout.trajectory.steps[:step])
         return random.Random(f"{self.parts.seed}/{parent.spec.session}/{step}/{actions}").random()
 
 

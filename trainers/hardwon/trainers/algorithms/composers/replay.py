@@ -52,8 +52,8 @@ class Successes(Composer):
         """Return the rollouts, with a stored success in place of one of each group that failed."""
         kept: list[Rollout] = []
         for (group, arm), played in group_played(done).items():
-            own = [one.rollout for one in played]
-            outcomes = [one.outcome for one in own if one.outcome is not None]
+            own = [item.rollout for item in played]
+            outcomes = [item.outcome for item in own if item.outcome is not None]
             stored = self._kept.get(f"{group}/{arm}", [])
             if stored and outcomes and pstdev(outcomes) < self._spread and fmean(outcomes) < self._mean:
                 chance = random.Random(f"{self.parts.seed}/{played[0].spec.session}/replay")
@@ -74,31 +74,31 @@ class Successes(Composer):
         return {
             key: [
                 {
-                    "id": one.trajectory.id,
-                    "group": one.group,
-                    "arm": one.trajectory.arm,
-                    "actions": [step.action for step in one.trajectory.steps],
-                    "rows": [asdict(row) for row in one.rows],
-                    "measure": one.measure,
+                    "id": item.trajectory.id,
+                    "group": item.group,
+                    "arm": item.trajectory.arm,
+                    "actions": [step.action for step in item.trajectory.steps],
+                    "rows": [asdict(row) for row in item.rows],
+                    "measure": item.measure,
                 }
-                for one in stored
+                for item in stored
             ]
             for key, stored in self._kept.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the stored successes by taking their actions again."""
-        self._kept = {key: [kept for one in stored if (kept := self._restore(one))] for key, stored in state.items()}
+        self._kept = {key: [kept for item in stored if (kept := self._restore(item))] for key, stored in state.items()}
 
-    def _restore(self, one: Mapping[str, Any]) -> Rollout | None:
+    def _restore(self, item: Mapping[str, Any]) -> Rollout | None:
         """Return a stored success, or None if its actions lead elsewhere now."""
-        task, _, seed = one["group"].rpartition("#")
-        walked = self.parts.walk(task, int(seed), one["actions"])
-        if walked is None or len(walked.steps) != len(one["actions"]):
+        task, _, seed = item["group"].rpartition("#")
+        walked = self.parts.walk(task, int(seed), item["actions"])
+        if walked is None or len(walked.steps) != len(item["actions"]):
             return None
-        rows = tuple(Sample(**{name: _freeze(value) for name, value in row.items()}) for row in one["rows"])
-        trajectory = replace(walked, id=one["id"], arm=one["arm"])
-        return Rollout(trajectory, rows, one["group"], measure=one["measure"])
+        rows = tuple(Sample(**{name: _freeze(value) for name, value in row.items()}) for row in item["rows"])
+        trajectory = replace(walked, id=item["id"], arm=item["arm"])
+        return Rollout(trajectory, rows, item["group"], measure=item["measure"])
 
 
 def make_copy(rollout: Rollout, session: str) -> Rollout:

@@ -84,9 +84,9 @@ class Hinted(Composer):
             return []
         following: list[Spec] = []
         for played in group_played(done).values():
-            plain = [one.spec for one in played if not one.spec.label]
+            plain = [episode.spec for episode in played if not episode.spec.label]
             level = len(played) // len(plain) - 1
-            if level >= len(self._shares) or any(has_succeeded(one.rollout) for one in played):
+            if level >= len(self._shares) or any(has_succeeded(episode.rollout) for episode in played):
                 continue
             path = self.parts.demonstrate(plain[0].task, plain[0].seed)
             if path is None or not path.steps:
@@ -103,7 +103,7 @@ class Hinted(Composer):
         kept: list[Rollout] = []
         for played in group_played(done).values():
             last = played[-1].spec.label
-            kept += [one.rollout for one in played if not one.spec.label or one.spec.label == last]
+            kept += [episode.rollout for episode in played if not episode.spec.label or episode.spec.label == last]
         return kept
 
 
@@ -144,7 +144,7 @@ class Retry(Composer):
 
     def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
         """Return another attempt of the episodes that failed in the last round."""
-        retried = {one.spec.parent for one in done if one.spec.label}
+        retried = {episode.spec.parent for episode in done if episode.spec.label}
         following: list[Spec] = []
         for spec, rollout in done:
             number = int(spec.label.removeprefix("try ")) if spec.label else 1
@@ -199,10 +199,12 @@ class Revise(Composer):
         """Return a revision of each candidate."""
         following: list[Spec] = []
         for played in group_played(done).values():
-            if any(one.spec.label for one in played):
+            if any(episode.spec.label for episode in played):
                 continue
-            open_ones = [one for one in played if one.rollout.outcome is not None and one.rollout.outcome < 1]
-            ranked = sorted(open_ones, key=lambda one: (-(one.rollout.outcome or 0.0), one.spec.copy))
+            open_ones = [
+                episode for episode in played if episode.rollout.outcome is not None and episode.rollout.outcome < 1
+            ]
+            ranked = sorted(open_ones, key=lambda episode: (-(episode.rollout.outcome or 0.0), episode.spec.copy))
             for spec, rollout in ranked[: self._candidates]:
                 path = self.parts.demonstrate(spec.task, spec.seed)
                 hidden = frozenset(step.action for step in path.steps) if path is not None else frozenset()
@@ -215,11 +217,15 @@ class Revise(Composer):
         """Return the group with the best revision in it, if that is better than all others."""
         kept: list[Rollout] = []
         for played in group_played(done).values():
-            plain = [one.rollout for one in played if not one.spec.label]
-            revised = {one.spec.parent: one.rollout for one in played if one.spec.label and not one.rollout.failed}
-            plain = [add_bonus(one, revised.get(one.trajectory.id), self._bonus) for one in plain]
-            best = max(revised.values(), key=lambda one: one.outcome or 0.0, default=None)
-            top = max((one.outcome or 0.0 for one in plain), default=0.0)
+            plain = [episode.rollout for episode in played if not episode.spec.label]
+            revised = {
+                episode.spec.parent: episode.rollout
+                for episode in played
+                if episode.spec.label and not episode.rollout.failed
+            }
+            plain = [add_bonus(episode, revised.get(episode.trajectory.id), self._bonus) for episode in plain]
+            best = max(revised.values(), key=lambda episode: episode.outcome or 0.0, default=None)
+            top = max((episode.outcome or 0.0 for episode in plain), default=0.0)
             kept += plain
             if best is not None and (best.outcome or 0.0) > top:
                 chance = random.Random(f"{self.parts.seed}/{best.trajectory.id}")
@@ -280,14 +286,14 @@ class Reflected(Composer):
             return []
         following: list[Spec] = []
         for played in group_played(done).values():
-            finished = [one for one in played if not one.rollout.failed]
-            if any(one.spec.label or has_succeeded(one.rollout) for one in played) or not finished:
+            finished = [episode for episode in played if not episode.rollout.failed]
+            if any(episode.spec.label or has_succeeded(episode.rollout) for episode in played) or not finished:
                 continue
             spec, rollout = finished[0]
             path = self.parts.demonstrate(spec.task, spec.seed)
             hidden = frozenset(step.action for step in path.steps) if path is not None else frozenset()
             if note := write_account(rollout.trajectory, hidden):
-                following += [replace(one.spec, note=note, label="reflected") for one in played]
+                following += [replace(episode.spec, note=note, label="reflected") for episode in played]
                 self.counts["reflected_groups"] += 1
         return following
 
@@ -339,7 +345,7 @@ class Repair(Composer):
         """Return episodes that go on from the repaired failures."""
         following: list[Spec] = []
         for played in group_played(done).values():
-            if any(one.spec.label for one in played):
+            if any(episode.spec.label for episode in played):
                 continue
             number, seen = len(played), set[tuple[str, ...]]()
             for spec, rollout in played:
@@ -363,8 +369,10 @@ class Repair(Composer):
         if wrong is None or path is None:
             return None
         steps = rollout.trajectory.steps
-        here, taken = place(steps[wrong].pre), steps[wrong].action
-        better = next((step.action for step in path.steps if place(step.pre) == here and step.action != taken), None)
+        situation, wrong_action = place(steps[wrong].pre), steps[wrong].action
+        better = next(
+            (step.action for step in path.steps if place(step.pre) == situation and step.action != wrong_action), None
+        )
         if better is None:
             return None
         walked = self.parts.walk(spec.task, spec.seed, [*(step.action for step in steps[:wrong]), better])

@@ -32,7 +32,7 @@ def rise(traces: Sequence[Trace], *, criterion: Literal["all", "better", "best",
     chains: dict[str, list[Trace]] = {}
     for trace in by_id.values():
         chains.setdefault(_find_first(trace, by_id), []).append(trace)
-    best = {max(chain, key=lambda one: one.outcome).id for chain in chains.values()}
+    best = {max(chain, key=lambda attempt: attempt.outcome).id for chain in chains.values()}
     seen: set[object] = set()
     weights: Advantages = {}
     for trace in by_id.values():

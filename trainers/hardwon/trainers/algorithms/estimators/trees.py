@@ -159,11 +159,11 @@ def _normalize(values: list[float]) -> list[float]:
 def aepo(traces: Sequence[Trace], *, weight: float = 0.2) -> Advantages:
     """Scale the advantages of `arpo` by 1 + weight z(H), with z over all turns of the batch (AEPO, arXiv:2510.14545).
 
-    Uncertain turns learn more. Where all entropies are equal, or only one is known, the factor is 1.
+    Uncertain turns learn more. Where all entropies are equal, or only one is measured, the factor is 1.
     """
     entropies = {trace.id: trace.read_signal("entropy") for trace in traces}
-    known = [value for values in entropies.values() for value in values if value is not None]
-    mean, spread = (fmean(known), stdev(known)) if len(known) > 1 else (0.0, 0.0)
+    measured = [value for values in entropies.values() for value in values if value is not None]
+    mean, spread = (fmean(measured), stdev(measured)) if len(measured) > 1 else (0.0, 0.0)
     advantages = arpo(traces, std=True)
     for name, values in entropies.items():
         factors = [
