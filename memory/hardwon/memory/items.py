@@ -123,7 +123,8 @@ def find_retirement(connection: Connection, namespace: int, item: Item) -> int |
         return None
     (newest,) = connection.execute(
         "SELECT coalesce(max(id), 0) FROM steps WHERE namespace = ?1 AND trajectory_id = (SELECT ref FROM changes "
-        "WHERE namespace = ?1 AND what = 'trajectory' AND seq < ?2 ORDER BY seq DESC LIMIT 1)",
+        # the unary plus keeps SQLite off the index of the namespace, which would need a sort by seq
+        "WHERE +namespace = ?1 AND what = 'trajectory' AND seq < ?2 ORDER BY seq DESC LIMIT 1)",
         (namespace, row[0]),
     ).fetchone()
     return int(newest)

@@ -344,14 +344,9 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             self._distiller.resume(derived)
             proposals = self._distiller.proposals(derived.values)
             unpinned = [item for item in derived.items.values() if not item.pinned]
-            released = self._distiller.released(derived.values, unpinned)
-            # a released item leaves use in this call: do not also weaken it or retire it as idle
+            released, weakened = self._distiller.review(derived.values, unpinned)
             released_ids = {item.id for item, _ in released}
-            weakened = [
-                (item, why)
-                for item, why in self._distiller.weakened(derived.values, unpinned)
-                if item.id not in released_ids
-            ]
+            # a released item leaves use in this call: do not also retire it as idle
             idle = [(item, why) for item, why in self._distiller.idle(derived, unpinned) if item.id not in released_ids]
             aging = any(item.ttl is not None for item in unpinned)
             # no empty transaction: it would take the write lock from all other processes

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from sqlite3 import Connection
+from typing import NamedTuple
 
 from hardwon.memory.errors import LibraryDamaged
-from hardwon.memory.guardrails.conditions import guard_key
 from hardwon.memory.guardrails.thinning import IdleWatch
 from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.retrieval.cache import NamespaceCache
@@ -41,6 +41,13 @@ Proposal = tuple[Item, Callable[[Admission], None], Callable[[], None]]
 """A candidate, a callback for the curator's decision, and one for when it has to wait."""
 
 
+class Review(NamedTuple):
+    """Items to take out of use or to weaken, each with the reason."""
+
+    released: list[tuple[Item, str]]
+    weakened: list[tuple[Item, str]]
+
+
 class Consolidator:
     """The proposals of one process for one namespace."""
 
@@ -56,6 +63,10 @@ class Consolidator:
         self._has_resumed = False
         self._idle = IdleWatch(self._store, self._namespace)
         self._voices = UntrustedWriters(self._store, self._namespace)
+        self._vocabularies: dict[int, frozenset[str]] = {}
+        """By id, the words of the newest states."""
+        self._uncounted: dict[str, Item] = {}
+        """By id, the rule-made items without counts of their own, which only untrusted steps support."""
         self._heard = ""
         self._has_joined = True
         """Whether items that only untrusted writers justify may still be in use."""
@@ -127,7 +138,7 @@ class Consolidator:
     def _collect(self, values: ValueTable, worded: Callable[[Item, str], Item | None]) -> list[Proposal]:
         """Return the candidates of both miners; see `collect_proposals`."""
         # read at most once per call, and only if there is a strategy
-        list_common = cache(partial(read_common_words, self._store, self._namespace))
+        list_common = cache(partial(read_common_words, self._store, self._namespace, self._vocabularies))
         return collect_proposals(self._evolution, self._induction, values, worded, list_common)
 
     @staticmethod
@@ -139,32 +150,50 @@ class Consolidator:
         general = generalize_item(item, pattern)
         return replace(general, trust="untrusted") if general is not None and general.steps else general
 
-    def released(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Return the items that the counts no longer support, each with the reason."""
+    def review(self, values: ValueTable, items: Iterable[Item]) -> Review:
+        """Return the items that the counts no longer support, and those whose call worked the last time.
+
+        Only items that changed, or whose counts did, are looked at. Call it after `proposals`.
+
+        Args:
+            values: The counts of the steps that count.
+            items: All active items that may be changed.
+        """
         all_items = list(items)
-        released = list(self._evolution.released(values, iter(all_items)))
-        if self._heard == ALONE:
-            return released
+        due = self._evolution.watch.find_due(all_items)
+        released = list(self._evolution.released(values, due))
+        if self._heard != ALONE:
+            released += self._find_outweighed(values, all_items, due, {item.id for item, _ in released})
+        # a released item leaves use: do not also weaken it
+        released_ids = {item.id for item, _ in released}
+        weakened = [pair for pair in self._evolution.weakened(values, due) if pair[0].id not in released_ids]
+        return Review(released, weakened)
+
+    def _find_outweighed(
+        self, values: ValueTable, items: Sequence[Item], due: Sequence[Item], released: Collection[str]
+    ) -> list[tuple[Item, str]]:
+        """Return the items that only untrusted steps support, if others write or if the call works for others."""
+        found: list[tuple[Item, str]] = []
         if self._has_joined:
             self._has_joined = False
-            counted = {item.id for item, _ in released}
-            unsupported = find_unsupported(self._store, self._namespace, all_items)
-            released += [(item, UNSUPPORTED) for item in unsupported if item.id not in counted]
-        released_ids = {item.id for item, _ in released}
-        uncounted = (
-            item
-            for item in all_items
-            if item.writer == "rules" and item.forbids and values.cell(guard_key(item)) is None
-        )
+            unsupported = find_unsupported(self._store, self._namespace, items)
+            found += [(item, UNSUPPORTED) for item in unsupported if item.id not in released]
+        left = {*released, *(item.id for item, _ in found)}
+        for item in due:
+            if self._evolution.cell(item, values) is None:
+                self._uncounted[item.id] = item
+            else:
+                self._uncounted.pop(item.id, None)
+        if self._uncounted:  # the counts of untrusted writers change without those of the others
+            active = {item.id: item for item in items}
+            self._uncounted = {ref: item for ref, item in self._uncounted.items() if active.get(ref) is item}
         reason = "it works for other writers"
-        return [
-            *released,
-            *(
-                (item, reason)
-                for item in uncounted
-                if item.id not in released_ids and self._voices.is_outweighed(item, values)
-            ),
+        found += [
+            (item, reason)
+            for ref, item in self._uncounted.items()
+            if ref not in left and self._voices.is_outweighed(item, values)
         ]
+        return found
 
     def idle(self, derived: NamespaceCache, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Return the guardrails that decided nothing for long, each with the reason; searches only at intervals.
@@ -184,19 +213,29 @@ class Consolidator:
         for item in items:
             self._evolution.reopen(item)
 
-    def weakened(self, values: ValueTable, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Return the guardrails whose call succeeded the last time, each with the reason."""
-        return list(self._evolution.weakened(values, iter(items)))
 
+def read_common_words(
+    store: Store, namespace: int, vocabularies: dict[int, frozenset[str]] | None = None
+) -> frozenset[str]:
+    """Return the words that almost every one of the newest states shows; they tell nothing about a situation.
 
-def read_common_words(store: Store, namespace: int) -> frozenset[str]:
-    """Return the words that almost every one of the newest states shows; they tell nothing about a situation."""
+    Args:
+        store: The library.
+        namespace: Number of the namespace.
+        vocabularies: By id, the words of states that an earlier call read; it is updated to the newest states.
+    """
     rows = store.rows(
-        "SELECT observation FROM states WHERE namespace = ? ORDER BY id DESC LIMIT ?", (namespace, COMMON_STATES)
+        # the unary plus keeps SQLite off the index of the namespace, which would need a sort by id
+        "SELECT id, observation FROM states WHERE +namespace = ? ORDER BY id DESC LIMIT ?",
+        (namespace, COMMON_STATES),
     )
     if len(rows) < COMMON_STATES // 4:  # in a handful of states, almost every word is common
         return frozenset()
-    counts = Counter(word for (observation,) in rows for word in vocabulary(observation))
+    before = {} if vocabularies is None else vocabularies
+    now = {ref: before[ref] if ref in before else vocabulary(observation) for ref, observation in rows}
+    before.clear()
+    before.update(now)
+    counts = Counter(word for found in now.values() for word in found)
     return frozenset(word for word, count in counts.items() if count >= COMMON_SHARE * len(rows))
 
 

@@ -7,7 +7,7 @@ succeeds elsewhere needs more evidence than one that never did. A strategy is an
 under a condition than on average, and than under every more general condition.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
@@ -21,6 +21,7 @@ from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.situations.titles import fill_holes, guardrail_title, strategy_title, warning_title
 from hardwon.memory.values.value_table import Cell, ValueTable
 
+from .evidence_watch import EvidenceWatch
 from .proposals import Proposed
 
 RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "skill": 5, "remedy": 5}
@@ -70,8 +71,8 @@ class RuleMiner:
     _proposed: dict[str, Proposed] = field(default_factory=dict)
     _changed: dict[str, Proposed | None] = field(default_factory=dict)
     """What `save_proposals` has to write: by key, the new state."""
-    _keys: dict[str, tuple[Item, str]] = field(default_factory=dict)
-    """By id, an item with its key; building the keys of all guardrails again costs more than looking at them."""
+    watch: EvidenceWatch = field(default_factory=EvidenceWatch)
+    """Finds the items that `released` and `weakened` have to look at."""
 
     def resume(self, proposed: Mapping[str, Proposed]) -> None:
         """Continue after the proposals of earlier processes."""
@@ -102,6 +103,7 @@ class RuleMiner:
             if item is not None and self._is_news(key, cell, item):
                 self._proposed[key] = self._changed[key] = cell.n, item.kind
                 yield key, item
+        self.watch.note(values.touched)
         # After the last candidate. `postpone` marks keys again, so call it only when this generator is exhausted.
         values.touched.clear()
 
@@ -137,31 +139,28 @@ class RuleMiner:
         self._proposed.pop(key, None)
         self._changed[key] = None
 
-    def _cell(self, item: Item, values: ValueTable) -> Cell | None:
+    def cell(self, item: Item, values: ValueTable) -> Cell | None:
         """Return the cell of the steps behind a guardrail or warning, or None."""
-        stored = self._keys.get(item.id)
-        if stored is None or stored[0] is not item:
-            stored = self._keys[item.id] = item, guard_key(item)
-        return values.cell(stored[1])
+        return values.cell(self.watch.key_of(item))
 
     def loses(self, values: ValueTable, item: Item) -> bool:
         """Return whether most of the failures behind a guardrail lost the task."""
         cell = values.cell(guard_key(item))
         return cell is not None and cell.lost >= LOST_SHARE * cell.bad
 
-    def released(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
+    def released(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the rule-made guardrails that the counts no longer support, each with the reason."""
         for item in guardrails:
-            cell = self._cell(item, values) if item.writer == "rules" else None
+            cell = self.cell(item, values) if item.writer == "rules" else None
             if cell is not None and cell.bad < RELEASE_RATE * cell.n:
                 yield item, f"worked {cell.n - cell.bad} of {cell.n} times"
 
-    def weakened(self, values: ValueTable, guardrails: Iterator[Item]) -> Iterator[tuple[Item, str]]:
+    def weakened(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the enforced rule-made guardrails whose call succeeded the last time, each with the reason."""
         for item in guardrails:
             if item.kind != "guardrail" or item.writer != "rules" or item.confidence < MIN_CONFIDENCE:
                 continue
-            cell = self._cell(item, values)
+            cell = self.cell(item, values)
             if cell is not None and cell.n and not cell.streak:
                 yield item, f"worked the last time, {cell.n - cell.bad} of {cell.n} times in all"
 
