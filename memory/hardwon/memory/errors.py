@@ -2,7 +2,8 @@
 
     HardwonError
     ├── ConfigError (ValueError)              a setting or argument has an invalid value
-    │   └── WrongType (TypeError)             an argument or field has the wrong type
+    │   ├── WrongType (TypeError)             an argument or field has the wrong type
+    │   └── KeyTaken (FileExistsError)        the log of a shared library has other content under this key
     ├── TooMuchFeedback (RuntimeError)        a client sent too much feedback about an item
     ├── UnknownName (LookupError)             an environment, game, policy, arm or item does not exist
     ├── MissingExtra (ImportError)            an optional package is not installed
@@ -18,7 +19,6 @@
     │   ├── LibraryUnreachable (ConnectionError)  the server of a library does not answer
     │   ├── OtherReplica (FileExistsError)        the file is not the replica of this database
     │   ├── ServerTooOld                          the database server lacks what the log needs
-    │   ├── KeyTaken (FileExistsError)            the log has other content under this key
     │   └── LeaseLost (TimeoutError)              another process learns items for this namespace now
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
     │   ├── EnvironmentCrashed
@@ -50,6 +50,10 @@ class ConfigError(HardwonError, ValueError):
 
 class WrongType(ConfigError, TypeError):
     """An argument, or a field of a record, has the wrong type."""
+
+
+class KeyTaken(ConfigError, FileExistsError):
+    """The log of a shared library holds other content under the same key."""
 
 
 class TooMuchFeedback(HardwonError, RuntimeError):
@@ -143,10 +147,6 @@ class OtherReplica(LibraryError, FileExistsError):
 
 class ServerTooOld(LibraryError):
     """The database server is older than the log needs."""
-
-
-class KeyTaken(LibraryError, FileExistsError):
-    """The log holds other content under the same key."""
 
 
 class LeaseLost(LibraryError, TimeoutError):

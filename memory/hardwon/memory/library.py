@@ -12,6 +12,7 @@ processes may read and write one library. This module does not depend on prompts
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from sqlite3 import Connection
 from types import TracebackType
@@ -20,7 +21,7 @@ from weakref import ref
 
 from . import items as catalogue
 from .bank import Bank
-from .errors import LibraryError
+from .errors import ConfigError, LibraryError
 from .guardrails.probation import WEAKENED, Probation
 from .learning import extraction
 from .learning.consolidation import Consolidator, admit_within_limits
@@ -101,6 +102,8 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         embedder: str | Embedder | None = None,
         namespace: str = "default",
         read_only: bool = False,
+        *,
+        replica: str | Path | None = None,
     ) -> "ExperienceLibrary":
         """Open a library and create the file if it does not exist.
 
@@ -108,11 +111,13 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         recomputed, and the bytes of forgotten rows are erased.
 
         Args:
-            path: File of the library. ":memory:" keeps the library in this process.
+            path: File of the library. ":memory:" keeps the library in this process. The address of a database,
+                "postgresql://USER@HOST/DATABASE", opens a library that many machines share.
             embedder: Embedder, or the name of one, that turns texts into vectors. None uses the embedder that the
                 library was created with.
             namespace: Separate part of the library to work in. It is created if it does not exist.
             read_only: Refuse writes. The file must exist.
+            replica: Folder of the replica of a shared library. None uses a folder in the user's cache.
 
         Returns:
             The open library. Use it as a context manager, or call `close`.
@@ -122,8 +127,16 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             NewerSchema: The library was written by a newer version of hardwon.
             LibraryUnwritable: The file cannot be written, or another process locked it for too long.
             EmbedderMismatch: The library's vectors come from another embedder.
-            ConfigError: The namespace is not a valid id.
+            LibraryUnreachable: The database server does not answer.
+            ConfigError: The namespace is not a valid id, or `replica` is given for a file.
         """
+        if isinstance(path, str) and path.startswith(("postgresql://", "postgres://")):
+            # By name, because that room is above this one: it builds on this class.
+            fleet = import_module("hardwon.memory.fleet.library").FleetLibrary
+            opened: ExperienceLibrary = fleet.connect(path, embedder, namespace, read_only, replica=replica)
+            return opened
+        if replica is not None:
+            raise ConfigError(f"replica is {str(replica)!r}, but {path} is a file. Only a database has replicas.")
         # before the file is created: a bad name must not leave an empty library behind
         check_id("namespace", namespace)
         store = Store(path, read_only=read_only)

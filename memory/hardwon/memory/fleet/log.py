@@ -114,6 +114,11 @@ class Log:
         names = [name for (name,) in self._reader.run("SELECT name FROM hardwon.namespaces")]
         return UnknownName.of("namespace", self.namespace, names)
 
+    @property
+    def embedder(self) -> str | None:
+        """Return the name of the embedder of the library; None if it has none yet."""
+        return self._read_meta("embedder")
+
     def agree_on_embedder(self, name: str, fingerprint: str) -> None:
         """Store the embedder of the library, or check that it is this one.
 

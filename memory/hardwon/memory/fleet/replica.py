@@ -40,6 +40,8 @@ class Origin(NamedTuple):
     namespace: str = ""
     position: int = 0
     """Position of the last applied entry."""
+    entry: int = 0
+    """Row of the database that holds that entry."""
 
 
 class Replica:
@@ -112,7 +114,7 @@ class Replica:
                         for entry in group:
                             self._apply_other(connection, entry)
                 if new:
-                    _write_origin(connection, origin._replace(position=new[-1].position))
+                    _write_origin(connection, origin._replace(position=new[-1].position, entry=new[-1].log_id))
             except BaseException:
                 self._buffer.forget()  # its caches may hold ids that are rolled back
                 raise
@@ -244,7 +246,7 @@ class Capture:
         self._before = dict(self._read_fresh())
         self._opinions = set(self._read_opinions())
         self._items: dict[str, Item | None] = {
-            ref: catalogue.item_of(record)
+            ref: catalogue.kept_item_of(record)
             for ref, record in connection.execute("SELECT id, record FROM items WHERE namespace = ?", (namespace,))
         }
 

@@ -1,0 +1,345 @@
+"""A library in PostgreSQL behaves like one in a file, and all its replicas hold the same."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Failure, Item, State
+from hardwon.memory.errors import (
+    ConfigError,
+    KeyTaken,
+    LeaseLost,
+    LibraryError,
+    LibraryReadOnly,
+    OtherReplica,
+    UnknownName,
+)
+from hardwon.memory.fleet import log as logs
+from hardwon.memory.fleet.library import FleetLibrary
+
+DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
+
+
+def settle(*libraries: FleetLibrary) -> set[str]:
+    """Return the digests after all replicas hold the whole log."""
+    for library in libraries:
+        library.sync()
+    return {library.digest() for library in libraries}
+
+
+@pytest.fixture
+def connect(url, tmp_path):
+    opened = []
+
+    def make(folder: str = "a", namespace: str = "default", **options) -> FleetLibrary:
+        library = ExperienceLibrary.open(url, namespace=namespace, replica=tmp_path / folder, **options)
+        assert isinstance(library, FleetLibrary)
+        opened.append(library)
+        return library
+
+    yield make
+    for library in opened:
+        library.close()
+
+
+def make_item(number: int, **fields) -> Item:
+    return Item("insight", f"wash vegetable number {number}", f"rinse vegetable {number} in cold water", **fields)
+
+
+def test_a_handle_reads_its_own_writes(connect, episode):
+    library = connect()
+    ref = library.record(episode("open drawer"))
+    assert library.episodes == 1
+    assert library.trajectory(ref).steps[0].action == "open drawer"
+    assert library.recall(DRAWER).steps
+
+
+def test_another_replica_learns_from_it(connect, episode):
+    one, two = connect("a"), connect("b")
+    one.record(episode("open drawer", id="e1"))
+    until = time.monotonic() + 20
+    while not two.episodes and time.monotonic() < until:
+        time.sleep(0.01)
+    assert two.recall(DRAWER).steps[0].what.action == "open drawer"
+    assert len(settle(one, two)) == 1
+
+
+def test_items_travel(connect, episode):
+    """Every way to change an item, from two handles in turn, ends in the same items on both."""
+    one, two = connect("a"), connect("b")
+    for number in range(3):
+        one.record(episode("open drawer", id=f"e{number}"))
+    added = one.add(make_item(1, provenance=(1, 2)))
+    assert added.status == "added"
+    two.sync()
+    assert two.get(added.item_id).provenance == (1, 2)
+    two.update(added.item_id, body="scrub the vegetable with a brush", score=0.9)
+    one.pin(added.item_id)
+    two.feedback(one.add(make_item(2)).item_id, True, writer="token:x", episode="e1")
+    one.sync()
+    one.undo(added.item_id)
+    held = one.add(make_item(3, trust="untrusted", source="import", writer="token:x"))
+    two.sync()
+    two.release(held.item_id, "looks right")
+    two.retire(one.add(make_item(4)).item_id, "not needed")
+    two.restore(make_item(5, id="in-5"))
+    two.rewrite([held.item_id], make_item(6))
+    assert len(settle(one, two)) == 1
+    assert one.items(status=None) == two.items(status=None)
+    assert one.history(added.item_id) == two.history(added.item_id)
+    assert [item.status for item in one.items(status=None)].count("retired") == 1
+
+
+def test_evolution_is_learned_once_and_arrives_everywhere(connect, episode):
+    one, two = connect("a"), connect("b")
+    for _ in range(6):
+        for library in (one, two):
+            bad: dict[str, Any] = {"failure": Failure.NO_EFFECT, "reward": 0.0, "success": False, "library": library}
+            library.record(episode("kick drawer", "kick drawer", **bad))
+            library.record(episode("open drawer", library=library))
+    report = one.evolve()
+    assert any(admission.status == "added" for admission in report.admissions)
+    assert two.evolve().admissions == ()  # the other process has the lease
+    assert len(settle(one, two)) == 1
+    assert {item.id for item in two.items()} == {item.id for item in one.items()} != set()
+    one.close()  # gives the lease back
+    two.record(episode("open drawer"))
+    two.evolve()
+    assert two._log.read_status().term == 2
+
+
+def test_credit_of_items_is_the_same_everywhere(connect, episode):
+    one, two = connect("a"), connect("b")
+    item = one.add(make_item(1)).item_id
+    two.sync()
+    for number in range(8):
+        library = (one, two)[number % 2]
+        shown = episode("open drawer", success=number % 3 > 0)
+        step = replace(shown.steps[0], why={"recalled": [item], "like": [1]} if number else {"recalled": [item]})
+        library.record(replace(shown, steps=(step,)))
+    assert len(settle(one, two)) == 1
+    assert one.get(item).score != 0.5
+    assert one.get(item) == two.get(item)
+
+
+def test_a_bank_is_shared(connect):
+    one, two = connect("a").bank("cook"), connect("b").bank("cook")
+    first = one.put("red", "pan", "it is in the attic")
+    second = two.put("blue", "salt", "it is in the barn")
+    assert first < second
+    assert one.pull(second, "red") == "it is in the barn"
+    assert two.pull(first, "blue") == "it is in the attic"
+    assert set(two.pulls()) == {(second, "red"), (first, "blue")}
+    with pytest.raises(UnknownName):
+        one.pull(99, "red")
+    one.drop()
+    two._sync()
+    assert two.entries() == []
+
+
+def test_recording_is_idempotent_and_another_episode_is_refused(connect, episode):
+    one, two = connect("a"), connect("b")
+    first = episode("open drawer", id="e1")
+    assert one.record(first) == two.record(first) == one.record_many([first, first])[1] == "e1"
+    assert one.episodes == 1
+    for other in (episode("close drawer", id="e1"), episode("open drawer", id="e1", reward=0.5)):
+        with pytest.raises(KeyTaken, match="'e1'"):
+            two.record(other)
+    with pytest.raises(ConfigError):  # a kind of it
+        one.record_many([episode("a", id="x"), episode("b", id="x")])
+    assert len(settle(one, two)) == 1
+
+
+def test_secrets_are_redacted_before_they_leave(connect, episode, url):
+    import psycopg
+
+    from hardwon.memory.fleet.entries import unpack
+
+    connect().record(episode("type sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"))
+    with psycopg.connect(url) as connection:
+        ((payload,),) = connection.execute("SELECT payload FROM hardwon.log").fetchall()
+    assert "abcdefghijkl" not in str(unpack(payload))
+
+
+def test_namespaces_are_apart(connect, episode):
+    one, other = connect("a"), connect("b", namespace="other")
+    one.record(episode("open drawer"))
+    other.sync()
+    assert other.episodes == 0
+
+
+def test_a_reader_follows_and_does_not_write(connect, episode):
+    writer = connect("a")
+    writer.record(episode("open drawer"))
+    reader = connect("b", read_only=True)
+    assert reader.read_only
+    assert reader.recall(DRAWER).steps
+    for call in (
+        lambda: reader.record(episode("x")),
+        lambda: reader.add(make_item(1)),
+        reader.evolve,
+    ):
+        with pytest.raises(LibraryReadOnly, match="open for reading only"):
+            call()
+
+
+def test_a_new_replica_equals_an_old_one(connect, episode):
+    old = connect("a")
+    for number in range(30):
+        old.record(episode(f"open drawer {number}"))
+        if number % 10 == 9:
+            old.evolve()
+            old.add(make_item(number))
+    new = connect("b")
+    assert new.position == old.sync()
+    assert new.digest() == old.digest()
+    old.close()
+    again = connect("a")
+    assert again.digest() == new.digest()
+
+
+def test_a_replica_belongs_to_one_namespace(connect):
+    connect("a").close()
+    with pytest.raises(OtherReplica, match="not of namespace 'other'"):
+        connect("a", namespace="other")
+
+
+def test_a_restored_older_database_is_noticed(connect, episode, url):
+    """Continuing would mix two histories."""
+    library = connect()
+    library.record_many([episode(f"open drawer {number}") for number in range(3)])
+    library.sync()
+    library._log._writer.run("DELETE FROM hardwon.positions WHERE pos > 1")
+    library.close()
+    with pytest.raises(OtherReplica, match="restored from an older copy"):
+        connect()
+
+
+def test_what_a_shared_library_cannot_do_says_what_to_do(connect, tmp_path):
+    library = connect()
+    calls: tuple[Callable[[], object], ...] = (
+        library.repair,
+        lambda: library.forget(writer="x"),
+        lambda: library.import_jsonl(tmp_path / "x"),
+    )
+    for call in calls:
+        with pytest.raises(LibraryError, match=r"is a shared library and cannot be .*\. \w+"):
+            call()
+
+
+def test_a_replica_needs_a_database(tmp_path):
+    with pytest.raises(ConfigError, match="Only a database has replicas"):
+        ExperienceLibrary.open(tmp_path / "library.db", replica=tmp_path)
+
+
+def test_the_default_folder_is_in_the_cache(url, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with ExperienceLibrary.open(url, namespace="a/b") as library:
+        assert isinstance(library, FleetLibrary)
+        assert library.replica.startswith(str(tmp_path / "hardwon"))
+        assert library._log.database in library.replica
+        assert "a%2Fb" in library.replica
+        assert Path(library.replica).parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_stopped_leader_is_refused_when_it_wakes_up(connect, episode, monkeypatch):
+    """Its lease expired in the middle of learning, and another process learned meanwhile."""
+    one, two = connect("a"), connect("b")
+    for _ in range(6):
+        bad: dict[str, Any] = {"failure": Failure.NO_EFFECT, "reward": 0.0, "success": False, "library": one}
+        one.record(episode("kick drawer", "kick drawer", **bad))
+        one.record(episode("open drawer", library=one))
+    take = one._log.take_lease
+
+    def take_and_stop(holder):
+        monkeypatch.setattr(logs, "LEASE_S", 0.2)
+        term = take(holder)
+        time.sleep(0.3)
+        assert two._log.take_lease("other") == term + 1
+        return term
+
+    monkeypatch.setattr(one._log, "take_lease", take_and_stop)
+    with pytest.raises(LeaseLost, match="took over"):
+        one.evolve()
+    assert one.items() == []
+    assert len(settle(one, two)) == 1
+
+
+def test_handles_that_change_items_at_once_lose_nothing(connect):
+    """Each change is computed at the end of the log."""
+    libraries = [connect(name) for name in "abc"]
+    item = libraries[0].add(make_item(0, score=0.5)).item_id
+    errors = []
+
+    def work(library):
+        try:
+            for _ in range(6):
+                library.sync()
+                library.update(item, confidence=library.get(item).confidence)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(library,)) for library in libraries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(settle(*libraries)) == 1
+    assert libraries[0].get(item).version == 1 + 18
+
+
+CHILD = """
+import sys
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+url, replica, who, count = sys.argv[1:]
+with ExperienceLibrary.open(url, replica=replica) as library:
+    for number in range(int(count)):
+        pre, post = State(f"room {number % 7}", task="t"), State(f"room {number % 5}", task="t")
+        step = Step(pre, f"go {number % 3}", post, Diagnosis(True), 1.0)
+        library.record(Trajectory("t", (step,), True, id=f"{who}-{number}"))
+        if number % 20 == 19:
+            library.evolve()
+"""
+
+
+def test_processes_write_through_replicas_of_their_own(url, tmp_path, connect):
+    """Four processes, two replica files: every episode is on both, once."""
+    count = 60
+    children = [
+        subprocess.Popen([sys.executable, "-c", CHILD, url, str(tmp_path / f"r{who % 2}"), str(who), str(count)])
+        for who in range(4)
+    ]
+    assert [child.wait(180) for child in children] == [0] * 4
+    one, two = connect("r0"), connect("r1")
+    assert len(settle(one, two)) == 1
+    assert one.episodes == two.episodes == 4 * count
+
+
+def test_no_password_is_logged(server, tmp_path, caplog, episode):
+    caplog.set_level(logging.DEBUG)
+    database = server.create_database(f"secret_{os.getpid()}").split("@/")[1]
+    url = f"postgresql://hardwon:hunter2@/{database}"
+    with ExperienceLibrary.open(url, replica=tmp_path) as library:
+        library.record(episode("open drawer"))
+        assert "hunter2" not in library.path
+        with pytest.raises(LibraryError) as caught:
+            library.repair()
+    assert "hunter2" not in caplog.text + str(caught.value)
+
+
+def test_importing_the_memory_does_not_import_psycopg():
+    code = (
+        "import sys, hardwon.memory.library, hardwon.memory.fleet.library\n"
+        "assert not {'psycopg', 'zstandard'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
