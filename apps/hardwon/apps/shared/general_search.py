@@ -5,31 +5,25 @@ Here the documents are the general texts that the reader may see anyway: abstrac
 their counts. Words of hidden texts match nothing, and they change no rank.
 """
 
-import math
-import re
-import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from weakref import WeakKeyDictionary
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Hit, Item, Recollection, State, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, within_budget
-from hardwon.memory.situations.keys import content_words, words
+from hardwon.memory.retrieval.stem_index import StemIndex
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
 
 MOST_SUMMARIES = 5000
 """Number of summaries that are read for the forms of actions, the most frequent ones."""
-MOST_WORDS = 64
-"""Number of words of a text that are looked up."""
 _NOBODY = State("", signature="-")
 _NOTHING = Visible(None)
-_JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|_+")
-"""Where names of tools and arguments join words, as in `get_user` and `getUser`."""
 
 
 def search_general(
@@ -44,13 +38,15 @@ def search_general(
         among: "items", "steps" or "all".
         kinds: Only items of these kinds.
     """
-    hits = [
-        hit
-        for hit in _index_of(library).search(library, text)
-        if (among != "steps" and (not kinds or hit.what.kind in kinds) if isinstance(hit.what, Item) else not kinds)
-        and (among != "items" or isinstance(hit.what, Item))
-    ]
-    return hits[:k]
+    hits = _index_of(library).search(library, text)
+    return list(islice((hit for hit in hits if _is_wanted(hit, among, kinds)), k))
+
+
+def _is_wanted(hit: Hit, among: str, kinds: Sequence[str] | None) -> bool:
+    """Return whether a hit is of the kinds that were asked for; a step has none of the kinds of items."""
+    if isinstance(hit.what, Item):
+        return among != "steps" and (not kinds or hit.what.kind in kinds)
+    return among != "items" and not kinds
 
 
 def recall_general(
@@ -73,15 +69,15 @@ def recall_general(
         kinds: Only items of these kinds.
         budget_tokens: Token budget of items and steps together, or None for no limit.
     """
-    hits = _index_of(library).search(library, text)
-    items = [
-        hit
-        for hit in hits
-        if isinstance(hit.what, Item)
-        and (kinds is None or hit.what.kind in kinds)
-        and (hit.what.pinned or hit.what.score >= RECALL_FLOOR)
-    ]
-    forms = [hit for hit in hits if isinstance(hit.what, Step)]
+    items: list[Hit] = []
+    forms: list[Hit] = []
+    for hit in _index_of(library).search(library, text):
+        if isinstance(hit.what, Step):
+            forms.append(hit)
+        elif (kinds is None or hit.what.kind in kinds) and (hit.what.pinned or hit.what.score >= RECALL_FLOOR):
+            items.append(hit)
+        if len(items) >= k and len(forms) >= k:
+            break
     untrusted = [hit for hit in recollection.steps if isinstance(hit.what, Step) and hit.what.why.untrusted]
     chosen, steps, tokens = within_budget(items[:k], [*forms, *untrusted][:k], budget_tokens)
     return replace(
@@ -98,25 +94,23 @@ class _GeneralIndex:
         self._version: tuple[int, int] | None = None
         self._items: list[str] = []
         self._forms: list[Step] = []
-        self._texts = sqlite3.connect(":memory:", check_same_thread=False)  # used under the lock
+        self._texts = StemIndex(())
 
-    def search(self, library: ExperienceLibrary, text: str) -> list[Hit]:
-        """Return a hit for each general text that shares a word with the text, best first."""
+    def search(self, library: ExperienceLibrary, text: str) -> Iterator[Hit]:
+        """Yield a hit for each general text that shares a word with the text, best first."""
         with self._lock:
             self._catch_up(library)
-            refs = self._rank(text)
+            refs = self._texts.rank(text)
             forms, items = self._forms, self._items
-        hits = []
         for ref, share in refs:
             if ref < len(forms):
-                hits.append(Hit(forms[ref], share, "words"))
+                yield Hit(forms[ref], share, "words")
                 continue
             # read again, because an item may have been forgotten or edited since
             with suppress(UnknownName):
                 item = library.get(items[ref - len(forms)])
                 if item.status == "active":
-                    hits.append(Hit(abstract_item(item, _NOTHING), share, "words"))
-        return hits
+                    yield Hit(abstract_item(item, _NOTHING), share, "words")
 
     def _catch_up(self, library: ExperienceLibrary) -> None:
         """Index the library again if anything was recorded or changed."""
@@ -127,29 +121,8 @@ class _GeneralIndex:
         self._forms, self._items = _list_forms(library), [item.id for item in items]
         texts = [f"{step.action} {step.diagnosis.failure.value}" for step in self._forms]
         texts += [abstract_item(item, _NOTHING).text for item in items]
-        self._texts.execute("DROP TABLE IF EXISTS texts")
-        self._texts.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='porter unicode61')")
-        self._texts.executemany(
-            "INSERT INTO texts(rowid, text) VALUES (?, ?)", [(ref, _divide(text)) for ref, text in enumerate(texts)]
-        )
+        self._texts = StemIndex(texts)
         self._version = version
-
-    def _rank(self, text: str) -> list[tuple[int, float]]:
-        """Return the texts that share a word, with the share of the query's weight that they contain, best first.
-
-        Rare words weigh more. Words that no general text has count as the rarest ones.
-        """
-        query = _divide(text)
-        terms = sorted(content_words(query) or set(words(query)))[:MOST_WORDS]
-        count, total = len(self._forms) + len(self._items), 0.0
-        weights: dict[int, float] = {}
-        for term in terms:
-            rows = self._texts.execute("SELECT rowid FROM texts WHERE texts MATCH ?", (f'"{term}"',)).fetchall()
-            weight = math.log1p(count / max(1, len(rows)))
-            total += weight
-            for (ref,) in rows:
-                weights[ref] = weights.get(ref, 0.0) + weight
-        return sorted(((ref, weight / total) for ref, weight in weights.items()), key=lambda pair: (-pair[1], pair[0]))
 
 
 _INDICES: WeakKeyDictionary[ExperienceLibrary, _GeneralIndex] = WeakKeyDictionary()
@@ -158,11 +131,6 @@ _INDICES: WeakKeyDictionary[ExperienceLibrary, _GeneralIndex] = WeakKeyDictionar
 def _index_of(library: ExperienceLibrary) -> _GeneralIndex:
     """Return the index of a library, which lives as long as the library."""
     return _INDICES.setdefault(library, _GeneralIndex())
-
-
-def _divide(text: str) -> str:
-    """Return a text in which joined words are separate."""
-    return _JOINTS.sub(" ", text)
 
 
 def _list_forms(library: ExperienceLibrary) -> list[Step]:

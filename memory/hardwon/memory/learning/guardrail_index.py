@@ -30,7 +30,7 @@ class GuardrailIndex:
     def __init__(self) -> None:
         self._last = -1
         """Number of the last change that was read; -1 before the first one."""
-        self._filed: dict[tuple[str, str], dict[str, _Group]] = {}
+        self._filed: dict[tuple[str, str], dict[str, _FiledItems]] = {}
         """By kind and verb, then by condition: the items."""
         self._places: dict[str, tuple[tuple[str, str], str]] = {}
         """By id, where the item is filed."""
@@ -82,7 +82,7 @@ class GuardrailIndex:
     def _file(self, item: Item) -> None:
         """Add an item."""
         group, place = (item.kind, parse_action(item.forbids or "").verb), _place_of(item.condition)
-        self._filed.setdefault(group, {}).setdefault(place, _Group()).add(item)
+        self._filed.setdefault(group, {}).setdefault(place, _FiledItems()).add(item)
         self._places[item.id] = group, place
 
     def _drop(self, ref: str) -> None:
@@ -95,7 +95,7 @@ class GuardrailIndex:
                 del by_condition[place]
 
 
-class _Group:
+class _FiledItems:
     """Items with one verb and one condition, by the named arguments of their patterns."""
 
     def __init__(self) -> None:

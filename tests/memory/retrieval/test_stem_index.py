@@ -1,0 +1,33 @@
+"""Short texts ranked by the words of a query."""
+
+import pytest
+
+from hardwon.memory.retrieval.stem_index import StemIndex
+
+TEXTS = ["getUser(name={name}) none", "cancel_reservation(id={id}) timeout", "open the red door", "open the blue door"]
+
+
+@pytest.mark.parametrize(
+    ("query", "positions"),
+    [
+        ("users", [0]),
+        ("cancelling reservations", [1]),
+        ("opened doors", [2, 3]),
+        ("the blue doors", [3, 2]),
+        ("the", [2, 3]),  # nothing but function words
+        ("zebra", []),
+        ("", []),
+        ('" OR * NEAR(', []),
+    ],
+)
+def test_texts_are_ranked_by_rare_words_and_stems(query, positions):
+    assert [position for position, _ in StemIndex(TEXTS).rank(query)] == positions
+
+
+def test_unknown_words_lower_every_share():
+    index = StemIndex(TEXTS)
+    ((_, alone),) = index.rank("user")
+    ((_, beside),) = index.rank("user zebra")
+    assert alone == 1.0
+    assert 0 < beside < 0.6
+    assert StemIndex(()).rank("user") == []
