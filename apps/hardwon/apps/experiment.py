@@ -30,6 +30,7 @@ from hardwon.runtime.interfaces.arms import Arm
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
+    from hardwon.runtime.interfaces.extension import Budget
 
 Row = dict[str, Any]
 Report = Callable[[Row], None]
@@ -92,11 +93,15 @@ class Plan:
     max_steps: int
     roles: str = ""
     """Export whose trained roles take part; empty for none."""
+    budget: Literal["fixed", "learned"] = "fixed"
+    """Whether `max_steps` ends every episode, or the lengths of the library's successes do; see `LearnedBudget`."""
 
     def __post_init__(self) -> None:
         for name in self.arms:
             if name not in SETUPS:
                 raise UnknownName.of("arm", name, SETUPS)
+        if self.budget not in ("fixed", "learned"):
+            raise UnknownName.of("budget", self.budget, ("fixed", "learned"))
         if self.episodes < 0:
             raise ConfigError(f"episodes is {self.episodes}; use 0 or more.")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
@@ -223,7 +228,7 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
     written = json.loads(json.dumps(asdict(plan)))
     config, episodes = out / "plan.json", out / "episodes.jsonl"
     # A plan of an earlier version has no field that came later.
-    if config.exists() and {"roles": ""} | json.loads(config.read_text(encoding="utf-8")) != written:
+    if config.exists() and {"roles": "", "budget": "fixed"} | json.loads(config.read_text(encoding="utf-8")) != written:
         raise ConfigError(f"{out} holds the results of another experiment. Give another --out, or remove the folder.")
     if not config.exists():
         for seed in plan.seeds:
@@ -268,7 +273,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
             library,
             environment,
             arm=LEARNER,
-            max_steps=plan.max_steps,
+            max_steps=_make_budget(plan, library),
             seed=seed,
             guidance=open_roles(plan.roles).guidance,
             extractor=open_roles(plan.roles).extractor,
@@ -286,6 +291,15 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
                 library.index()
         finally:
             learner.close()
+
+
+def _make_budget(plan: Plan, library: "ExperienceLibrary") -> "int | Budget":
+    """Return the number of steps of an episode, or what decides about it."""
+    if plan.budget == "fixed":
+        return plan.max_steps
+    from hardwon.runtime.loop.budgets import LearnedBudget
+
+    return LearnedBudget(library, most=plan.max_steps)
 
 
 def _open_policy(plan: Plan, report: Report) -> Any:
@@ -345,7 +359,7 @@ def _test(
         planner=setup.planner,
         guidance=open_roles(plan.roles).guidance if arm.has_memory else None,
         recall_k=open_roles(plan.roles).recall_k,
-        max_steps=plan.max_steps,
+        max_steps=_make_budget(plan, consulted),
         seed=seed,
     )
     try:

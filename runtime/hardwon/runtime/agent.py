@@ -21,8 +21,10 @@ from hardwon.memory.learning.extraction import Extractor
 from .environments.timeout import Watched
 from .guidance.base import Guidance, RetrievalGuidance
 from .interfaces.arms import Arm
+from .interfaces.extension import Budget
 from .interfaces.types import Environment, Policy, Usage
 from .interfaces.working_memory import WorkingMemory
+from .loop.budgets import as_budget
 from .loop.enforcement import mode_of
 from .loop.graph import build_graph
 from .loop.nodes import Nodes
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 NO_USAGE = Usage()
 NO_START: Mapping[str, Any] = {}
+RANKED = "ranked:"
+"""Before the name of a policy whose choices are ranked by the library's estimates."""
 RECURSION_LIMIT = 1_000_000
 """LangGraph's limit on stages, set out of reach: `max_steps` ends episodes instead."""
 
@@ -107,7 +111,7 @@ class Agent:
         learn: bool = True,
         guardrails: 'bool | Literal["warn", "block"]' = True,
         guidance: Guidance | None = None,
-        max_steps: int = 50,
+        max_steps: int | Budget = 50,
         recall_k: int = 5,
         seed: int = 0,
         retries: int = 1,
@@ -120,8 +124,8 @@ class Agent:
         """Create an agent. It clones the environment as needed and leaves the library open.
 
         Args:
-            policy: A policy, `"episodic"`, `"outlook"`, `"random"`, a LangChain chat model, or its name such as
-                `"openai:gpt-5"`.
+            policy: A policy, `"episodic"`, `"outlook"`, `"random"`, a LangChain chat model, its name such as
+                `"openai:gpt-5"`, or `"ranked:NAME"`; see `as_policy`.
             library: The experience that the agent recalls from and, if `learn` is set, records to.
             environment: The environment to act in.
             arm: The condition recorded with each episode. Without memory, the policy gets no hints and no skills. A
@@ -131,7 +135,8 @@ class Agent:
             guardrails: `"block"` or True refuses forbidden actions, `"warn"` refuses only their repetition after a
                 failure, False ignores guardrails.
             guidance: The component that writes hints; by default a `RetrievalGuidance`.
-            max_steps: The number of steps after which an episode ends, at least 1.
+            max_steps: The number of steps after which an episode ends, at least 1, or a budget such as
+                `LearnedBudget(library)`.
             recall_k: The maximum number of items and similar steps that a step recalls.
             seed: The seed of the agent's own random choices, such as exploration and withheld items.
             retries: How many fresh environments to try after one breaks, at least 0.
@@ -148,10 +153,13 @@ class Agent:
             ConfigError: A number is out of range, or a chat model's settings are invalid.
             UnknownName: The policy or the planner has an unknown name.
         """
-        _check_limits(max_steps, retries)
+        if retries < 0:
+            raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
         self.library, self.policy = library, as_policy(policy)
         self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
-        settings = Settings(Arm.of(arm), level, learn, mode_of(guardrails), max_steps, recall_k, seed, withhold)
+        settings = Settings(
+            Arm.of(arm), level, learn, mode_of(guardrails), as_budget(max_steps), recall_k, seed, withhold
+        )
         planned = _resolve_planner(planner, library)
         nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, extractor)
         self._install(environment, nodes)
@@ -405,13 +413,6 @@ class Agent:
         return {"durability": "sync"} if self._checkpointer is not None else {}
 
 
-def _check_limits(max_steps: int, retries: int) -> None:
-    if max_steps < 1:
-        raise ConfigError(f"max_steps is {max_steps}; an episode needs at least 1.")
-    if retries < 0:
-        raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
-
-
 def _advance(run: _Run, answer: Any) -> _GraphCall | Result:
     """Return the next graph call of a run, or its result."""
     try:
@@ -439,7 +440,8 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
 
     Args:
         policy: A policy is returned unchanged. `"episodic"`, `"outlook"` and `"random"` name the built-in ones. A
-            LangChain chat model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`.
+            LangChain chat model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`. `"ranked:NAME"` stands
+            for a `RankedPolicy` of the named one.
 
     Raises:
         UnknownName: The name is neither a built-in policy nor `PROVIDER:MODEL`.
@@ -452,6 +454,10 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
     }
     if isinstance(policy, str) and policy in built_in:
         return built_in[policy]()
+    if isinstance(policy, str) and policy.startswith(RANKED):
+        from .policies.ranked import RankedPolicy
+
+        return RankedPolicy(as_policy(policy.removeprefix(RANKED)))
     if isinstance(policy, str) and policy.startswith("folder:"):
         path = policy.removeprefix("folder:")
         raise ConfigError(f"{policy} is a model in this process; pass hardwon.trainers.load_policy({path!r}).")

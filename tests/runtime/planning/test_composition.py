@@ -409,3 +409,34 @@ def test_an_agent_that_learns_measures_demonstrations_and_yields(library, monkey
     assert not any("demonstration" in step.why.extra for step in withheld.steps)
     monkeypatch.setattr(Repertoire, "are_worse", lambda self, task: True)
     assert not any("demonstration" in step.why.extra for step in play(library, house, task).steps)
+
+
+class Compass(House):
+    """A house in which one moves by direction, so that no action names where it leads."""
+
+    name = "compass"
+
+    def admissible(self, state):
+        actions = [action for action in super().admissible(state) if not action.startswith("walk")]
+        return sorted([*actions, "move north", "move south"])
+
+    def step(self, action):
+        if not action.startswith("move"):
+            return super().step(action)
+        at = self.places.index(self.here) if self.here else 0
+        self.here = self.places[(at + (1 if action.endswith("north") else -1)) % len(self.places)]
+        return self._state(f"You {action}."), 0.0, False, {"success": False}
+
+    def clone(self):
+        return Compass(self.start, self.closed_at_start, self.places)
+
+
+def test_where_no_action_names_a_place_the_policy_finds_the_way():
+    """A direction is no place to search; the plan goes on as soon as its step is possible."""
+    actions = ("move north", "move south", "grab lamp 1 from table 1", "move north", "lay lamp 1 in shelf 1")
+    with ExperienceLibrary.open(":memory:") as opened:
+        assert Agent(Script(*actions), opened, Compass({"lamp 1": "table 1"}), guardrails=False).run(BRING[0]).success
+        steps = play(opened, Compass({"vase 3": "table 1"}), "bring a vase to shelf").steps
+    planned = [step.action for step in steps if step.why.planned]
+    assert not [action for action in planned if action.startswith("move")]
+    assert "grab vase 3 from table 1" in planned

@@ -6,6 +6,8 @@ python -m hardwon.trainers.overview > docs/algorithms.md
 from collections.abc import Iterator
 from typing import Any
 
+from hardwon.runtime.methods import METHODS, Method
+
 from .algorithms.catalog import Card, Registry
 from .algorithms.composers import COMPOSERS
 from .algorithms.estimators import ESTIMATORS
@@ -17,7 +19,7 @@ from .config.sources import SOURCES
 
 HEADER = """# Algorithms
 
-Every published training algorithm that a run can use, with its paper and what feeds it. This page is generated:
+Every published algorithm that a training run or an agent can use, with its paper and what feeds it. Generated:
 `python -m hardwon.trainers.overview > docs/algorithms.md`.
 
 - **Evidence** names the source that the implementation was checked against: the authors' code (C), the text of the
@@ -28,6 +30,7 @@ Every published training algorithm that a run can use, with its paper and what f
 - **Example** is a runnable configuration in `examples/algorithms`.
 """
 COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "example", "reading")
+METHOD_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it", "reading")
 SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
     "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
@@ -41,7 +44,20 @@ SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
 
 def format_table() -> str:
     """Return the page."""
-    return "\n".join([HEADER, *_format_sections()])
+    return "\n".join([HEADER, *_format_sections(), *_format_methods()])
+
+
+def _format_methods() -> Iterator[str]:
+    """Yield the rows of the runtime's methods, which need no training."""
+    yield "## Runtime\n\nmethods of an agent, without training\n"
+    yield f"| {' | '.join(METHOD_COLUMNS)} |\n{'|---' * len(METHOD_COLUMNS)}|"
+    yield from (_format_method(method) for _, method in sorted(METHODS.items()))
+    yield ""
+
+
+def _format_method(method: Method) -> str:
+    cells = (f"`{method.name}`", method.title, method.paper, method.evidence or "-", method.reach)
+    return f"| {' | '.join(cells)} | {method.reading or '-'} |"
 
 
 def _format_sections() -> Iterator[str]:

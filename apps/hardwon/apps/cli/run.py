@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -39,8 +39,9 @@ EvalSeeds = Annotated[
 PolicyName = Annotated[
     str,
     typer.Option(
-        help="episodic, a chat model such as openai:gpt-5, or folder:PATH, a chat model that runs in this process: "
-        "no key, server or GPU; see `hardwon model`."
+        help="episodic, outlook, a chat model such as openai:gpt-5, or folder:PATH, a chat model that runs in this "
+        "process: no key, server or GPU; see `hardwon model`. ranked:NAME asks it several times and takes the action "
+        "that the library's estimates like best."
     ),
 ]
 RolesFolder = Annotated[
@@ -74,6 +75,9 @@ def run(
         Path, typer.Option(help="Folder for the results: episodes.jsonl, curve.png and result.json.")
     ] = Path("runs/run"),
     max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps of an episode.")] = 50,
+    budget: Annotated[
+        str, typer.Option(help="fixed: --max-steps ends an episode; learned: also the lengths of earlier successes do.")
+    ] = "fixed",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Agent seeds to run in parallel. Default: one per core.")
     ] = None,
@@ -92,7 +96,7 @@ def run(
         train_seeds=train, eval_fold=eval_fold, eval_seeds=test,
         arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
         roles=str(roles or ""), library=str(library or out / "library.db"),
-        seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps,
+        seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps, budget=cast(Any, budget),
     )  # fmt: skip
     result = execute(plan, out, jobs=jobs)
     if as_json:

@@ -49,7 +49,7 @@ def open_roles(folder: str | Path | None) -> "Roles | NoRoles":
 
 
 def open_policy(name: str) -> "Policy":
-    """Return the policy that a command names: a built-in one, a chat model, or `folder:PATH`.
+    """Return the policy that a command names: a built-in one, a chat model, `folder:PATH`, or `ranked:NAME`.
 
     A model in a folder is loaded once per process; every agent shares it.
 
@@ -58,8 +58,12 @@ def open_policy(name: str) -> "Policy":
         MissingExtra: A package of the extra `train` is missing.
         UnknownName: There is no policy of this name.
     """
-    from hardwon.runtime.agent import as_policy
+    from hardwon.runtime.agent import RANKED, as_policy
 
+    if name.startswith(RANKED):
+        from hardwon.runtime.policies.ranked import RankedPolicy
+
+        return RankedPolicy(open_policy(name.removeprefix(RANKED)))
     return _load_folder(name.removeprefix(FOLDER)) if name.startswith(FOLDER) else as_policy(name)
 
 
@@ -70,6 +74,7 @@ def check_policy(name: str) -> None:
         ConfigError: The folder holds no model.
         MissingExtra: A package of the extra `train` is missing.
     """
+    name = name.removeprefix("ranked:")
     if name.startswith(FOLDER):
         from hardwon.trainers.models.pretrained import check_folder
 

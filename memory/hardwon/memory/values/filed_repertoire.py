@@ -60,9 +60,9 @@ class FiledRepertoires:
         if environment is not None:
             ids = _list_worlds(worlds, environment, actions)
             among = f"AND world IN ({','.join(map(str, sorted(ids)))}) "
-        if (ids - filed.ids) & filed.known or filed.ids - ids:  # episodes that were passed over belong to it now
+        if (ids - filed.ids) & filed.all_ids or filed.ids - ids:  # episodes that were passed over belong to it now
             filed.clear()
-        filed.ids, filed.known = ids, frozenset(world.id for world in worlds.standing) | worlds.aliases.keys()
+        filed.ids, filed.all_ids = ids, frozenset(world.id for world in worlds.standing) | worlds.aliases.keys()
         filed.unread = False
         rows = self._store.rows(_NEW.format(among=among), (self._namespace, filed.last, READ))
         for rowid, episode, task, success, meta, _ in reversed(rows):
@@ -80,7 +80,7 @@ class _Filed:
     """One repertoire, and what it was counted from."""
 
     def __init__(self) -> None:
-        self.known: frozenset[int] = frozenset()
+        self.all_ids: frozenset[int] = frozenset()
         """All worlds of the namespace when it was read."""
         self.clear()
 

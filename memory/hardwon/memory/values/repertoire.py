@@ -60,7 +60,8 @@ class Repertoire:
         self._named: defaultdict[tuple[str, int], Counter[bool]] = defaultdict(Counter)
         """By form and number of an argument: how often the task named it in successes."""
         self._counts: Counter[str] = Counter()
-        self._moved: Counter[str] = Counter()
+        self._arrived: Counter[str] = Counter()
+        """Steps by form that led to the location that their last argument names."""
         self._local: Counter[str] = Counter()
         """Steps by form whose only argument was the location."""
         self._revealed: Counter[str] = Counter()
@@ -100,7 +101,7 @@ class Repertoire:
             moved = step.post.location != step.pre.location
             following = steps[t + 1].admissible if t + 1 < len(steps) else ()
             self._counts[parsed.template] += 1
-            self._moved[parsed.template] += moved
+            self._arrived[parsed.template] += moved and parsed.slots[-1:] == (step.post.location.lower(),)
             self._local[parsed.template] += _is_local(parsed, step.pre.location)
             self.things.update(
                 head for action in (*step.admissible, step.action) for head in parse_action(action).heads
@@ -135,9 +136,12 @@ class Repertoire:
             self._sightings[kind] += 1
             self._total[thing] += 1
 
-    def is_move(self, form: str) -> bool:
-        """Return whether most steps of this form changed the location."""
-        return 2 * self._moved[form] > self._counts[form]
+    def is_way(self, form: str) -> bool:
+        """Return whether most steps of this form led to the location that they name.
+
+        A step in a direction moves too, but it does not say where it leads, so a search cannot choose by it.
+        """
+        return 2 * self._arrived[form] > self._counts[form]
 
     def reveals(self, form: str) -> float:
         """Return the share of the steps of this form that made new things available without moving."""

@@ -176,6 +176,8 @@ class Context:
     """The episode's unique id, under which a policy can keep its conversation; empty if there is none."""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """JSON schema of the arguments by tool that can be called now; empty if actions are no calls, or not known."""
+    budget: str = ""
+    """What the policy is told about the steps that are left; empty for nothing."""
     environment: str | None = None
     """Name of the environment; None if it is not known."""
     prospects: Prospects = field(default_factory=Prospects)

@@ -24,7 +24,7 @@ MAX_OBJECTS = 50
 
 _TAGS = (
     "task|manual|steps|notes|observation|feedback|experience|plan|refused|replan|actions|answer"
-    "|recalled|lesson|outcome|location|keys"
+    "|recalled|lesson|outcome|location|keys|budget"
 )
 _DEFUSED = re.compile(
     rf"[<＜﹤](?=[\W_]{{0,8}}(?:{_TAGS}))"
@@ -128,6 +128,7 @@ def turn_prompt(context: Context, *, remembered: bool = False, speech: bool = Fa
             "plan",
             format_plan(context),
         ),
+        _section("Steps of this episode:", "budget", context.budget),
         _format_refusals(context),
         _section(
             "Do not simply go on as before. Keep what has been achieved and choose a different continuation, because:",

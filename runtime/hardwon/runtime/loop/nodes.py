@@ -276,7 +276,8 @@ class Nodes(AdvisingNodes):
         failures = [step.diagnosis.failure for step in steps[-MAX_POLICY_FAILURES:]]
         if failures == [Failure.POLICY_ERROR] * MAX_POLICY_FAILURES:
             return "policy_error"
-        return "step_limit" if len(steps) >= (most or self.settings.max_steps) else ""
+        limit = most or self.settings.budget.limit(steps, steps[-1].post)
+        return "step_limit" if len(steps) >= limit else ""
 
     def record(self, episode: EpisodeState) -> Update:
         """Build the trajectory once the episode has ended."""

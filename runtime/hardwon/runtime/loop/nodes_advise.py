@@ -181,6 +181,7 @@ class AdvisingNodes:
             tools=self._read_tools(episode),
             thread=episode.get("thread", ""),
             plan=episode.get("plan"),
+            budget=self.settings.budget.describe(episode["steps"], episode["state"]),
             environment=self._get_environment(episode).name,
         )
 

@@ -1,15 +1,17 @@
 """The state of a running episode that the nodes of the loop read and update."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypedDict
 
 from hardwon.memory import Recollection, State, Step, Trajectory
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.arms import RETRIEVED, Arm
+from hardwon.runtime.interfaces.extension import Budget
 from hardwon.runtime.interfaces.types import Decision, Environment, Info, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.plans import Plan
 
+from .budgets import StepLimit
 from .enforcement import Mode
 
 
@@ -80,7 +82,7 @@ class Settings:
     level: Literal["step", "task"] = "step"
     learn: bool = True
     guardrails: Mode | None = "block"
-    max_steps: int = 50
+    budget: Budget = field(default_factory=lambda: StepLimit(50))
     recall_k: int = 5
     seed: int = 0
     withhold: bool | None = None

@@ -242,7 +242,7 @@ class _Search:
         moves = {}
         for action in self.possible:
             parsed = parse_action(action)
-            if parsed.slots and self.repertoire.is_move(parsed.template):
+            if parsed.slots and self.repertoire.is_way(parsed.template):
                 moves[parsed.slots[-1]] = action
         return moves
 

@@ -1,0 +1,5 @@
+"""The published methods that the runtime implements, as rows of the page of algorithms."""
+
+from .interfaces.methods import METHODS as METHODS, Method as Method
+from .loop import budgets as budgets
+from .policies import ranked as ranked

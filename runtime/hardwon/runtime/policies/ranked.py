@@ -1,0 +1,148 @@
+"""A policy whose suggestions are ranked by the library: several samples, and the one that paid most is taken.
+
+    Agent(RankedPolicy("openai:gpt-5"), library, environment)
+
+A policy that reads text sees no estimates. It proposes; among its proposals, those with enough similar steps behind
+them are compared by what these steps returned. Without such steps, it decides as ever, with one call.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from hardwon.memory import Estimate, Reasons
+from hardwon.memory.errors import ConfigError, PolicyFailure
+from hardwon.runtime.interfaces.extension import Proposer, Value
+from hardwon.runtime.interfaces.methods import METHODS
+from hardwon.runtime.interfaces.types import Context, Decision, Policy, Usage
+
+ENOUGH = 3
+"""Number of similar steps from which an estimate counts."""
+
+
+class RecalledValue:
+    """The estimates that were recalled; the worth of a state is that of its best action."""
+
+    def judge(self, context: Context, action: str = "") -> Estimate:
+        """Return the estimate of an action, or the highest one of the state."""
+        estimates = context.recollection.estimates
+        if action:
+            return estimates.get(action) or Estimate(0.0)
+        return max(estimates.values(), key=lambda estimate: estimate.value, default=Estimate(0.0))
+
+
+class SampledActions:
+    """The actions that a policy chooses when it is asked several times."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def propose(self, context: Context, n: int) -> tuple[Decision, ...]:
+        """Return the different choices of n calls, the first one first; the prior is the share of the calls."""
+        samples = []
+        for _ in range(n):
+            try:
+                samples.append(self._policy.decide(context))
+            except PolicyFailure:
+                if not samples:
+                    raise  # without any choice the step has failed
+        return merge_samples(samples)
+
+    async def apropose(self, context: Context, n: int) -> tuple[Decision, ...]:
+        """Return the choices of n calls that run at the same time."""
+        answers = await asyncio.gather(*(self._policy.adecide(context) for _ in range(n)), return_exceptions=True)
+        samples = [answer for answer in answers if isinstance(answer, Decision)]
+        if not samples:
+            raise next(answer for answer in answers if isinstance(answer, BaseException))
+        return merge_samples(samples)
+
+
+def merge_samples(samples: Sequence[Decision]) -> tuple[Decision, ...]:
+    """Return one decision for each action, in the order of their first choice, with its share of the samples."""
+    counts = Counter(sample.action for sample in samples)
+    first: dict[str, Decision] = {}
+    usages: dict[str, Usage] = {}
+    for sample in samples:
+        first.setdefault(sample.action, sample)
+        usages[sample.action] = usages.get(sample.action, Usage()) + sample.usage
+    return tuple(
+        replace(
+            decision,
+            why=decision.why.merged(Reasons(extra={"prior": counts[action] / len(samples)})),
+            usage=usages[action],
+        )
+        for action, decision in first.items()
+    )
+
+
+@METHODS.add(
+    "Step-level Q models",
+    "arXiv:2409.09345",
+    evidence="C",
+    reach='`RankedPolicy(policy)`, `Agent("ranked:openai:MODEL", ...)`, `--policy ranked:NAME`',
+    reading="the library's estimates stand for the trained model of values; an action needs 3 similar steps",
+)
+class RankedPolicy:
+    """Asks another policy several times, and takes the answer after which similar steps earned most."""
+
+    def __init__(
+        self, inner: Policy, *, n: int = 5, proposer: Proposer | None = None, value: Value | None = None
+    ) -> None:
+        """Wrap a policy.
+
+        Args:
+            inner: The policy. Its answers must vary, as those of a chat model with a temperature above 0 do.
+            n: Number of times to ask in a step, at least 1.
+            proposer: What suggests actions; by default the choices of `inner`.
+            value: What judges them; by default the recalled estimates.
+
+        Raises:
+            ConfigError: `n` is below 1.
+        """
+        if n < 1:
+            raise ConfigError(f"n is {n}; ask at least once.")
+        self.name, self.reads = f"ranked {inner.name}", inner.reads
+        self._inner, self._n = inner, n
+        self._sampled = SampledActions(inner)
+        self._proposer, self._value = proposer, value or RecalledValue()
+
+    reads: Literal["values", "text"]
+
+    @property
+    def foresees(self) -> bool:
+        """Whether the inner policy reads the prospects."""
+        return bool(getattr(self._inner, "foresees", False))
+
+    def decide(self, context: Context) -> Decision:
+        """Return the best of several choices; one choice where no estimate can tell them apart."""
+        if not self._can_rank(context):
+            return self._inner.decide(context)
+        return self._select(context, (self._proposer or self._sampled).propose(context, self._n))
+
+    async def adecide(self, context: Context) -> Decision:
+        """Return the best of several choices, which are awaited together."""
+        if not self._can_rank(context):
+            return await self._inner.adecide(context)
+        if self._proposer is not None:
+            return self._select(context, await asyncio.to_thread(self._proposer.propose, context, self._n))
+        return self._select(context, await self._sampled.apropose(context, self._n))
+
+    def _can_rank(self, context: Context) -> bool:
+        """Return whether at least one action that may be chosen has enough steps behind its estimate."""
+        open_actions = (action for action in context.actions if action not in context.forbidden)
+        return any(self._value.judge(context, action).n >= ENOUGH for action in open_actions)
+
+    def _select(self, context: Context, proposals: Sequence[Decision]) -> Decision:
+        estimates = {proposal.action: self._value.judge(context, proposal.action) for proposal in proposals}
+        judged = [proposal for proposal in proposals if estimates[proposal.action].n >= ENOUGH]
+        # Of equal values the first stays; nothing depends on the scale.
+        chosen = max(judged, key=lambda proposal: estimates[proposal.action].value) if judged else proposals[0]
+        estimate = estimates[chosen.action]
+        why = chosen.why.merged(Reasons(extra={"proposals": [proposal.action for proposal in proposals]}))
+        if judged:
+            why = why.updated(
+                value=round(estimate.value, 4), count=estimate.n, key=estimate.key, similar=estimate.steps
+            )
+        return replace(chosen, why=why, usage=sum((proposal.usage for proposal in proposals), Usage()))
