@@ -38,6 +38,7 @@ PUBLIC = {
         "Hit",
         "Item",
         "Operation",
+        "Outcome",
         "Problem",
         "Reasons",
         "Recollection",

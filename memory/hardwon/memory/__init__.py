@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Hit as Hit,
         Item as Item,
         Operation as Operation,
+        Outcome as Outcome,
         Problem as Problem,
         Recollection as Recollection,
         Return as Return,

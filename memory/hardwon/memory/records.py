@@ -475,9 +475,37 @@ class Estimate:
     tried: int = 0
     """Number of past steps under the action's context key. A small number makes the action worth exploring."""
     steps: tuple[int, ...] = ()
-    """Ids of a few of the past steps under `key`."""
+    """Ids of a few of the past steps under `key`, the newest ones."""
     context: str = ""
     """Words around the action's arguments in the current state."""
+
+
+SAMPLED = 3
+"""Number of step ids that an outcome keeps as evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What exactly one action brought at once in earlier steps of the applicable worlds."""
+
+    n: int = 0
+    """Number of steps with the action."""
+    rewarded: int = 0
+    """Number of them that were rewarded at once."""
+    punished: int = 0
+    """Number of them that were punished at once or failed."""
+    steps: tuple[int, ...] = ()
+    """Ids of the newest of these steps."""
+
+    @property
+    def share(self) -> float:
+        """Return how much more often the action was rewarded than punished, from -1 to 1."""
+        return (self.rewarded - self.punished) / self.n if self.n else 0.0
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        """Return the outcome over both sets of steps, with the newest ids."""
+        steps = tuple(sorted((*self.steps, *other.steps))[-SAMPLED:])
+        return Outcome(self.n + other.n, self.rewarded + other.rewarded, self.punished + other.punished, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,6 +541,9 @@ class Recollection:
     """Number of `steps` that search added because the situation itself has fewer than k."""
     masked: tuple[str, ...] = ()
     """Ids of items that fit but are left out of `items` because they hurt in this world; see `values.effects`."""
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    """Outcome by admissible action, and of a few others that were rewarded before and are about things that the state
+    names; those may need something else first. Empty if no steps were asked for."""
 
     def __bool__(self) -> bool:
         return bool(self.items or self.steps or self.guardrails or self.estimates)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step
+from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step, Trajectory
 from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFailure
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.environments.timeout import Watched
@@ -120,6 +120,21 @@ def test_a_reading_policy_gets_items_and_guardrails(nodes, library, script):
     recollection = reading.recall(episode())["recollection"]
     assert recollection.items
     assert [item.forbids for item in recollection.guardrails] == ["go west"]
+
+
+def test_what_the_episode_did_already_is_nothing_to_work_towards(nodes, library, script):
+    """A rewarded action that is not possible here is shown until the episode has taken it."""
+    hall = State("A red lamp, a green chest.", task="go to the golden room")
+    took = Step(hall, "take red lamp", hall, Diagnosis(True), reward=1.0)
+    walked = Step(hall, "go east", hall, Diagnosis(True))
+    library.record(Trajectory("go to the golden room", (walked, took), True))
+    reading = replace(nodes, policy=script("wait", reads="text"))
+    now = {"state": hall}
+    assert reading.recall(episode(**now))["recollection"].outcomes.keys() == {"go east", "take red lamp"}
+    after = reading.recall(episode(**now, steps=(took,)))["recollection"]
+    assert after.outcomes.keys() == {"go east"}
+    listed = reading.recall(episode(**now, steps=(took,), actions=("take red lamp",)))["recollection"]
+    assert listed.outcomes.keys() == {"take red lamp"}
 
 
 def test_without_memory_there_is_no_hint(nodes, library, script):

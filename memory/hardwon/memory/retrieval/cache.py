@@ -6,7 +6,7 @@ is one (see `storage.cache_files`).
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from hardwon.memory.guardrails.conditions import Guard, is_in_force
 from hardwon.memory.guardrails.surroundings import Surroundings
 from hardwon.memory.items import readable_items
-from hardwon.memory.records import Estimate, Hit, Item, State, Step
+from hardwon.memory.records import Estimate, Hit, Item, Outcome, State, Step
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Situation, guard_keys
 from hardwon.memory.storage.cache_files import Sidecar
@@ -32,6 +32,7 @@ from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
+from .outcomes import ActionOutcomes
 from .ranking import BestSteps, Found, TakenStep
 from .request import Recollections
 from .similar_tasks import Tasks
@@ -73,6 +74,7 @@ class NamespaceCache:
         self._per_world: FiledValues | None = None
         self._choices: dict[int, tuple[int, Choices]] = {}
         self._repertoires = FiledRepertoires(store, namespace)
+        self._outcomes = ActionOutcomes(store, namespace)
         self._outlooks: dict[int, OutlookBook] = {}
         self._homes: dict[str, frozenset[int]] = {}
         self._effects = Effects(store, namespace)
@@ -141,6 +143,7 @@ class NamespaceCache:
             self._read_worlds()
             self._effects.unread = True
             self._repertoires.mark_unread()
+            self._outcomes.unread = True
             for book in self._outlooks.values():
                 book.unread = True
             self.reached.clear()
@@ -350,6 +353,10 @@ class NamespaceCache:
                 keys = situation.keys(action, counts)
                 estimates[action] = estimate_in_world(self._per_world.read(), world, keys, context)
         return estimates if world is None else self._with_choices(estimates, situation, actions, world)
+
+    def count_outcomes(self, state: State, listed: Collection[str]) -> dict[str, Outcome]:
+        """Return the outcomes of the listed actions, and of some that may become possible; see `outcomes`."""
+        return self._outcomes.find(state, listed, self.related(state, listed))
 
     def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Prospects:
         """Return the outlooks of the actions here and at the other locations of an episode."""

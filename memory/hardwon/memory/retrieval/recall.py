@@ -62,6 +62,7 @@ def recall_by_step(
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
     chosen_items, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
+    outcomes = derived.count_outcomes(state, actions) if actions else {}
     if not (chosen_items or chosen or guardrails or estimates):
         return Recollection(masked=masked)
     # Summaries come last: a recollection without content needs no query for them.
@@ -69,7 +70,7 @@ def recall_by_step(
     summed = clusters.read_summaries(store, query.namespace, signature, worlds) if signature else ()
     path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
-    return Recollection(chosen_items, chosen, guardrails, estimates, path, tokens, summed, filled, masked)
+    return Recollection(chosen_items, chosen, guardrails, estimates, path, tokens, summed, filled, masked, outcomes)
 
 
 def _rank_items(

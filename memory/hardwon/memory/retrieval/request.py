@@ -150,4 +150,6 @@ class Recollections(dict[Key, Recollection]):
 
 def copy_recollection(recollection: Recollection) -> Recollection:
     """Return a recollection whose estimates the receiver may change."""
-    return replace(recollection, estimates=dict(recollection.estimates)) if recollection.estimates else recollection
+    if not (recollection.estimates or recollection.outcomes):
+        return recollection
+    return replace(recollection, estimates=dict(recollection.estimates), outcomes=dict(recollection.outcomes))

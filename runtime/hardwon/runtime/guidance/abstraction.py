@@ -13,7 +13,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, Reasons, Rec
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.situations.actions import parse_action
 
-from .rendering import StepGroup, Visible, describe_item, generalize_action, group_steps
+from .rendering import StepGroup, Visible, describe_item, generalize_action, group_steps, may_show
 
 _NO_STATE = State("", signature="-")
 
@@ -35,6 +35,7 @@ def abstract_recollection(
         steps=tuple(abstract_hits(recollection.steps, visible)),
         guardrails=tuple(abstract_item(item, visible) for item in recollection.guardrails),
         summaries=tuple(abstract_summary(summary, visible) for summary in recollection.summaries),
+        outcomes={action: what for action, what in recollection.outcomes.items() if may_show(action, visible)},
     )
 
 

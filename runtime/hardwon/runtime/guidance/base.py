@@ -17,7 +17,7 @@ from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step
 from hardwon.memory.guardrails.conditions import matches
 from hardwon.runtime.interfaces.types import Context, Usage
 
-from .rendering import Visible, render_estimates, render_item, render_steps
+from .rendering import Visible, render_estimates, render_item, render_steps, render_unlisted
 
 Occasion = Literal["start", "situation", "trouble"]
 """Why guidance runs: the episode begins, its situation is new, or the last step was diagnosed as trouble."""
@@ -141,13 +141,16 @@ def lines_of(
     steps = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
     usable = [item for item in items if not (item.steps and _is_forbidden(item.steps[0], recollection))]
     estimates = {a: e for a, e in recollection.estimates.items() if not _is_forbidden(a, recollection)}
-    estimated = render_estimates(estimates)
-    covered = {action for action, _, _ in estimated}
+    outcomes = {a: o for a, o in recollection.outcomes.items() if not _is_forbidden(a, recollection)}
+    unlisted = {action: outcome for action, outcome in outcomes.items() if action not in recollection.estimates}
+    estimated = render_estimates(estimates, outcomes)
+    covered = {*(action for action, _, _ in estimated), *unlisted}
     # The mean over all evidence replaces the single outcomes of the same action; error messages stay.
     similar = (step for step in steps if not (step.action in covered and step.diagnosis.success))
     lines = [
         *(Line(render_item(item, visible), item.id) for item in (*usable, *recollection.guardrails)),
         *(Line(text, step_ids=ids) for _, text, ids in estimated),
+        *(Line(text, step_ids=ids) for text, ids in render_unlisted(unlisted, visible)),
         *(
             Line(line, step_ids=ids)
             for line, ids in render_steps((s for s in similar if not _is_forbidden(s.action, recollection)), visible)

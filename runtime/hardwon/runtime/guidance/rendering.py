@@ -9,8 +9,9 @@ failed step, the words of that step's own request, names, addresses and numbers 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
-from hardwon.memory import Estimate, Item, State, Step
+from hardwon.memory import Estimate, Item, Outcome, State, Step
 from hardwon.memory.situations.actions import parse_action, pattern_of
 from hardwon.memory.situations.phrases import words_of
 from hardwon.memory.trust.instructions import LEFT_OUT, instruction_in
@@ -172,24 +173,54 @@ def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tup
     return [*((group.text, tuple(group.ids)) for group in groups), *untrusted]
 
 
-def render_estimates(estimates: Mapping[str, Estimate]) -> list[tuple[str, str, tuple[int, ...]]]:
+def render_estimates(
+    estimates: Mapping[str, Estimate], outcomes: Mapping[str, Outcome]
+) -> list[tuple[str, str, tuple[int, ...]]]:
     """Return the action, a line and the step ids for admissible actions that past steps tell apart.
 
-    An estimate is shown only if its evidence is about all things that the action names: the mean of `put X in Y` over
-    any X says nothing about this X. With one such action, there is nothing to compare, but its return is still shown.
+    What an action was rewarded or punished for at once is a fact about it. Without one, its mean return is shown if its
+    evidence is about all things that the action names: the mean of `put X in Y` over any X says nothing about this X.
+    With one such action, there is nothing to compare, but its line is still shown.
     """
-    specific = [
-        (estimate.value, action, estimate)
-        for action, estimate in estimates.items()
-        if estimate.n and estimate.key.partition(" | ")[0] == pattern_of(action)
-    ]
-    ranked = sorted(specific, key=lambda entry: (-entry[0], entry[1]))
+    ranked = []
+    for action, estimate in estimates.items():
+        outcome = outcomes.get(action, Outcome())
+        order = (-outcome.share, -estimate.value, action)
+        if outcome.rewarded or outcome.punished:
+            ranked.append((order, action, _describe_outcome(action, outcome), outcome.steps))
+        elif estimate.n and estimate.key.partition(" | ")[0] == pattern_of(action):
+            line = f"- in {_count(estimate.n)}, `{action}` {_describe_return(estimate.value, estimate.n)}"
+            ranked.append((order, action, line, estimate.steps))
+    ranked.sort(key=itemgetter(0))
     visible = ranked if len(ranked) <= BEST + WORST else [*ranked[:BEST], *ranked[-WORST:]]
+    return [(action, line, steps) for _, action, line, steps in visible if not instruction_in(action)]
+
+
+def render_unlisted(outcomes: Mapping[str, Outcome], visible: Visible) -> list[tuple[str, tuple[int, ...]]]:
+    """Return a line with the step ids for each action that was rewarded before and is not possible here yet.
+
+    An action with words of other requests is left out.
+    """
     return [
-        (action, f"- in {_count(estimate.n)}, `{action}` {_describe_return(value, estimate.n)}", estimate.steps)
-        for value, action, estimate in visible
-        if not instruction_in(action)
+        (f"{_describe_outcome(action, outcome)}; it is not possible here yet", outcome.steps)
+        for action, outcome in outcomes.items()
+        if may_show(action, visible)
     ]
+
+
+def may_show(action: str, visible: Visible) -> bool:
+    """Return whether a recorded action may be shown as it is: all its values are visible, and it gives no orders."""
+    return generalize_action(action, visible) == action and not instruction_in(action)
+
+
+def _describe_outcome(action: str, outcome: Outcome) -> str:
+    """Return a line about what an action brought at once: `- `open box` was rewarded 3 of 4 times`."""
+    counts = (("rewarded", outcome.rewarded), ("punished or failed", outcome.punished))
+    return f"- `{action}` was " + ", ".join(f"{word} {_of(number, outcome.n)}" for word, number in counts if number)
+
+
+def _of(number: int, among: int) -> str:
+    return "once" if among == 1 else f"{number} of {among} times"
 
 
 def _count(situations: int) -> str:

@@ -116,6 +116,10 @@ class Nodes(AdvisingNodes):
             actions=counts,
             after=episode["steps"][-1].action if episode["steps"] else "",
         )
+        repeats = {step.action for step in episode["steps"]}.difference(counts) & recollection.outcomes.keys()
+        if repeats:  # what this episode did already, and cannot repeat now, is nothing to work towards
+            left = {action: outcome for action, outcome in recollection.outcomes.items() if action not in repeats}
+            recollection = replace(recollection, outcomes=left)
         return {"recollection": recollection}
 
     def decide(self, episode: EpisodeState) -> Update:

@@ -95,6 +95,7 @@ class OtherWorlds:
             guardrails=tuple(item for item in recalled.guardrails if item.id in allowed),
             summaries=() if is_recorded else recalled.summaries,
             estimates={} if is_recorded else recalled.estimates,
+            outcomes={} if is_recorded else recalled.outcomes,
         )
 
     def _of_others(self, items: Sequence[Item], task: str, instance: Instance) -> list[Item]:

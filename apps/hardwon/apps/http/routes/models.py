@@ -18,6 +18,7 @@ from hardwon.memory import (
     Estimate,
     Hit,
     Item,
+    Outcome,
     Problem as LibraryProblem,
     Recollection,
     Segment,
@@ -355,6 +356,9 @@ class Recalled(BaseModel):
     """Number of `steps` that search added from similar situations, because this one has too few."""
     masked: list[str] = []
     """Ids of items that match but hurt in this world, so they are not in `items`."""
+    outcomes: dict[str, Outcome] = {}
+    """What each admissible action brought at once before, and a few others that are about things that the state names;
+    those may need something else first."""
 
 
 class Hits(BaseModel):
@@ -376,6 +380,7 @@ def recalled(recollection: Recollection, lines: Sequence[str] = ()) -> Response:
         guardrails=list(recollection.guardrails), estimates=recollection.estimates,
         path=recollection.path, tokens=recollection.tokens,
         summaries=list(recollection.summaries), filled=recollection.filled, masked=list(recollection.masked),
+        outcomes=dict(recollection.outcomes),
     )  # fmt: skip
     return to_response(Recalled, answer)
 

@@ -1,0 +1,123 @@
+"""Outcomes of actions: how often exactly this action was rewarded or punished at once in earlier episodes.
+
+    outcomes = outcomes_of_actions.find(state, listed, worlds)
+    outcomes["put strainer in drawer"]      # Outcome(n=3, rewarded=3): the drawer is shut, so it is not listed yet
+
+An estimate mixes what an action brought with what was left to earn, over like actions in like situations. What the
+very same words brought at once is a fact that a reader can weigh. It is also known of actions that are not listed here:
+those that were rewarded before and are about things that the state names tell what to work towards.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+
+from hardwon.memory.records import Outcome, State
+from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.episodes import state_text
+
+UNLISTED = 3
+"""Largest number of actions that are not listed."""
+_WORDS = re.compile(r"\w+")
+_OF_ONE = re.compile(r"[\d@_]")
+"""Signs of a name that belongs to one thing of one episode, such as `drawer 3` or an order number."""
+_NEW = (
+    "SELECT steps.id, action, world, reward, failure FROM steps "
+    "JOIN trajectories AS episode ON episode.namespace = steps.namespace AND episode.id = steps.trajectory_id "
+    "JOIN episode_worlds AS placed ON placed.namespace = steps.namespace AND placed.trajectory_id = episode.id "
+    # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
+    "WHERE steps.id > ? AND +steps.namespace = ? AND trust = 'trusted' AND success IS NOT NULL ORDER BY steps.id"
+)
+
+
+class ActionOutcomes:
+    """The outcomes of every action of a namespace in trusted episodes, by its exact words."""
+
+    def __init__(self, store: Store, namespace: int) -> None:
+        self._store, self._namespace = store, namespace
+        self._last = 0
+        self._outcomes: dict[str, dict[int, Outcome]] = {}
+        self._rewarded: dict[str, list[str]] = {}
+        """By one word of what they name: the actions that were rewarded."""
+        self.unread = True
+        """Whether there may be steps that have not been read."""
+
+    def find(self, state: State, listed: Collection[str], worlds: frozenset[int] | None) -> dict[str, Outcome]:
+        """Return the outcomes of the listed actions, and of rewarded ones all of whose things the state names.
+
+        Args:
+            state: The current state.
+            listed: The admissible actions.
+            worlds: The worlds whose experience applies, or None for all.
+
+        Returns:
+            Outcomes by action; of actions that are not listed, at most UNLISTED, the most rewarded first.
+        """
+        self._read()
+        found = {action: outcome for action in listed if (outcome := self._count(action, worlds)).n}
+        words = _WORDS.findall(state_text(state).lower())
+        candidates = {
+            action: list_things(action)
+            for word in dict.fromkeys(words)
+            for action in self._rewarded.get(word, ())
+            if action not in listed
+        }
+        mentions = find_named(f" {' '.join(words)} ", {thing for things in candidates.values() for thing in things})
+        unlisted = {
+            action: outcome
+            for action, things in candidates.items()
+            if mentions.issuperset(things) and (outcome := self._count(action, worlds)).rewarded > outcome.punished
+        }
+        best = sorted(unlisted, key=lambda action: (-unlisted[action].share, -unlisted[action].n, action))
+        return found | {action: unlisted[action] for action in best[:UNLISTED]}
+
+    def _count(self, action: str, worlds: frozenset[int] | None) -> Outcome:
+        """Return the outcome of an action over some worlds."""
+        by_world = self._outcomes.get(action, {})
+        return sum((one for world, one in by_world.items() if worlds is None or world in worlds), Outcome())
+
+    def _read(self) -> None:
+        """Read the steps that were recorded since the last call."""
+        if not self.unread:
+            return
+        self.unread = False
+        for step, action, world, reward, failure in self._store.rows(_NEW, (self._last, self._namespace)):
+            self._last = step
+            if any(_OF_ONE.search(slot) for slot in parse_action(action).slots):
+                continue  # its outcome says nothing about the thing of that name elsewhere
+            by_world = self._outcomes.setdefault(action, {})
+            was_rewarded = any(outcome.rewarded for outcome in by_world.values())
+            bad = reward < 0 or failure != "none"
+            now = Outcome(1, int(reward > 0), int(bad), (step,))
+            by_world[world] = sum((by_world.get(world, Outcome()), now), Outcome())
+            if reward > 0 and not was_rewarded:
+                for word in _choose_word(action):
+                    self._rewarded.setdefault(word, []).append(action)
+
+
+def list_things(action: str) -> tuple[str, ...]:
+    """Return the things that an action names, each as ` words `; empty if it names none or one has no words."""
+    things = [" ".join(_WORDS.findall(slot.lower())) for slot in parse_action(action).slots]
+    return tuple(f" {thing} " for thing in things) if all(things) else ()
+
+
+def find_named(text: str, things: Collection[str]) -> frozenset[str]:
+    """Return the things that a text names; a key is not named by its `key holder`.
+
+    Args:
+        text: Words in lower case with a space between them and at both ends.
+        things: Things as ` words `.
+    """
+    mentions = set()
+    for thing in sorted(things, key=lambda thing: (-len(thing), thing)):
+        if thing in text:
+            mentions.add(thing)
+            text = text.replace(thing, " | ")
+    return frozenset(mentions)
+
+
+def _choose_word(action: str) -> Iterator[str]:
+    """Yield the longest word of the things that an action names: one is enough to find it, and few share a long one."""
+    words = [word for thing in list_things(action) for word in thing.split()]
+    if words:
+        yield max(words, key=len)
