@@ -173,12 +173,12 @@ class Consolidator:
         self, values: ValueTable, items: Sequence[Item], due: Sequence[Item], released: Collection[str]
     ) -> list[tuple[Item, str]]:
         """Return the items that only untrusted steps support, if others write or if the call works for others."""
-        found: list[tuple[Item, str]] = []
+        pairs: list[tuple[Item, str]] = []
         if self._has_joined:
             self._has_joined = False
             unsupported = find_unsupported(self._store, self._namespace, items)
-            found += [(item, UNSUPPORTED) for item in unsupported if item.id not in released]
-        left = {*released, *(item.id for item, _ in found)}
+            pairs += [(item, UNSUPPORTED) for item in unsupported if item.id not in released]
+        left = {*released, *(item.id for item, _ in pairs)}
         for item in due:
             if self._evolution.cell(item, values) is None:
                 self._uncounted[item.id] = item
@@ -188,12 +188,12 @@ class Consolidator:
             active = {item.id: item for item in items}
             self._uncounted = {ref: item for ref, item in self._uncounted.items() if active.get(ref) is item}
         reason = "it works for other writers"
-        found += [
+        pairs += [
             (item, reason)
             for ref, item in self._uncounted.items()
             if ref not in left and self._voices.is_outweighed(item, values)
         ]
-        return found
+        return pairs
 
     def idle(self, derived: NamespaceCache, items: Iterable[Item]) -> list[tuple[Item, str]]:
         """Return the guardrails that decided nothing for long, each with the reason; searches only at intervals.
@@ -235,7 +235,7 @@ def read_common_words(
     now = {ref: before[ref] if ref in before else vocabulary(observation) for ref, observation in rows}
     before.clear()
     before.update(now)
-    counts = Counter(word for found in now.values() for word in found)
+    counts = Counter(word for state_words in now.values() for word in state_words)
     return frozenset(word for word, count in counts.items() if count >= COMMON_SHARE * len(rows))
 
 

@@ -38,9 +38,9 @@ class EvidenceWatch:
         for item in items:
             if item.writer != "rules" or not item.forbids:
                 continue
-            known = seen.get(item.id)
-            if known is None or known[0] is not item:
-                self._file(item, known)
+            before = seen.get(item.id)
+            if before is None or before[0] is not item:
+                self._file(item, before)
                 due.append(item)
             elif item.id in changed:
                 due.append(item)
@@ -48,13 +48,13 @@ class EvidenceWatch:
 
     def key_of(self, item: Item) -> str:
         """Return the key of the steps behind an item."""
-        known = self._seen.get(item.id)
-        return known[1] if known is not None and known[0] is item else guard_key(item)
+        before = self._seen.get(item.id)
+        return before[1] if before is not None and before[0] is item else guard_key(item)
 
-    def _file(self, item: Item, known: tuple[Item, str] | None) -> None:
+    def _file(self, item: Item, before: tuple[Item, str] | None) -> None:
         """File an item under its key."""
         key = guard_key(item)
-        if known is not None and known[1] != key:
-            self._by_key[known[1]].discard(item.id)
+        if before is not None and before[1] != key:
+            self._by_key[before[1]].discard(item.id)
         self._seen[item.id] = item, key
         self._by_key.setdefault(key, set()).add(item.id)

@@ -129,8 +129,8 @@ def hits_by_words(
         is_known: Returns whether a trusted step has an action with this template.
         uses: Number of untrusted steps by form, in all situations; see `uses_of`.
     """
-    asked = {word.lower() for word in _PIECES.findall(question)} - FUNCTION_WORDS
-    shares = {form: len(asked & _words_of_form(form)) for form in uses if form}
+    question_words = {word.lower() for word in _PIECES.findall(question)} - FUNCTION_WORDS
+    shares = {form: len(question_words & _words_of_form(form)) for form in uses if form}
     if not any(shares.values()):
         return ()
     usage = _count(store.rows(_NEWEST, (namespace, READ)))
