@@ -40,9 +40,19 @@ FOLDERS = {
 PORTIONS = ("memory", "runtime")
 """The portions that are tried by default."""
 TESTS = {
-    # a remote library has its tests beside the server
-    "memory": ("tests/memory", "tests/runtime", "tests/apps/http/test_remote.py"),
-    "runtime": ("tests/memory", "tests/runtime", "tests/apps/http/test_remote.py"),
+    # a remote library and general answers have their tests beside the server
+    "memory": (
+        "tests/memory",
+        "tests/runtime",
+        "tests/apps/http/test_remote.py",
+        "tests/apps/http/routes/test_general.py",
+    ),
+    "runtime": (
+        "tests/memory",
+        "tests/runtime",
+        "tests/apps/http/test_remote.py",
+        "tests/apps/http/routes/test_general.py",
+    ),
     "trainers": ("tests/trainers",),
 }
 """Where the map looks for the tests of a portion."""

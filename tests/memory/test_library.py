@@ -268,3 +268,22 @@ def test_stats_count_what_there_is(library, episode):
         "failures": {},
     }
     assert stats["size_bytes"] > 0
+
+
+def test_the_first_episode_of_a_reopened_library_has_the_keys_of_the_others(path, episode):
+    """Keys depend on the structural words, which a new process has to read first."""
+
+    def without_keys(ref, lamp="s"):
+        see = f"You see a wooden drawer. It is closed. Next to it is a lamp{lamp}."
+        made = episode("open drawer", see=see)
+        return replace(made, id=ref, steps=tuple(replace(step, keys=()) for step in made.steps))
+
+    with ExperienceLibrary.open(path) as library:
+        library.record_many(without_keys(f"e{number}", "sxq"[number % 3]) for number in range(20))
+        library.recall(State("anything"))
+        library.record(without_keys("same"))
+        expected = library.trajectory("same").steps[0].keys
+    assert any("wooden" in key for key in expected)
+    with ExperienceLibrary.open(path) as library:
+        library.record(without_keys("reopened"))
+        assert library.trajectory("reopened").steps[0].keys == expected

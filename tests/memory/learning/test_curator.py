@@ -324,3 +324,13 @@ def test_an_item_counts_half_after_its_half_life_without_use(library):
 
     assert strengths(0) == pytest.approx([0.4, 0.6])
     assert strengths(HALF_LIFE) == pytest.approx([0.4, 0.3])
+
+
+@pytest.mark.parametrize("title", ["Be careful", "Try again!"])
+def test_a_rewrite_needs_what_a_new_item_needs(library, title):
+    """A generic phrase does not replace a lesson."""
+    reason = reject(library, Item("insight", title))
+    ref = library.add(Item("insight", "the red door opens outward")).item_id
+    admission = library.rewrite([ref], Item("insight", title))
+    assert (admission.status, admission.reason) == ("rejected", reason)
+    assert library.get(ref).title == "the red door opens outward"

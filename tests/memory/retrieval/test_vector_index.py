@@ -245,3 +245,15 @@ def test_arrays_of_nothing_are_refused(trained):
     """A file that is whole may still be none of FAISS."""
     with pytest.raises(RuntimeError):
         TrainedIndex.restored({"faiss": np.zeros(100, np.uint8)}, trained[0]._exact, 1)
+
+
+def test_only_as_many_lists_are_probed_as_are_needed():
+    """In well separated groups a few lists hold the neighbors; probing all of them would be exact search."""
+    rng = np.random.default_rng(0)
+    groups = rng.normal(size=(40, 16)).astype(np.float32)
+    drawn = np.repeat(groups, 300, axis=0) + 0.01 * rng.normal(size=(12_000, 16)).astype(np.float32)
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    index = TrainedIndex(16, lambda refs: (list(refs), drawn[list(refs)]), drawn)
+    index.add(range(len(drawn)), drawn)
+    index.choose_probe(drawn)
+    assert 8 <= index._faiss.nprobe < index._faiss.nlist

@@ -215,3 +215,15 @@ def test_rows_of_an_older_library_get_checksums(tmp_path):
             assert [one.where for one in library.verify()] == ["checksums"]
             library.repair()
             assert library.verify() == []
+
+
+def test_damage_of_a_state_names_the_episodes_to_delete(tmp_path):
+    path = tmp_path / "a.db"
+    with ExperienceLibrary.open(path) as library:
+        (ref,) = library.record_many([_episode("x")])
+        library.recall(SEE)
+    assert _change(path, "states", "observation", invalid=False)
+    with ExperienceLibrary.open(path) as library:
+        (problem,) = (one for one in library.verify() if one.where == "rows of states")
+    assert f"(episodes: {ref})" in problem.what
+    assert problem.remedy.endswith(f"hardwon memory forget LIBRARY --episode {ref}")

@@ -267,3 +267,14 @@ def test_an_episode_survives_packing(steps, meta):
 def test_who_wrote_an_episode_and_whether_it_is_trusted_survive_the_inbox(writer, trust):
     kept = unpack_episode(pack_episode(one(writer=writer, trust=trust)), "e")
     assert (kept.writer, kept.trust) == (writer, trust)
+
+
+def test_episodes_that_name_items_do_not_wait(library, episode):
+    """They are filed at once, so nothing of them is held back for the next read."""
+    item = library.add(Item("insight", "the red door opens outward")).item_id
+    (step, *rest) = episode("open drawer").steps
+    named = replace(episode("open drawer"), steps=(replace(step, why={"recalled": [item]}), *rest))
+    library.record(named)
+    assert not library._inbox._recent
+    library.record(episode("open drawer"))
+    assert library._inbox._recent

@@ -131,3 +131,14 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(bfcl, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="pip install --no-deps bfcl-eval mpmath"):
         bfcl.Bfcl()
+
+
+def test_a_task_ends_with_its_last_request_only():
+    """An answer to an earlier request goes on with the next one, without a reward."""
+    environment = bfcl.Bfcl()
+    seeds = range(len(bfcl.tasks(environment.game, "train")))
+    seed = next(seed for seed in seeds if len(bfcl.tasks(environment.game, "train")[seed].requests) > 1)
+    environment.reset("train", seed)
+    answers = [environment.step("answer()") for _ in bfcl.tasks(environment.game, "train")[seed].requests]
+    assert [done for _, _, done, _ in answers] == [False] * (len(answers) - 1) + [True]
+    assert all(reward == 0.0 for _, reward, _, _ in answers[:-1])

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from langchain_core.tools import StructuredTool, tool
 from pydantic import BaseModel
 
-from hardwon.runtime.environments.calls import Call, bind_arguments, format_tool, parse_call
+from hardwon.runtime.environments.calls import Call, bind_arguments, format_tool, get_schema, parse_call
 
 
 class Table(BaseModel):
@@ -142,3 +142,22 @@ def test_a_form_tells_types_defaults_and_meanings():
         "    city: Where it is."
     )
     assert format_tool(REMOTE) == "get-weather(day: string | null): Weather."
+
+
+def test_the_schema_of_a_tool_with_an_older_model_is_read():
+    """LangChain still accepts tools whose arguments are models of pydantic 1."""
+    from pydantic.v1 import BaseModel as OlderModel
+
+    class Search(OlderModel):
+        query: str
+
+    class OlderTool:
+        tool_call_schema = Search
+
+    assert get_schema(OlderTool())["properties"]["query"]["type"] == "string"
+
+    def find(query: str) -> str:
+        """Find something."""
+        return query
+
+    assert get_schema(StructuredTool.from_function(find))["properties"]["query"]["type"] == "string"

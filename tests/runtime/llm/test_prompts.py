@@ -227,3 +227,11 @@ def test_every_failure_has_words(failure):
 def test_a_step_without_an_action_says_so():
     step = Step(State("a"), "", State("a"), Diagnosis(False, Failure.POLICY_ERROR))
     assert prompts.step_line(step) == "(none) -> FAILED, no usable action was given"
+
+
+def test_a_plain_choice_asks_for_no_number_no_call_and_no_thought():
+    plain = prompts.choice_prompt(["wait"])
+    assert plain == prompts.choice_prompt(["wait"], strict=False, calls=False, speech=False)
+    assert len({plain, prompts.choice_prompt(["wait"], strict=True), prompts.choice_prompt(["wait"], speech=True)}) == 3
+    assert prompts.choice_prompt([]) != prompts.choice_prompt([], calls=True)
+    assert "JSON" not in prompts.choice_prompt([])
