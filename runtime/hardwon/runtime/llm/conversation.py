@@ -19,6 +19,7 @@ from hardwon.memory.records import State, Step
 from hardwon.runtime.interfaces.types import Context
 
 from . import prompts
+from .context_builders import AllTurns, ContextBuilder, as_builder
 
 MAX_OPEN = 1024
 """Conversations that are kept at once; the least recently used one is dropped and rebuilt when it is needed."""
@@ -54,21 +55,30 @@ class Conversation:
     turns: list[Turn] = field(default_factory=list)
     omitted: int = 0
     """Number of first turns that are left out of the messages."""
+    builder: ContextBuilder = field(default_factory=AllTurns)
+    """What chooses the form of the past turns."""
 
     def messages(self) -> tuple[tuple[str, str], ...]:
-        """Return the messages as pairs of role and text; the last one is the open turn."""
-        pairs = [("system", self.system)]
-        for turn in self.turns[self.omitted :]:
-            pairs.append(("user", turn.user))
-            if turn.answer is not None:
-                pairs.append(("assistant", turn.answer if turn.text is None else turn.text))
-        return tuple(pairs)
+        """Return the messages as pairs of role and text; the last one is the open turn, if there is one."""
+        answered = [turn for turn in self.turns[self.omitted :] if turn.answer is not None]
+        past = [(turn.user, (turn.answer or "") if turn.text is None else turn.text) for turn in answered]
+        if not self.turns or self.turns[-1].answer is not None:  # all turns are answered
+            pairs = [pair for user, answer in past for pair in (("user", user), ("assistant", answer))]
+            return (("system", self.system), *pairs)
+        return (("system", self.system), *self.builder.build(past, self.turns[-1].user))
 
 
 class PromptBuilder:
     """Writes the messages of a conversation from the contexts of an episode."""
 
-    def __init__(self, *, instructions: str = "", history: int | None = None, speech: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        instructions: str = "",
+        history: int | None = None,
+        speech: int = 0,
+        context: str | ContextBuilder = "all",
+    ) -> None:
         """Create a builder.
 
         Args:
@@ -76,7 +86,9 @@ class PromptBuilder:
             history: Past turns in the messages; None keeps all. Half of them are dropped at once when there are
                 more, so that a prefix cache rarely starts over.
             speech: Maximum number of tokens of a thought that stands before each action; 0 for none.
+            context: In which form the past turns are sent: `"all"`, `"actions"`, `"report"`, or a `ContextBuilder`.
         """
+        self._builder = as_builder(context)
         self._instructions, self._history = instructions, history
         self.speech = speech
 
@@ -104,7 +116,7 @@ class PromptBuilder:
         """
         if conversation is not None and not _belongs(conversation, context):
             conversation = None
-        chat = conversation or Conversation(self.system(context))
+        chat = conversation or Conversation(self.system(context), builder=self._builder)
         # A turn at or after the current step was superseded, as by a retry after a refusal.
         del chat.turns[len(context.history) :]
         for turn, step in zip(chat.turns, context.history, strict=False):
@@ -178,7 +190,7 @@ class Conversations:
         if chat is None or len(chat.turns) < turns:
             return
         own = [replace(turn) for turn in chat.turns[:turns]]
-        self._open[thread] = Conversation(chat.system, own, min(chat.omitted, turns))
+        self._open[thread] = Conversation(chat.system, own, min(chat.omitted, turns), chat.builder)
 
     @staticmethod
     def answer(

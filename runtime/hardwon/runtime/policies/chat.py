@@ -37,6 +37,7 @@ from hardwon.runtime.llm.chat_model import (
     status_of,
     usage_of,
 )
+from hardwon.runtime.llm.context_builders import ContextBuilder
 from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
 from hardwon.runtime.llm.speech import split_speech
 
@@ -93,6 +94,7 @@ class ChatPolicy:
         structured: Structured = "auto",
         speech: Literal["none", "free"] = "none",
         speech_tokens: int = 48,
+        context: str | ContextBuilder = "all",
         sleep: Callable[[float], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -111,6 +113,8 @@ class ChatPolicy:
             speech: "free" lets the model think in one line before each action, in the words with which the trainer
                 trains it (`roles.policy.settings.speech`). "none" asks for the action alone.
             speech_tokens: The length of such a thought, which the model is told in words.
+            context: In which form past turns are sent: `"all"` in full, `"actions"` without their observations,
+                `"report"` as a short list of actions, or a `ContextBuilder`.
             sleep: Replaces the pauses after a provider's error.
             settings: Further settings of `init_chat_model`, for a model given by name.
 
@@ -125,7 +129,8 @@ class ChatPolicy:
         self._model = open_model(model, temperature, timeout_s, settings)
         self._max_retries, self._timeout_s = max_retries, timeout_s
         thought = speech_tokens if self._speaks else 0
-        self._conversations = Conversations(PromptBuilder(instructions=instructions, history=history, speech=thought))
+        builder = PromptBuilder(instructions=instructions, history=history, speech=thought, context=context)
+        self._conversations = Conversations(builder)
         self._price = price_usd_per_million or (0.0, 0.0)
         self._structured: Structured = structured
         self._sleep = sleep
