@@ -10,6 +10,8 @@ from typing import Any
 
 from hardwon.memory.records import Failure, Step, Trajectory
 
+from .outage_languages import is_foreign_outage
+
 HEAD = 2000
 """Characters read at each end of an error. Long errors name an outage at the beginning or at the end."""
 _JUDGED = frozenset({Failure.TOOL_ERROR, Failure.NO_EFFECT, Failure.PRECONDITION, Failure.INVALID_ACTION})
@@ -109,7 +111,9 @@ def tells_of_outage(text: str) -> bool:
     excerpt = _ARGUMENTS.sub(" ", excerpt)
     if _SURE.search(excerpt) or _TYPE_IN_TEXT.search(excerpt):
         return True
-    return _LIKELY.search(excerpt) is not None and _LASTING.search(excerpt) is None
+    if _LASTING.search(excerpt) is not None:
+        return False
+    return _LIKELY.search(excerpt) is not None or is_foreign_outage(excerpt)
 
 
 def is_outage(error: BaseException) -> bool:
