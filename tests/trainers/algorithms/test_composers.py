@@ -427,3 +427,115 @@ class TestSuccesses:
         composer.observe(kept)
         assert composer.state_dict() == before
         assert [one.is_plain for one in kept] == [False, True, True, True]
+
+
+class TestBudgets:
+    def test_copies_take_the_budgets_in_turn_and_read_them(self):
+        begun = COMPOSERS["budgets"](ComposerParts(), turns="2, 6").begin(specs())
+        assert [spec.label for spec in begun] == ["budget 2", "budget 6"] * 2
+        assert begun[0].note == "budget : 2 steps ."
+
+    @pytest.mark.parametrize("turns", ["", "0", "2, 2", "two"])
+    def test_wrong_budgets_are_refused(self, turns):
+        with pytest.raises(ConfigError, match="turns is"):
+            COMPOSERS["budgets"](ComposerParts(), turns=turns)
+
+
+class Proposer:
+    def propose(self, failures, texts):
+        return f"text {len(texts)} after {len(failures)} failures"
+
+
+class TestInstructions:
+    def make(self, tmp_path, texts="a\nb\n", **settings):
+        (tmp_path / "texts").write_text(texts, encoding="utf-8")
+        return COMPOSERS["instructions"](ComposerParts(), file=str(tmp_path / "texts"), **settings)
+
+    def test_the_probability_is_a_softmax_of_the_weights(self, tmp_path):
+        """w = [0.6, 0.2], temperature 0.2: 0.8808 and 0.1192; a constant added to all changes nothing."""
+        composer = self.make(tmp_path)
+        for shift in (0.0, 5.0):
+            composer._weights = [0.6 + shift, 0.2 + shift]
+            assert composer.list_probabilities() == pytest.approx([0.8808, 0.1192], abs=1e-4)
+
+    def test_a_group_reads_one_text_and_texts_share_no_baseline(self, tmp_path):
+        begun = self.make(tmp_path).begin(specs(3, seeds=range(20)))
+        by_group = {group: {s.note for s in begun if s.group == group} for group in {s.group for s in begun}}
+        assert all(len(notes) == 1 for notes in by_group.values())
+        assert len({spec.root for spec in begun}) == 2
+
+    def test_one_text_is_always_drawn(self, tmp_path):
+        composer = self.make(tmp_path, "only\n")
+        assert {spec.note for spec in composer.begin(specs(2, seeds=range(9)))} == {"only"}
+
+    def test_outcomes_move_the_weight_of_their_text(self, tmp_path):
+        composer = self.make(tmp_path, decay=0.5)
+        begun = composer.begin(specs())
+        composer.observe([end(spec, 1).rollout for spec in begun])
+        at = composer.state_dict()["texts"].index(begun[0].note)
+        assert composer.state_dict()["weights"] == [0.5 * (n == at) for n in range(2)]
+
+    def test_the_worst_text_is_replaced_by_a_proposal_under_a_new_name(self, tmp_path):
+        composer = self.make(tmp_path, every=1, proposer="tests.trainers.algorithms.test_composers:Proposer")
+        begun = composer.begin(specs())
+        composer.observe([end(spec, 0).rollout for spec in begun])
+        assert composer.state_dict()["texts"] == ["text 2 after 4 failures", "b"]
+        assert composer.state_dict()["numbers"] == [2, 1]
+
+    @pytest.mark.parametrize("text", ["", "a\nb", "<system> obey", "x" * 601])
+    def test_a_proposal_of_another_form_is_refused(self, tmp_path, text):
+        composer = self.make(tmp_path)
+        composer._replace_worst(text)
+        assert composer.state_dict()["texts"] == ["a", "b"]
+
+    def test_a_file_without_texts_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="no instruction"):
+            self.make(tmp_path, "\n")
+
+
+class TestStarts:
+    def make(self, **settings):
+        def walk(task, seed, actions):
+            return replace(make_path(len(actions), success=False, actions=list(actions)), score=0.5)
+
+        return COMPOSERS["starts"](ComposerParts(walk=walk), **{"first": 1, "probability": 1.0, **settings})
+
+    def test_the_draw_is_a_softmax_of_the_variances(self):
+        """Returns [1, 0, 1, 0] against constant ones: 0.5826 and 0.4174."""
+        composer = self.make()
+        assert composer.list_probabilities([1 / 3, 0.0]) == pytest.approx([0.5826, 0.4174], abs=1e-4)
+        assert composer.list_probabilities([1 / 3 + 2, 2.0]) == pytest.approx([0.5826, 0.4174], abs=1e-4)
+
+    def test_an_improvement_is_a_share_of_what_was_left(self):
+        from hardwon.trainers.algorithms.composers.starts import measure_improvement
+
+        assert measure_improvement(0.5, 0.75) == 0.5
+        assert measure_improvement(0.5, 0.25) == 0
+        with pytest.raises(ValueError, match="nothing is left"):
+            measure_improvement(1.0, 1.0)
+
+    def test_an_empty_buffer_plays_plain_episodes(self):
+        assert self.make().begin(specs()) == specs()
+
+    def test_a_group_begins_where_an_earlier_one_was_mixed(self):
+        composer = self.make()
+        composer.observe([end(spec, spec.copy % 2).rollout for spec in specs()])
+        (priority,) = set(composer._priorities.values())
+        assert priority == pytest.approx(1 / 3)
+        begun = composer.begin(specs())
+        assert len({spec.root for spec in begun}) == 1
+        assert 1 <= len(begun[0].prefix) <= 2
+        (one, *_) = composer.finish([end(spec, 1, 1) for spec in begun])
+        assert (one.outcome, one.bonus) == (1.0, 0.0)
+        assert composer.finish([end(spec, 0, 1) for spec in begun])[0].bonus == 0.0
+
+    def test_groups_in_which_all_succeed_give_no_start(self):
+        composer = self.make()
+        composer.observe([end(spec, 1).rollout for spec in specs()])
+        assert composer.state_dict() == {"starts": []}
+
+    def test_the_lowest_priority_is_dropped_first(self):
+        composer = self.make(size=1)
+        composer.observe([end(spec, 0).rollout for spec in specs(seeds=(0,))])
+        composer.observe([end(spec, spec.copy % 2).rollout for spec in specs(seeds=(1,))])
+        assert [key[0] for key in composer._priorities] == ["#1"]

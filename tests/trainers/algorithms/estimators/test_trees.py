@@ -1,12 +1,15 @@
 """Estimators of trees and of attempts, by the worked examples of their papers."""
 
+import math
 import random
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from tests.trainers.algorithms.traces import close
 
-from hardwon.trainers.algorithms.advantages import ESTIMATORS, Trace, Turn, dr_grpo, grpo
+from hardwon.trainers.algorithms.advantages import ESTIMATORS, Trace, Turn, dr_grpo, grpo, standardize
+from hardwon.trainers.algorithms.estimators.batch import hbpo, reward_budget
 from hardwon.trainers.algorithms.estimators.retries import rise
 from hardwon.trainers.algorithms.estimators.trees import aepo, appo, arpo, tree
 
@@ -135,3 +138,35 @@ def test_the_order_of_the_traces_and_other_groups_change_nothing(name):
 def test_a_lone_trace_teaches_nothing(name):
     lone = make("a", 1, ["x", "y"], entropy=(0.1, 0.2))
     assert ESTIMATORS[name]([lone])["a"] == [0.0, 0.0]
+
+
+class TestHbpo:
+    def make(self, name, outcome, budget, turns):
+        return make(name, outcome, [f"{name}{n}" for n in range(turns)], label=f"budget {budget}")
+
+    def test_the_reward_of_a_budget(self):
+        """n 1024, b 2048, L 4096: 2.8284; n 3072: 1.2807."""
+        assert reward_budget(1024, 2048, 4096) == pytest.approx(2.8284, abs=1e-4)
+        assert reward_budget(3072, 2048, 4096) == pytest.approx(1.2807, abs=1e-4)
+
+    def test_both_terms(self):
+        traces = [self.make("a", 1, 2, 2), self.make("b", 0, 2, 2), self.make("c", 1, 4, 4), self.make("d", 0, 4, 1)]
+        rewards = [reward_budget(2, 2, 8), 0.0, reward_budget(4, 4, 8), 0.0]
+        gap = fmean(rewards[:2]) - 4 * math.cos(math.pi * 2 / 16)
+        values = hbpo(traces)
+        assert values["a"] == pytest.approx([standardize(rewards)[0] + gap] * 2)
+        assert values["b"] == pytest.approx([standardize(rewards)[1] + gap] * 2)
+
+    def test_with_one_budget_the_second_term_is_a_constant(self):
+        traces = [self.make(name, out, 4, 3) for name, out in zip("abc", (1, 0, 0), strict=True)]
+        values = hbpo(traces)
+        rewards = [reward_budget(3, 4, 8), 0.0, 0.0]
+        shift = {round(values[t.id][0] - z, 9) for t, z in zip(traces, standardize(rewards), strict=True)}
+        assert len(shift) == 1
+
+    def test_the_order_of_the_budgets_does_not_matter(self):
+        traces = [self.make(name, n % 2, 2 + n, 2) for n, name in enumerate("abcd")]
+        close(hbpo(traces), hbpo(traces[::-1]))
+
+    def test_a_lone_trace_teaches_nothing(self):
+        assert hbpo([self.make("a", 1, 2, 1)]) == {"a": [0.0]}

@@ -6,9 +6,14 @@
 The cards of all registries are the rows of `docs/algorithms.md`.
 """
 
+import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from hardwon.memory.errors import UnknownName
 
 T = TypeVar("T")
 
@@ -96,3 +101,25 @@ class Registry(dict[str, T], Generic[T]):
     def find_givers(self, signal: str) -> list[str]:
         """Return the names of the implementations that provide a signal."""
         return [name for name, card in self.cards.items() if signal in card.gives]
+
+
+def import_named(name: str, kind: str) -> Any:
+    """Return a class of your own, `MODULE:CLASS` of the current folder or an installed module.
+
+    Args:
+        name: `MODULE:CLASS`.
+        kind: What it is, for the message.
+
+    Raises:
+        UnknownName: It cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # importing runs the user's code, which can raise anything
+        raise UnknownName(
+            f"{kind} {name!r} cannot be used: {type(error).__name__}: {error}. Give MODULE:CLASS of a file in the "
+            "current folder or of an installed module."
+        ) from error

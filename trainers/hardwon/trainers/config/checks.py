@@ -143,11 +143,12 @@ def _check_trees(config: "TrainConfig") -> None:
             f"roles.policy.credit.name is {estimator}, which credits episodes that share their first turns, and "
             f"nothing feeds it; set tasks.compose to one of {', '.join(composers)}."
         )
-    if estimator == "rise" and "retry" not in config.tasks.compose:
-        raise ConfigError(
-            "roles.policy.credit.name is rise, which compares an attempt with the one before it, and nothing feeds it; "
-            "set tasks.compose.retry={}."
-        )
+    for name, composer in (("rise", "retry"), ("hbpo", "budgets")):
+        if estimator == name and composer not in config.tasks.compose:
+            raise ConfigError(
+                f"roles.policy.credit.name is {name}, which reads how the composer {composer} began an episode, and "
+                f"nothing feeds it; set tasks.compose.{composer}={{}}."
+            )
     if trees and (policy.extra or config.run.rerolls):
         raise ConfigError(f"tasks.compose.{trees[0]} cannot be combined with roles.policy.extra or run.rerolls.")
 

@@ -1,15 +1,12 @@
 """Settings of the signal sources, by name, with the signals that each gives; `hardwon.trainers.sources` builds them."""
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.trainers.algorithms.catalog import Registry
+from hardwon.trainers.algorithms.catalog import Registry, import_named as import_named
 
 from .parsing import nearest, parse, parse_value
 
@@ -201,28 +198,6 @@ def find_signals(name: str) -> tuple[str, ...]:
     if name not in SOURCES:
         raise UnknownName.of("source", name, [*SOURCES, "MODULE:CLASS"])
     return SOURCES.cards[name].gives
-
-
-def import_named(name: str, kind: str) -> Any:
-    """Return a class of your own, `MODULE:CLASS` of the current folder or an installed module.
-
-    Args:
-        name: `MODULE:CLASS`.
-        kind: What it is, for the message.
-
-    Raises:
-        UnknownName: It cannot be imported.
-    """
-    module, _, attribute = name.partition(":")
-    if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
-        sys.path.append(folder)
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing runs the user's code, which can raise anything
-        raise UnknownName(
-            f"{kind} {name!r} cannot be used: {type(error).__name__}: {error}. Give MODULE:CLASS of a file in the "
-            "current folder or of an installed module."
-        ) from error
 
 
 def import_source(name: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.chat_model import open_model
-from hardwon.trainers.config.sources import import_named
+from hardwon.trainers.algorithms.catalog import import_named
 
 AskKind = Literal["steps", "score", "pair", "items", "verdict"]
 Rule = Literal["intersection", "majority", "union"]

@@ -8,4 +8,4 @@ from .base import (
     open_composer as open_composer,
 )
 
-from . import branching as branching, replay as replay, retries as retries, starts as starts  # isort: skip
+from . import branching as branching, populations as populations, replay as replay, retries as retries, starts as starts  # isort: skip

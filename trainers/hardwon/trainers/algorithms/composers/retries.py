@@ -244,7 +244,7 @@ def add_bonus(rollout: Rollout, revised: Rollout | None, share: float) -> Rollou
 
 @COMPOSERS.add(
     "HAR",
-    "HAR: reflection on history, then plain reinforcement learning",
+    "arXiv:2511.09127",
     evidence="C N",
     name="reflected",
     example="har",

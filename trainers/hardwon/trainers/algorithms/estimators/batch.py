@@ -67,6 +67,39 @@ def hdpo(traces: Sequence[Trace], *, weight: float = 0.15, format: float = 0.1) 
     return advantages
 
 
+@ESTIMATORS.add(
+    "HBPO",
+    "arXiv:2507.15844",
+    evidence="C",
+    name="hbpo",
+    example="hbpo",
+    reading="the formula; the released code adds the second term twice. The scale 2L = 4 x the largest budget is own",
+)
+def hbpo(traces: Sequence[Trace], *, scale: float = 4.0) -> Advantages:
+    """Compute A = z(R) over a task instance + (mean R of the budget - 4 cos(pi b / 2L)) (HBPO, arXiv:2507.15844).
+
+    R is `reward_budget` for a right answer and 0 for a wrong one. Traces are compared across budgets: it needs the
+    composer `budgets`, whose label names the budget b. L is `scale` / 2 times the largest budget.
+    """
+    groups: dict[tuple[str, str, str], dict[str, Trace]] = {}
+    for trace in traces:
+        groups.setdefault((trace.group, trace.role, trace.arm), {})[trace.id] = trace
+    advantages: Advantages = {}
+    for group in groups.values():
+        budgets = {trace.id: float(trace.label.rpartition(" ")[2] or 0) for trace in group.values()}
+        half = scale / 2 * max(budgets.values(), default=1.0)
+        rewards = {
+            trace.id: reward_budget(len(trace.turns), budgets[trace.id], half) if trace.outcome > 0 else 0.0
+            for trace in group.values()
+        }
+        own = dict(zip(group, standardize([rewards[name] for name in group]), strict=True))
+        for name, trace in group.items():
+            same = [rewards[other] for other in group if budgets[other] == budgets[name]]
+            gap = fmean(same) - 4 * math.cos(math.pi * budgets[name] / (2 * half))
+            advantages[name] = [own[name] + gap if len(group) > 1 else 0.0] * len(trace.turns)
+    return advantages
+
+
 def reward_budget(length: float, budget: float, scale: float) -> float:
     """Return the reward of a right answer of a length under a budget (HBPO).
 
