@@ -35,6 +35,13 @@ def train(
         Path | None,
         typer.Option(help="Folder for the trained weights, in a format that peft, transformers and vLLM load."),
     ] = None,
+    extrapolate: Annotated[
+        int | None,
+        typer.Option(
+            help="Train nothing: write a new run with the weights that run.history predicts for this iteration.",
+            show_default=False,
+        ),
+    ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every setting with its description, and exit.")
     ] = False,
@@ -50,7 +57,11 @@ def train(
         typer.echo(as_yaml(settings), nl=False)
         return
     with require_extra("train"):
-        from .trainer import train as run
+        from .trainer import extrapolate_run, train as run
+
+    if extrapolate is not None:
+        typer.echo(f"derived     {extrapolate_run(settings, extrapolate)}")
+        return
 
     try:
         report = run(settings, resume=resume, export=export, quiet=quiet)

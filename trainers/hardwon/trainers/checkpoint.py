@@ -20,6 +20,10 @@ from hardwon.memory.errors import ConfigError
 
 Tell = Callable[[str], None]
 MANIFEST = "manifest.json"
+HISTORY = "history"
+"""Folder in that of a run: the weights of the roles at regular iterations."""
+DERIVED = "derived.json"
+"""In a checkpoint that no training wrote: where its weights come from."""
 _NEW = ".new-"
 
 
@@ -172,6 +176,24 @@ def put_library(source: Path, target: Path) -> None:
     new = target.with_name(f"{_NEW}{target.name}")
     shutil.copyfile(source, new)
     new.replace(target)
+
+
+def keep_weights(folder: Path, iteration: int, weights: Mapping[str, Any]) -> None:
+    """Write the weights of all roles at an iteration to a history, in one step."""
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f"{iteration:06}.pt.new"
+    torch.save(dict(weights), new)
+    new.replace(folder / f"{iteration:06}.pt")
+
+
+def read_history(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the weights of all roles by iteration."""
+    import torch
+
+    files = sorted(path for path in folder.glob("*.pt") if path.stem.isdigit())
+    return {int(path.stem): torch.load(path, map_location="cpu", weights_only=True) for path in files}
 
 
 def random_states() -> dict[str, Any]:

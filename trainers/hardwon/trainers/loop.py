@@ -24,7 +24,7 @@ from .algorithms.composers import Composer, ComposerParts, open_composer
 from .algorithms.outcomes import Outcome, measure_outcome
 from .algorithms.samplers import TaskSampler, open_sampler
 from .algorithms.samples import Rollout
-from .checkpoint import Checkpoints, random_states
+from .checkpoint import HISTORY, Checkpoints, keep_weights, random_states
 from .console import Screen
 from .engines.factory import get_tokens_read
 from .evaluate import collect_episodes, flatten_report, summarise
@@ -100,6 +100,8 @@ class TrainingLoop:
 
     async def run(self) -> None:
         """Iterate until the end or a stop request; evaluate and save on schedule."""
+        if not self.position.iteration:
+            self._keep_history(0)
         self.screen.begin(self.position.iteration)
         if self.saved < 0 and self.config.warmstart is not None:
             self._save()  # a kill in the first evaluation must not lose the warm start
@@ -158,6 +160,7 @@ class TrainingLoop:
         if (role := self._select_role()) is not None:
             metrics.update({f"{role.name}/{name}": value for name, value in role.update().items()})
             self.session.engine.load_adapter(role.name, self.session.engine.versions()[role.name] + 1, role.weights())
+        self._keep_history(number)
         if self.session.sources:
             metrics.update({**self.session.sources.drain_metrics(), **self.session.sources.learn(learnable)})
         # Advance only after the update: a checkpoint must describe finished iterations.
@@ -169,6 +172,13 @@ class TrainingLoop:
         self.screen.show(number, metrics)
         if (warning := self._signal.saw(metrics, self.config.run.groups)) is not None:
             self.screen.warn(warning)
+
+    def _keep_history(self, iteration: int) -> None:
+        """Keep the weights of every `run.history`-th iteration, and those of the start."""
+        every = self.config.run.history
+        if every and iteration % every == 0:
+            weights = {name: role.state_dict()["weights"] for name, role in self.session.roles.items()}
+            keep_weights(self.session.out / HISTORY, iteration, weights)
 
     def _follow_schedule(self) -> None:
         """Give the policy the loss of this iteration."""

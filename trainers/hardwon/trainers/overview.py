@@ -37,7 +37,10 @@ SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Extra examples": ("`roles.policy.extra`", EXTRAS),
     "Composers": ("`tasks.compose`, the episodes of a group, in rounds", COMPOSERS),
     "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),
-    "Settings": ("methods that are settings of `roles.policy`, or a `schedule`, and no code of their own", RECIPES),
+    "Settings": (
+        "methods that are settings of `roles.policy`, `schedule` or `run`, and no code of their own",
+        RECIPES,
+    ),
     "Sources": ("`roles.policy.sources`", SOURCES),
 }
 

@@ -8,7 +8,9 @@ plays, `learning` passes on what was played, and `loop` decides what happens whe
 """
 
 import asyncio
+import json
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from typing import Any
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import Arm
 
-from . import feasibility
+from . import checkpoint as checkpoints, feasibility
 from .algorithms import parallel
 from .algorithms.imitation import Examples, build_examples, clean_trajectory, restrict, warm_start
 from .algorithms.samples import PackedSequence, pack_samples
@@ -39,7 +41,17 @@ from .roles.decisions import PURPOSES, look
 from .rollouts.explore import Task, way
 from .session import Session, read_config
 
-MAY_DIFFER = ("engine.", "eval.", "run.iterations", "run.save_every", "run.keep", "run.out", "run.threads", "run.wandb")
+MAY_DIFFER = (
+    "engine.",
+    "eval.",
+    "run.iterations",
+    "run.save_every",
+    "run.keep",
+    "run.history",
+    "run.out",
+    "run.threads",
+    "run.wandb",
+)
 """Prefixes of the settings that may change when a run resumes."""
 
 
@@ -118,6 +130,52 @@ def train(
             time.perf_counter() - wall,
             exported,
         )
+
+
+def extrapolate_run(config: TrainConfig, step: int) -> Path:
+    """Write a new run with one checkpoint, whose weights are extrapolated from the history of a run (RELEX).
+
+    The checkpoint is a copy of the newest one with other weights, and `derived.json` names its origin. Evaluate it
+    before you use it. The run itself does not change.
+
+    Args:
+        config: The settings of the run, with `run.history`.
+        step: The iteration to read the line at.
+
+    Returns:
+        The folder of the new run, `RUN-at-STEP`.
+
+    Raises:
+        ConfigError: There is no checkpoint, the history is too short, or the new folder exists.
+    """
+    import torch
+
+    from .models.extrapolation import extrapolate
+
+    source = Path(config.run.out)
+    latest, history = checkpoints.find(source), checkpoints.read_history(source / checkpoints.HISTORY)
+    out = source.with_name(f"{source.name}-at-{step}")
+    if out.exists():
+        raise ConfigError(f"{out} exists already; move it away, or choose another step.")
+    lines: dict[str, Any] = {"source": str(latest), "steps": sorted(history), "step": step, "roles": {}}
+    new: dict[str, Any] = {}
+    for role in next(iter(history.values()), {}):
+        weights, fits = extrapolate({at: saved[role] for at, saved in history.items()}, step)
+        new[role] = weights
+        lines["roles"][role] = {name: {"r2": fit.r2, "lost": fit.lost} for name, fit in fits.items()}
+    if not new:
+        raise ConfigError(f"{source} has no history; train with run.history=1, or another number of iterations.")
+
+    def write(folder: Path) -> None:
+        shutil.copytree(latest, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(checkpoints.MANIFEST))
+        for role, weights in new.items():
+            saved = torch.load(folder / f"{role}.pt", map_location="cpu", weights_only=True)
+            saved["state"]["weights"].update(weights)
+            torch.save(saved, folder / f"{role}.pt")
+        (folder / checkpoints.DERIVED).write_text(json.dumps(lines, indent=2) + "\n", encoding="utf-8")
+
+    Checkpoints(out / "checkpoints").save(step, write)
+    return out
 
 
 def _load_settings(config: TrainConfig | str | Path | Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:

@@ -6,7 +6,7 @@ from typing import Any
 from .catalog import Registry
 
 RECIPES: Registry[Mapping[str, Any]] = Registry("recipe")
-"""Settings by name of the method: those of `roles.policy`, or `schedule`."""
+"""Settings by name of the method: those of `roles.policy`, `schedule` or `run`."""
 
 
 def _add(settings: Mapping[str, Any], title: str, paper: str, *, name: str, evidence: str, reading: str = "") -> None:
@@ -52,4 +52,12 @@ _add(
     name="aepo-clip",
     evidence="F",
     reading="the clip alone; the composer and the estimator `aepo` are the branching and the credit",
+)
+_add(
+    {"run": {"history": 1}},
+    "RELEX",
+    "arXiv:2605.21468",
+    name="relex",
+    evidence="C",
+    reading="`hardwon train CONFIG --extrapolate STEP` reads the history; of a LoRA, the product B A is extrapolated",
 )

@@ -286,6 +286,9 @@ class RunConfig:
     """Iterations between two checkpoints, with more at the start, at the end and after each evaluation."""
     keep: int = 3
     """Number of newest checkpoints to keep, besides the best one."""
+    history: int = 0
+    """Iterations between two copies of the roles' weights in run.out/history, from which --extrapolate reads. 0 for
+    none."""
     seed: int = 0
     """Seed of all random numbers of the run."""
     threads: int | None = None
@@ -296,7 +299,7 @@ class RunConfig:
     """Weights & Biases project. null sends nothing."""
 
     def __post_init__(self) -> None:
-        _at_least(self, iterations=0, groups=1, rerolls=0, save_every=1, keep=1)
+        _at_least(self, iterations=0, groups=1, rerolls=0, save_every=1, keep=1, history=0)
         if self.temperature <= 0:
             raise ConfigError(f"temperature is {self.temperature}; rollouts need a value above 0, such as 1.")
 
