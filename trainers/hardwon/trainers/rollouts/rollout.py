@@ -290,9 +290,9 @@ async def _run(
     episode = _Episode(spec)
     _EPISODE.set(episode)  # visible in this asyncio task only, so episodes do not mix
     try:
-        result = await agent.arun(
-            spec.task, spec.seed, thread_id=spec.session, prefix=spec.prefix, max_steps=spec.max_steps
-        )
+        # an agent of your own, such as a member of a team, need not know how to begin elsewhere
+        begun = {"prefix": spec.prefix, "max_steps": spec.max_steps} if spec.prefix or spec.max_steps else {}
+        result = await agent.arun(spec.task, spec.seed, thread_id=spec.session, **begun)
     except CannotBranch as error:
         # an exclusion, like an environment that broke: a start that failed says nothing about the policy
         failure = {"failed": str(error)}
