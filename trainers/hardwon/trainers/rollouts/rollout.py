@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from hardwon.memory import Reasons, Trajectory
 from hardwon.memory.errors import CannotBranch, PolicyFailure
@@ -291,7 +291,9 @@ async def _run(
     _EPISODE.set(episode)  # visible in this asyncio task only, so episodes do not mix
     try:
         # an agent of your own, such as a member of a team, need not know how to begin elsewhere
-        begun = {"prefix": spec.prefix, "max_steps": spec.max_steps} if spec.prefix or spec.max_steps else {}
+        begun: dict[str, Any] = (
+            {"prefix": spec.prefix, "max_steps": spec.max_steps} if spec.prefix or spec.max_steps else {}
+        )
         result = await agent.arun(spec.task, spec.seed, thread_id=spec.session, **begun)
     except CannotBranch as error:
         # an exclusion, like an environment that broke: a start that failed says nothing about the policy
