@@ -2,7 +2,7 @@
 
 import pytest
 
-from hardwon.memory.retrieval.stem_index import StemIndex
+from hardwon.memory.retrieval.text_index import StemIndex
 
 TEXTS = ["getUser(name={name}) none", "cancel_reservation(id={id}) timeout", "open the red door", "open the blue door"]
 

@@ -310,3 +310,9 @@ def test_a_file_that_is_gone_is_noticed(path, tmp_path, became):
             library.recall("drawers")
         with pytest.raises(LibraryMissing):
             library.record(Trajectory("t", (), True))
+
+
+def test_vectors_are_rows_with_ids(library):
+    """Migration 3: a WITHOUT ROWID table takes a page of 4 KiB for a vector of 1 KiB."""
+    ((statement,),) = library._store.rows("SELECT sql FROM sqlite_master WHERE name = 'vectors'")
+    assert "WITHOUT ROWID" not in statement.upper()

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Hit, Item, Recollection, State, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, within_budget
-from hardwon.memory.retrieval.stem_index import StemIndex
+from hardwon.memory.retrieval.text_index import StemIndex
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_summary
 from hardwon.runtime.guidance.rendering import Visible

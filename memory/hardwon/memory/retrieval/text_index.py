@@ -3,10 +3,13 @@
 FTS5 ranks every row that contains one of the words, about 1 us per row. Four common words of a large library would cost
 as much as reading it. Therefore the rarest words are chosen by their number of rows, and words with too many rows are
 left out if rarer ones suffice. If the chosen words have many rows, these are ranked by the weights of their words. If
-even the rarest word has many rows, only the newest ones are ranked.
+even the rarest word has many rows, only the newest ones are ranked. A few thousand short texts, which need no such
+choices, are ranked by `StemIndex` in memory.
 """
 
 import math
+import re
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardwon.memory.situations.keys import content_words
+from hardwon.memory.situations.keys import content_words, words
 
 Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""
@@ -30,6 +33,10 @@ RANKED = 2000
 """Approximate number of rows ranked in total."""
 FEW = 600
 """Approximate number of rows up to which BM25 is computed (0.4 ms); word weights take a seventh of the time."""
+MOST_WORDS = 64
+"""Number of words of a query that are looked up."""
+_JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|_+")
+"""Where names of tools and arguments join words, as in `get_user` and `getUser`."""
 COUNTED, LISTED = 16_384, 256
 """Largest numbers of words with a cached count, and with cached rows; about 4 MB."""
 
@@ -227,3 +234,39 @@ def _select_words(text: str, frequencies: Mapping[str, int]) -> list[str]:
     counts = [(word not in frequencies, frequencies.get(word, 0), word) for word in content_words(text)]
     counts.sort()
     return [word for _, _, word in counts[:CONSIDERED]]
+
+
+class StemIndex:
+    """Texts that are ranked together; not thread-safe, so callers hold a lock."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Index the texts; their positions are their ids."""
+        self._count = len(texts)
+        self._texts = sqlite3.connect(":memory:", check_same_thread=False)  # used under the lock of the caller
+        self._texts.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='porter unicode61')")
+        self._texts.executemany(
+            "INSERT INTO texts(rowid, text) VALUES (?, ?)", [(ref, _divide(text)) for ref, text in enumerate(texts)]
+        )
+
+    def rank(self, query: str) -> list[tuple[int, float]]:
+        """Return the texts that share a word with a query, the best first.
+
+        Rare words weigh more. Words that no text has count as the rarest ones.
+
+        Returns:
+            Pairs of a position and the share of the query's weight that the text contains, in (0, 1].
+        """
+        divided, total = _divide(query), 0.0
+        weights: dict[int, float] = {}
+        for word in sorted(content_words(divided) or set(words(divided)))[:MOST_WORDS]:
+            rows = self._texts.execute("SELECT rowid FROM texts WHERE texts MATCH ?", (f'"{word}"',)).fetchall()
+            weight = math.log1p(self._count / max(1, len(rows)))
+            total += weight
+            for (ref,) in rows:
+                weights[ref] = weights.get(ref, 0.0) + weight
+        return sorted(((ref, weight / total) for ref, weight in weights.items()), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _divide(text: str) -> str:
+    """Return a text in which joined words are separate."""
+    return _JOINTS.sub(" ", text)
