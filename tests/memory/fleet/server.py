@@ -85,6 +85,11 @@ class PrivateServer:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(60)
 
+    def remove_data(self) -> None:
+        """End the server and delete its data, for a new one at the same address."""
+        self.stop()
+        shutil.rmtree(self.data)
+
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -17,11 +17,12 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from hardwon.apps.shared.common import AsJson, out, say_json, table
+from hardwon.apps.shared.common import AsJson, is_address, library_name, out, parse_library, say_json, table
 
 EXTRAS = (
-    "embed", "chat", "serve", "mcp", "train", "vllm", "textworld", "babyai", "alfworld", "scienceworld", "miniwob",
-)  # fmt: skip
+    *("embed", "chat", "serve", "mcp", "postgres", "train", "vllm"),
+    *("textworld", "babyai", "alfworld", "scienceworld", "miniwob"),
+)
 ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob")
 _PACKAGES_WITHOUT_EXTRA = {"bfcl": ("bfcl-eval", "mpmath")}
 """Packages of environments without an extra; they are installed without their own dependencies."""
@@ -34,7 +35,13 @@ Report = dict[str, Any]
 
 def doctor(
     path: Annotated[
-        Path | None, typer.Argument(metavar="[LIBRARY]", help="A library to check as well.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="[LIBRARY]",
+            help="A library to check as well: a file, or postgresql://USER@HOST/DB.",
+            show_default=False,
+            parser=parse_library,
+        ),
     ] = None,
     device: Annotated[
         bool, typer.Option("--device", help="Also ask torch for its device; importing it takes seconds.")
@@ -145,9 +152,9 @@ def check_library(path: Path) -> Report:
     """
     from hardwon.memory.errors import LibraryError
 
-    report: Report = {"path": str(path), "sound": False, "namespaces": {}, "embedder": None, "index": None}
+    report: Report = {"path": library_name(path), "sound": False, "namespaces": {}, "embedder": None, "index": None}
     try:
-        problems = _inspect(path, report)
+        problems = _inspect_shared(str(path), report) if is_address(path) else _inspect(path, report)
     except LibraryError as error:  # the library cannot be opened, and that is the problem to report
         problems = [
             {"namespace": "-", "where": "file", "what": str(error), "remedy": "Follow the advice in the message."}
@@ -170,6 +177,20 @@ def _inspect(path: Path, report: Report) -> list[Report]:
     # `verify` reports the problems of index files with a location that starts with "saved ".
     damaged = any(problem["where"].startswith("saved ") for problem in problems)
     report["index"] = {"files": len(files), "bytes": sum(files.values()), "valid": not damaged if files else None}
+    return problems
+
+
+def _inspect_shared(url: str, report: Report) -> list[Report]:
+    """Add the state of a shared library to the report and return the problems of all namespaces."""
+    from hardwon.memory.fleet.library import inspect_library
+
+    problems: list[Report] = []
+    report["logs"] = {}
+    for name, figures, found in inspect_library(url):
+        report["embedder"] = figures.pop("embedder")
+        report["namespaces"][name] = {"episodes": figures.pop("episodes"), "items": figures.pop("items")}
+        report["logs"][name] = figures
+        problems += [{"namespace": name, **asdict(problem)} for problem in found]
     return problems
 
 
@@ -232,6 +253,15 @@ def _describe_library(library: Report) -> Iterator[tuple[str, str]]:
         yield "holds", f"{counts['episodes']} episodes and {counts['items']} items in {name}"
     if library["embedder"]:
         yield "embedder", library["embedder"]
+    for name, log in library.get("logs", {}).items():
+        yield (
+            f"log of {name}",
+            f"{log['head']} entries, {log['waiting']} without a position, {decimal(log['size'])} in all",
+        )
+        yield "replica", f"at {log['position']}, {log['head'] - log['position']} behind: {log['replica']}"
+        yield "learns", log["leader"] or "nobody at the moment"
+        for blocker in log["blockers"]:
+            yield "waits for", blocker
     if library["index"] is not None:
         yield "index files", _format_index(library["index"])
 

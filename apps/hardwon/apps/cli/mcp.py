@@ -9,13 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.common import Namespace, must_exist, tell
+from hardwon.apps.shared.common import Namespace, is_address, must_exist, parse_library, tell
 
 
 def mcp(
     path: Annotated[
         Path,
-        typer.Argument(metavar="LIBRARY", help="The library file; created if it does not exist.", show_default=False),
+        typer.Argument(
+            metavar="LIBRARY",
+            help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
+            show_default=False,
+            parser=parse_library,
+        ),
     ],
     http: Annotated[bool, typer.Option("--http", help="Listen on HTTP instead of stdin and stdout.")] = False,
     host: Annotated[str, typer.Option(help="With --http: a loopback address to listen on.")] = "127.0.0.1",
@@ -41,7 +46,7 @@ def mcp(
         if error.name and error.name.partition(".")[0] in ("mcp", "mcp_types"):
             raise MissingExtra.of("mcp", "mcp") from error
         raise
-    if read_only:  # otherwise opening creates the library
+    if read_only and not is_address(path):  # otherwise opening creates the library
         must_exist(path)
     with ExperienceLibrary.open(path, namespace=namespace, read_only=read_only) as library:
         mode: Any = False if guardrails == "off" else guardrails

@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from hardwon.apps.shared.common import AsJson, ItemId, Library, Namespace, opened, out, say_json, table, tell
+from hardwon.apps.shared.common import (
+    AsJson,
+    ItemId,
+    Library,
+    Namespace,
+    is_address,
+    library_name,
+    opened,
+    out,
+    say_json,
+    table,
+    tell,
+)
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary, Hit
@@ -61,7 +73,8 @@ def stats(
 
     with opened(path, namespace, write=migrate) as library:
         figures = {**library.stats(), **asdict(library.count_tiers())}
-    figures["index_bytes"] = sum(list_index_files(path).values())
+        file = Path(getattr(library, "replica", path))
+    figures["index_bytes"] = sum(list_index_files(file).values())
     if as_json:
         say_json(figures)
         return
@@ -84,13 +97,15 @@ def _print_empty_advice(path: Path) -> None:
     """
     from hardwon.memory.upkeep import file_queries
 
-    if counts := file_queries.count_episodes(path):
+    if not is_address(path) and (counts := file_queries.count_episodes(path)):
         names = ", ".join(f"{name} ({count} episodes)" for name, count in counts.items())
         out().print(f"Nothing is recorded in this namespace. Namespaces with episodes: {names}.", soft_wrap=True)
-        out().print(f"  hardwon memory ls {path} --namespace {shlex.quote(next(iter(counts)))}", soft_wrap=True)
+        out().print(
+            f"  hardwon memory ls {library_name(path)} --namespace {shlex.quote(next(iter(counts)))}", soft_wrap=True
+        )
         return
     out().print("This library has no experience yet. Record some with:")
-    out().print(f"  hardwon run textworld --library {path}", soft_wrap=True)
+    out().print(f"  hardwon run textworld --library {library_name(path)}", soft_wrap=True)
 
 
 def _print_page(
@@ -320,7 +335,7 @@ def guardrails(
         _print_page(rows, lists.render_guardrails, "guardrails", offset, total, empty_path)
     else:
         out().print("No guardrails match. Create guardrails from failures with:")
-        out().print(f"  hardwon memory evolve {path}", soft_wrap=True)
+        out().print(f"  hardwon memory evolve {library_name(path)}", soft_wrap=True)
 
 
 @app.command()
@@ -369,6 +384,6 @@ def verify(path: Library, namespace: Namespace = "default", as_json: AsJson = Fa
     elif problems:
         out().print(table("where", "problem", "remedy", rows=[(p.where, p.what, p.remedy) for p in problems]))
     else:
-        out().print(f"{path} is sound.")
+        out().print(f"{library_name(path)} is sound.")
     if problems:
         raise typer.Exit(1)

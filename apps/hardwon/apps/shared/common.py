@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import typer
 from rich.console import Console
@@ -24,7 +25,23 @@ WIDEST = 120
 PIPED_WIDTH = 80
 """Width in columns if stdout is not a terminal and COLUMNS is not set."""
 
-Library = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The library file.", show_default=False)]
+ADDRESSES = ("postgresql://", "postgres://")
+"""Beginnings of the addresses of shared libraries."""
+
+
+def parse_library(typed: str) -> Path | str:
+    """Return the path of a library file, or the address of a shared library as it is: a path would lose its slashes."""
+    return typed if typed.startswith(ADDRESSES) else Path(typed)
+
+
+# Typed as a path, which most callers need; those that take an address, too, test for it with `is_address`.
+Library = Annotated[
+    Path,
+    typer.Argument(
+        metavar="LIBRARY", help="The library file, or postgresql://USER@HOST/DB.", show_default=False,
+        parser=parse_library,
+    ),
+]  # fmt: skip
 ItemId = Annotated[
     str, typer.Argument(metavar="ID", help="The id of an item, or an unambiguous prefix.", show_default=False)
 ]
@@ -37,6 +54,11 @@ def as_text(typed: str) -> str:
 
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="The namespace to use.", callback=as_text)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def is_address(path: Path | str) -> bool:
+    """Return whether a library is shared: its path is the address of a database."""
+    return isinstance(path, str) and path.startswith(ADDRESSES)
 
 
 @contextmanager
@@ -56,18 +78,28 @@ def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "I
     from hardwon.memory.errors import NotALibrary
 
     # SQLite accepts an empty file as an empty database; here it is most likely a wrong path.
-    if path.exists() and not path.is_dir() and not path.stat().st_size:
+    if not is_address(path) and path.exists() and not path.is_dir() and not path.stat().st_size:
         raise NotALibrary(
             f"{path} is empty, not a hardwon library. Create one with: hardwon run textworld --library {path}"
         )
-    if write:
+    if write and not is_address(path):
         must_exist(path, namespace)
     try:
         with ExperienceLibrary.open(path, namespace=namespace, read_only=not write) as library:
             yield library
     except KeyboardInterrupt as stop:
-        stop.add_note(f"The library is at {path}; finished writes are kept.")
+        stop.add_note(f"The library is at {library_name(path)}; finished writes are kept.")
         raise
+
+
+def library_name(path: Path | str) -> str:
+    """Return the path of a library for a message, without the password of an address."""
+    if not is_address(path):
+        return str(path)
+    address = urlsplit(str(path))
+    return urlunsplit(
+        address._replace(netloc=f"{address.username or ''}@{address.netloc.rpartition('@')[2]}", query="")
+    )
 
 
 def must_exist(path: Path, namespace: str | None = None) -> None:
@@ -80,6 +112,8 @@ def must_exist(path: Path, namespace: str | None = None) -> None:
     from hardwon.memory.errors import NotALibrary, UnknownName
     from hardwon.memory.upkeep.file_queries import list_namespaces
 
+    if is_address(path):
+        raise NotALibrary(f"{library_name(path)} is a shared library, and this command needs a library file. Give one.")
     if not path.exists():
         raise NotALibrary(f"there is no library at {path}. Create one with: hardwon run textworld --library {path}")
     if namespace is not None and namespace not in (existing := list_namespaces(path, read_only=False)):

@@ -47,7 +47,7 @@ from hardwon.memory.values import opinions
 from .bank import SharedBank
 from .entries import is_same_episode, locate_steps, pack, pack_episode_entry
 from .follower import Follower
-from .log import Log
+from .log import Log, list_namespaces
 from .replica import Capture
 
 
@@ -291,6 +291,24 @@ class FleetLibrary(ExperienceLibrary):
 
 class _Undo(Exception):
     """Rolls back the transaction in which a change was computed."""
+
+
+def inspect_library(url: str) -> Iterator[tuple[str, dict[str, Any], list[Problem]]]:
+    """Yield each namespace of a shared library with its figures and problems; nothing is written to the database.
+
+    The figures are those of `LogStatus`, the position and the file of the replica on this host, the embedder, and the
+    numbers of episodes and items.
+
+    Args:
+        url: Address of the database.
+    """
+    for namespace in list_namespaces(url):
+        with FleetLibrary.connect(url, namespace=namespace, read_only=True) as library:
+            figures = {
+                **library._log.read_status()._asdict(), "position": library.position, "replica": library.replica,
+                "embedder": library.embedder.name, "episodes": library.episodes, "items": len(library.items()),
+            }  # fmt: skip
+            yield namespace, figures, library.verify()
 
 
 def find_folder(log: Log) -> Path:

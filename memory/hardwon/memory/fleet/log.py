@@ -287,6 +287,20 @@ SELECT (SELECT coalesce(max(pos), 0) FROM hardwon.positions WHERE namespace = %(
 """
 
 
+def list_namespaces(url: str) -> list[str]:
+    """Return the namespaces that the role may read, sorted.
+
+    Args:
+        url: Address of the database.
+    """
+    session = Session(url)
+    try:
+        _install(session, create=False)
+        return [name for (name,) in session.run("SELECT name FROM hardwon.namespaces ORDER BY name")]
+    finally:
+        session.close()
+
+
 def grant(url: str, role: str, namespace: str, *, write: bool) -> None:
     """Let a role of the database read one namespace, and write to it if `write` is set. The owner calls this.
 

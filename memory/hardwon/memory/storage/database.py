@@ -401,6 +401,11 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 
 
 def _check_path(path: Path, read_only: bool) -> None:
+    if path.parts[:1] in (("postgresql:",), ("postgres:",)):  # a Path of an address has lost its slashes
+        raise NotALibrary(
+            "the address of a database stands where a library file is needed. Give a file, or use a command that takes "
+            "an address; see docs/fleet.md."
+        )
     if path.is_dir():
         raise NotALibrary(f"{path} is a folder. Give the path of a library file, such as {path / 'experience.db'}.")
     if not path.exists():

@@ -1,0 +1,246 @@
+"""Faults of a shared library: a server that dies, processes that die or stop, a restored copy. Nothing is lost.
+
+The parts that take longer than seconds are marked `slow`; `make test-fleet` runs them.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.memory.fleet.server import PrivateServer
+
+from hardwon.memory import ExperienceLibrary, State
+from hardwon.memory.errors import HardwonError, LibraryUnreachable
+from hardwon.memory.fleet.library import FleetLibrary
+
+DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
+
+
+@pytest.fixture
+def own_server(server) -> Iterator[PrivateServer]:
+    """A server that the test may kill."""
+    own = PrivateServer(server.binaries)
+    try:
+        own.create()
+        own.start()
+        yield own
+    finally:
+        own.remove()
+
+
+def connect(url, folder) -> FleetLibrary:
+    library = ExperienceLibrary.open(url, replica=folder)
+    assert isinstance(library, FleetLibrary)
+    return library
+
+
+def kill_under_load(server, tmp_path, episode, kills):
+    """Return the ids that were acknowledged and those that were tried while the server was killed again and again."""
+    acknowledged, attempted, done = [], [], threading.Event()
+
+    def write(who):
+        library = connect(server.url(), tmp_path / "writer")
+        number = 0
+        while not done.is_set():
+            ref = f"{who}-{number}"
+            attempted.append(ref)
+            while True:  # the same id again: what was written is not written twice
+                try:
+                    library.record(episode("open drawer", id=ref))
+                    acknowledged.append(ref)
+                    break
+                except LibraryUnreachable:
+                    if done.wait(0.02):
+                        break
+            number += 1
+        library.close()
+
+    connect(server.url(), tmp_path / "writer").close()
+    threads = [threading.Thread(target=write, args=(who,)) for who in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(kills):
+        time.sleep(0.4)
+        server.kill()
+        server.start()
+    time.sleep(0.4)
+    done.set()
+    for thread in threads:
+        thread.join()
+    return acknowledged, attempted
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_killed_server_loses_nothing_and_writes_nothing_twice(own_server, tmp_path, episode, kills):
+    acknowledged, attempted = kill_under_load(own_server, tmp_path, episode, kills)
+    with connect(own_server.url(), tmp_path / "old") as library:
+        stored = [row["id"] for row in library.trajectories()]
+        assert len(acknowledged) > 10 * kills
+        assert set(acknowledged) <= set(stored) <= set(attempted)
+        assert len(stored) == len(set(stored))
+        with connect(own_server.url(), tmp_path / "new") as fresh:
+            assert fresh.digest() == library.digest()
+        with connect(own_server.url(), tmp_path / "writer") as writer:
+            assert writer.digest() == library.digest()
+
+
+def test_reading_goes_on_while_the_server_is_down(own_server, tmp_path, episode):
+    """A write fails at once and clearly; what was written before is there; the handle recovers by itself."""
+    with connect(own_server.url(), tmp_path / "a") as library:
+        library.record(episode("open drawer", id="e1"))
+        assert library.recall(DRAWER).steps
+        own_server.kill()
+        began = time.monotonic()
+        for call in (lambda: library.record(episode("close drawer", id="e2")), library.evolve):
+            with pytest.raises(LibraryUnreachable, match="Start the server"):
+                call()
+        assert library.recall(DRAWER).steps
+        assert library.trajectory("e1")
+        assert time.monotonic() - began < 5
+        time.sleep(1.2)
+        assert library.stats()["staleness_s"] > 1
+        own_server.start()
+        library.record(episode("close drawer", id="e2"))
+        assert library.episodes == 2
+        library.sync()
+        assert library.staleness_s < 1
+
+
+FOLLOW = """
+import sys, time
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.fleet import follower
+follower.PAGE = 3
+with ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]) as library:
+    print("open", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_killed_follower_continues(url, tmp_path, episode, kills):
+    with connect(url, tmp_path / "writer") as writer:
+        writer.record_many([episode(f"open drawer {number}", id=f"e{number}") for number in range(600)])
+        for attempt in range(kills):
+            child = subprocess.Popen(
+                [sys.executable, "-c", FOLLOW, url, str(tmp_path / "copy")], stdout=subprocess.PIPE
+            )
+            if attempt == kills - 1:
+                assert child.stdout is not None
+                child.stdout.readline()
+            else:
+                time.sleep(0.6 + 0.1 * attempt % 0.7)
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+        with connect(url, tmp_path / "copy") as copy, connect(url, tmp_path / "fresh") as fresh:
+            assert copy.digest() == fresh.digest() == writer.digest()
+
+
+LEAD = """
+import os, signal, sys
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import LeaseLost
+from hardwon.memory.fleet import log
+log.LEASE_S = 1.0
+with ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]) as library:
+    try:
+        with library._log.change() as term:
+            library.sync()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            library._log.append("items", [("late", b"")], term=term)
+    except LeaseLost as error:
+        print("refused:", error, flush=True)
+"""
+
+
+def test_a_stopped_process_loses_the_lock_and_its_late_write(url, tmp_path, episode):
+    """Stopped in the middle of a change of items, as by a debugger or a suspended laptop."""
+    from hardwon.memory import Item
+
+    child = subprocess.Popen([sys.executable, "-c", LEAD, url, str(tmp_path / "a")], stdout=subprocess.PIPE, text=True)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+    with connect(url, tmp_path / "b") as library:
+        began = time.monotonic()
+        assert library.add(Item("insight", "wash the carrot first", "rinse it in cold water")).status == "added"
+        assert time.monotonic() - began < 10
+        child.send_signal(signal.SIGCONT)
+        output, _ = child.communicate(timeout=60)
+        assert output.startswith("refused:")
+        library.sync()
+        assert len(library.items()) == 1
+
+
+def test_dump_and_restore_into_a_fresh_server(own_server, server, tmp_path, episode):
+    """Old and new replicas read old and new rows."""
+    dump = own_server.folder / "dump"
+    with connect(own_server.url(), tmp_path / "old") as library:
+        library.record_many([episode(f"open drawer {number}", id=f"e{number}") for number in range(12)])
+        library.evolve()
+        before = library.digest()
+    own_server.run("pg_dump", "-Fc", "-f", str(dump), own_server.url())
+    own_server.remove_data()
+    own_server.create()
+    own_server.start()
+    own_server.run("pg_restore", "-d", own_server.url(), str(dump))
+    with connect(own_server.url(), tmp_path / "old") as old, connect(own_server.url(), tmp_path / "new") as new:
+        assert old.digest() == new.digest() == before
+        new.record_many([episode(f"close drawer {number}", id=f"f{number}") for number in range(12)])
+        old.record(episode("kick drawer", id="g"))
+        old.sync()
+        new.sync()
+        assert old.episodes == new.episodes == 25
+        assert old.digest() == new.digest()
+
+
+def test_a_slow_transaction_elsewhere_holds_up_nobody(url, server, tmp_path, episode):
+    """Order by transaction ids would wait for any writing transaction of the server."""
+    import psycopg
+
+    with psycopg.connect(server.url()) as other, connect(url, tmp_path / "a") as library:
+        other.execute("CREATE TABLE IF NOT EXISTS slow (a int)")
+        library.record(episode("open drawer"))
+        began = time.monotonic()
+        assert library.episodes == 1
+        assert time.monotonic() - began < 2
+        other.rollback()
+
+
+@pytest.mark.slow
+def test_eight_processes_through_two_replicas(url, tmp_path):
+    """4,000 of 4,000 episodes on both, and the digests are equal."""
+    from tests.memory.fleet.test_shared import CHILD
+
+    count = 500
+    children = [
+        subprocess.Popen([sys.executable, "-c", CHILD, url, str(tmp_path / f"r{who % 2}"), str(who), str(count)])
+        for who in range(8)
+    ]
+    assert [child.wait(1200) for child in children] == [0] * 8
+    with connect(url, tmp_path / "r0") as one, connect(url, tmp_path / "r1") as two:
+        assert one.episodes == two.episodes == 8 * count
+        assert one.digest() == two.digest()
+
+
+def test_the_disk_of_the_replica_is_full(url, tmp_path, episode, monkeypatch):
+    """The write is in the log, so it is acknowledged; the replica catches up when there is space."""
+    from hardwon.memory.errors import LibraryUnwritable
+    from hardwon.memory.fleet import replica
+
+    with connect(url, tmp_path / "a") as library:
+
+        def refuse(*_):
+            raise LibraryUnwritable("the disk is full. Free some space, then try again.")
+
+        with monkeypatch.context() as full:
+            full.setattr(replica, "_write_origin", refuse)
+            library.record(episode("open drawer", id="e1"))
+            with pytest.raises(HardwonError, match="disk is full"):
+                assert library.episodes
+        assert library.episodes == 1
