@@ -35,7 +35,7 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "No tests ar
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench bench-gpu clean \
-	docs smollm2 test-slow test-pretrained test-mutants test-vllm test-gpu test-browser test-environments
+	docs smollm2 test-slow test-pretrained test-mutants test-vllm test-gpu test-browser test-environments test-fleet
 
 help: ## List the targets
 	@echo "hardwon: an agent runtime that consults a durable library of its own experience at every step"; echo
@@ -113,6 +113,13 @@ test-browser: install ## Test the dashboard in headless Chromium (installs Debia
 	@command -v chromium >/dev/null || { echo "Installing chromium ..." >&2; \
 		apt-get update -q && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
 	@$(call marked,browser)
+
+test-fleet: install ## Test shared libraries on a private PostgreSQL server (installs Debian's postgresql if it is missing; minutes)
+	@$(call add,postgres,the PostgreSQL client)
+	@command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { \
+		echo "Installing postgresql ..." >&2; \
+		apt-get update -q && apt-get install -y --no-install-recommends postgresql; }
+	$(BIN)/python -m pytest -m "slow or not slow" tests/memory/fleet tests/apps/cli/test_shared_library.py
 
 test-environments: install ## Test ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld builds for minutes; MiniWoB++ needs chromium and chromedriver)
 	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld); $(call add,miniwob,MiniWoB++)

@@ -18,7 +18,7 @@ _spec: Any = importlib.util.spec_from_file_location("fleet_logs", Path(__file__)
 logs: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(logs)
 
-DAYS = 60
+DAYS = 45
 CHILD = f"""
 import importlib.util, pickle, sys
 spec = importlib.util.spec_from_file_location("fleet_logs", {str(Path(__file__).with_name("logs.py"))!r})
