@@ -151,6 +151,20 @@ def store(
 
 
 @app.command()
+def fleet(
+    url: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="postgresql://USER@HOST/DB, an empty database.", show_default=False)
+    ],
+    steps: Annotated[int, typer.Option(min=1000, help="Number of steps that fill a new replica.")] = 20_000,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a shared library: appends beside bare INSERTs, lag of a replica, recall under load, and bootstrap."""
+    from .speed import fleet as bench_fleet
+
+    _print_rows(bench_fleet.measure(url, steps, tell), as_json)
+
+
+@app.command()
 def peers(
     n: Annotated[int, typer.Option(min=10, help="Number of texts in each memory.")] = 10_000,
     queries: Annotated[int, typer.Option(min=10, help="Number of searches of each kind.")] = 200,

@@ -21,6 +21,7 @@ from hardwon.memory.errors import (
     NotALibrary,
 )
 from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.open_files import OPEN_FILES
 
 
 @pytest.fixture
@@ -52,6 +53,35 @@ def test_transactions_nest(store):
             connection.execute("INSERT INTO meta VALUES ('a', 'b')")
         raise KeyError
     assert store.rows("SELECT * FROM meta") == []
+
+
+CLOSE = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT count(*) FROM meta").fetchone()
+connection.close()
+"""
+
+
+def test_a_second_connection_of_a_process_keeps_the_locks_of_the_first(store, path):
+    """Another process that closes the file must not take itself for the last user and delete the log in use."""
+    with store.transaction() as connection:
+        connection.execute("INSERT INTO meta VALUES ('a', 'b')")
+    other = Store(path)
+    subprocess.run([sys.executable, "-c", CLOSE, str(path)], check=True, timeout=60)
+    assert Path(f"{path}-wal").exists()
+    other.close()
+    subprocess.run([sys.executable, "-c", CLOSE, str(path)], check=True, timeout=60)
+    assert Path(f"{path}-wal").exists()
+
+
+def test_a_file_is_forgotten_when_its_last_connection_closes(path):
+    one, other = Store(path), Store(path)
+    one.close()
+    assert path in OPEN_FILES
+    other.close()
+    other.close()
+    assert path not in OPEN_FILES
 
 
 def test_a_snapshot_is_of_one_moment(path, store):

@@ -31,6 +31,7 @@ from hardwon.memory.privacy.private_files import FILE_MODE, OwnLock
 
 from .freshness import Freshness
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
+from .open_files import OPEN_FILES
 
 BUSY_TIMEOUT_S = 60.0
 """Seconds for which a writer waits for another writer before it gives up."""
@@ -88,10 +89,11 @@ class Store:
             _check_path(Path(self.path), read_only)
         with self._translate_errors():
             self.connection = self._connect()
+            self._key = OPEN_FILES.add(self.path)
             try:
                 self._prepare()
             except BaseException:
-                self.connection.close()
+                self._end_connection()
                 raise
         # After connecting, because SQLite creates a new file only then.
         self.freshness.start()
@@ -336,7 +338,12 @@ class Store:
             return
         with self._lock:
             self.to_file()
-            self.connection.close()
+            self._end_connection()
+
+    def _end_connection(self) -> None:
+        self.connection.close()
+        OPEN_FILES.discard(self._key)
+        self._key = None
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -413,6 +420,8 @@ def _check_path(path: Path, read_only: bool) -> None:
             raise NotALibrary(f"there is no library at {path}. Create one with: hardwon run textworld --library {path}")
         if not path.absolute().parent.is_dir():
             raise LibraryUnwritable(f"the folder {path.absolute().parent} does not exist. Create it first.")
+        return
+    if path in OPEN_FILES:  # it is a library, and reading it here would end the locks of its connection
         return
     try:
         with path.open("rb") as file:
