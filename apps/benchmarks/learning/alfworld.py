@@ -165,7 +165,7 @@ class _Player:
         figures = library.stats()
         self.loaded = figures["steps"] + sum(figures["items"].values())
         self._games = {
-            row["id"]: name_game(learned[row["seed"]]) if row["meta"].get("environment") == "alfworld/all" else ""
+            row["id"]: name_game(learned[int(row["seed"])]) if row["meta"].get("environment") == "alfworld/all" else ""
             for row in library.trajectories()
         }
 

@@ -210,6 +210,9 @@ class Repertoire:
 
     def are_worse(self, task: str) -> bool:
         """Return whether tasks worded like this one succeeded clearly more often without demonstrations."""
+        total = sum(followed for _, followed, _ in self._trials)
+        if min(total, len(self._trials) - total) < FEWEST:  # the usual case, and a cheap one
+            return False
         frame = self.list_frame(task)
         outcomes: dict[bool, list[bool]] = {True: [], False: []}
         for other, followed, success in self._trials:

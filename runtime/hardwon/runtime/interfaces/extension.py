@@ -1,16 +1,14 @@
-"""Protocols of what an algorithm may replace: who proposes, judges, looks ahead, and how long an episode lasts.
+"""Protocols of what an algorithm may replace: who proposes, who judges, and how long an episode lasts.
 
-Each has a default without a model: `SampledActions`, `RecalledValue`, `CloneModel` and `StepLimit`.
+Each has a default without a model: `SampledActions`, `RecalledValue` and `StepLimit`.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from hardwon.memory import Estimate, State, Step
 
 from .types import Context, Decision
-
-S = TypeVar("S")
 
 
 @runtime_checkable
@@ -38,22 +36,6 @@ class Value(Protocol):
             context: The state and the recalled experience.
             action: The action.
         """
-        ...
-
-
-class Model(Protocol[S]):
-    """Says where an action leads, without taking it in the environment of the episode."""
-
-    def start(self, context: Context) -> S:
-        """Return the position of the episode."""
-        ...
-
-    def expand(self, position: S, action: str) -> tuple[S, float, bool]:
-        """Return the position after an action, its reward, and whether the episode is over."""
-        ...
-
-    def look(self, position: S, context: Context) -> Context:
-        """Return the context of a position, in the form that proposers and values read."""
         ...
 
 
