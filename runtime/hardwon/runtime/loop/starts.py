@@ -59,7 +59,8 @@ def bring_back(environment: Environment, task: str, seed: int, steps: Sequence[S
         before = info
         state, _, done, info = environment.step(step.action)
         if "score" in before and "score" not in info:
-            info = Info(**info, score=before["score"])
+            info = info.copy()  # the environment may keep its own
+            info["score"] = before["score"]
         if not _equals(state, step.post):
             raise CannotBranch(_explain(environment, number + 1, "it showed another state"))
     return Reached(first, state, info, done)

@@ -65,7 +65,8 @@ class Demonstrations:
             explored: Returns an explored success of a task instance.
             outcome: What counts as the outcome of an episode; a demonstration has one above 0.
         """
-        self._environment, self._origins, self._explored, self._outcome = environment, origins, explored, outcome
+        self._environment, self._origins, self._explored = environment, origins, explored
+        self._outcome: Outcome = outcome
         self._policy = PathPolicy()
         self._agent: Agent | None = None
         self._paths: dict[Task, Trajectory | None] = {}

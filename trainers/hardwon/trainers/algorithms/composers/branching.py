@@ -90,17 +90,7 @@ class Branching(Composer):
         return random.Random(f"{self.parts.seed}/{parent.spec.session}/{step}/{actions}").random()
 
 
-@COMPOSERS.add(
-    "ARPO (branching)",
-    "arXiv:2507.19849",
-    evidence="C",
-    name="arpo",
-    example="arpo",
-    needs=("entropy",),
-    tree=True,
-    reading="entropy per free token of the next turn, by the log of its choices; a branch redraws that turn",
-)
-class Arpo(Branching):
+class EntropyBranching(Branching):
     """Branches where the policy became less certain after an observation (ARPO, arXiv:2507.19849).
 
     A turn t > 0 is redrawn with probability clip(probability + weight dH_t) to [0, 1], where dH_t is the entropy of
@@ -143,6 +133,20 @@ class Arpo(Branching):
 
 
 @COMPOSERS.add(
+    "ARPO (branching)",
+    "arXiv:2507.19849",
+    evidence="C",
+    name="arpo",
+    example="arpo",
+    needs=("entropy",),
+    tree=True,
+    reading="entropy per free token of the next turn, by the log of its choices; a branch redraws that turn",
+)
+class Arpo(EntropyBranching):
+    """Branches where the policy became less certain, with half of the group begun; see `EntropyBranching`."""
+
+
+@COMPOSERS.add(
     "AEPO (rollout)",
     "arXiv:2510.14545",
     evidence="N",
@@ -152,7 +156,7 @@ class Arpo(Branching):
     reading="the penalty of consecutive branches is n / (n + 1), whose shape was not seen; the entropies that divide "
     "the budget are those of the last iteration",
 )
-class Aepo(Arpo):
+class Aepo(EntropyBranching):
     """Divides the budget by entropies, and penalizes consecutive branches (AEPO, arXiv:2510.14545).
 
     m = k sigmoid(sensitivity (H_root - mean H_tool)) of k episodes are begun, where H_root is the entropy of first
