@@ -167,6 +167,22 @@ def copy_library(source: str | Path, target: Path) -> None:
         target_db.execute("PRAGMA journal_mode = DELETE")  # leaves no -wal and -shm files
 
 
+def copy_start(source: str, target: Path) -> None:
+    """Copy the library that a run starts from: a library file, or what a shared library holds now.
+
+    Args:
+        source: Path of the file, or address of a database.
+        target: File of the copy.
+    """
+    if not source.startswith(("postgresql://", "postgres://")):
+        copy_library(source, target)
+        return
+    from hardwon.memory.fleet.library import FleetLibrary
+
+    with FleetLibrary.connect(source, read_only=True) as library:
+        copy_library(library.replica, target)
+
+
 def put_library(source: Path, target: Path) -> None:
     """Replace a library by a snapshot, and delete its derived index so that it is rebuilt."""
     # SQLite would replay a stale -wal into the new database

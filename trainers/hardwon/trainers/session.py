@@ -20,7 +20,7 @@ from hardwon.runtime import Environment
 from hardwon.runtime.interfaces.types import Described
 
 from .algorithms.parallel import get_team
-from .checkpoint import copy_library, put_library
+from .checkpoint import copy_library, copy_start, put_library
 from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict, of
 from .engines import base_models
 from .engines.base import Engine
@@ -243,7 +243,7 @@ def _open_libraries(
             if (checkpoint / name).exists():
                 put_library(checkpoint / name, out / name)
     elif config.library.path and config.uses_library:
-        copy_library(config.library.path, out / LIBRARY)
+        copy_start(config.library.path, out / LIBRARY)
     if not config.uses_library:
         return ExperienceLibrary.open(":memory:"), None
     library = ExperienceLibrary.open(out / LIBRARY)

@@ -170,7 +170,8 @@ class LibraryConfig:
     """The experience library of the arms that show recalled items."""
 
     path: str | None = None
-    """Library to start from; the run works on a copy. null starts with an empty library."""
+    """Library to start from, a file or postgresql://USER@HOST/DB; the run works on a copy. null starts with an empty
+    library."""
     explored: dict[str, Worlds] = field(default_factory=dict)
     """Task instances whose exploring episodes are recorded in the library before training, under names of your own.
     Experience of other instances of the evaluation's split belongs here; the evaluated instances themselves do not."""
