@@ -186,11 +186,11 @@ def _inspect_shared(url: str, report: Report) -> list[Report]:
 
     problems: list[Report] = []
     report["logs"] = {}
-    for name, figures, found in inspect_library(url):
+    for name, figures, issues in inspect_library(url):
         report["embedder"] = figures.pop("embedder")
         report["namespaces"][name] = {"episodes": figures.pop("episodes"), "items": figures.pop("items")}
         report["logs"][name] = figures
-        problems += [{"namespace": name, **asdict(problem)} for problem in found]
+        problems += [{"namespace": name, **asdict(problem)} for problem in issues]
     return problems
 
 

@@ -80,14 +80,14 @@ class Follower:
             LibraryError: An entry cannot be applied.
         """
         with self._lock:
-            asked = time.monotonic()
+            contact = time.monotonic()
             head, position = self._log.assign(), self._replica.position
             while position < head:
                 entries = self._log.fetch(position, PAGE)
                 if not entries:
                     break
                 position = self._replica.apply(entries)
-            self._contact = asked
+            self._contact = contact
             return position
 
     def _follow(self) -> None:

@@ -29,9 +29,15 @@ PAGE = 500
 _APPEND = """
 INSERT INTO hardwon.log(namespace, kind, format, key, payload, term)
 SELECT %(namespace)s, %(kind)s, %(format)s, key, payload, %(term)s
-FROM unnest(%(keys)s::text[], %(payloads)s::bytea[]) AS new(key, payload)
+FROM unnest(%(keys)s::text[], %(payloads)b::bytea[]) AS new(key, payload)
 ON CONFLICT (namespace, key) DO NOTHING RETURNING key, id
 """
+_APPEND_ONE = """
+INSERT INTO hardwon.log(namespace, kind, format, key, payload, term)
+VALUES (%(namespace)s, %(kind)s, %(format)s, %(key)s, %(payload)b, %(term)s)
+ON CONFLICT (namespace, key) DO NOTHING RETURNING key, id
+"""
+"""The same for one entry, which takes two thirds of the time."""
 _FETCH = """
 SELECT pos, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS+00:00'), kind, key, payload, format, id
 FROM hardwon.positions JOIN hardwon.log ON log.id = log_id
@@ -167,8 +173,12 @@ class Log:
             LibraryUnreachable: The server does not answer.
         """
         keys = [f"{kind}:{key}" for key, _ in rows]
-        values = {"keys": keys, "payloads": [payload for _, payload in rows], "term": term, "kind": kind}
-        written = dict(self._writer.run(_APPEND, {**values, "namespace": self.number, "format": FORMAT}))
+        values = {"namespace": self.number, "kind": kind, "format": FORMAT, "term": term}
+        if len(rows) == 1:
+            written = dict(self._writer.run(_APPEND_ONE, {**values, "key": keys[0], "payload": rows[0][1]}))
+        else:
+            payloads = [payload for _, payload in rows]
+            written = dict(self._writer.run(_APPEND, {**values, "keys": keys, "payloads": payloads}))
         if missing := [(key, payload) for key, (_, payload) in zip(keys, rows, strict=True) if key not in written]:
             written |= self._compare(missing, is_same)
         return [written[key] for key in keys]
