@@ -354,9 +354,11 @@ class NamespaceCache:
                 estimates[action] = estimate_in_world(self._per_world.read(), world, keys, context)
         return estimates if world is None else self._with_choices(estimates, situation, actions, world)
 
-    def count_outcomes(self, state: State, listed: Collection[str]) -> dict[str, Outcome]:
+    def count_outcomes(
+        self, state: State, listed: Collection[str], worlds: frozenset[int] | None
+    ) -> dict[str, Outcome]:
         """Return the outcomes of the listed actions, and of some that may become possible; see `outcomes`."""
-        return self._outcomes.find(state, listed, self.related(state, listed))
+        return self._outcomes.find(state, listed, worlds)
 
     def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Prospects:
         """Return the outlooks of the actions here and at the other locations of an episode."""

@@ -10,6 +10,7 @@ those that were rewarded before and are about things that the state names tell w
 
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 from hardwon.memory.records import Outcome, State
 from hardwon.memory.situations.actions import parse_action
@@ -55,14 +56,14 @@ class ActionOutcomes:
         """
         self._read()
         found = {action: outcome for action in listed if (outcome := self._count(action, worlds)).n}
-        words = _WORDS.findall(state_text(state).lower())
+        words, text = _split_words(state_text(state))
         candidates = {
             action: list_things(action)
-            for word in dict.fromkeys(words)
+            for word in words
             for action in self._rewarded.get(word, ())
             if action not in listed
         }
-        mentions = find_named(f" {' '.join(words)} ", {thing for things in candidates.values() for thing in things})
+        mentions = find_named(text, {thing for things in candidates.values() for thing in things})
         unlisted = {
             action: outcome
             for action, things in candidates.items()
@@ -95,6 +96,14 @@ class ActionOutcomes:
                     self._rewarded.setdefault(word, []).append(action)
 
 
+@lru_cache(maxsize=512)
+def _split_words(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the distinct words of a text, and all of them in one line with a space at both ends."""
+    words = _WORDS.findall(text.lower())
+    return tuple(dict.fromkeys(words)), f" {' '.join(words)} "
+
+
+@lru_cache(maxsize=4096)
 def list_things(action: str) -> tuple[str, ...]:
     """Return the things that an action names, each as ` words `; empty if it names none or one has no words."""
     things = [" ".join(_WORDS.findall(slot.lower())) for slot in parse_action(action).slots]

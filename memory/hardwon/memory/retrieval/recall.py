@@ -62,7 +62,7 @@ def recall_by_step(
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
     chosen_items, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
-    outcomes = derived.count_outcomes(state, actions) if actions else {}
+    outcomes = derived.count_outcomes(state, actions, worlds) if actions else {}
     if not (chosen_items or chosen or guardrails or estimates):
         return Recollection(masked=masked)
     # Summaries come last: a recollection without content needs no query for them.
