@@ -249,7 +249,7 @@ def _open_libraries(
     library = ExperienceLibrary.open(out / LIBRARY)
     if checkpoint is None and config.library.explored:
         for worlds in config.library.explored.values():
-            if config.library.explorer == "episodic":
+            if config.explore.policy == "episodic":
                 learn_by_playing(library, environment, worlds.all, config.explore.steps)
             else:
                 library.record_many(explorer.trajectories(worlds))

@@ -38,6 +38,7 @@ from .loop import Position, TrainingLoop
 from .metrics import Metrics, keep_until
 from .player import Player
 from .roles.decisions import PURPOSES, look
+from .rollouts.demonstration import shorten_path
 from .rollouts.explore import Task, way
 from .session import Session, read_config
 
@@ -348,11 +349,13 @@ def _demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     Of the copies of an episode, `Examples.memory_share` recalls from the library in the first arm that does.
     """
     paths: dict[Task, tuple[str, ...]] = {}
+    environment = loop.session.environment
     for world in loop.config.explore.worlds.all:
         best = loop.session.explorer.source(*world)
         steps = clean_trajectory(best, config).steps if best is not None else ()
-        if steps and (config.max_turns is None or len(steps) <= config.max_turns):
-            paths[world] = tuple(step.action for step in steps)
+        path = shorten_path(environment, world, [step.action for step in steps])
+        if path and (config.max_turns is None or len(path) <= config.max_turns):
+            paths[world] = path
     recalling = [arm for arm in loop.config.list_arms() if arm.memory in RECALLS]
     in_library = {world for worlds in loop.config.library.explored.values() for world in worlds.all} & {*paths}
     if recalling and in_library:

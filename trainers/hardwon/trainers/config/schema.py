@@ -126,6 +126,9 @@ class ExploreConfig:
 
     worlds: Worlds = field(default_factory=Worlds)
     """Task instances that provide the examples and the vocabulary."""
+    policy: Literal["random", "episodic"] = "random"
+    """Who explores. random: random actions. episodic: the agent without a model, which learns from one instance to the
+    next, as in `hardwon run`. It also finds the outcomes that need several steps in the right order."""
     steps: int = 40
     """Maximum number of steps per exploring episode."""
     tries: int = 2
@@ -175,9 +178,6 @@ class LibraryConfig:
     explored: dict[str, Worlds] = field(default_factory=dict)
     """Task instances whose exploring episodes are recorded in the library before training, under names of your own.
     Experience of other instances of the evaluation's split belongs here; the evaluated instances themselves do not."""
-    explorer: Literal["random", "episodic"] = "random"
-    """Who plays `explored`. random: random actions. episodic: the agent without a model, which consults the library as
-    it grows, as `hardwon run` does. It finds far more of the outcomes that random actions miss."""
     learn: bool = True
     """Record the finished rollouts after every iteration."""
     evolve_every: int = 1

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from hardwon.memory.errors import PolicyFailure
+from hardwon.memory.errors import EnvironmentFailure, PolicyFailure
 from hardwon.memory.reasons import Reasons
-from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.interfaces.types import Context, Decision, Environment, Info
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
@@ -84,6 +84,40 @@ class DemonstrationPolicy:
         trie, actions = self._prompts.actions(choices)
         tokens = next(tokens for tokens, listed in actions.items() if listed == action)
         return tokens, _list_allowed(trie, tokens)
+
+
+def shorten_path(environment: Environment, world: Task, path: Sequence[str]) -> tuple[str, ...]:
+    """Return a path without the actions that it succeeds without, found by playing it again.
+
+    A demonstration with a detour teaches the detour. Each action is left out once, from the first to the last; it stays
+    out if the rest is admissible and still succeeds.
+
+    Args:
+        environment: The environment.
+        world: Task instance, by split and seed.
+        path: Actions that succeed in it.
+    """
+    kept = tuple(path)
+    for at in range(len(path) - 1, -1, -1):  # from the end, so that earlier positions stay the same
+        shorter = (*kept[:at], *kept[at + 1 :])
+        if shorter and _succeeds(environment, world, shorter):
+            kept = shorter
+    return kept
+
+
+def _succeeds(environment: Environment, world: Task, path: Sequence[str]) -> bool:
+    """Return whether a path succeeds in a task instance."""
+    try:
+        state, info = environment.reset(*world), Info()
+        for action in path:
+            if action not in (environment.admissible(state) or (action,)):
+                return False
+            state, _, over, info = environment.step(action)
+            if over:
+                break
+    except EnvironmentFailure:
+        return False
+    return bool(info.get("success"))
 
 
 def _list_allowed(trie: Trie, tokens: Ids) -> tuple[Allowed, ...]:

@@ -22,13 +22,15 @@ class Explorer:
     def __init__(self, environment: Environment, config: ExploreConfig, *, outcome: Outcome = "success") -> None:
         self._config = config
         self._outcome: Outcome = outcome
+        self._environment = environment
         self._library = ExperienceLibrary.open(":memory:")
+        learns = config.policy == "episodic"
         self._agents = [
             Agent(
-                RandomPolicy(),
+                EpisodicPolicy() if learns else RandomPolicy(),
                 self._library,
                 environment.clone(),
-                arm="control",
+                arm="step" if learns else "control",
                 learn=False,
                 guardrails=False,
                 max_steps=config.steps,
@@ -49,6 +51,8 @@ class Explorer:
 
     def explored(self, world: Task) -> tuple[Trajectory, ...]:
         """Return the episodes of one task instance. Only the last one can have solved the task."""
+        if self._config.policy == "episodic" and not self._episodes:
+            self._learn()
         if world not in self._episodes:
             episodes: list[Trajectory] = []
             for number, agent in enumerate(self._agents):
@@ -58,6 +62,12 @@ class Explorer:
                     break
             self._episodes[world] = tuple(episodes)
         return self._episodes[world]
+
+    def _learn(self) -> None:
+        """Play the instances of the settings in order, and learn from each, so that exploring stays deterministic."""
+        worlds = self._config.worlds.all
+        played = learn_by_playing(self._library, self._environment, worlds, self._config.steps)
+        self._episodes |= {world: (episode,) for world, episode in zip(worlds, played, strict=True)}
 
     def experience(self, world: Task) -> str | None:
         """Return the path of the best episode of a task instance as text, or None if no episode is worth it."""
@@ -75,7 +85,9 @@ class Explorer:
         self._library.close()
 
 
-def learn_by_playing(library: ExperienceLibrary, environment: Environment, worlds: Iterable[Task], steps: int) -> None:
+def learn_by_playing(
+    library: ExperienceLibrary, environment: Environment, worlds: Iterable[Task], steps: int
+) -> list[Trajectory]:
     """Let the agent without a model play each task instance once and record its episodes in the library.
 
     The agent learns from one episode to the next, so that later ones try what earlier ones left untried.
@@ -85,10 +97,12 @@ def learn_by_playing(library: ExperienceLibrary, environment: Environment, world
         environment: The environment; the agent works on a clone.
         worlds: Task instances, by split and seed, in order.
         steps: Largest number of steps of an episode.
+
+    Returns:
+        The episodes, in order.
     """
     with closing(Agent(EpisodicPolicy(), library, environment.clone(), arm="step", max_steps=steps)) as agent:
-        for split, seed in worlds:
-            agent.run(split, seed, thread_id=f"explore/{split}#{seed}")
+        return [agent.run(split, seed, thread_id=f"explore/{split}#{seed}").trajectory for split, seed in worlds]
 
 
 def way(trajectory: Trajectory, outcome: Outcome = "success") -> str | None:
