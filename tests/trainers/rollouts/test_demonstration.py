@@ -7,7 +7,7 @@ import yaml
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, EnvironmentCrashed
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.runtime.guidance.base import RetrievalGuidance
 from hardwon.trainers.algorithms.imitation import restrict
@@ -16,7 +16,7 @@ from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.prompting.chat import ChatFormat
-from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy
+from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy, shorten_path
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
 
 TOKENIZER = build_chat_tokenizer()
@@ -116,3 +116,35 @@ def list_ids(library: ExperienceLibrary) -> list[str]:
 def test_samples_of_a_demonstration_name_the_role_that_learns(engine, rooms, library):
     policy = DemonstrationPolicy(PROMPTS, {WORLD: PATH}, role="actor")
     assert {row.role for row in play(policy, engine, rooms(), library).rows} == {"actor"}
+
+
+EAST = ("go east",) * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "shorter"),
+    [
+        (EAST, EAST),
+        (("wait", *EAST), EAST),
+        (("go east", "wait", "wait", *EAST[1:]), EAST),
+        ((*EAST[:2], "go west", "go east", *EAST[2:]), EAST),
+        (("go west",), ("go west",)),
+        ((), ()),
+    ],
+    ids=["shortest", "first", "middle", "there and back", "fails", "empty"],
+)
+def test_a_path_loses_each_action_that_it_succeeds_without(rooms, path, shorter):
+    assert shorten_path(rooms(), WORLD, path) == shorter
+    assert shorten_path(rooms(), WORLD, shorter) == shorter
+
+
+def test_a_path_of_an_environment_that_must_not_be_repeated_stays(rooms):
+    world = rooms()
+    world.branches = None
+    assert shorten_path(world, WORLD, ("wait", *EAST)) == ("wait", *EAST)
+
+
+def test_a_crash_while_a_path_is_shortened_keeps_the_action(rooms):
+    world = rooms(faults={5: EnvironmentCrashed("gone")})  # in the first path that is tried
+    path = ("wait", *EAST, "wait")
+    assert shorten_path(world, WORLD, path) == (*EAST, "wait")

@@ -122,7 +122,7 @@ def _check_composer(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreConfig:
-    """Episodes of random actions: source of warm-start examples, vocabulary and example paths."""
+    """Episodes before training: source of warm-start examples, vocabulary and example paths."""
 
     worlds: Worlds = field(default_factory=Worlds)
     """Task instances that provide the examples and the vocabulary."""

@@ -98,6 +98,8 @@ def shorten_path(environment: Environment, world: Task, path: Sequence[str]) -> 
         path: Actions that succeed in it.
     """
     kept = tuple(path)
+    if getattr(environment, "branches", "replay") is None:  # its actions must not be repeated
+        return kept
     for at in range(len(path) - 1, -1, -1):  # from the end, so that earlier positions stay the same
         shorter = (*kept[:at], *kept[at + 1 :])
         if shorter and _succeeds(environment, world, shorter):

@@ -1,4 +1,4 @@
-"""Exploration: episodes of random actions before training.
+"""Exploration: episodes of random actions, or of the agent without a model, before training.
 
 They provide the examples of a warm start, the vocabulary of a word tokenizer, and the path that the arm
 `experience` shows. Exploration is deterministic per task instance, so nothing needs to be saved.
