@@ -24,6 +24,7 @@ from hardwon.memory.trust import testimony
 from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
 from hardwon.memory.values.effects import Effect, Effects
 from hardwon.memory.values.filed_repertoire import FiledRepertoires
+from hardwon.memory.values.outcomes import ActionOutcomes
 from hardwon.memory.values.outlook import NOTHING
 from hardwon.memory.values.outlook_book import OutlookBook
 from hardwon.memory.values.prospects import Prospects, look_around
@@ -32,7 +33,6 @@ from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
-from .outcomes import ActionOutcomes
 from .ranking import BestSteps, Found, TakenStep
 from .request import Recollections
 from .similar_tasks import Tasks

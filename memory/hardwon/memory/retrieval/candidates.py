@@ -327,8 +327,8 @@ class Candidates:
             kept = self._keep_best(hits)[:POOL]
         if self._derived.has_untrusted and len(kept) < self.k:
             vector, version, before = self._embed(), self._version, {ref for ref, _, _ in kept}
-            others = find_counting(self._store, self._index, vector, POOL, worlds=self.worlds, version=version)
-            kept += [other for other in others if other[0] not in before]
+            further = find_counting(self._store, self._index, vector, POOL, worlds=self.worlds, version=version)
+            kept += [other for other in further if other[0] not in before]
         return kept
 
     def _keep_best(self, hits: list[Found]) -> list[Found]:

@@ -3,7 +3,7 @@
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Outcome, State, Step, Trajectory
-from hardwon.memory.retrieval.outcomes import find_named
+from hardwon.memory.values.outcomes import find_named
 
 KITCHEN = "You are in the kitchen. A drawer that is closed, a counter, a key holder. You hold a strainer."
 BAD = Diagnosis(False, Failure.PENALTY, evidence="wrong place")

@@ -55,7 +55,7 @@ class ActionOutcomes:
             Outcomes by action; of actions that are not listed, at most UNLISTED, the most rewarded first.
         """
         self._read()
-        found = {action: outcome for action in listed if (outcome := self._count(action, worlds)).n}
+        counts = {action: outcome for action in listed if (outcome := self._count(action, worlds)).n}
         words, text = _split_words(state_text(state))
         candidates = {
             action: list_things(action)
@@ -70,12 +70,12 @@ class ActionOutcomes:
             if mentions.issuperset(things) and (outcome := self._count(action, worlds)).rewarded > outcome.punished
         }
         best = sorted(unlisted, key=lambda action: (-unlisted[action].share, -unlisted[action].n, action))
-        return found | {action: unlisted[action] for action in best[:UNLISTED]}
+        return counts | {action: unlisted[action] for action in best[:UNLISTED]}
 
     def _count(self, action: str, worlds: frozenset[int] | None) -> Outcome:
         """Return the outcome of an action over some worlds."""
         by_world = self._outcomes.get(action, {})
-        return sum((one for world, one in by_world.items() if worlds is None or world in worlds), Outcome())
+        return sum((outcome for world, outcome in by_world.items() if worlds is None or world in worlds), Outcome())
 
     def _read(self) -> None:
         """Read the steps that were recorded since the last call."""
