@@ -137,7 +137,7 @@ def test_an_episode_that_cannot_be_filed_counts_nothing(library, monkeypatch):
     library.record(run(attempt()))
     before = library.summaries()
     with monkeypatch.context() as patch:
-        patch.setattr("hardwon.memory.storage.episodes.log_change", lambda *_: 1 / 0)
+        patch.setattr("hardwon.memory.storage.episodes.log_change", lambda *_, **__: 1 / 0)
         library.record(run(attempt()))
         assert library.summaries() == before
     assert [(one.where, one.what) for one in library.verify()] == [

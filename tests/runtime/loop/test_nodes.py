@@ -312,10 +312,10 @@ def test_the_environment_says_when_it_is_over(nodes, done, info, ending):
 
 def test_too_many_steps_end_an_episode(nodes):
     """At the limit, unless the last step won."""
-    short = settings(nodes, max_steps=1)
-    assert short.diagnose(episode(decision=Decision("wait"), outcome=(RED, 0.0, False, {})))["ending"] == "step_limit"
-    won = episode(decision=Decision("wait"), outcome=(RED, 1.0, True, {"success": True}))
-    assert short.diagnose(won)["ending"] == "success"
+    late = episode(decision=Decision("wait"), outcome=(RED, 0.0, False, {}), max_steps=1)
+    assert nodes.diagnose(late)["ending"] == "step_limit"
+    won = episode(decision=Decision("wait"), outcome=(RED, 1.0, True, {"success": True}), max_steps=1)
+    assert nodes.diagnose(won)["ending"] == "success"
 
 
 @pytest.mark.parametrize(

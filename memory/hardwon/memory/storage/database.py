@@ -407,6 +407,17 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.005)
 
 
+def _read_head(path: Path) -> bytes:
+    """Return the first bytes of a file, without ending the locks of a connection of this process."""
+    if path in OPEN_FILES:  # it is a library; see `open_files`
+        return _MAGIC
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC))
+    except OSError as error:
+        raise LibraryUnwritable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
+
+
 def _check_path(path: Path, read_only: bool) -> None:
     if path.parts[:1] in (("postgresql:",), ("postgres:",)):  # a Path of an address has lost its slashes
         raise NotALibrary(
@@ -421,13 +432,7 @@ def _check_path(path: Path, read_only: bool) -> None:
         if not path.absolute().parent.is_dir():
             raise LibraryUnwritable(f"the folder {path.absolute().parent} does not exist. Create it first.")
         return
-    if path in OPEN_FILES:  # it is a library, and reading it here would end the locks of its connection
-        return
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
-    except OSError as error:
-        raise LibraryUnwritable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
+    head = _read_head(path)
     if not read_only and not os.access(path, os.W_OK):
         raise LibraryUnwritable(f"{path} is not writable. Change its permissions, or open it with read_only=True.")
     if not head:

@@ -86,8 +86,11 @@ def hbpo(traces: Sequence[Trace], *, scale: float = 4.0) -> Advantages:
         groups.setdefault((trace.group, trace.role, trace.arm), {})[trace.id] = trace
     advantages: Advantages = {}
     for group in groups.values():
-        budgets = {trace.id: float(trace.label.rpartition(" ")[2] or 0) for trace in group.values()}
-        half = scale / 2 * max(budgets.values(), default=1.0)
+        budgets = {trace.id: _read_budget(trace.label) for trace in group.values()}
+        half = scale / 2 * max(budgets.values())
+        if not half:  # no trace had a budget, so there is no scale
+            advantages |= {name: [0.0] * len(trace.turns) for name, trace in group.items()}
+            continue
         rewards = {
             trace.id: reward_budget(len(trace.turns), budgets[trace.id], half) if trace.outcome > 0 else 0.0
             for trace in group.values()
@@ -98,6 +101,14 @@ def hbpo(traces: Sequence[Trace], *, scale: float = 4.0) -> Advantages:
             gap = fmean(same) - 4 * math.cos(math.pi * budgets[name] / (2 * half))
             advantages[name] = [own[name] + gap if len(group) > 1 else 0.0] * len(trace.turns)
     return advantages
+
+
+def _read_budget(label: str) -> float:
+    """Return the number at the end of a label, or 0 if it ends in none."""
+    try:
+        return float(label.rpartition(" ")[2])
+    except ValueError:
+        return 0.0
 
 
 def reward_budget(length: float, budget: float, scale: float) -> float:
