@@ -1,6 +1,7 @@
 """Fixtures for all tests: an empty library, an episode factory, a small environment and a scripted policy."""
 
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,17 @@ from hardwon.runtime.interfaces.types import Decision
 
 settings.register_profile("hardwon", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("hardwon")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Run each test in a context of its own: a variable such as the current episode must not reach the next test."""
+    test, context = pyfuncitem.obj, copy_context()
+    pyfuncitem.obj = lambda *args, **kwargs: context.run(test, *args, **kwargs)
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = test
 
 
 @pytest.fixture
