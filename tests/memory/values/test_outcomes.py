@@ -99,6 +99,15 @@ def test_at_most_three_unlisted_actions_are_returned_the_most_rewarded_first(lib
     assert [*found][1:] == [f"put strainer in {place}" for place in ("oven", "tray", "sink")]
 
 
+def test_listed_actions_take_no_place_of_unlisted_ones(library):
+    places = ("shelf", "basket", "sink")
+    for place in places:
+        library.record(episode(("open drawer", 0.0), *[(f"put strainer in {place}", 1.0)] * 2))
+    library.record(episode(("open drawer", 0.0), ("put strainer in drawer", 1.0)))
+    listed = [f"put strainer in {place}" for place in places]
+    assert "put strainer in drawer" in outcomes(library, *listed, text=f"{KITCHEN} {' '.join(places)}")
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
