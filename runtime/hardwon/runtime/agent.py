@@ -135,8 +135,7 @@ class Agent:
             guardrails: `"block"` or True refuses forbidden actions, `"warn"` refuses only their repetition after a
                 failure, False ignores guardrails.
             guidance: The component that writes hints; by default a `RetrievalGuidance`.
-            max_steps: The number of steps after which an episode ends, at least 1, or a budget such as
-                `LearnedBudget(library)`.
+            max_steps: The steps after which an episode ends, at least 1, or a budget: `LearnedBudget(library)`.
             recall_k: The maximum number of items and similar steps that a step recalls.
             seed: The seed of the agent's own random choices, such as exploration and withheld items.
             retries: How many fresh environments to try after one breaks, at least 0.
@@ -145,9 +144,8 @@ class Agent:
             planner: `"skills"` plans with the library's skills and remedies, `"demonstrations"` binds its
                 successes to the task first; None lets the policy choose each step.
             extractor: Reads every recorded episode and proposes items, in addition to the library's rules.
-            withhold: Withhold some items for an episode, and let a forbidden action run now and then, at random, to
-                measure what they are worth. None does so if `learn` is set. Set it if you record the episodes of an
-                agent that does not learn.
+            withhold: Withhold some items and try some forbidden actions, at random, to measure their worth. None
+                does so if `learn` is set. Set it if you record the episodes of an agent that does not learn.
 
         Raises:
             ConfigError: A number is out of range, or a chat model's settings are invalid.
@@ -157,9 +155,8 @@ class Agent:
             raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
         self.library, self.policy = library, as_policy(policy)
         self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
-        settings = Settings(
-            Arm.of(arm), level, learn, mode_of(guardrails), as_budget(max_steps), recall_k, seed, withhold
-        )
+        mode, budget = mode_of(guardrails), as_budget(max_steps)
+        settings = Settings(Arm.of(arm), level, learn, mode, budget, recall_k, seed, withhold)
         planned = _resolve_planner(planner, library)
         nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, extractor)
         self._install(environment, nodes)
