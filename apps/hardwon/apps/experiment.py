@@ -94,7 +94,7 @@ class Plan:
     roles: str = ""
     """Export whose trained roles take part; empty for none."""
     budget: Literal["fixed", "learned"] = "fixed"
-    """Whether `max_steps` ends every episode, or the lengths of the library's successes do; see `LearnedBudget`."""
+    """End of an episode: at `max_steps`, or by the lengths of the library's successes; see `LearnedBudget`."""
 
     def __post_init__(self) -> None:
         for name in self.arms:

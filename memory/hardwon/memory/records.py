@@ -486,7 +486,7 @@ SAMPLED = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What exactly one action brought at once in earlier steps of the applicable worlds."""
+    """Counts of rewards and punishments that one action brought at once in earlier steps of the applicable worlds."""
 
     n: int = 0
     """Number of steps with the action."""

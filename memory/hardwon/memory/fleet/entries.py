@@ -37,7 +37,7 @@ class LogEntry:
     at: str
     """Time at which the database received it: UTC, ISO 8601, to the second."""
     kind: str
-    """What it is: `episode`, `items` or `bank`."""
+    """Kind of the entry: `episode`, `items` or `bank`."""
     key: str
     """Text that names it in the namespace; of an episode, its id."""
     payload: bytes

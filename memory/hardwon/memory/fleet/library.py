@@ -62,7 +62,7 @@ class FleetLibrary(ExperienceLibrary):
         self._term: int | None = None
         """Term of the lease while this process learns items."""
         self._is_behind = False
-        """Whether the log has writes of this handle that its replica may lack."""
+        """True if the log has writes of this handle that its replica may lack."""
 
     @classmethod
     def connect(

@@ -36,7 +36,7 @@ FEW = 600
 MOST_WORDS = 64
 """Number of words of a query that are looked up."""
 _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|_+")
-"""Where names of tools and arguments join words, as in `get_user` and `getUser`."""
+"""Joints of words in names of tools and arguments, as in `get_user` and `getUser`."""
 COUNTED, LISTED = 16_384, 256
 """Largest numbers of words with a cached count, and with cached rows; about 4 MB."""
 

@@ -43,4 +43,4 @@ class OpenFiles:
 
 
 OPEN_FILES = OpenFiles()
-"""Those of this process."""
+"""The open library files of this process."""

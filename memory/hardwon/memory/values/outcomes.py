@@ -41,7 +41,7 @@ class ActionOutcomes:
         self._rewarded: dict[str, list[str]] = {}
         """By one word of what they name: the actions that were rewarded."""
         self.unread = True
-        """Whether there may be steps that have not been read."""
+        """True if there may be steps that have not been read."""
 
     def find(self, state: State, listed: Collection[str], worlds: frozenset[int] | None) -> dict[str, Outcome]:
         """Return the outcomes of the listed actions, and of rewarded ones all of whose things the state names.

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """Where an algorithm of the runtime comes from and how to reach it."""
+    """Source of an algorithm of the runtime, and the way to reach it."""
 
     name: str
     """Name of the implementation."""
@@ -25,7 +25,7 @@ class Method:
     evidence: str
     """Letters of the sources that were read; see the page of algorithms."""
     reach: str
-    """How an agent or a command uses it."""
+    """Arguments or options that turn it on."""
     reading: str
     """The reading that was chosen where texts differ or are silent; empty if there was nothing to choose."""
 

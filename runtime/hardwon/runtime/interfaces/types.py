@@ -177,7 +177,7 @@ class Context:
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """JSON schema of the arguments by tool that can be called now; empty if actions are no calls, or not known."""
     budget: str = ""
-    """What the policy is told about the steps that are left; empty for nothing."""
+    """Text for the policy about the steps that are left; empty for none."""
     environment: str | None = None
     """Name of the environment; None if it is not known."""
     prospects: Prospects = field(default_factory=Prospects)

@@ -56,7 +56,7 @@ class Conversation:
     omitted: int = 0
     """Number of first turns that are left out of the messages."""
     builder: ContextBuilder = field(default_factory=AllTurns)
-    """What chooses the form of the past turns."""
+    """Chooses the form of the past turns."""
 
     def messages(self) -> tuple[tuple[str, str], ...]:
         """Return the messages as pairs of role and text; the last one is the open turn, if there is one."""
