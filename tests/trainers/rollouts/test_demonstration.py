@@ -148,3 +148,23 @@ def test_a_crash_while_a_path_is_shortened_keeps_the_action(rooms):
     world = rooms(faults={5: EnvironmentCrashed("gone")})  # in the first path that is tried
     path = ("wait", *EAST, "wait")
     assert shorten_path(world, WORLD, path) == (*EAST, "wait")
+
+
+def test_an_action_that_makes_the_next_one_admissible_stays(rooms):
+    """An environment may run what it does not list; an agent would be refused."""
+
+    class Doors(rooms):
+        opened = False
+
+        def admissible(self, state):
+            return ["wait", *(["go east"] if self.opened else [])]
+
+        def step(self, action):
+            self.opened |= action == "wait"
+            return super().step(action)
+
+        def reset(self, *where):
+            self.opened = False
+            return super().reset(*where)
+
+    assert shorten_path(Doors(), WORLD, ("wait", "wait", *EAST)) == ("wait", *EAST)

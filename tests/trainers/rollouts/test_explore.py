@@ -50,3 +50,7 @@ def test_an_explorer_that_learns_gives_the_same_episodes_in_any_order_of_asking(
             episodes = {world: explorer.explored(world)[-1] for world in worlds}
         taken.append({world: [step.action for step in episodes[world].steps] for world in sorted(worlds)})
     assert taken[0] == taken[1]
+    with ExperienceLibrary.open(":memory:") as library:
+        learned = learn_by_playing(library, Corridor(), config.worlds.all, config.steps)
+    assert taken[0]["", 7] == [step.action for step in learned[7].steps]
+    assert taken[0]["", 5] == [step.action for step in learned[5].steps]

@@ -357,8 +357,8 @@ class Recalled(BaseModel):
     masked: list[str] = []
     """Ids of items that match but hurt in this world, so they are not in `items`."""
     outcomes: dict[str, Outcome] = {}
-    """Earlier rewards and punishments of each admissible action, and of a few others that are about things that the state
-    names; those may need something else first."""
+    """Earlier rewards and punishments of each admissible action, and of a few others that are about things that the
+    state names; those may need something else first."""
 
 
 class Hits(BaseModel):
