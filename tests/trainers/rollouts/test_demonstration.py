@@ -153,18 +153,18 @@ def test_a_crash_while_a_path_is_shortened_keeps_the_action(rooms):
 def test_an_action_that_makes_the_next_one_admissible_stays(rooms):
     """An environment may run what it does not list; an agent would be refused."""
 
-    class Doors(rooms):
-        opened = False
+    world = rooms()
+    reset, step = world.reset, world.step
+    waited: list[str] = []
 
-        def admissible(self, state):
-            return ["wait", *(["go east"] if self.opened else [])]
+    def reset_doors(*where):
+        waited.clear()
+        return reset(*where)
 
-        def step(self, action):
-            self.opened |= action == "wait"
-            return super().step(action)
+    def step_through(action):
+        waited.extend([action] if action == "wait" else [])
+        return step(action)
 
-        def reset(self, *where):
-            self.opened = False
-            return super().reset(*where)
-
-    assert shorten_path(Doors(), WORLD, ("wait", "wait", *EAST)) == ("wait", *EAST)
+    world.reset, world.step = reset_doors, step_through
+    world.admissible = lambda state: ["wait", "go east"] if waited else ["wait"]
+    assert shorten_path(world, WORLD, ("wait", "wait", *EAST)) == ("wait", *EAST)
