@@ -35,7 +35,7 @@ def root(monkeypatch):
 def test_an_example_uses_what_it_is_named_after(path, root):
     config = load(path)
     role = config.roles["policy"]
-    used = {role.credit.name, *role.shape, *role.extra, *config.tasks.sampler, *config.tasks.compose}
+    used = {role.credit.name, *role.shape, *role.extra, *role.loss.terms, *config.tasks.sampler, *config.tasks.compose}
     names = {
         name for _, registry in SECTIONS.values() for name, card in registry.cards.items() if card.example == path.stem
     }
@@ -54,6 +54,8 @@ def test_an_example_is_fed_and_moves_the_policy(path, root, tmp_path):
     assert {name.split("/")[1] for name in missing} == {*load(path).roles["policy"].sources}
     assert all(value < 1 for value in missing.values()), missing
     assert max(line["policy/grad_norm"] for line in logged) > 0
+    for name in load(path).roles["policy"].loss.terms:
+        assert sum(line.get(f"policy/term/{name}/active", 0) for line in logged) > 0, f"{name} never acted"
     for name in load(path).tasks.compose:
         composer: Any = COMPOSERS[name]
         acted = composer.acted

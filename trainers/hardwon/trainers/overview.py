@@ -15,6 +15,7 @@ from .algorithms.extras import EXTRAS
 from .algorithms.recipes import RECIPES
 from .algorithms.samplers import SAMPLERS
 from .algorithms.shapers import SHAPERS
+from .algorithms.terms import TERMS
 from .config.sources import SOURCES
 
 HEADER = """# Algorithms
@@ -34,6 +35,7 @@ METHOD_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it", "rea
 SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
     "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
+    "Loss terms": ("`roles.policy.loss.terms`, beside the surrogate", TERMS),
     "Extra examples": ("`roles.policy.extra`", EXTRAS),
     "Composers": ("`tasks.compose`, the episodes of a group, in rounds", COMPOSERS),
     "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),

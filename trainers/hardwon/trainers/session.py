@@ -20,6 +20,7 @@ from hardwon.runtime import Environment
 from hardwon.runtime.interfaces.types import Described
 
 from .algorithms.parallel import get_team
+from .algorithms.terms import add_horizon
 from .checkpoint import copy_library, copy_start, put_library
 from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict, of
 from .engines import base_models
@@ -300,11 +301,12 @@ def _open_sources(
 
 
 def _follow_sampling(name: str, config: TrainConfig) -> RoleConfig:
-    """Return the settings of a role, with the loss at the temperature at which the policy's tokens are sampled."""
+    """Return the settings of a role; the policy's loss follows the temperature of sampling and the horizon."""
     role = config.roles[name]
     if name != "policy":
         return role
-    return replace(role, loss=replace(role.loss, temperature=config.run.temperature))
+    terms = {term: {**add_horizon(term, config.environment.max_steps), **own} for term, own in role.loss.terms.items()}
+    return replace(role, loss=replace(role.loss, temperature=config.run.temperature, terms=terms))
 
 
 def _build_role(name: str, parts: Parts) -> Role:

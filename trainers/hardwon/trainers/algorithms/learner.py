@@ -39,6 +39,7 @@ from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
 from .parallel import join_processes, run_empty_pass
 from .samples import PackedSequence, micro_batches
 from .settings import LearnerSettings as LearnerSettings, LossSettings as LossSettings
+from .terms import FrozenPolicy, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Learner:
         self._compiled = Compiled(model) if self.settings.compile else None
         self.reference: Any = None
         """Default reference model of the KL term."""
+        self._terms = Terms()
         self._processes = join_processes(role, self.step)
         model.eval()  # no dropout: log-probabilities must match those of sampling
 
@@ -151,8 +153,13 @@ class Learner:
             # a local engine shares the model and may have left another role's adapter active
             activate(self.model, self.role)
         own_share = self._processes.share_step(self.role, sequences, loss)
+        self._processes.check_loss(loss)
+        self._terms.open(loss.terms)
+        if self._terms:
+            frozen = FrozenPolicy(self.model, self.settings.budget, loss.temperature)
+            own_share = sequences = self._terms.begin(sequences, frozen)
         before = self._read_prior_logprobs(
-            [sequence for sequence in own_share if _has_gradient(sequence, loss)],
+            [s for s in own_share if _has_gradient(s, loss, reads_zero=self._terms.reads_zero)],
             loss,
             self.reference if reference is None else reference,
         )
@@ -165,17 +172,19 @@ class Learner:
                 self._update(part, before, loss, tally)
                 if tally.stopped:
                     break
-        return _summarize(tally, time.perf_counter() - began)
+        return {**_summarize(tally, time.perf_counter() - began), **self._terms.end()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer state and the number of updates."""
-        return {"adam": self._adam.state_dict(), "updates": self.updates}
+        """Return the optimizer state, the number of updates, and the state of the loss terms if there are any."""
+        terms = {"terms": self._terms.state_dict()} if self._terms else {}
+        return {"adam": self._adam.state_dict(), "updates": self.updates, **terms}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `state_dict` returned. The caller restores the parameters."""
         # torch adopts the given tensors and Adam updates them in place: copy, so that the caller's state stays
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
         self.updates = int(state["updates"])
+        self._terms.load_state_dict(state.get("terms", {}))
 
     def _split_into_updates(self, sequences: Sequence[PackedSequence]) -> list[list[PackedSequence]]:
         """Return the sequences of each update: all of them, or minibatches of whole traces, drawn anew every epoch."""
@@ -199,7 +208,6 @@ class Learner:
         self, sequences: Sequence[PackedSequence], loss: LossSettings, reference: Any
     ) -> dict[int, _PriorLogprobs]:
         """Return the log-probabilities that must be computed before the first update, by id of sequence."""
-        self._processes.check_loss(loss)
         old: Sequence[Tensor | None] = [None] * len(sequences)
         reference_logprobs: Sequence[Tensor | None] = [None] * len(sequences)
         # with a single update, `_accumulate` reads the old policy in its own pass, which saves one pass here
@@ -270,7 +278,9 @@ class Learner:
         """Add the gradient of one micro-batch."""
         device, dtype = get_device_and_dtype(self.model)
         batch = collate(micro, device, dtype)
-        new, entropies = forward(self.model, batch, temperature=loss.temperature, entropy_gradient=bool(loss.entropy))
+        is_bonus = bool(loss.entropy) or self._terms.has_entropy_gradient
+        new, entropies = forward(self.model, batch, temperature=loss.temperature, entropy_gradient=is_bonus)
+        added, unclipped = self._terms.weigh(new, entropies, batch, micro)
         if self.settings.denominator == "turns":
             own = [weights[key] for part in micro for key in _list_turn_keys(part)]
             weight = torch.tensor(own, dtype=dtype).to(device)
@@ -280,13 +290,15 @@ class Learner:
         old = _concatenate(before[id(part)].old for part in micro)
         if old is None:
             old = new.detach() if loss.old == "trainer" else batch.old
-        value, values = _compute_objective(new, old, batch, weight, denominator, loss)
+        value, values = _compute_objective(new, old, batch, weight, denominator, loss, unclipped)
         reference_logprobs = _concatenate(before[id(part)].reference for part in micro)
         if reference_logprobs is not None:
             value = value + loss.kl * kl(new, reference_logprobs, weight, denominator=denominator, kind=loss.kl_kind)
             values["kl"] = _sum_kl(new, reference_logprobs)
         if loss.entropy:
             value = value - loss.entropy * masked_mean(entropies, weight, denominator)
+        if added is not None:
+            value = value + masked_mean(added, weight, denominator)
         value.backward()  # type: ignore[no-untyped-call]
         tally.tokens += sum(map(len, micro))
         tally.trained += len(batch)
@@ -330,9 +342,9 @@ def freeze_copy(model: Any) -> Any:
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
-def _has_gradient(sequence: PackedSequence, loss: LossSettings) -> bool:
+def _has_gradient(sequence: PackedSequence, loss: LossSettings, *, reads_zero: bool) -> bool:
     """Return whether reading the sequence can change the gradient."""
-    if loss.kl or loss.entropy:  # these terms have a gradient even where the advantage is 0
+    if loss.kl or loss.entropy or reads_zero:  # these terms have a gradient even where the advantage is 0
         return any(sequence.mask)
     return any(counts and advantage for counts, advantage in zip(sequence.mask, sequence.advantages, strict=True))
 
@@ -363,7 +375,13 @@ def _list_turn_keys(sequence: PackedSequence) -> list[tuple[object, ...]]:
 
 
 def _compute_objective(
-    new: Tensor, old: Tensor, batch: Batch, weight: Tensor, denominator: float, loss: LossSettings
+    new: Tensor,
+    old: Tensor,
+    batch: Batch,
+    weight: Tensor,
+    denominator: float,
+    loss: LossSettings,
+    unclipped: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the policy loss and the values to sum for the metrics.
 
@@ -386,6 +404,7 @@ def _compute_objective(
         grouped=loss.ratio in ("turn", "sequence"),
         rollout=batch.old if loss.old == "trainer" else None,
         cap=loss.cap,
+        unclipped=unclipped,
     )
     with torch.no_grad():
         trainer_logprobs = old if loss.old == "trainer" else new

@@ -7,6 +7,7 @@ attention, no token sees the padding behind it. Models must therefore be causal,
 head. This module knows no loss and no optimizer.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -148,6 +149,41 @@ def forward(
         Log-probabilities and entropies in nats, each (N,), in float32 or wider. Both are relative to the
         allowed tokens where there are any.
     """
+    log_p, entropies, *_ = _score_batch(model, batch, _Scoring(temperature, entropy_gradient))
+    return log_p, entropies
+
+
+def forward_denoised(
+    model: Any, batch: Batch, *, keep: float, temperature: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute what `forward` does, and log-probabilities among the tokens that are likely enough.
+
+    Args:
+        model: Causal LM, with or without adapters.
+        batch: Sequences to read.
+        keep: Share of the largest probability below which a token is cut away.
+        temperature: Temperature at which the tokens were sampled.
+
+    Returns:
+        Log-probabilities, entropies, and log-probabilities among the tokens that are kept, each (N,). The last is -inf
+        for a token that is cut away.
+    """
+    log_p, entropies, denoised = _score_batch(model, batch, _Scoring(temperature, keep=keep))
+    return log_p, entropies, denoised
+
+
+@dataclass(frozen=True, slots=True)
+class _Scoring:
+    """What is computed of every token."""
+
+    temperature: float = 1.0
+    entropy_gradient: bool = False
+    keep: float | None = None
+    """See `forward_denoised`; None leaves it out."""
+
+
+def _score_batch(model: Any, batch: Batch, scoring: _Scoring) -> tuple[Tensor, ...]:
+    """Return the figures of `scoring` for the N tokens that count."""
     causal = unwrap_causal(model)
     with autocast(batch.tokens.device):
         hidden = causal.base_model(input_ids=batch.tokens, use_cache=False).last_hidden_state
@@ -155,66 +191,64 @@ def forward(
         hidden = hidden.flatten(0, 1).index_select(0, batch.places - 1)
         targets = batch.tokens.flatten().index_select(0, batch.places)
         head = causal.get_output_embeddings()
-        return _score_tokens(head, hidden, targets, batch, temperature, entropy_gradient)
+        return _score_tokens(head, hidden, targets, batch, scoring)
 
 
 def _score_tokens(
-    head: nn.Module, hidden: Tensor, targets: Tensor, batch: Batch, temperature: float, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
+    head: nn.Module, hidden: Tensor, targets: Tensor, batch: Batch, scoring: _Scoring
+) -> tuple[Tensor, ...]:
     """Score unconstrained tokens against the whole vocabulary and constrained ones against their allowed tokens."""
     if not len(batch.bound):
-        return _score_in_chunks(_score_unconstrained, head, hidden, targets, temperature, entropy_gradient)
+        return _score_in_chunks(_score_unconstrained, head, hidden, targets, scoring)
     sets = (batch.allowed, batch.width)
-    bound = _score_in_chunks(
-        _score_constrained, head, hidden[batch.bound], targets[batch.bound], temperature, entropy_gradient, *sets
-    )
+    bound = _score_in_chunks(_score_constrained, head, hidden[batch.bound], targets[batch.bound], scoring, *sets)
     if len(batch.bound) == len(targets):
         return bound
     unbound = torch.ones(len(targets), dtype=torch.bool, device=targets.device)
     unbound[batch.bound] = False
     unconstrained = unbound.nonzero().squeeze(1)
-    free = _score_in_chunks(
-        _score_unconstrained, head, hidden[unconstrained], targets[unconstrained], temperature, entropy_gradient
-    )
+    free = _score_in_chunks(_score_unconstrained, head, hidden[unconstrained], targets[unconstrained], scoring)
     # back to the order of the batch, in which `old`, `advantages` and `sequence` are stored
     order = torch.cat([batch.bound, unconstrained]).argsort()
-    return torch.cat([bound[0], free[0]])[order], torch.cat([bound[1], free[1]])[order]
+    return tuple(torch.cat(parts)[order] for parts in zip(bound, free, strict=True))
 
 
 def _score_in_chunks(
-    score: Any, head: Any, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool, *sets: Tensor
-) -> tuple[Tensor, Tensor]:
+    score: Any, head: Any, hidden: Tensor, targets: Tensor, scoring: _Scoring, *sets: Tensor
+) -> tuple[Tensor, ...]:
     """Score tokens in chunks whose logits fit in MAX_LOGITS.
 
     With more than one chunk, the logits are recomputed in the backward pass.
     """
     size = max(1, MAX_LOGITS // int(head.out_features))
     if len(hidden) <= size:
-        return score(head, temperature, entropy_gradient, hidden, targets, *sets)  # type: ignore[no-any-return]
+        return score(head, scoring, hidden, targets, *sets)  # type: ignore[no-any-return]
     pieces = [
-        checkpoint(score, head, temperature, entropy_gradient, *parts, use_reentrant=False)
+        checkpoint(score, head, scoring, *parts, use_reentrant=False)
         for parts in zip(*(torch.split(tensor, size) for tensor in (hidden, targets, *sets)), strict=True)
     ]
-    return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+    return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
 
 
-def _score_unconstrained(
-    head: nn.Module, temperature: float, entropy_gradient: bool, hidden: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
+def _score_unconstrained(head: nn.Module, scoring: _Scoring, hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
     """Score tokens against the whole vocabulary."""
-    log_p = functional.log_softmax(_upcast(head(hidden)) / temperature, dim=-1)
-    return log_p.gather(1, targets[:, None]).squeeze(1), _compute_entropy(log_p, entropy_gradient)
+    log_p = functional.log_softmax(_upcast(head(hidden)) / scoring.temperature, dim=-1)
+    chosen = log_p.gather(1, targets[:, None]).squeeze(1)
+    entropies = _compute_entropy(log_p, scoring.entropy_gradient)
+    return (chosen, entropies) if scoring.keep is None else (chosen, entropies, _denoise(log_p, chosen, scoring.keep))
+
+
+def _denoise(log_p: Tensor, chosen: Tensor, keep: float) -> Tensor:
+    """Return the log-probability of the chosen token among those of at least `keep` times the largest, or -inf."""
+    log_p, chosen = log_p.detach(), chosen.detach()
+    bound = log_p.max(dim=-1).values + math.log(keep)
+    mass = log_p.masked_fill(log_p < bound[:, None], -torch.inf).logsumexp(-1)
+    return torch.where(chosen < bound, -torch.inf, chosen - mass)
 
 
 def _score_constrained(
-    head: nn.Module,
-    temperature: float,
-    entropy_gradient: bool,
-    hidden: Tensor,
-    targets: Tensor,
-    allowed: Tensor,
-    width: Tensor,
-) -> tuple[Tensor, Tensor]:
+    head: nn.Module, scoring: _Scoring, hidden: Tensor, targets: Tensor, allowed: Tensor, width: Tensor
+) -> tuple[Tensor, ...]:
     """Score tokens against their allowed tokens, (n, K) padded behind `width`."""
     if type(head) is nn.Linear and allowed.shape[1] * MAX_NARROW < head.out_features:
         # a few allowed tokens: gather their rows of the head instead of computing the whole vocabulary
@@ -225,12 +259,12 @@ def _score_constrained(
         logits = head(hidden).gather(1, allowed)
     # the padding repeats the sampled token, which must not be counted twice
     outside = torch.arange(allowed.shape[1], device=allowed.device) >= width[:, None]
-    log_p = functional.log_softmax((_upcast(logits) / temperature).masked_fill(outside, -torch.inf), dim=-1)
+    log_p = functional.log_softmax((_upcast(logits) / scoring.temperature).masked_fill(outside, -torch.inf), dim=-1)
     # uint8, because argmax does not support bool; it finds the first match
     index = ((allowed == targets[:, None]) & ~outside).to(torch.uint8).argmax(1)
-    return log_p.gather(1, index[:, None]).squeeze(1), _compute_entropy(
-        log_p.masked_fill(outside, -1e9), entropy_gradient
-    )
+    chosen = log_p.gather(1, index[:, None]).squeeze(1)
+    entropies = _compute_entropy(log_p.masked_fill(outside, -1e9), scoring.entropy_gradient)
+    return (chosen, entropies) if scoring.keep is None else (chosen, entropies, _denoise(log_p, chosen, scoring.keep))
 
 
 def _upcast(logits: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ def policy_loss(
     grouped: bool = False,
     rollout: Tensor | None = None,
     cap: float = 2.0,
+    unclipped: Tensor | None = None,
 ) -> Loss:
     """Compute the policy-gradient surrogate over tokens.
 
@@ -64,6 +65,7 @@ def policy_loss(
         rollout: Log-probabilities of the engine that sampled, if it is another program, (N,). Tokens are then weighted
             by min(exp(old - rollout), cap), truncated per token, and the metrics have the effective sample size.
         cap: Largest importance weight.
+        unclipped: Tokens whose objective is r A, whatever the kind, (N,); None for no such token.
 
     Returns:
         The loss with its clip fraction and largest ratio.
@@ -81,6 +83,8 @@ def policy_loss(
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
     objective = _compute_objective(kind, new, ratio, bounded, advantages, dual)
+    if unclipped is not None:
+        objective = torch.where(unclipped, ratio * advantages, objective)
     weight, sampled = _weigh_mismatch(old, rollout, mask, cap)
     value = -(objective * weight * mask).sum() / denominator
     return Loss(value, {**_measure_clipping(ratio, bounded, mask), **sampled})

@@ -107,8 +107,13 @@ class Team:
         """Check that a sharded base can compute the loss.
 
         Raises:
-            ConfigError: The loss needs log-probabilities of before the step.
+            ConfigError: The loss needs log-probabilities of before the step, or has terms.
         """
+        if self.active and loss.terms:
+            raise ConfigError(
+                f"the loss has the terms {', '.join(loss.terms)}, which read a whole batch in one process; train with "
+                "one process, or remove roles.policy.loss.terms."
+            )
         if self.active and self.shards and (loss.kl or loss.old == "trainer"):
             raise ConfigError(
                 "a sharded base cannot compute log-probabilities before the step. Set loss.kl=0 and loss.old=sampled."

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import Literal
 
 from hardwon.memory import Trajectory
@@ -111,6 +112,8 @@ class PackedSequence:
     version: int
     turns: tuple[int, ...] = ()
     """Step of the episode that a token belongs to, for losses with one ratio per turn; empty if nothing needs it."""
+    outcome: float = 0.0
+    """Outcome of the episode, for loss terms that read it."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -169,7 +172,12 @@ def to_trace(rollout: Rollout, role: str = "policy") -> Trace:
     return Trace(rollout.trajectory.id, rollout.group, tuple(turns), outcome, role, arm, *fields, *begun)
 
 
-def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[float]]) -> list[PackedSequence]:
+def pack_samples(
+    samples: Iterable[Sample],
+    advantages: Mapping[str, Sequence[float]],
+    *,
+    outcomes: Mapping[str, float] = MappingProxyType({}),
+) -> list[PackedSequence]:
     """Pack samples into sequences and merge those that extend each other.
 
     A sample extends the previous sequence if its prompt starts with all tokens of that sequence, and its
@@ -178,6 +186,7 @@ def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[fl
     Args:
         samples: Samples in order of sampling.
         advantages: One advantage per turn of the role, by trace id.
+        outcomes: Outcomes of the episodes by trace id; 0 where one is missing.
 
     Returns:
         The packed sequences, in the order of their first samples.
@@ -189,7 +198,7 @@ def pack_samples(samples: Iterable[Sample], advantages: Mapping[str, Sequence[fl
         number, step = turns.get((sample.trace, sample.role), (-1, -1))
         number += sample.turn != step
         turns[sample.trace, sample.role] = number, sample.turn
-        part = _to_sequence(sample, advantages[sample.trace][number])
+        part = _to_sequence(sample, advantages[sample.trace][number], outcomes.get(sample.trace, 0.0))
         # only the last one: a trace's samples are adjacent, and a missed merge costs only time
         last = sequences[-1] if sequences else None
         if last is not None and _is_continuation(sample, last):
@@ -205,7 +214,7 @@ def _is_continuation(sample: Sample, last: PackedSequence) -> bool:
     return same and sample.prompt[: len(last.tokens)] == last.tokens
 
 
-def _to_sequence(sample: Sample, advantage: float) -> PackedSequence:
+def _to_sequence(sample: Sample, advantage: float, outcome: float) -> PackedSequence:
     """Return the sample as a sequence of its own. Prompt tokens are masked out."""
     before = len(sample.prompt)
     unrestricted: tuple[Allowed, ...] = (None,) * before
@@ -219,6 +228,7 @@ def _to_sequence(sample: Sample, advantage: float) -> PackedSequence:
         sample.trace,
         sample.version,
         (sample.turn,) * (before + len(sample.completion)),
+        outcome,
     )
 
 

@@ -1,7 +1,7 @@
 """Settings of a role's loss and optimizer. See `algorithms.learner` for the training step."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError
 
@@ -38,6 +38,8 @@ class LossSettings:
     """Stop the updates of a step when the policy is this far from the old one, in nats per token; None: never."""
     temperature: float = 1.0
     """Temperature at which the tokens were sampled."""
+    terms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Further terms by name with their settings, such as epo: {}. Only the policy uses them."""
 
     def __post_init__(self) -> None:
         if self.kind == "gspo" and self.ratio == "token":

@@ -122,8 +122,10 @@ def _check_sources(config: "TrainConfig") -> None:
             needs = {f"roles.policy.{user}": signals for user, signals in role.needs.items()}
             needs |= {f"tasks.compose.{composer}": config.tasks.needs for composer in config.tasks.compose}
             check_fed(needs, [*role.sources], "roles.policy.sources")
-        elif role.sources or role.shape or role.extra:
-            raise ConfigError(f"roles.{name} has sources, shapers or extra; only the policy is credited by turns.")
+        elif role.sources or role.shape or role.extra or role.loss.terms:
+            raise ConfigError(
+                f"roles.{name} has sources, shapers, extra or loss terms; only the policy is credited by turns."
+            )
 
 
 def _check_trees(config: "TrainConfig") -> None:

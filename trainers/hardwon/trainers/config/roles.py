@@ -1,6 +1,6 @@
 """Settings of a role: how it is credited, what it minimizes, and with which optimizer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.memory.errors import ConfigError, UnknownName
@@ -9,6 +9,7 @@ from hardwon.trainers.algorithms.extras import EXTRAS
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.shapers import SHAPERS
+from hardwon.trainers.algorithms.terms import TERMS
 
 from .kinds import MOVED
 from .sources import check_call, find_signals, parse_source
@@ -76,6 +77,15 @@ class RoleConfig:
                 raise UnknownName.of("extra", name, [*EXTRAS])
         extra = {name: check_call(EXTRAS[name], settings, f"extra.{name}") for name, settings in self.extra.items()}
         object.__setattr__(self, "extra", extra)
+        for name in self.loss.terms:
+            if name not in TERMS:
+                raise UnknownName.of("loss term", name, [*TERMS])
+        terms = {
+            name: check_call(TERMS[name], settings, f"loss.terms.{name}") for name, settings in self.loss.terms.items()
+        }
+        for name, settings in terms.items():
+            TERMS[name](**settings)  # it checks the ranges of its settings
+        object.__setattr__(self, "loss", replace(self.loss, terms=terms))
         if self.extra and self.loss.kind != "imitation":
             raise ConfigError(
                 f"extra has {', '.join(self.extra)}, whose examples have no log-probabilities of sampling, and "

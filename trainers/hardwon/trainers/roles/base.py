@@ -197,7 +197,8 @@ class PolicyRole:
         advantages, examples, counts = self._add_examples(rollouts)
         # A rollout can hold samples of several roles; this learner moves only its own parameters.
         rows = [row for rollout in rollouts for row in rollout.rows if row.role == self.name]
-        sequences = pack_samples(rows, advantages)
+        outcomes = {rollout.trajectory.id: rollout.outcome or 0.0 for rollout in rollouts}
+        sequences = pack_samples(rows, advantages, outcomes=outcomes)
         metrics = self._learner.step([*sequences, *examples], self._loss)
         return {
             **metrics,
