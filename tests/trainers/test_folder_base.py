@@ -15,6 +15,8 @@ from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base_models import load_base, load_tokenizer
 from hardwon.trainers.evaluate import evaluate_checkpoint
+from hardwon.trainers.rollouts.renaming import Names
+from hardwon.trainers.rollouts.rollout import Spec
 
 EXTRACTOR = {
     "arms": {"control": 2, "advice": 2},
@@ -117,8 +119,8 @@ def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_p
     played, batches = [], []
     real, split = player.Player.demonstrate, player.Player._split
 
-    async def demonstrate(self, paths, arms):
-        rollouts = await real(self, paths, arms)
+    async def demonstrate(self, paths, arms, rename):
+        rollouts = await real(self, paths, arms, rename)
         played.append((paths, arms, rollouts))
         return rollouts
 
@@ -147,6 +149,42 @@ def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_p
     assert recorded >= 6
     train(settings, ["run.iterations=2"], resume=True)
     assert count_explored(tmp_path / "run") == recorded
+
+
+@pytest.mark.parametrize(("share", "copies"), [(0.0, 0), (0.5, 1), (1.0, 2)])
+def test_things_are_renamed_in_a_share_of_the_copies_with_memory(corridor, base, tmp_path, monkeypatch, share, copies):
+    """Without memory the old names stay: there is nothing to read, so the places must be remembered."""
+    drawn, plain = [], Names.shuffle
+
+    def shuffle(self, chance):
+        drawn.append(self.groups)
+        return plain(self, chance)
+
+    kept, real = [], player.Player.demonstrate
+
+    async def demonstrate(self, paths, arms, rename):
+        for arm, number in arms.items():
+            specs = [Spec("train", 1, arm.name, copy) for copy in range(number)]
+            kept.append((arm.name, sum(rename(spec) is not str for spec in specs)))
+        return await real(self, paths, arms, rename)
+
+    monkeypatch.setattr(Names, "shuffle", shuffle)
+    monkeypatch.setattr(player.Player, "demonstrate", demonstrate)
+    train(
+        corridor(
+            model={"base": str(base), "adapter": 4, "device": "cpu"},
+            arms={"control": 2, "retrieved": 2},
+            warmstart={
+                "examples": {"copies": 3, "memory_share": 0.67, "renamed": share},
+                "learning": {"updates": 1, "batch": 2},
+            },
+            run={"iterations": 0, "groups": 1, "out": str(tmp_path / "run")},
+            eval={"every": 0},
+        )
+    )
+    assert kept == [("control", 0), ("retrieved", copies)]
+    assert all(any(len(group) > 1 for group in groups) for groups in drawn)
+    assert bool(drawn) is (copies > 0)
 
 
 def count_explored(out):

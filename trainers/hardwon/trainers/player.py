@@ -25,6 +25,7 @@ from .roles.base import TriesCandidates
 from .rollouts.candidate import CandidateGuidance
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
+from .rollouts.renaming import Rename
 from .rollouts.rollout import GivenAndRecalled, GivenGuidance, Spec, TokenPolicy, collect
 from .rollouts.rounds import Read, play_rounds
 from .session import Session
@@ -99,15 +100,22 @@ class Player:
             return await collect_round(specs)
         return await play_rounds(composer, specs, collect_round, read or _read_nothing, iteration=self.iteration)
 
-    async def demonstrate(self, paths: Mapping[Task, Sequence[str]], arms: Mapping[Arm, int]) -> list[Rollout]:
+    async def demonstrate(
+        self,
+        paths: Mapping[Task, Sequence[str]],
+        arms: Mapping[Arm, int],
+        rename: Callable[[Spec], Rename] = lambda _: str,
+    ) -> list[Rollout]:
         """Play recorded paths again in every arm, and return the rollouts with samples to imitate.
 
         Args:
             paths: The actions to take, by split and seed of the task instance.
             arms: Episodes per task instance, by arm.
+            rename: Returns the other names that the samples of an episode show; default: none.
         """
         session = self._session
-        policy = DemonstrationPolicy(session.prompts, paths, builder=session.config.policy.build_prompts())
+        builder = session.config.policy.build_prompts()
+        policy = DemonstrationPolicy(session.prompts, paths, builder=builder, rename=rename)
         agents = {arm.name: self._build_agent(arm, policy, learning=False) for arm in arms}
         specs = [
             Spec(fold, seed, arm.name, copy, salt="demonstration")

@@ -13,7 +13,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ from .player import Player
 from .roles.decisions import PURPOSES, look
 from .rollouts.demonstration import shorten_path
 from .rollouts.explore import Task, way
+from .rollouts.renaming import Names, Rename, list_actions
+from .rollouts.rollout import Spec
 from .session import Session, read_config
 
 MAY_DIFFER = (
@@ -365,10 +367,29 @@ def _demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
         )
     with_memory = round(config.memory_share * config.copies) if recalling else 0
     arms = {Arm(CONTROL): config.copies - with_memory, **dict.fromkeys(recalling[:1], with_memory)}
-    rollouts = asyncio.run(loop.player.demonstrate(paths, {arm: copies for arm, copies in arms.items() if copies}))
+    rename = _rename_copies(loop, paths, round(config.renamed * with_memory))
+    arms = {arm: copies for arm, copies in arms.items() if copies}
+    rollouts = asyncio.run(loop.player.demonstrate(paths, arms, rename))
     samples = [restrict(sample, config.restricted) for rollout in rollouts for sample in rollout.rows]
     turns = {sample.trace: [1.0] * (sample.turn + 1) for sample in samples}
     return pack_samples(samples, turns)
+
+
+def _rename_copies(loop: TrainingLoop, paths: Mapping[Task, Sequence[str]], copies: int) -> Callable[[Spec], Rename]:
+    """Return a function that renames the things in the first copies with memory of each demonstration."""
+    names = Names(list_actions(loop.session.environment, paths) if copies else ())
+    if copies and not any(len(group) > 1 for group in names.groups):
+        loop.screen.warn(
+            "warmstart.examples.renamed changes nothing: no listed actions of the demonstrations differ by a name. "
+            "Set it to 0."
+        )
+
+    def rename(spec: Spec) -> Rename:
+        if spec.arm == CONTROL or spec.copy >= copies:
+            return str
+        return names.shuffle(random.Random(f"{loop.config.run.seed}:{spec.task}:{spec.seed}:{spec.copy}"))
+
+    return rename
 
 
 def _export(session: Session, folder: Path) -> tuple[str, ...]:

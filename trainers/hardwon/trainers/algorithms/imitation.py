@@ -49,6 +49,10 @@ class Examples:
     """Share of the copies that show memory, for trajectories that have one. Below 1, so that the policy also works
     without memory.
     """
+    renamed: float = 0.0
+    """Share of the copies with memory in which things have each other's names, so that a hint must be read and places
+    cannot be remembered. Only where actions are listed, and not for compact prompts.
+    """
     restricted: bool = False
     """Learn to choose among the actions that were possible; otherwise, to produce them from the whole vocabulary."""
     seed: int = 0
@@ -57,6 +61,8 @@ class Examples:
     def __post_init__(self) -> None:
         if not 0 <= self.memory_share <= 1:
             raise ConfigError(f"memory_share is {self.memory_share}; use a value from 0 to 1.")
+        if not 0 <= self.renamed <= 1:
+            raise ConfigError(f"renamed is {self.renamed}; use a value from 0 to 1.")
         if self.copies < 1:
             raise ConfigError(f"copies is {self.copies}; use 1 or more.")
 

@@ -7,7 +7,7 @@ same messages, the hints that the library gives at each step, and the same liste
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from hardwon.memory.errors import EnvironmentFailure, PolicyFailure
@@ -20,7 +20,8 @@ from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.prompting.base import PromptFormat
 
 from .explore import Task
-from .rollout import current_episode
+from .renaming import Rename, rename_conversation
+from .rollout import Spec, current_episode
 
 
 class DemonstrationPolicy:
@@ -36,6 +37,7 @@ class DemonstrationPolicy:
         *,
         role: str = "policy",
         builder: PromptBuilder | None = None,
+        rename: Callable[[Spec], Rename] = lambda _: str,
     ) -> None:
         """Create a policy of paths.
 
@@ -44,8 +46,9 @@ class DemonstrationPolicy:
             paths: The actions to take, by split and seed of the task instance.
             role: The role that learns from the samples.
             builder: Writes the messages of an episode; default: as `ChatPolicy` does without instructions.
+            rename: Returns the other names that the samples of an episode show; default: none.
         """
-        self._prompts, self._paths, self._role = prompts, paths, role
+        self._prompts, self._paths, self._role, self._rename = prompts, paths, role, rename
         self._log = Conversations(builder)
 
     async def adecide(self, context: Context) -> Decision:
@@ -61,8 +64,9 @@ class DemonstrationPolicy:
         if turn >= len(path) or (context.actions and path[turn] not in choices):
             raise PolicyFailure(f"the path of {episode.spec.group} does not go on at step {turn + 1}.")
         action, chat = path[turn], self._log.advance(context)
-        prompt = self._prompts.open_prompt(chat, context)
-        tokens, allowed = self._encode(action, choices)
+        rename = self._rename(episode.spec)
+        prompt = self._prompts.open_prompt(rename_conversation(chat, rename), context)
+        tokens, allowed = self._encode(rename(action), [*map(rename, choices)])
         opening = self._prompts.opening
         tokens, allowed = (*opening, *tokens), (*((token,) for token in opening), *allowed)
         Conversations.answer(chat, action, tokens)
