@@ -6,6 +6,7 @@
     step        the learned library, recalled at every step: the learning agent
     unguarded   as step, with guardrails disabled
     skills      as step, following skills and remedies of the library where they apply
+    search      as step, looking ahead in a clone of the environment, so compare it with other agents that have one
 
 Each agent seed is one process. Every episode is a row of `episodes.jsonl`. An interrupted experiment continues from
 these rows and the library when you start it again in the same folder.
@@ -44,7 +45,7 @@ class ArmSetup:
     policy: str | None = None
     """The policy to use instead of the plan's."""
     guardrails: bool = True
-    planner: Literal["skills", "demonstrations"] | None = None
+    planner: Literal["skills", "demonstrations", "search"] | None = None
 
     @property
     def level(self) -> Literal["task", "step"]:
@@ -66,6 +67,7 @@ SETUPS = {
         ArmSetup(Arm("unguarded", "step"), guardrails=False),
         ArmSetup(Arm("skills", "step"), planner="skills"),
         ArmSetup(Arm("demonstrations", "step"), planner="demonstrations"),
+        ArmSetup(Arm("search", "step"), planner="search"),
     )
 }
 """The arms that a plan may name."""

@@ -25,6 +25,7 @@ from .interfaces.extension import Budget
 from .interfaces.types import Environment, Policy, Usage
 from .interfaces.working_memory import WorkingMemory
 from .loop.budgets import as_budget
+from .loop.clone_model import CloneModel
 from .loop.enforcement import mode_of
 from .loop.graph import build_graph
 from .loop.nodes import Nodes
@@ -32,6 +33,7 @@ from .loop.starts import rebuild_memory, restore_environment
 from .loop.state import EpisodeState, Live, Settings
 from .planning.composer import DemonstrationPlanner
 from .planning.plans import Planner, SkillPlanner
+from .planning.search_planner import SearchPlanner
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -117,7 +119,7 @@ class Agent:
         retries: int = 1,
         step_timeout_s: float = 60.0,
         checkpointer: "BaseCheckpointSaver[Any] | None" = None,
-        planner: "Planner | Literal['skills', 'demonstrations'] | None" = None,
+        planner: "Planner | Literal['skills', 'demonstrations', 'search'] | None" = None,
         extractor: "Extractor | None" = None,
         withhold: bool | None = None,
     ) -> None:
@@ -142,7 +144,8 @@ class Agent:
             step_timeout_s: Seconds that the environment may take for one call, unless it enforces its own limit.
             checkpointer: A LangGraph checkpointer, which makes `resume` possible.
             planner: `"skills"` plans with the library's skills and remedies, `"demonstrations"` binds its
-                successes to the task first; None lets the policy choose each step.
+                successes to the task first, `"search"` looks ahead in a clone of the environment; None lets the policy
+                choose each step.
             extractor: Reads every recorded episode and proposes items, in addition to the library's rules.
             withhold: Withhold some items and try some forbidden actions, at random, to measure their worth. None
                 does so if `learn` is set. Set it if you record the episodes of an agent that does not learn.
@@ -157,7 +160,7 @@ class Agent:
         self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
         mode, budget = mode_of(guardrails), as_budget(max_steps)
         settings = Settings(Arm.of(arm), level, learn, mode, budget, recall_k, seed, withhold)
-        planned = _resolve_planner(planner, library)
+        planned = _resolve_planner(planner, library, environment)
         nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, extractor)
         self._install(environment, nodes)
 
@@ -281,6 +284,8 @@ class Agent:
         for environment in self._idle:
             environment.close()
         self._idle.clear()
+        if isinstance(self._nodes.planner, SearchPlanner):
+            self._nodes.planner.close()
 
     # ---- one body for the synchronous and the asynchronous methods
 
@@ -467,15 +472,18 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
     return ChatPolicy(policy)
 
 
-def _resolve_planner(planner: "Planner | str | None", library: ExperienceLibrary) -> Planner | None:
+def _resolve_planner(
+    planner: "Planner | str | None", library: ExperienceLibrary, environment: Environment
+) -> Planner | None:
     if isinstance(planner, str):
-        planners: dict[str, Callable[[ExperienceLibrary], Planner]] = {
-            "skills": SkillPlanner,
-            "demonstrations": DemonstrationPlanner,
+        planners: dict[str, Callable[[], Planner]] = {
+            "skills": lambda: SkillPlanner(library),
+            "demonstrations": lambda: DemonstrationPlanner(library),
+            "search": lambda: SearchPlanner(library, CloneModel(environment)),
         }
         if planner not in planners:
             raise UnknownName.of("planner", planner, planners)
-        return planners[planner](library)
+        return planners[planner]()
     return planner
 
 

@@ -65,7 +65,7 @@ def run(
         str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
     ] = "",
     arms: Annotated[
-        str, typer.Option(help="Arms to compare, of random,empty,task,step,unguarded,skills,demonstrations.")
+        str, typer.Option(help="Arms to compare, of random,empty,task,step,unguarded,skills,demonstrations,search.")
     ] = ("random,empty,task,step"),
     policy: PolicyName = "episodic",
     roles: RolesFolder = None,

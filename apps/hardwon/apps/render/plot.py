@@ -12,6 +12,7 @@ COLOURS = {
     "unguarded": "#b5546c",
     "skills": "#3f6fb5",
     "demonstrations": "#7a5195",
+    "search": "#5a7d2b",
 }
 NAMES = {
     "random": "random",
@@ -21,6 +22,7 @@ NAMES = {
     "unguarded": "without guardrails",
     "skills": "with plans of skills",
     "demonstrations": "with bound demonstrations",
+    "search": "looking ahead in a clone",
 }
 
 

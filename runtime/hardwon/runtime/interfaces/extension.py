@@ -1,14 +1,15 @@
-"""Protocols of what an algorithm may replace: who proposes, who judges, and how long an episode lasts.
+"""Protocols of what an algorithm may replace: who proposes, who judges, who looks ahead, and how long an episode lasts.
 
-Each has a default without a model: `SampledActions`, `RecalledValue` and `StepLimit`.
+Each has a default without a language model: `SampledActions`, `RecalledValue`, `CloneModel` and `StepLimit`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from hardwon.memory import Estimate, State, Step
 
-from .types import Context, Decision
+from .types import Context, Decision, Info
 
 
 @runtime_checkable
@@ -36,6 +37,39 @@ class Value(Protocol):
             context: The state and the recalled experience.
             action: The action.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Imagined:
+    """Where a model expects the last of some actions to lead."""
+
+    state: State
+    actions: tuple[str, ...] = ()
+    """Admissible actions in this state; empty if the episode is over there."""
+    reward: float = 0.0
+    """Reward of the last action."""
+    done: bool = False
+    info: Info = field(default_factory=Info)
+    certainty: float = 1.0
+    """How sure the model is, in [0, 1]; 1 for an exact model."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Looks ahead without acting in the running environment."""
+
+    def imagine(self, context: Context, path: Sequence[str]) -> Imagined | None:
+        """Return where the actions lead from the current state, or None if the model cannot tell.
+
+        Args:
+            context: The current state and the steps so far.
+            path: The actions to imagine, at least one.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all resources. You can call this more than once."""
         ...
 
 

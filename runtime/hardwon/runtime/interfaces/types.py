@@ -180,6 +180,8 @@ class Context:
     """Text for the policy about the steps that are left; empty for none."""
     environment: str | None = None
     """Name of the environment; None if it is not known."""
+    start: tuple[str, int] | None = None
+    """Task and seed that the environment was reset with; None if they are not known. A policy must not act on it."""
     prospects: Prospects = field(default_factory=Prospects)
     """What each action is expected to bring and to make possible; empty unless the policy has `foresees = True`."""
 

@@ -183,6 +183,7 @@ class AdvisingNodes:
             plan=episode.get("plan"),
             budget=self.settings.budget.describe(episode["steps"], episode["state"]),
             environment=self._get_environment(episode).name,
+            start=(episode["task"], episode["seed"]) if "seed" in episode else None,
         )
 
     def _prepare_decision(self, episode: EpisodeState) -> Context:

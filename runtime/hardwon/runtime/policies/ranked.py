@@ -12,25 +12,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from hardwon.memory import Estimate, Reasons
+from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.runtime.interfaces.extension import Proposer, Value
 from hardwon.runtime.interfaces.methods import METHODS
 from hardwon.runtime.interfaces.types import Context, Decision, Policy, Usage
+from hardwon.runtime.planning.proposals import RecalledValue
 
 ENOUGH = 3
 """Number of similar steps from which an estimate counts."""
-
-
-class RecalledValue:
-    """The estimates that were recalled; the worth of a state is that of its best action."""
-
-    def judge(self, context: Context, action: str = "") -> Estimate:
-        """Return the estimate of an action, or the highest one of the state."""
-        estimates = context.recollection.estimates
-        if action:
-            return estimates.get(action) or Estimate(0.0)
-        return max(estimates.values(), key=lambda estimate: estimate.value, default=Estimate(0.0))
 
 
 class SampledActions:

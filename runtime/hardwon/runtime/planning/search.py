@@ -1,0 +1,198 @@
+"""Tree search over imagined actions: which path from here is worth most, within a bounded number of looks ahead.
+
+    path = Searcher(simulations=40).search(world)
+
+Every simulation goes down from the current state to a node that was not looked at yet, by the rule of PUCT:
+
+    score(child) = Q + c P sqrt(N) / (1 + n)
+
+with the mean return Q of the child (0 before its first visit), its prior P, its visits n, and the visits N of its
+parent. The node's state is imagined and judged, and the discounted return is added to all nodes on the path. A node
+whose continuations have all ended is closed and not visited again.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.methods import METHODS
+
+DISCOUNT = 0.95
+"""Worth of a return one step later."""
+EXACT = 1.0
+"""Certainty of a model that cannot be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found at the end of a path."""
+
+    reward: float = 0.0
+    """Reward of the last action of the path."""
+    value: float = 0.0
+    """Worth of what may follow, in [-1, 1]; 1 for a solved task and -1 for one that ended otherwise."""
+    done: bool = False
+    solved: bool = False
+    certainty: float = EXACT
+    proposals: tuple[tuple[str, float], ...] = ()
+    """Actions to continue with and their priors; none where the episode is over."""
+
+
+class World(Protocol):
+    """The states that a search visits, each named by its path of actions from the current one."""
+
+    def look(self, path: Sequence[str]) -> Look | None:
+        """Return what is at the end of a path, or None if nobody can tell; the empty path is the current state."""
+        ...
+
+
+@dataclass(slots=True)
+class Node:
+    """A state of the tree."""
+
+    path: tuple[str, ...]
+    prior: float = 1.0
+    visits: int = 0
+    total: float = 0.0
+    """Sum of the returns of all visits, from the action that leads here on."""
+    reward: float = 0.0
+    is_known: bool = False
+    """Whether the state was looked at."""
+    closed: bool = False
+    """Whether nothing more can be learned below."""
+    solved: bool = False
+    children: list["Node"] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        """Return the mean return; 0 before the first visit."""
+        return self.total / self.visits if self.visits else 0.0
+
+
+def score_child(child: Node, parent_visits: int, exploration: float) -> float:
+    """Return the PUCT score of a child.
+
+    Worked example, c = 1: of two children with priors 0.8 and 0.2, visits 3 and 1, and means 0.1 and 0.5, below a
+    parent with 4 visits, the first scores 0.1 + 0.8 * 2 / 4 = 0.5, and the second 0.5 + 0.2 * 2 / 2 = 0.7.
+    """
+    return child.mean + exploration * child.prior * math.sqrt(parent_visits) / (1 + child.visits)
+
+
+def back_up(nodes: Sequence[Node], value: float, discount: float = DISCOUNT) -> None:
+    """Add the return of a simulation to the nodes on its path, the root first."""
+    returned = value
+    for node in reversed(nodes):
+        returned = node.reward + discount * returned
+        node.visits += 1
+        node.total += returned
+
+
+@METHODS.add(
+    "AlphaMath (search by PUCT)",
+    "arXiv:2405.03553",
+    evidence="C P",
+    reach='`Agent(..., planner="search")`, `hardwon run ... --arms empty,step,search`',
+    reading="proposals and values are the library's estimates, and a clone of the environment looks ahead; the "
+    "training of the value head on the tree's returns is not implemented",
+)
+class Searcher:
+    """Searches a tree of imagined actions and returns the best path."""
+
+    def __init__(
+        self, *, simulations: int = 40, exploration: float = 1.5, depth: int = 8, seconds: float = 5.0
+    ) -> None:
+        """Create a searcher.
+
+        Args:
+            simulations: Largest number of looks ahead.
+            exploration: Weight c of the priors.
+            depth: Largest length of a path.
+            seconds: Time after which no further simulation begins.
+
+        Raises:
+            ConfigError: A number is out of range.
+        """
+        if simulations < 0 or depth < 1 or exploration < 0 or seconds <= 0:
+            raise ConfigError(
+                f"simulations is {simulations}, depth is {depth}, exploration is {exploration} and seconds is "
+                f"{seconds}; use 0 or more, at least 1, 0 or more, and more than 0."
+            )
+        self._simulations, self._exploration, self._depth, self._seconds = simulations, exploration, depth, seconds
+
+    def search(self, world: World) -> Node:
+        """Return the root of a searched tree; see `select_path`.
+
+        The search ends early when an exact look shows a solution, or when all that may follow has been seen. With one
+        proposal or without simulations nothing is imagined.
+        """
+        root = Node((), visits=0)
+        look = world.look(())
+        if look is None or not look.proposals:
+            return root
+        _open(root, look)
+        root.visits = 1
+        deadline = time.monotonic() + self._seconds
+        for _ in range(self._simulations if len(root.children) > 1 else 0):
+            if root.closed or root.solved or time.monotonic() > deadline:
+                break
+            self._simulate(root, world)
+        return root
+
+    def _simulate(self, root: Node, world: World) -> None:
+        """Look at one more node, and add its return to those above."""
+        nodes = [root]
+        while nodes[-1].is_known and nodes[-1].children:
+            parent = nodes[-1]
+            nodes.append(
+                max(
+                    (child for child in parent.children if not child.closed),
+                    # Of equal scores the name decides, so that the order of the proposals does not matter.
+                    key=lambda child: (score_child(child, parent.visits, self._exploration), child.path),
+                )
+            )
+        leaf = nodes[-1]
+        look = world.look(leaf.path)
+        value = 0.0
+        if look is None:  # nobody can tell: what led here earned nothing
+            leaf.closed = leaf.is_known = True
+        else:
+            value, leaf.reward = look.value, look.reward
+            _open(leaf, look)
+            leaf.solved = look.solved and look.certainty >= EXACT
+            leaf.closed = look.done or not leaf.children or len(leaf.path) >= self._depth
+        back_up(nodes, value)
+        for node in reversed(nodes[:-1]):
+            node.closed = all(child.closed for child in node.children)
+            node.solved = node.solved or any(child.solved for child in node.children)
+
+
+def _open(node: Node, look: Look) -> None:
+    node.is_known = True
+    node.children = [Node((*node.path, action), prior) for action, prior in look.proposals]
+
+
+def select_path(root: Node, *, least: int = 2) -> tuple[str, ...]:
+    """Return the actions of the best path: that of a solution, else the most visited children.
+
+    A path goes on only through children with at least `least` visits, because single visits are in no order. The
+    first action is returned in any case: without visits, the one with the highest prior.
+    """
+    node, path = root, tuple[str, ...]()
+    while node.children:
+        best = max(
+            node.children,
+            key=lambda child: (child.solved, child.visits, child.mean, child.prior, child.path),
+        )
+        if node is not root and best.visits < least and not best.solved:
+            break
+        node, path = best, best.path
+    return path
+
+
+def is_undecided(root: Node) -> bool:
+    """Return whether the search found no difference between the actions that it visited."""
+    means = [child.mean for child in root.children if child.visits]
+    return not root.solved and (not means or max(means) - min(means) < 1e-9)

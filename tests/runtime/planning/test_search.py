@@ -1,0 +1,204 @@
+"""Search by PUCT in imagined actions (AlphaMath, arXiv:2405.03553), and the planner that follows it."""
+
+import random
+from typing import Any
+
+import pytest
+
+from hardwon.memory import Estimate, ExperienceLibrary, Recollection, State
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime import Agent, Context
+from hardwon.runtime.loop.clone_model import CloneModel
+from hardwon.runtime.planning.proposals import EstimatedActions
+from hardwon.runtime.planning.search import Look, Node, Searcher, back_up, is_undecided, score_child, select_path
+from hardwon.runtime.planning.search_planner import SearchPlanner
+
+
+class Tree:
+    """A world in which only the path `a, b, c` solves the task, and everything ends after three actions."""
+
+    def __init__(self, actions=("a", "b", "c"), *, known=True, priors=None):
+        self.actions, self.known, self.priors = actions, known, priors or {}
+        self.looks: list[Any] = []
+
+    def look(self, path):
+        if path:
+            self.looks.append(path)
+            if not self.known:
+                return None
+        proposals = tuple((action, self.priors.get(action, 1 / 3)) for action in self.actions)
+        if len(path) == 3:
+            solved = path == ("a", "b", "c")
+            return Look(1.0 if solved else 0.0, 1.0 if solved else -1.0, True, solved)
+        return Look(proposals=proposals)
+
+
+def test_the_score_of_the_worked_example():
+    """Priors 0.8 and 0.2, visits 3 and 1, means 0.1 and 0.5, c = 1: 0.5 and 0.7, so the second is chosen."""
+    first, second = Node(("a",), 0.8, 3, 0.3), Node(("b",), 0.2, 1, 0.5)
+    assert score_child(first, 4, 1.0) == pytest.approx(0.5)
+    assert score_child(second, 4, 1.0) == pytest.approx(0.7)
+
+
+def test_the_mean_of_the_returns_that_were_backed_up():
+    """+1, -1 and -1 through one edge: Q = -1/3."""
+    root, child = Node(()), Node(("a",))
+    for value in (1.0, -1.0, -1.0):
+        back_up([root, child], value, discount=1.0)
+    assert child.mean == pytest.approx(-1 / 3)
+    assert root.visits == 3
+
+
+def test_a_reward_counts_from_the_action_that_brings_it():
+    root, first, second = Node(()), Node(("a",), reward=1.0), Node(("a", "b"), reward=2.0)
+    back_up([root, first, second], 0.0, discount=0.5)
+    assert (second.mean, first.mean, root.mean) == (2.0, 2.0, 1.0)
+
+
+def test_the_search_finds_the_only_solution():
+    tree = Tree()
+    root = Searcher(simulations=200).search(tree)
+    assert select_path(root) == ("a", "b", "c")
+    assert root.solved
+    assert len(tree.looks) == len(set(tree.looks))  # nothing is looked at twice
+
+
+@pytest.mark.parametrize("world", [Tree(("a",)), Tree()])
+def test_one_proposal_or_no_simulation_takes_the_first_choice_without_a_look(world):
+    """Degenerate cases: the proposer's first choice, and the model is not asked."""
+    world.priors = {"a": 0.6, "b": 0.3, "c": 0.1}
+    root = Searcher(simulations=40 if len(world.actions) == 1 else 0).search(world)
+    assert select_path(root) == ("a",)
+    assert world.looks == []
+
+
+def test_a_tree_that_has_ended_everywhere_is_closed():
+    """27 leaves and 12 inner nodes below the root: no further look, whatever the bound."""
+
+    class Lost(Tree):
+        def look(self, path):
+            look = super().look(path)
+            return Look(0.0, -1.0, True) if look and look.done else look
+
+    tree = Lost()
+    root = Searcher(simulations=1000).search(tree)
+    assert root.closed
+    assert len(tree.looks) == 39
+
+
+def test_a_model_that_can_tell_nothing_decides_nothing():
+    root = Searcher().search(Tree(known=False))
+    assert is_undecided(root)
+
+
+def test_the_order_of_the_proposals_does_not_matter():
+    """Invariance; and the same world gives the same tree."""
+    trees = [Tree(order) for order in (("a", "b", "c"), ("c", "a", "b"), ("a", "b", "c"))]
+    roots = [Searcher(simulations=30).search(tree) for tree in trees]
+    assert trees[0].looks == trees[1].looks == trees[2].looks
+    assert len({select_path(root) for root in roots}) == 1
+
+
+def test_priors_do_not_change_if_a_constant_is_added_to_all_estimates():
+    """Invariance: a softmax."""
+
+    def propose(shift):
+        estimates = {action: Estimate(value + shift, 5) for action, value in (("a", 0.1), ("b", 0.5), ("c", 0.3))}
+        context = Context(State("now"), ("a", "b", "c"), Recollection(estimates=estimates), rng=random.Random(1))
+        return [(d.action, round(d.why.extra["prior"], 9)) for d in EstimatedActions().propose(context, 2)]
+
+    assert propose(0.0) == propose(7.0)
+    assert [action for action, _ in propose(0.0)] == ["b", "c"]
+
+
+def test_what_was_refused_is_not_proposed():
+    context = Context(State("now"), ("a", "b"), forbidden={"a": "refused"})
+    assert [decision.action for decision in EstimatedActions().propose(context, 5)] == ["b"]
+
+
+@pytest.mark.parametrize("wrong", [{"simulations": -1}, {"depth": 0}, {"exploration": -1.0}, {"seconds": 0.0}])
+def test_bounds_are_checked(wrong):
+    with pytest.raises(ConfigError, match=str(next(iter(wrong)))):
+        Searcher(**wrong)
+
+
+def play(workshop, planner, *, episodes=3, steps=12):
+    with ExperienceLibrary.open(":memory:") as library:
+        world = workshop(goal="pickaxe")
+        agent = Agent("episodic", library, world, planner=planner, max_steps=steps, learn=False)
+        results = [agent.run(seed=seed) for seed in range(episodes)]
+        agent.close()
+        return results
+
+
+def test_an_agent_that_looks_ahead_solves_what_it_never_saw(workshop):
+    """Three actions of ten in the right order, with an empty library: the search finds them in a clone."""
+    assert all(result.success for result in play(workshop, "search"))
+    assert [result.success for result in play(workshop, None)] != [True] * 3
+
+
+def test_a_state_that_was_seen_is_not_continued(workshop):
+    """Actions that change nothing, and other orders of the same ones, lead to known states."""
+    world = workshop(goal="pickaxe")
+    model = CloneModel(world)
+    context = Context(world.reset(), tuple(world.admissible(None)), start=("", 0))
+    with ExperienceLibrary.open(":memory:") as library:
+        root = SearchPlanner(library, model).search(context)
+    assert [child.path for child in root.children if child.children] == [("gather wood",)]
+    model.close()
+
+
+def test_nothing_is_run_in_the_environment_of_the_episode(workshop: Any):
+    class Counting(workshop):
+        resets = 0
+
+        def clone(self):
+            twin = type(self)([], self.goal)
+            clones.append(twin)
+            return twin
+
+    clones: list[Any] = []
+    world = Counting(goal="pickaxe")
+    with ExperienceLibrary.open(":memory:") as library:
+        agent = Agent("episodic", library, world, planner="search", max_steps=12, learn=False)
+        result = agent.run(seed=0)
+        agent.close()
+    assert world.ran == [step.action for step in result.trajectory.steps]
+    assert len(clones) == 1
+    assert len(clones[0].ran) > len(world.ran)
+
+
+def test_where_actions_must_not_be_repeated_the_model_is_silent(workshop: Any):
+    class Outside(workshop):
+        branches = None
+
+        def clone(self):
+            raise AssertionError("a clone would act outside")
+
+    world = Outside()
+    context = Context(world.reset(), tuple(world.admissible(None)), start=("", 0))
+    assert CloneModel(world).imagine(context, ["gather wood"]) is None
+    with ExperienceLibrary.open(":memory:") as library:
+        planner = SearchPlanner(library, CloneModel(world))
+        assert planner.plan(context, ()) is None
+
+
+def test_an_environment_that_does_not_repeat_itself_is_not_planned_in(workshop: Any):
+    class Fickle(workshop):
+        def reset(self, task="", seed=0):
+            self.has = ["wood"] if self.ran is clone_ran else []
+            return self.state("")
+
+        def clone(self):
+            return Fickle(clone_ran, self.goal)
+
+    clone_ran: list[str] = []
+    with ExperienceLibrary.open(":memory:") as library:
+        agent = Agent("episodic", library, Fickle(goal="pickaxe"), planner="search", max_steps=6, learn=False)
+        agent.run(seed=0)
+        agent.close()
+
+
+def test_an_unknown_planner_is_named():
+    with ExperienceLibrary.open(":memory:") as library, pytest.raises(UnknownName, match="search"):
+        Agent("episodic", library, None, planner="serach")  # type: ignore[arg-type]
