@@ -149,7 +149,7 @@ def test_a_state_that_was_seen_is_not_continued(workshop):
 
 
 def test_nothing_is_run_in_the_environment_of_the_episode(workshop: Any):
-    class Counting(workshop):
+    class Counting(workshop):  # type: ignore[misc]
         resets = 0
 
         def clone(self):
@@ -169,7 +169,7 @@ def test_nothing_is_run_in_the_environment_of_the_episode(workshop: Any):
 
 
 def test_where_actions_must_not_be_repeated_the_model_is_silent(workshop: Any):
-    class Outside(workshop):
+    class Outside(workshop):  # type: ignore[misc]
         branches = None
 
         def clone(self):
@@ -184,7 +184,7 @@ def test_where_actions_must_not_be_repeated_the_model_is_silent(workshop: Any):
 
 
 def test_an_environment_that_does_not_repeat_itself_is_not_planned_in(workshop: Any):
-    class Fickle(workshop):
+    class Fickle(workshop):  # type: ignore[misc]
         def reset(self, task="", seed=0):
             self.has = ["wood"] if self.ran is clone_ran else []
             return self.state("")

@@ -235,6 +235,8 @@ class NamespaceCache:
         self._values.save()
         if self._per_world is not None:
             self._per_world.save()
+        for book in self._outlooks.values():
+            book.save()
 
     def _read_worlds(self) -> None:
         """Read the worlds, and keep values per world only while there are several."""
@@ -366,7 +368,9 @@ class NamespaceCache:
         if world is None:
             return look_around(NOTHING, state, actions, episode)
         if world not in self._outlooks:
-            self._outlooks[world] = OutlookBook(self._store, self._namespace, self.worlds.names_of(world))
+            self._outlooks[world] = OutlookBook(
+                self._store, self._namespace, self.worlds.names_of(world), self._sidecar
+            )
         book = self._outlooks[world]
         return look_around(book.read(self.structural), state, actions, episode)
 

@@ -370,7 +370,8 @@ def _rebuild_places(connection: Connection, store: Store, namespace: int) -> Non
 def _renew_worlds(connection: Connection, store: Store, namespace: int) -> None:
     """Place all episodes again, and delete the cached values, which refer to the old world ids."""
     worlds.renew(connection, namespace)
-    Sidecar(store, namespace).drop("world-values")
+    for name in ("world-values", "outlooks-*"):
+        Sidecar(store, namespace).drop(name)
 
 
 def _seal_missing(connection: Connection, store: Store, namespace: int) -> None:

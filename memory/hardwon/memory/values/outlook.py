@@ -43,6 +43,7 @@ HIGHEST_GAIN, LOWEST_GAIN = 1.5, -1.0
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 _WEIGHTS = np.array([2.0**level for level in LEVELS])
+_NO_ROWS = np.zeros((1, COLUMNS), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,20 @@ class Forms:
 class Rows:
     """The key ids of actions; equal actions share one row. Row 0 has no keys."""
 
-    def __init__(self) -> None:
-        self._keys: dict[str, int] = {"": 0}
-        self._rows: dict[tuple[int, ...], int] = {(0,) * COLUMNS: 0}
+    def __init__(self, keys: Sequence[str] = ("",), rows: Ints = _NO_ROWS) -> None:
+        """Create rows.
+
+        Args:
+            keys: The keys by their ids, the empty one first.
+            rows: The key ids of all rows, (rows, columns).
+        """
+        self._keys: dict[str, int] = {key: number for number, key in enumerate(keys)}
+        self._array = rows
+        self._added: dict[tuple[int, ...], int] | None = None
+        """All rows by their key ids; None until the first row is filed, because reading needs the keys alone."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._array) if self._added is None else len(self._added)
 
     @property
     def keys(self) -> int:
@@ -119,8 +128,10 @@ class Rows:
 
     def file(self, keys: Sequence[str]) -> int:
         """Return the row of an action with these keys, which is added if it is new."""
+        if self._added is None:
+            self._added = {tuple(row): number for number, row in enumerate(self._array.tolist())}
         ids = tuple(self._keys.setdefault(key, len(self._keys)) for key in keys)
-        return self._rows.setdefault(ids, len(self._rows))
+        return self._added.setdefault(ids, len(self._added))
 
     def find(self, keys: Sequence[str]) -> list[int]:
         """Return the ids of keys; 0 for an unknown one."""
@@ -128,7 +139,11 @@ class Rows:
 
     def build(self) -> Ints:
         """Return the key ids of all rows, (rows, columns)."""
-        return np.array(list(self._rows), dtype=np.int32)
+        return self._array if self._added is None else np.array(list(self._added), dtype=np.int32)
+
+    def list_keys(self) -> list[str]:
+        """Return the keys by their ids."""
+        return list(self._keys)
 
 
 @dataclass(frozen=True, slots=True)
