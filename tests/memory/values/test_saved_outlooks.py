@@ -36,7 +36,7 @@ def record(path, seeds, reward=1.0):
 
 def foresee(library):
     prospects = library.foresee(CLOSED, ACTIONS, EpisodeMap())
-    return {action: outlook for action, outlook in prospects.by_action.items()}, prospects.scale
+    return prospects.by_action, prospects.scale
 
 
 def find_file(path) -> Path | None:
