@@ -8,8 +8,8 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.outlook_keys import OutlookKeys
-from hardwon.memory.values import outlook_book
 from hardwon.memory.values.outlook import EpisodeRows, Forms, Rows, fit
+from hardwon.memory.values.outlook_episodes import EpisodeReader
 from hardwon.memory.values.saved_outlooks import Progress, pack, unpack, unpack_episodes
 
 TASK = "find the coin"
@@ -39,27 +39,32 @@ def foresee(library):
     return prospects.by_action, prospects.scale
 
 
-def find_file(path) -> Path | None:
-    return next(Path(f"{path}.index").glob("*-outlooks-*"), None)
+def list_files(path):
+    return list(Path(f"{path}.index").glob("*-outlooks-*"))
+
+
+def find_file(path) -> Path:
+    (file,) = list_files(path)
+    return file
 
 
 @pytest.fixture
 def reads(monkeypatch):
     """The episodes that are read from their steps."""
     read: list[str] = []
-    original = outlook_book.EpisodeReader.read
+    original = EpisodeReader.read
 
     def watch(reader, steps):
         read.append(steps[0].pre.task)
         return original(reader, steps)
 
-    monkeypatch.setattr(outlook_book.EpisodeReader, "read", watch)
+    monkeypatch.setattr(EpisodeReader, "read", watch)
     return read
 
 
 def test_a_library_that_is_opened_again_reads_no_episode(path, reads):
     before = record(path, range(30))
-    assert find_file(path) is not None
+    assert list_files(path)
     assert len(reads) == 30
     reads.clear()
     with ExperienceLibrary.open(path) as library:
@@ -113,7 +118,7 @@ def test_what_was_forgotten_is_not_in_the_outlooks(path, reads):
     record(path, range(30))
     with ExperienceLibrary.open(path) as library:
         library.forget(episode=library.trajectories()[0]["id"])
-        assert find_file(path) is None  # its keys contain words of the steps
+        assert not list_files(path)  # its keys contain words of the steps
     reads.clear()
     record(path, ())
     assert len(reads) == 29
@@ -167,7 +172,7 @@ def test_a_full_disk_costs_time_and_no_answer(path, monkeypatch, reads):
 
     monkeypatch.setattr(Path, "replace", fail)
     before = record(path, range(30))
-    assert find_file(path) is None
+    assert not list_files(path)
     assert record(path, ()) == before
 
 
@@ -178,7 +183,7 @@ def test_a_read_only_library_writes_no_file(path, reads):
     with ExperienceLibrary.open(path, read_only=True) as library:
         foresee(library)
     assert len(reads) == 30
-    assert find_file(path) is None
+    assert not list_files(path)
 
 
 def test_packing_keeps_every_array():

@@ -87,7 +87,7 @@ def unpack_episodes(arrays: Arrays, most: int) -> deque[EpisodeRows]:
     fields = [_split(arrays[f"episode {name}"], arrays["lengths"]) for name in (*FIELDS, "followed")]
     opened = _split(arrays["episode opened"].reshape(-1, 4), arrays["opened lengths"])
     episodes = (
-        EpisodeRows(*columns, opened=[(a, b, c, d) for a, b, c, d in entries])
+        EpisodeRows(*columns, [(a, b, c, d) for a, b, c, d in entries])
         for *columns, entries in zip(*fields, opened, strict=True)
     )
     return deque(episodes, maxlen=most)
@@ -109,5 +109,6 @@ def _pack_forms(forms: Forms) -> dict[str, Any]:
 
 
 def _unpack_forms(packed: dict[str, Any]) -> Forms:
-    counts = (Counter(packed[name]) for name in ("steps", "moved", "offered"))
-    return Forms(*counts, *({form: set(heads) for form, heads in packed[name].items()} for name in ("first", "second")))
+    steps, moved, offered = (Counter[str](packed[name]) for name in ("steps", "moved", "offered"))
+    first, second = ({form: set(heads) for form, heads in packed[name].items()} for name in ("first", "second"))
+    return Forms(steps, moved, offered, first, second)
