@@ -39,7 +39,7 @@ def foresee(library):
     return prospects.by_action, prospects.scale
 
 
-def list_files(path):
+def list_files(path) -> list[Path]:
     return list(Path(f"{path}.index").glob("*-outlooks-*"))
 
 

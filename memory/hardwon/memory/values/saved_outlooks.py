@@ -86,11 +86,11 @@ def unpack_episodes(arrays: Arrays, most: int) -> deque[EpisodeRows]:
     """Return the episodes, oldest first."""
     fields = [_split(arrays[f"episode {name}"], arrays["lengths"]) for name in (*FIELDS, "followed")]
     opened = _split(arrays["episode opened"].reshape(-1, 4), arrays["opened lengths"])
-    episodes = (
-        EpisodeRows(*columns, [(a, b, c, d) for a, b, c, d in entries])
-        for *columns, entries in zip(*fields, opened, strict=True)
-    )
-    return deque(episodes, maxlen=most)
+    episodes = deque[EpisodeRows](maxlen=most)
+    for steps, rewards, novelty, lost, dead, followed, entries in zip(*fields, opened, strict=True):
+        rows = [(a, b, c, d) for a, b, c, d in entries]
+        episodes.append(EpisodeRows(steps, rewards, novelty, lost, dead, followed, rows))
+    return episodes
 
 
 def _split(values: NDArray[Any], lengths: NDArray[Any]) -> Iterable[list[Any]]:
