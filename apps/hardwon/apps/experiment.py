@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hardwon.apps.shared.common import ADDRESSES, library_name
 from hardwon.apps.shared.trained import FOLDER, Paced, open_policy, open_roles
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.arms import Arm
@@ -113,6 +114,32 @@ class Plan:
         """Return the library of an agent seed; seeds after the first have their number in the file name."""
         path = Path(self.library)
         return path if seed == self.seeds[0] else path.with_name(f"{path.stem}-seed{seed}{path.suffix}")
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether the library is shared: its name is the address of a database."""
+        return self.library.startswith(ADDRESSES)
+
+    def open_library(self, seed: int) -> "ExperienceLibrary":
+        """Open the library of an agent seed. In a shared library, seeds after the first have a namespace each."""
+        from hardwon.memory import ExperienceLibrary
+
+        if not self.learns:
+            return ExperienceLibrary.open(":memory:")
+        if self.is_shared:
+            return ExperienceLibrary.open(self.library, namespace=self._name_namespace(seed))
+        path = self.library_path(seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return ExperienceLibrary.open(path)
+
+    def _name_namespace(self, seed: int) -> str:
+        return "default" if seed == self.seeds[0] else f"seed{seed}"
+
+    def list_libraries(self) -> list[str]:
+        """Return the libraries of all agent seeds, for people: without the password of an address."""
+        if self.is_shared:
+            return [f"{library_name(self.library)} namespace {self._name_namespace(seed)}" for seed in self.seeds]
+        return [str(self.library_path(seed)) for seed in self.seeds]
 
     @property
     def setups(self) -> list[ArmSetup]:
@@ -227,14 +254,14 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
         ConfigError: The folder holds the results of another plan.
     """
     # Through JSON, so that tuples compare equal to the lists in the file.
-    written = json.loads(json.dumps(asdict(plan)))
+    written = json.loads(json.dumps({**asdict(plan), "library": library_name(plan.library)}))
     config, episodes = out / "plan.json", out / "episodes.jsonl"
     # A plan of an earlier version has no field that came later.
     if config.exists() and {"roles": "", "budget": "fixed"} | json.loads(config.read_text(encoding="utf-8")) != written:
         raise ConfigError(f"{out} holds the results of another experiment. Give another --out, or remove the folder.")
     if not config.exists():
         for seed in plan.seeds:
-            if plan.library_path(seed).exists() and episodes.exists():
+            if (plan.is_shared or plan.library_path(seed).exists()) and episodes.exists():
                 raise ConfigError(
                     f"{episodes} belongs to an unknown experiment. Give another --out, or remove the file."
                 )
@@ -261,15 +288,13 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
         finished: Keys of the tests that are already finished.
         report: Receives every new row.
     """
-    from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
     from hardwon.runtime.environments import open_environment
 
     environment = open_environment(plan.environment, game=plan.game, params=plan.params)
-    path = plan.library_path(seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The library itself says how many training episodes are done: `_learn` continues from `library.episodes`.
-    with ExperienceLibrary.open(path if plan.learns else ":memory:") as library:
+    # A library file says itself how many training episodes are done. A shared one also holds those of others.
+    learned = sum(key[0] == "learn" and key[2] == seed for key in finished)
+    with plan.open_library(seed) as library:
         learner = Agent(
             _open_policy(plan, report),
             library,
@@ -285,7 +310,8 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
             order = training_order(plan, seed)
             for checkpoint in plan.checkpoints:
                 if plan.learns:
-                    _learn(learner, order, library.episodes, checkpoint, seed, report)
+                    _learn(learner, order, learned if plan.is_shared else library.episodes, checkpoint, seed, report)
+                    learned = max(learned, checkpoint)
                 for setup, at in plan.tests():
                     if at == checkpoint:
                         _test(plan, setup, library, environment, checkpoint, seed, finished, report)

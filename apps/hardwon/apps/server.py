@@ -24,12 +24,13 @@ from .http.access.gate import is_loopback
 from .http.access.patience import PatientProtocol
 from .http.app import create_app
 from .http.state.watch import JsonLines
+from .shared.common import library_name
 
 GRACE_S = 5
 """Seconds in which running requests may finish after a shutdown signal."""
 
 
-def _check_access(path: Path, tokens: Tokens, host: str, trust: Trust) -> None:
+def _check_access(path: str, tokens: Tokens, host: str, trust: Trust) -> None:
     """Raise ConfigError if the address or the trust is not allowed with these tokens."""
     if not is_loopback(host) and not tokens.has_any():
         raise ConfigError(
@@ -44,7 +45,7 @@ def _check_access(path: Path, tokens: Tokens, host: str, trust: Trust) -> None:
 
 
 def serve(
-    path: Path,
+    path: Path | str,
     *,
     host: str,
     port: int,
@@ -63,8 +64,8 @@ def serve(
     Raises:
         ConfigError: The address or the trust is not allowed without tokens, or the port is in use.
     """
-    tokens = Tokens.beside(path)
-    _check_access(path, tokens, host, trust)
+    tokens, name = Tokens.of(path), library_name(path)
+    _check_access(name, tokens, host, trust)
     # Before the library opens, so that a port in use fails early; with port 0 the message needs the real port.
     listening = _listening(host, port)
     try:
@@ -80,10 +81,10 @@ def serve(
         address = f"http://{'[' + host + ']' if ':' in host else host}:{listening.getsockname()[1]}"
         if tokens.closed() and not app.state.tokens.has_any():
             tell(
-                f"Nobody may call: {path} had tokens, and none is left. This server takes a new one as soon as it is "
-                f"made: hardwon serve token add {path} --name NAME"
+                f"Nobody may call: {name} had tokens, and none is left. This server takes a new one as soon as it is "
+                f"made: hardwon serve token add {name} --name NAME"
             )
-        tell(f"{'Dashboard and API' if dashboard else 'API'} of {path}: {address}/   (stop with Ctrl-C)")
+        tell(f"{'Dashboard and API' if dashboard else 'API'} of {name}: {address}/   (stop with Ctrl-C)")
         if trust == "untrusted" and not read_only and not tokens.closed():
             tell(
                 "Episodes that programs record without a token are not believed like your own. If you alone use this "

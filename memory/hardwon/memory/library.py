@@ -104,6 +104,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         read_only: bool = False,
         *,
         replica: str | Path | None = None,
+        outbox: bool = False,
     ) -> "ExperienceLibrary":
         """Open a library and create the file if it does not exist.
 
@@ -118,6 +119,8 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             namespace: Separate part of the library to work in. It is created if it does not exist.
             read_only: Refuse writes. The file must exist.
             replica: Folder of the replica of a shared library. None uses a folder in the user's cache.
+            outbox: While the server of a shared library does not answer, keep recorded episodes on the disk of this
+                host, and send them later.
 
         Returns:
             The open library. Use it as a context manager, or call `close`.
@@ -128,15 +131,18 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             LibraryUnwritable: The file cannot be written, or another process locked it for too long.
             EmbedderMismatch: The library's vectors come from another embedder.
             LibraryUnreachable: The database server does not answer.
-            ConfigError: The namespace is not a valid id, or `replica` is given for a file.
+            ConfigError: The namespace is not a valid id, or `replica` or `outbox` is given for a file.
         """
         if isinstance(path, str) and path.startswith(("postgresql://", "postgres://")):
             # By name, because that room is above this one: it builds on this class.
             fleet = import_module("hardwon.memory.fleet.library").FleetLibrary
-            opened: ExperienceLibrary = fleet.connect(path, embedder, namespace, read_only, replica=replica)
+            opened: ExperienceLibrary = fleet.connect(
+                path, embedder, namespace, read_only, replica=replica, outbox=outbox
+            )
             return opened
-        if replica is not None:
-            raise ConfigError(f"replica is {str(replica)!r}, but {path} is a file. Only a database has replicas.")
+        if replica is not None or outbox:
+            option = f"replica is {str(replica)!r}" if replica is not None else "outbox is set"
+            raise ConfigError(f"{option}, but {path} is a file. Only a database has replicas.")
         # before the file is created: a bad name must not leave an empty library behind
         check_id("namespace", namespace)
         store = Store(path, read_only=read_only)
@@ -149,6 +155,15 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         except BaseException:
             store.close()
             raise
+
+    def reopen(self, namespace: str | None = None) -> "ExperienceLibrary":
+        """Open the library again, as another handle with the same embedder and rights.
+
+        Args:
+            namespace: Namespace of the new handle; None for that of this one.
+        """
+        name = self.namespace if namespace is None else namespace
+        return ExperienceLibrary.open(self.path, self.embedder, name, self.read_only)
 
     @property
     def path(self) -> str:

@@ -63,11 +63,94 @@ def test_a_server_that_is_down_is_a_problem_with_a_next_step(run, tmp_path):
     assert "hunter2" not in json.dumps(report)
 
 
-def test_a_command_that_needs_a_file_says_so(shared, run, tmp_path):
+def test_a_command_that_needs_a_file_says_so(shared, run):
+    url, _ = shared
+    done = CliRunner().invoke(app, ["memory", "reembed", url])
+    assert done.exit_code
+    assert "library file" in done.output
+
+
+def test_a_command_that_needs_a_shared_library_says_so(run, tmp_path):
+    file = tmp_path / "library.db"
+    ExperienceLibrary.open(file).close()
+    for arguments in (("grant", str(file), "anna"), ("snapshot", str(file))):
+        assert "needs a shared library" in run("memory", *arguments, code=2)
+
+
+def test_experience_is_imported_and_forgotten(shared, run, tmp_path):
     url, _ = shared
     source = tmp_path / "x.jsonl"
     run("memory", "export", url, str(source))
-    for arguments in (("memory", "reembed", url), ("memory", "import", url, str(source))):
-        done = CliRunner().invoke(app, list(arguments))
-        assert done.exit_code
-        assert "library file" in done.output
+    assert json.loads(run("memory", "import", url, str(source), "--dry-run", "--json"))["new"] == 0
+    assert json.loads(run("memory", "import", url, str(source), "-n", "copy", "--dry-run", "--json"))["new"] == 1
+    assert json.loads(run("memory", "import", url, str(source), "-n", "copy", "--json"))["lines"] >= 3
+    assert json.loads(run("memory", "forget", url, "--episode", "e1", "--dry-run", "--json"))["counts"]["episodes"] == 1
+    receipt = json.loads(run("memory", "forget", url, "--episode", "e1", "--yes", "--json"))
+    assert receipt["erased"]
+    assert receipt["episodes"] == ["e1"]
+    assert json.loads(run("memory", "stats", url, "--json"))["episodes"] == 0
+    assert json.loads(run("memory", "stats", url, "-n", "copy", "--json"))["episodes"] == 1
+    assert "Other hosts" in run("memory", "forget", url, "--namespace", "copy", "--yes")
+    assert json.loads(run("memory", "stats", url, "-n", "copy", "--json"))["episodes"] == 0
+
+
+def test_a_log_of_another_program_is_imported(shared, run, tmp_path):
+    url, _ = shared
+    log = tmp_path / "log.jsonl"
+    calls = [{"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}]
+    messages = [
+        {"role": "user", "content": "list the files"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "a.txt"},
+        {"role": "assistant", "content": "a.txt"},
+    ]
+    log.write_text(json.dumps({"messages": messages}) + "\n")
+    assert json.loads(run("memory", "import", url, str(log), "--json"))["new"] == 1
+    assert json.loads(run("memory", "import", url, str(log), "--json"))["new"] == 0
+
+
+def test_repair_snapshot_and_grant(shared, run, server):
+    url, _ = shared
+    assert "No problems" in run("memory", "repair", url)
+    assert json.loads(run("memory", "snapshot", url, "--json"))["position"] == 2
+    role = f"anna_{os.getpid()}"
+    server.sql(f"CREATE ROLE {role} LOGIN")
+    assert json.loads(run("memory", "grant", url, role, "--manage", "--json"))["rights"] == ["read", "write", "manage"]
+    hers = server.url(url.split("/")[3].split("?")[0], role)
+    assert json.loads(run("memory", "stats", hers, "--json"))["episodes"] == 1
+    assert "unknown role" in run("memory", "grant", url, "nobody_here", code=2)
+
+
+def test_an_agent_learns_into_a_shared_library(url, run, tmp_path):
+    """Two runs, as on two hosts, learn into one library; each plays all its episodes."""
+    for name in ("one", "two"):
+        options = ("--episodes", "3", "--eval-seeds", "100-101", "--arms", "step", "--max-steps", "5", "--json")
+        run("run", "textworld", "--game", "coin", "--library", url, "--out", str(tmp_path / name), *options)
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        assert result["library"].startswith("postgresql://")
+    assert json.loads(run("memory", "stats", url, "--json"))["episodes"] == 6
+    rows = [json.loads(line) for line in (tmp_path / "two" / "episodes.jsonl").read_text().splitlines()]
+    assert sum(row["phase"] == "learn" for row in rows) == 3
+
+
+def test_a_shared_library_is_served(url, tmp_path, monkeypatch, episode):
+    from fastapi.testclient import TestClient
+
+    from hardwon.apps.http.access.auth import Tokens
+    from hardwon.apps.http.app import create_app
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with ExperienceLibrary.open(url, replica=tmp_path / "other") as library:
+        library.record(episode("open drawer", id="e1"))
+    with TestClient(create_app(url, trust="trusted"), base_url="http://127.0.0.1") as client:
+        assert client.get("/healthz").json()["status"] == "ok"
+        stats = client.get("/v1/stats").json()
+        assert stats["episodes"] == 1
+        assert b"hardwon_library_bytes" in client.get("/metrics").content
+    secret = Tokens.of(url).add("ci", write=True)
+    with TestClient(create_app(url), base_url="http://127.0.0.1") as client:
+        path = "/v1/stats"
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+    assert not list((tmp_path / "cache").rglob("*tokens*"))

@@ -218,7 +218,7 @@ def test_a_server_that_is_too_old(url, monkeypatch):
 
 def test_a_schema_that_is_newer(url, log):
     log._writer.run("UPDATE hardwon.meta SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(NewerSchema, match=r"has schema 99.*supports up to 1"):
+    with pytest.raises(NewerSchema, match=r"has schema 99.*supports up to 2"):
         Log(url, "default")
 
 

@@ -131,7 +131,7 @@ def break_entry(entry, how):
     if how == "not compressed":
         return replace(entry, payload=b"\0\1\2")
     if how == "nested too deep":
-        return replace(entry, payload=entries._codec().ZstdCompressor().compress(b"[" * (2**20)))
+        return replace(entry, payload=entries.open_codec().ZstdCompressor().compress(b"[" * (2**20)))
     values = entries.unpack(entry.payload)
     if how == "no reward":
         values[0][8][0][4] = None

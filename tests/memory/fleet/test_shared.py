@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from hardwon.memory.errors import (
     ConfigError,
     KeyTaken,
     LeaseLost,
-    LibraryError,
     LibraryReadOnly,
     OtherReplica,
     UnknownName,
@@ -224,18 +222,6 @@ def test_a_restored_older_database_is_noticed(connect, episode, url):
         connect()
 
 
-def test_what_a_shared_library_cannot_do_says_what_to_do(connect, tmp_path):
-    library = connect()
-    calls: tuple[Callable[[], object], ...] = (
-        library.repair,
-        lambda: library.forget(writer="x"),
-        lambda: library.import_jsonl(tmp_path / "x"),
-    )
-    for call in calls:
-        with pytest.raises(LibraryError, match=r"is a shared library and cannot be .*\. \w+"):
-            call()
-
-
 def test_a_replica_needs_a_database(tmp_path):
     with pytest.raises(ConfigError, match="Only a database has replicas"):
         ExperienceLibrary.open(tmp_path / "library.db", replica=tmp_path)
@@ -332,8 +318,8 @@ def test_no_password_is_logged(server, tmp_path, caplog, episode):
     with ExperienceLibrary.open(url, replica=tmp_path) as library:
         library.record(episode("open drawer"))
         assert "hunter2" not in library.path
-        with pytest.raises(LibraryError) as caught:
-            library.repair()
+        with pytest.raises(ConfigError) as caught:
+            library.import_jsonl(tmp_path / "missing")
     assert "hunter2" not in caplog.text + str(caught.value)
 
 

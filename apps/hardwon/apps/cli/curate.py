@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -14,9 +14,12 @@ from hardwon.apps.shared.common import (
     Library,
     Namespace,
     as_text,
+    is_address,
+    library_name,
     must_exist,
     opened,
     out,
+    parse_library,
     say_json,
     table,
     tell,
@@ -168,6 +171,8 @@ def forget(
         say_json(receipt)
     elif not receipt.dry_run:
         out().print(f"Forgotten. Receipt {receipt.digest} of {receipt.at}.", soft_wrap=True)
+        if is_address(path):
+            out().print("Other hosts erase it when their replicas follow. Backups of the database are not changed.")
         if not receipt.erased:
             out().print(
                 "Another process still reads the old data; its bytes are erased when the library is next opened."
@@ -257,7 +262,13 @@ def export_(
 @app.command("import")
 def import_(
     path: Annotated[
-        Path, typer.Argument(metavar="LIBRARY", help="The library file, made when new.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="LIBRARY",
+            help="The library file, made when new, or postgresql://USER@HOST/DB.",
+            show_default=False,
+            parser=parse_library,
+        ),
     ],
     source: Annotated[
         Path,
@@ -306,7 +317,7 @@ def import_(
         counted, words = _import_export(path, namespace, source, trust_level)
     else:
         counted, words = _import_log(path, namespace, source, source_format, logged, trust_level)
-    _print_result(as_json, {"format": source_format, "library": str(path), **counted}, words)
+    _print_result(as_json, {"format": source_format, "library": library_name(path), **counted}, words)
 
 
 def _count_new(path: Path, namespace: str, source: Path, source_format: Any, logged: Any) -> tuple[dict[str, Any], str]:
@@ -315,7 +326,12 @@ def _count_new(path: Path, namespace: str, source: Path, source_format: Any, log
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.upkeep import file_queries
 
-    exists = path.exists() and namespace in file_queries.list_namespaces(path)
+    if is_address(path):
+        from hardwon.memory.fleet.log import list_namespaces
+
+        exists = namespace in list_namespaces(str(path))
+    else:
+        exists = path.exists() and namespace in file_queries.list_namespaces(path)
     with opened(path, namespace) if exists else ExperienceLibrary.open(":memory:") as library:
         counted: dict[str, Any] = dict(importers.count(library, source, source_format, logged))
     return counted, f"{counted['new']} of {counted['episodes']} episodes in {source} are new. Nothing was written."
@@ -373,6 +389,43 @@ def repair(path: Library, namespace: Namespace = "default", as_json: AsJson = Fa
         out().print(table("where", "problem", "now", rows=rows))
     if left:
         raise typer.Exit(1)
+
+
+@app.command()
+def grant(
+    path: Library,
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the database.", show_default=False)],
+    namespace: Namespace = "default",
+    write: Annotated[bool, typer.Option("--write", help="Let it record, and change items.")] = False,
+    manage: Annotated[bool, typer.Option("--manage", help="Let it also forget, and store snapshots.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a role of the database use one namespace of a shared library: to read it, and more with the options.
+
+    The rights of an earlier call are replaced. The owner of the schema calls this.
+    """
+    _require_address(path)
+    from hardwon.memory.fleet.log import grant as give
+
+    give(str(path), role, namespace, write=write, manage=manage)
+    rights = ["read", *(["write"] if write or manage else []), *(["manage"] if manage else [])]
+    result = {"role": role, "namespace": namespace, "rights": rights}
+    _print_result(as_json, result, f"{role} may {', '.join(rights)} in {namespace}.")
+
+
+@app.command()
+def snapshot(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
+    """Store a copy of this host's replica in the database of a shared library, so that new hosts start quickly."""
+    _require_address(path)
+    with opened(path, namespace, write=True) as library:
+        position = cast(Any, library).store_snapshot()
+    _print_result(as_json, {"position": position}, f"New replicas begin from position {position}.")
+
+
+def _require_address(path: Path) -> None:
+    """Check that a library is shared."""
+    if not is_address(path):
+        raise typer.BadParameter(f"{path} is a file; this command needs a shared library, postgresql://USER@HOST/DB.")
 
 
 @app.command()

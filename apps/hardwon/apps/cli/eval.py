@@ -44,7 +44,13 @@ def evaluate(
         float | None, typer.Option(min=0, help="Sampling temperature of a checkpoint; 0 is greedy.", show_default=False)
     ] = None,
     library: Annotated[
-        Path | None, typer.Option(help="The library that a policy recalls from.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="LIBRARY",
+            help="The library that a policy recalls from, a file or postgresql://USER@HOST/DB.",
+            show_default=False,
+            parser=common.parse_library,
+        ),
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
@@ -98,7 +104,7 @@ def _evaluate_policy(
 ) -> Mapping[str, Any]:
     if environment is None:
         raise ConfigError(f"there is no folder {name}; for a policy of that name, add --environment textworld.")
-    if library is not None:
+    if library is not None and not common.is_address(library):
         common.must_exist(library)
     from hardwon.trainers.config.schema import EnvironmentConfig, Worlds
     from hardwon.trainers.evaluate import evaluate_policy

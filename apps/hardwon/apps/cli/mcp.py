@@ -48,7 +48,8 @@ def mcp(
         raise
     if read_only and not is_address(path):  # otherwise opening creates the library
         must_exist(path)
-    with ExperienceLibrary.open(path, namespace=namespace, read_only=read_only) as library:
+    keeps = is_address(path) and not read_only  # a client of MCP does not repeat a call when the server is up again
+    with ExperienceLibrary.open(path, namespace=namespace, read_only=read_only, outbox=keeps) as library:
         mode: Any = False if guardrails == "off" else guardrails
         server = mcp_server.build(library, trusted=trusted, guardrails=mode)
         mcp_server.serve(server, http=http, host=host, port=port, say=tell)

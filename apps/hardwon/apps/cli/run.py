@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from hardwon.apps.shared.common import library_name, parse_library
 from hardwon.apps.shared.trained import HELP, check_policy
 from hardwon.memory.errors import ConfigError
 
@@ -69,7 +70,15 @@ def run(
     ] = ("random,empty,task,step"),
     policy: PolicyName = "episodic",
     roles: RolesFolder = None,
-    library: Annotated[Path | None, typer.Option(help="The library to learn into. Default: OUT/library.db.")] = None,
+    library: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LIBRARY",
+            help="The library to learn into, a file or postgresql://USER@HOST/DB.",
+            show_default="OUT/library.db",
+            parser=parse_library,
+        ),
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
     out: Annotated[
         Path, typer.Option(help="Folder for the results: episodes.jsonl, curve.png and result.json.")
@@ -134,14 +143,14 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
             rows = run_plan(plan, out, jobs=jobs, on_row=progress.advance)
     except KeyboardInterrupt:
         print(
-            f"\nstopped. Finished episodes are in {plan.library}; run the same command to continue.",
+            f"\nstopped. Finished episodes are in {library_name(plan.library)}; run the same command to continue.",
             file=sys.stderr,
         )
         raise
     result: dict[str, Any] = {
         "arms": summarise(plan, rows),
-        "library": plan.library,
-        "libraries": [str(plan.library_path(seed)) for seed in plan.seeds] if plan.learns else [],
+        "library": library_name(plan.library),
+        "libraries": plan.list_libraries() if plan.learns else [],
         "environment": plan.environment,
         "game": plan.game,
         "params": plan.params,

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
+from hardwon.apps.shared.common import (
+    AsJson,
+    Library,
+    is_address,
+    library_name,
+    must_exist,
+    out,
+    parse_library,
+    say_json,
+    table,
+    tell,
+)
 from hardwon.apps.shared.trained import HELP, open_roles
 
 if TYPE_CHECKING:
@@ -46,14 +57,17 @@ tokens_app = typer.Typer(
 )
 app.add_typer(tokens_app, name="token")
 
-Library = Annotated[Path, typer.Argument(metavar="LIBRARY", help="The library file.", show_default=False)]
-
 
 @app.command()
 def start(
     path: Annotated[
         Path,
-        typer.Argument(metavar="LIBRARY", help="The library file; created if it does not exist.", show_default=False),
+        typer.Argument(
+            metavar="LIBRARY",
+            help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
+            show_default=False,
+            parser=parse_library,
+        ),
     ],
     host: Annotated[str, typer.Option(help="Address to listen on; callers from other machines need a token.")] = (
         "127.0.0.1"
@@ -88,7 +102,7 @@ def start(
         from hardwon.apps import server
     except ImportError as error:
         raise MissingExtra.of(error.name or "fastapi", "serve") from error
-    if not path.exists() and not read_only:
+    if not is_address(path) and not path.exists() and not read_only:
         tell(f"There is no library at {path} yet; it is created now.")
     # `not >` also rejects NaN, which passes `min=1`.
     if not rate > 0:
@@ -190,7 +204,7 @@ def token_list(path: Library, as_json: AsJson = False) -> None:
         # After its last token is revoked, a library stays closed instead of opening to every local program.
         who = "All tokens are revoked: nobody" if tokens.closed() else "There are no tokens: only this machine"
         out().print(f"{who} may call. Create a token with:")
-        out().print(f"  hardwon serve token add {path} --name NAME", soft_wrap=True)
+        out().print(f"  hardwon serve token add {library_name(path)} --name NAME", soft_wrap=True)
 
 
 @tokens_app.command("revoke")
@@ -208,12 +222,12 @@ def token_revoke(
     out().print(f"The token {revoked.name} is revoked.")
     if not tokens.callers():
         out().print("It was the last token: nobody may call now, not even this machine. Create another with:")
-        out().print(f"  hardwon serve token add {path} --name NAME", soft_wrap=True)
+        out().print(f"  hardwon serve token add {library_name(path)} --name NAME", soft_wrap=True)
 
 
 def _open_tokens(path: Path) -> Any:
     from hardwon.apps.http.access.auth import Tokens
-    from hardwon.apps.shared.common import must_exist
 
-    must_exist(path)
-    return Tokens.beside(path)
+    if not is_address(path):
+        must_exist(path)
+    return Tokens.of(path)

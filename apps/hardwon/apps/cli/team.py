@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, excerpt, say_json
+from hardwon.apps.shared.common import AsJson, excerpt, parse_library, say_json
 from hardwon.apps.shared.trained import HELP, open_policy, open_roles
 
 if TYPE_CHECKING:
@@ -56,7 +56,13 @@ def team(
     ] = (False),
     aggregate: Annotated[str, typer.Option(help="How to combine the answers: vote, or best (score).")] = "vote",
     library: Annotated[
-        Path | None, typer.Option(help="The library whose file holds the bank. Default: a temporary file.")
+        Path | None,
+        typer.Option(
+            metavar="LIBRARY",
+            help="The library that holds the bank, a file or postgresql://USER@HOST/DB.",
+            show_default="a temporary file",
+            parser=parse_library,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

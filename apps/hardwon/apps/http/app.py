@@ -47,7 +47,7 @@ _ROUTERS = tuple(part.router for part in (agent, items, episodes, bank, events))
 
 
 def create_app(
-    path: Path,
+    path: Path | str,
     *,
     tokens: Tokens | None = None,
     runs: Path = Path("runs"),
@@ -63,8 +63,8 @@ def create_app(
     """Create the API over a library.
 
     Args:
-        path: The library file. It is created if it does not exist.
-        tokens: Tokens of the library; by default those in the file beside it.
+        path: The library file, created if it does not exist; or the address of a shared library.
+        tokens: Tokens of the library; by default those of `Tokens.of`.
         runs: Folder of training runs and experiments.
         read_only: Serve without writing.
         embedder: An open embedder to use instead of opening the library's own by name.
@@ -90,7 +90,7 @@ def create_app(
         separate_input_output_schemas=False,  # client generators reject two schemas with one title
     )  # fmt: skip
     app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, Measures(shelf), runs, trust
-    app.state.tokens = tokens or Tokens.beside(path)
+    app.state.tokens = tokens or Tokens.of(path)
     app.state.tokens.remember()
     app.state.feedback, app.state.guidance = Feedback(), guidance
     app.state.reader = None if extractor is None else EpisodeReader(shelf, extractor, app.state.measures)

@@ -19,6 +19,8 @@ from hardwon.memory.upkeep.write_buffer import decode_episode
 
 FORMAT = 1
 """Format of the payloads that this version writes."""
+ERASED = 0
+"""Format of an entry whose payload was erased, because its content was forgotten."""
 LARGEST = 2**30
 """Largest size of an unpacked payload in bytes; a larger one is refused instead of filling the memory."""
 LEVEL = 6
@@ -37,7 +39,7 @@ class LogEntry:
     at: str
     """Time at which the database received it: UTC, ISO 8601, to the second."""
     kind: str
-    """Kind of the entry: `episode`, `items` or `bank`."""
+    """Kind of the entry: `episode`, `items`, `bank`, `import` or `forget`."""
     key: str
     """Text that names it in the namespace; of an episode, its id."""
     payload: bytes
@@ -53,7 +55,7 @@ def pack(values: Any) -> bytes:
 
 def pack_text(text: str) -> bytes:
     """Return JSON text as a payload."""
-    return bytes(_codec().ZstdCompressor(level=LEVEL).compress(text.encode()))
+    return bytes(open_codec().ZstdCompressor(level=LEVEL).compress(text.encode()))
 
 
 def unpack(payload: bytes, number: int = FORMAT) -> Any:
@@ -72,7 +74,7 @@ def unpack(payload: bytes, number: int = FORMAT) -> Any:
             f"an entry of the log has format {number}, but this version of hardwon reads up to {FORMAT}. Update your "
             "clone of hardwon, then run: pip install ."
         )
-    codec = _codec()
+    codec = open_codec()
     try:
         # The header states the size, and the codec allocates it: look before decompressing what others wrote.
         size = codec.get_frame_parameters(payload).content_size
@@ -100,7 +102,8 @@ def _drop_keys(values: Any) -> Any:
 
 
 @cache
-def _codec() -> Any:
+def open_codec() -> Any:
+    """Return the module that compresses payloads."""
     with require_extra("postgres"):
         import zstandard
     return zstandard

@@ -1,7 +1,8 @@
 """The follower: a thread that reads the log and applies it to the replica of this host.
 
-Several processes may follow the same log into the same file; each entry is applied once. A follower polls: often while
-entries arrive, rarely while nothing happens. It outlives the server, and says how old the replica is.
+Several processes may follow the same log into the same file; each entry is applied once. A follower is woken by the
+server, or by a writer in its process; rarely it looks by itself, in case a wake-up call was lost. It outlives the
+server, and says how old the replica is. It also sends the outbox, and stores the snapshots that are due.
 """
 
 import logging
@@ -9,14 +10,18 @@ import threading
 import time
 from pathlib import Path
 
-from hardwon.memory.errors import HardwonError, LibraryUnreachable, LibraryUnwritable, OtherReplica
+from hardwon.memory.errors import HardwonError, LibraryError, LibraryUnreachable, LibraryUnwritable, OtherReplica
 from hardwon.memory.storage.database import Store
+from hardwon.memory.upkeep import forgetting
 
+from . import snapshots
 from .log import PAGE, Log
-from .replica import Replica
+from .outbox import Outbox
+from .replica import EntryErased, Replica
+from .waker import Waker
 
-SOON_S, LATE_S = 0.02, 0.5
-"""Seconds between two looks at the log, while entries arrive and after nothing has happened for long."""
+SOON_S, LATE_S = 0.02, 1.0
+"""Shortest time between two looks at the log in seconds, and the longest one, after which a follower looks uncalled."""
 RETRY_S = 1.0
 """Seconds until the next attempt after the server did not answer."""
 
@@ -26,8 +31,17 @@ logger = logging.getLogger("hardwon.memory")
 class Follower:
     """Keeps a replica close to its log. Safe to use from several threads."""
 
-    def __init__(self, log: Log, path: Path, namespace: int) -> None:
+    def __init__(
+        self, log: Log, path: Path, namespace: int, outbox: Outbox | None = None, *, tends: bool = True
+    ) -> None:
         """Bind the replica to the log, and apply everything that is in the log.
+
+        Args:
+            log: The log.
+            path: The replica's file.
+            namespace: Number of the namespace in the file.
+            outbox: Episodes to send whenever the server answers.
+            tends: Finish what a killed process left half forgotten. A handle that only reads does not.
 
         Raises:
             OtherReplica: The file follows another log, or the log is not the one that it followed.
@@ -36,15 +50,20 @@ class Follower:
         self._store = Store(path)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._outbox, self._waker = outbox, Waker()
+        self._is_snapshot_due, self._is_half_forgotten = False, tends
         self._contact = time.monotonic()
         self._thread: threading.Thread | None = None
         try:
             self._replica = Replica(self._store, namespace)
             self._replica.adopt(log.database, log.namespace)
             self._check_same_log()
+            if (snapshot := snapshots.is_worth_loading(log, self._replica.position)) is not None:
+                snapshots.load(log, self._store, snapshot)
             self.catch_up()
         except BaseException:
             self._store.close()
+            self._waker.close()
             raise
 
     def _check_same_log(self) -> None:
@@ -59,6 +78,7 @@ class Follower:
 
     def start(self) -> None:
         """Start the thread."""
+        self._log.listen(self._on_notified)
         self._thread = threading.Thread(target=self._follow, name=f"hardwon follows {self._log.namespace}", daemon=True)
         self._thread.start()
 
@@ -86,17 +106,65 @@ class Follower:
                 entries = self._log.fetch(position, PAGE)
                 if not entries:
                     break
-                position = self._replica.apply(entries)
+                try:
+                    position = self._replica.apply(entries)
+                except EntryErased:
+                    position = self._load_snapshot(position)
+                if any(entry.kind == "forget" for entry in entries):
+                    forgetting.finish(self._store)  # the rows are deleted; now their bytes
             self._contact = contact
             return position
 
+    def _load_snapshot(self, position: int) -> int:
+        """Continue from a snapshot, because entries after a position have no content any more."""
+        snapshot = snapshots.find(self._log)
+        if snapshot is None or snapshot.position <= position:
+            raise LibraryError(
+                f"{self._log.name} has entries after position {position} whose content was erased, and no snapshot "
+                "that replaces them. Restore the table hardwon.snapshots from a backup."
+            )
+        snapshots.load(self._log, self._store, snapshot)
+        forgetting.finish(self._store)
+        return self._replica.position
+
+    def refill(self) -> None:
+        """Fill the file again from the log, in one transaction; for a replica that was damaged."""
+        with self._lock:
+            snapshots.rebuild(self._log, self._store)
+
+    def store_snapshot(self) -> int:
+        """Store a copy of the replica in the database for new hosts; return its position."""
+        return snapshots.save(self._log, self._store, self._replica.namespace)
+
+    def erase(self) -> None:
+        """Erase the content of the log that `forget` made obsolete, if any is left; a snapshot replaces it."""
+        entries = snapshots.list_erasable(self._log, self._store, self._replica.namespace, self._replica.position)
+        if entries:
+            snapshots.save(self._log, self._store, self._replica.namespace, erase=entries)
+
+    def request_snapshot(self) -> None:
+        """Let the thread store a snapshot if one is due."""
+        self._is_snapshot_due = True
+        self._waker.wake()
+
+    def wake(self) -> None:
+        """Let the thread look at the log soon, because an entry was appended or put into the outbox."""
+        self._waker.wake()
+
+    def _on_notified(self) -> None:
+        if threading.current_thread() is not self._thread:  # which has just looked
+            self._waker.wake()
+
     def _follow(self) -> None:
-        pause_s, position, trouble = SOON_S, self.position, ""
-        while not self._stopping.wait(pause_s):
+        pause_s, trouble = LATE_S, ""
+        self._waker.wake()
+        while not self._stopping.is_set():
+            self._waker.wait(pause_s, self._log.fileno())
+            if self._stopping.wait(SOON_S):  # lets several entries arrive, which are applied together
+                return
             try:
-                reached = self.catch_up()
-                pause_s = SOON_S if reached > position else min(LATE_S, 1.2 * pause_s)
-                position, trouble = reached, ""
+                self._work()
+                pause_s, trouble = LATE_S, ""
             except HardwonError as error:  # the next writer or reader that needs the log gets it as an exception
                 if self._stopping.is_set():
                     return
@@ -105,9 +173,25 @@ class Follower:
                     logger.log(level, "the replica %s does not follow its log: %s", self._store.path, error)
                 pause_s, trouble = RETRY_S, str(error)
 
+    def _work(self) -> None:
+        if self._outbox is not None:
+            self._outbox.send(self._log)
+        position = self.catch_up()
+        if self._is_half_forgotten:
+            self._is_half_forgotten = False
+            if self._log.may_manage():
+                self.erase()
+        if self._is_snapshot_due:
+            self._is_snapshot_due = False
+            if snapshots.is_due(self._log, position) and self._log.may_manage():
+                self.store_snapshot()
+
     def close(self) -> None:
         """Stop the thread and close the file."""
         self._stopping.set()
+        self._waker.wake()
         if self._thread is not None:
             self._thread.join(timeout=30)
         self._store.close()
+        if self._thread is None or not self._thread.is_alive():
+            self._waker.close()

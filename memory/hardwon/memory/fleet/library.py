@@ -9,14 +9,15 @@ while other processes wait; then it is undone there, appended, and applied in it
 reads its own writes: before the next read it applies them.
 """
 
+import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -28,16 +29,14 @@ from hardwon.memory.errors import (
     LibraryUnreachable,
     LibraryUnwritable,
 )
-from hardwon.memory.library import ExperienceLibrary
 from hardwon.memory.privacy.private_files import FOLDER_MODE
 from hardwon.memory.privacy.redaction import redact
-from hardwon.memory.records import EvolutionReport, Problem, State, Trajectory, Trust, Verdict
+from hardwon.memory.records import EvolutionReport, Problem, State, Trajectory, Verdict
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
-from hardwon.memory.upkeep import integrity
-from hardwon.memory.upkeep.forgetting import ForgetReceipt
+from hardwon.memory.upkeep import forgetting, integrity
 from hardwon.memory.upkeep.rekeying import rekey
 from hardwon.memory.upkeep.setup import agree_on_embedder, namespace_number
 from hardwon.memory.upkeep.write_buffer import redact_and_pack
@@ -45,19 +44,35 @@ from hardwon.memory.validation import check_episodes, check_id, check_text
 from hardwon.memory.values import opinions
 
 from .bank import SharedBank
-from .entries import is_same_episode, locate_steps, pack, pack_episode_entry
+from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
-from .log import Log, list_namespaces
+from .log import Directory, Log, list_namespaces
+from .outbox import FILE, Outbox
 from .replica import Capture
+from .upkeep import TendedReplica, Undo
+from .vectors import share
+
+logger = logging.getLogger("hardwon.memory")
 
 
-class FleetLibrary(ExperienceLibrary):
+class FleetLibrary(TendedReplica):
     """One namespace of a shared library. Safe to use from several threads; open it in each process."""
 
-    def __init__(self, store: Store, embedder: Embedder, namespace: str, log: Log, follower: Follower) -> None:
+    def __init__(
+        self,
+        store: Store,
+        embedder: Embedder,
+        namespace: str,
+        log: Log,
+        follower: Follower,
+        outbox: Outbox | None,
+        reopen: Callable[[str], "FleetLibrary"],
+    ) -> None:
         super().__init__(store, embedder, namespace)
         self._log = log
         self._follower = follower
+        self._outbox = outbox
+        self._reopen = reopen
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._term: int | None = None
         """Term of the lease while this process learns items."""
@@ -73,6 +88,7 @@ class FleetLibrary(ExperienceLibrary):
         read_only: bool = False,
         *,
         replica: str | Path | None = None,
+        outbox: bool = False,
     ) -> "FleetLibrary":
         """Open a shared library; see `ExperienceLibrary.open`, which calls this for the address of a database."""
         check_id("namespace", namespace)
@@ -85,10 +101,21 @@ class FleetLibrary(ExperienceLibrary):
                 log.agree_on_embedder(chosen.name, chosen.fingerprint)
                 integrity.rebuild_tiers(store)
                 rekey(store)
+                forgetting.finish(store)
                 number = namespace_number(store, namespace)
-            follower = Follower(log, path, number)
+            # Also without the option: an earlier process may have left episodes.
+            waiting = Outbox(folder) if not read_only and (outbox or (folder / FILE).exists()) else None
+            follower = Follower(log, path, number, waiting, tends=not read_only)
+
+            def reopen(name: str) -> FleetLibrary:
+                other = (
+                    replica if replica is None or name == namespace else folder / "namespaces" / quote(name, safe="")
+                )
+                return cls.connect(url, chosen, name, read_only, replica=other, outbox=outbox)
+
             try:
-                library = cls(Store(path, read_only=read_only), chosen, namespace, log, follower)
+                store = Store(path, read_only=read_only)
+                library = cls(store, share(chosen, log), namespace, log, follower, waiting if outbox else None, reopen)
             except BaseException:
                 follower.close()
                 raise
@@ -129,8 +156,16 @@ class FleetLibrary(ExperienceLibrary):
         return position
 
     def stats(self) -> dict[str, Any]:
-        """Return counts, sizes and ages of this namespace, with the position of the replica and its age in seconds."""
-        return {**super().stats(), "position": self.position, "staleness_s": round(self.staleness_s, 3)}
+        """Return counts, sizes and ages of this namespace, with the position of the replica and its age in seconds.
+
+        With an outbox, `outbox` is the number of episodes that wait for the server.
+        """
+        figures = {**super().stats(), "position": self.position, "staleness_s": round(self.staleness_s, 3)}
+        return figures if self._outbox is None else {**figures, "outbox": self._outbox.count()}
+
+    def reopen(self, namespace: str | None = None) -> "FleetLibrary":
+        """Open the library again, as another handle; see `ExperienceLibrary.reopen`."""
+        return self._reopen(self.namespace if namespace is None else namespace)
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -154,9 +189,23 @@ class FleetLibrary(ExperienceLibrary):
                         f"two episodes have the id {ref!r}. Use different ids, or none to have one assigned."
                     )
         # Outside the lock: a slow network must not hold up those who read.
-        self._log.append("episode", list(rows.items()), is_same=is_same_episode)
-        self._note_write()
+        if self._append_episodes(list(rows.items())):
+            self._note_write()
         return ids
+
+    def _append_episodes(self, rows: list[tuple[str, bytes]]) -> bool:
+        """Append episodes to the log; return False if they wait in the outbox instead."""
+        if self._outbox is None or not self._outbox.count():  # what waits is sent first, in the order of writing
+            try:
+                self._log.append("episode", rows, is_same=is_same_episode)
+                return True
+            except LibraryUnreachable as error:
+                if self._outbox is None:
+                    raise
+                logger.warning("episodes wait in %s: %s", self._outbox.path, error)
+        self._outbox.put(rows)
+        self._follower.wake()
+        return False
 
     def evolve(self) -> EvolutionReport:
         """Learn items, if no other process does so at the moment; see `ExperienceLibrary.evolve`.
@@ -174,9 +223,11 @@ class FleetLibrary(ExperienceLibrary):
                 return EvolutionReport()
             try:
                 self.sync()
-                return super().evolve()
+                report = super().evolve()
             finally:
                 self._term = None
+        self._follower.request_snapshot()
+        return report
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -186,36 +237,27 @@ class FleetLibrary(ExperienceLibrary):
                 yield connection
             return
         self._check_writable()
-        key, values = uuid4().hex, None
-        with self._lock:
+        values = None
+        with self._lock, self._appending("items", lambda: values) as term:
+            if self._term not in (None, term):
+                raise LeaseLost(
+                    f"{self.path}: another process took over learning (term {term}, this process had "
+                    f"{self._term}). Call evolve again later."
+                )
             try:
-                with self._log.change() as term:
-                    if self._term not in (None, term):
-                        raise LeaseLost(
-                            f"{self.path}: another process took over learning (term {term}, this process had "
-                            f"{self._term}). Call evolve again later."
-                        )
-                    self._follower.catch_up()
-                    try:
-                        with super()._transaction() as connection:
-                            capture = Capture(self._store, connection, self._number)
-                            yield connection
-                            values = capture.read()
-                            raise _Undo
-                    except _Undo:
-                        pass
-                    if values is not None:
-                        self._log.append("items", [(key, pack(values))], term=term)
-            except LibraryUnreachable:
-                # The connection may have been lost after the server committed: ask before reporting a failure.
-                if values is None or not self._log.has("items", key):
-                    raise
-            self._note_write()
+                with super()._transaction() as connection:
+                    capture = Capture(self._store, connection, self._number)
+                    yield connection
+                    values = capture.read()
+                    raise Undo
+            except Undo:
+                pass
 
     def _note_write(self) -> None:
-        """Let the next read apply what was appended."""
+        """Let the next read apply what was appended, and the others hear of it."""
         self._is_behind = True
         self._freshness.discard()
+        self._follower.wake()
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -260,23 +302,6 @@ class FleetLibrary(ExperienceLibrary):
             except LibraryUnreachable:
                 return
 
-    # -- what a replica cannot do -------------------------------------------------------------------
-
-    def repair(self) -> list[Problem]:
-        """Raise LibraryError: a replica is not repaired, but filled again."""
-        self._refuse("repaired", f"Close the library and delete {self.replica}; it is filled again from the log.")
-
-    def forget(self, **selectors: Any) -> ForgetReceipt:
-        """Raise LibraryError: the log keeps every entry."""
-        self._refuse("made to forget", "Keep what must be forgotten in a library file of its own.")
-
-    def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
-        """Raise LibraryError: a file cannot be imported into a log."""
-        self._refuse("imported into", "Read the episodes from a library file and record them with record_many.")
-
-    def _refuse(self, what: str, advice: str) -> NoReturn:
-        raise LibraryError(f"{self.path} is a shared library and cannot be {what}. {advice}")
-
     def close(self) -> None:
         """Stop following the log, give the lease back, and close the replica. Closing twice is allowed."""
         if not self._closed:
@@ -287,10 +312,6 @@ class FleetLibrary(ExperienceLibrary):
                     self._log.give_lease(self._holder)
         super().close()
         self._log.close()
-
-
-class _Undo(Exception):
-    """Rolls back the transaction in which a change was computed."""
 
 
 def inspect_library(url: str) -> Iterator[tuple[str, dict[str, Any], list[Problem]]]:
@@ -317,11 +338,27 @@ def find_folder(log: Log) -> Path:
     return cache / "hardwon" / f"{log.database}-{quote(log.namespace, safe='')}"
 
 
+def find_access_file(url: str) -> Path:
+    """Return a library file of this user in which a server of a shared library keeps who may call it; created if new.
+
+    It is not in the cache, which may be deleted.
+
+    Args:
+        url: Address of the database.
+    """
+    directory = Directory(url)
+    directory.close()
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    path = _create_folder(data / "hardwon" / directory.database) / "access.db"
+    Store(path).close()
+    return path
+
+
 def _create_folder(folder: Path) -> Path:
     try:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as error:
         raise LibraryUnwritable(
-            f"the folder {folder} of the replica cannot be created ({error.strerror}). Give another one as replica."
+            f"the folder {folder} cannot be created ({error.strerror}). Give another one, or check its rights."
         ) from error
     return folder

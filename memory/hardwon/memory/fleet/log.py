@@ -4,6 +4,7 @@ Appending is one INSERT and one commit. The writer chooses the key, so an append
 connection is written once. Places in the order are given afterwards; see `fleet.schema`.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from hardwon.memory.errors import (
     EmbedderMismatch,
     KeyTaken,
     LibraryForbidden,
+    LibraryUnreachable,
     NewerSchema,
     NotALibrary,
     UnknownName,
@@ -19,13 +21,14 @@ from hardwon.memory.errors import (
 from hardwon.memory.storage.migrations import APPLICATION_ID
 
 from .entries import FORMAT, LogEntry, is_equal, unpack
-from .schema import GRANTS, MIGRATIONS, SCHEMA_VERSION, WRITE_GRANTS
+from .schema import GRANTS, MANAGE_GRANTS, MIGRATIONS, SCHEMA_VERSION, WRITE_GRANTS
 from .session import Session
 
 LEASE_S = 10.0
 """Seconds for which a process that stopped keeps others from learning items."""
 PAGE = 500
 """Entries read at a time."""
+logger = logging.getLogger("hardwon.memory")
 _APPEND = """
 INSERT INTO hardwon.log(namespace, kind, format, key, payload, term)
 SELECT %(namespace)s, %(kind)s, %(format)s, key, payload, %(term)s
@@ -59,6 +62,8 @@ class LogStatus(NamedTuple):
     """Number of the lease."""
     size: int
     """Size of the log of all namespaces in bytes."""
+    snapshot: int
+    """Position of the newest snapshot; 0 if there is none."""
     blockers: tuple[str, ...]
     """Sessions of the server that keep a transaction open for more than a second."""
 
@@ -226,6 +231,16 @@ class Log:
             self._writer.run(f"SET LOCAL lock_timeout = '{2 * LEASE_S:.0f}s'")
             yield int(self._writer.run("SELECT hardwon.lock_items(%(namespace)s)", self._by())[0][0])
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Commit all calls of `write` inside together, or none."""
+        with self._writer.transaction():
+            yield
+
+    def write(self, query: str, parameters: dict[str, Any] | None = None) -> list[Any]:
+        """Run a statement about this namespace that may write; `namespace` is one of its parameters."""
+        return self._writer.run(query, {**self._by(), **(parameters or {})})
+
     # -- reading ----------------------------------------------------------------------------------
 
     def assign(self) -> int:
@@ -245,6 +260,22 @@ class Log:
             for position, at, kind, key, payload, number, ref in rows
         ]
 
+    def read(self, query: str, parameters: dict[str, Any] | None = None) -> list[Any]:
+        """Run a query about this namespace; `namespace` is one of its parameters."""
+        return self._reader.run(query, {**self._by(), **(parameters or {})})
+
+    def listen(self, on_wake: Callable[[], None]) -> None:
+        """Let the server report new positions.
+
+        Args:
+            on_wake: Called in any thread that uses the connection, for positions that another session gave.
+        """
+        self._reader.listen(f"hardwon_{self.number}", on_wake)
+
+    def fileno(self) -> int | None:
+        """Return the descriptor that becomes readable when the server reports; None while it is not connected."""
+        return self._reader.fileno()
+
     def find_entry(self, position: int) -> int | None:
         """Return the id of the entry at a position, or None if there is none."""
         query = "SELECT log_id FROM hardwon.positions WHERE namespace = %(namespace)s AND pos = %(pos)s"
@@ -259,14 +290,18 @@ class Log:
 
     def read_status(self) -> LogStatus:
         """Return the state of the log."""
-        ((head, waiting, leader, term, size),) = self._reader.run(_STATUS, self._by())
+        ((head, waiting, leader, term, size, snapshot),) = self._reader.run(_STATUS, self._by())
         blockers = self._reader.run(
             "SELECT format('pid %%s of %%s in %%s: %%s', pid, usename, datname, state) FROM pg_stat_activity "
             "WHERE xact_start < clock_timestamp() - interval '1 s' AND pid <> pg_backend_pid() "
             "AND backend_type = 'client backend'",
             {},
         )
-        return LogStatus(head, waiting, leader or "", term, size, tuple(text for (text,) in blockers))
+        return LogStatus(head, waiting, leader or "", term, size, snapshot, tuple(text for (text,) in blockers))
+
+    def may_manage(self) -> bool:
+        """Return whether the role may forget and store snapshots."""
+        return bool(self._reader.run("SELECT hardwon.may_manage(%(namespace)s)", self._by())[0][0])
 
     # -- the lease --------------------------------------------------------------------------------
 
@@ -293,7 +328,8 @@ _STATUS = """
 SELECT (SELECT coalesce(max(pos), 0) FROM hardwon.positions WHERE namespace = %(namespace)s),
     (SELECT count(*) FROM hardwon.waiting WHERE namespace = %(namespace)s),
     (SELECT holder FROM hardwon.leases WHERE namespace = %(namespace)s AND expires > clock_timestamp()),
-    (SELECT term FROM hardwon.leases WHERE namespace = %(namespace)s), pg_total_relation_size('hardwon.log')
+    (SELECT term FROM hardwon.leases WHERE namespace = %(namespace)s), pg_total_relation_size('hardwon.log'),
+    (SELECT coalesce(max(pos), 0) FROM hardwon.snapshots WHERE namespace = %(namespace)s)
 """
 
 
@@ -303,37 +339,81 @@ def list_namespaces(url: str) -> list[str]:
     Args:
         url: Address of the database.
     """
-    session = Session(url)
+    directory = Directory(url)
     try:
-        _install(session, create=False)
-        return [name for (name,) in session.run("SELECT name FROM hardwon.namespaces ORDER BY name")]
+        return directory.names()
     finally:
-        session.close()
+        directory.close()
 
 
-def grant(url: str, role: str, namespace: str, *, write: bool) -> None:
+class Directory:
+    """The namespaces of a database that the role may read. Safe to use from several threads."""
+
+    def __init__(self, url: str, *, create: bool = False) -> None:
+        """Connect, and install the schema if it is missing and `create` is set.
+
+        Raises:
+            LibraryUnreachable: The server does not answer.
+            NotALibrary: There is no schema, and `create` is not set.
+        """
+        self._session = Session(url)
+        self.name = self._session.name
+        try:
+            _install(self._session, create)
+            self.database = str(self._session.run("SELECT value FROM hardwon.meta WHERE name = 'database'")[0][0])
+            self._names = self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self) -> list[str]:
+        return [name for (name,) in self._session.run("SELECT name FROM hardwon.namespaces ORDER BY name")]
+
+    def names(self) -> list[str]:
+        """Return the namespaces, sorted: those of the last call while the server does not answer."""
+        try:
+            self._names = self._read()
+        except LibraryUnreachable as error:
+            logger.info("the list of namespaces may be old: %s", error)
+        return self._names
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+
+def grant(url: str, role: str, namespace: str, *, write: bool, manage: bool = False) -> None:
     """Let a role of the database read one namespace, and write to it if `write` is set. The owner calls this.
+
+    The rights of an earlier call are replaced.
 
     Args:
         url: Address of the database, with the owner of the schema as user.
         role: Name of an existing role.
         namespace: Name of the namespace; it is created if it does not exist.
         write: Let the role record and change items, too.
+        manage: Let the role forget and store snapshots, too. It then writes as well.
 
     Raises:
         LibraryForbidden: The user of the address is not the owner.
+        UnknownName: The role does not exist.
     """
     from psycopg import sql
 
     log = Log(url, namespace)
     try:
-        rights = GRANTS + (WRITE_GRANTS if write else "")
+        if not log._writer.run("SELECT 1 FROM pg_roles WHERE rolname = %(role)s", {"role": role}):
+            names = log._writer.run("SELECT rolname FROM pg_roles WHERE rolname NOT LIKE 'pg\\_%%'", {})
+            raise UnknownName.of("role", role, [name for (name,) in names])
+        writes = write or manage
+        rights = GRANTS + (WRITE_GRANTS if writes else "") + (MANAGE_GRANTS if manage else "")
         with log._writer.transaction():
             log._writer.run(sql.SQL(rights).format(role=sql.Identifier(role)))  # type: ignore[arg-type]
             log._writer.run(
-                "INSERT INTO hardwon.members VALUES (%(role)s, %(namespace)s, %(write)s) "
-                "ON CONFLICT (role, namespace) DO UPDATE SET writes = excluded.writes",
-                {"role": role, "namespace": log.number, "write": write},
+                "INSERT INTO hardwon.members(role, namespace, writes, manages) "
+                "VALUES (%(role)s, %(namespace)s, %(write)s, %(manage)s) ON CONFLICT (role, namespace) "
+                "DO UPDATE SET writes = excluded.writes, manages = excluded.manages",
+                {"role": role, "namespace": log.number, "write": writes, "manage": manage},
             )
     finally:
         log.close()

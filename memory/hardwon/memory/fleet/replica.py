@@ -15,21 +15,28 @@ from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from hardwon.memory import items as catalogue
-from hardwon.memory.errors import LibraryDamaged, LibraryError, NewerSchema, OtherReplica
-from hardwon.memory.records import Item, Trajectory
+from hardwon.memory.errors import LibraryDamaged, LibraryError, NewerSchema, OtherReplica, UnknownName
+from hardwon.memory.privacy.redaction import redact_trajectory
+from hardwon.memory.records import Item, Trajectory, Trust
 from hardwon.memory.storage.checksums import compute_checksum
 from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
+from hardwon.memory.upkeep import forgetting, jsonl
+from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import BROKEN, PUT, WriteBuffer
 
-from .entries import LogEntry, find_places, find_steps, locate_steps, unpack, unpack_episode_entry
+from .entries import ERASED, LogEntry, find_places, find_steps, locate_steps, unpack, unpack_episode_entry
 
 logger = logging.getLogger("hardwon.memory")
 UNUSABLE = (*BROKEN, RecursionError)
 """Errors caused by the content of an entry. All others concern the file or the machine and are raised."""
 _NAME = "replica"
 """Row of the table `meta` that marks a file as a replica."""
+
+
+class EntryErased(Exception):
+    """An entry was erased from the log after `forget`: what it led to is in a snapshot."""
 
 
 class Origin(NamedTuple):
@@ -51,6 +58,18 @@ class Replica:
         self._store = store
         self._namespace = namespace
         self._buffer = WriteBuffer(store, namespace)
+        store.freshness.on_forgotten = self._start_anew
+
+    def _start_anew(self) -> None:
+        """Drop what was remembered of the file, after this or another process forgot experience or filled it again."""
+        if name := self.origin.namespace:
+            self._namespace = namespace_number(self._store, name)
+        self._buffer.start_anew(self._namespace)
+
+    @property
+    def namespace(self) -> int:
+        """Return the number of the namespace in the file."""
+        return self._namespace
 
     @property
     def position(self) -> int:
@@ -95,6 +114,7 @@ class Replica:
         Raises:
             LibraryError: An entry between the position of the file and the first one is missing.
             NewerSchema: A newer version of hardwon wrote an entry.
+            EntryErased: An entry has no content any more.
         """
         # Not durable: the log is. After a power failure, the file is at an earlier position and continues from there.
         with self._store.transaction(durable=False) as connection:
@@ -106,6 +126,8 @@ class Replica:
                         f"{self._store.path} is at position {before} and cannot continue with {entry.position}. "
                         "Delete the replica; it is filled again from its log."
                     )
+            if any(entry.format == ERASED for entry in new):
+                raise EntryErased
             try:
                 for is_episode, group in groupby(new, key=lambda entry: entry.kind == "episode"):
                     if is_episode:
@@ -133,6 +155,8 @@ class Replica:
                     if not waiting.keys().isdisjoint(episode for episode, _ in places):  # their steps need ids first
                         self._buffer.write(connection, waiting.values())
                         waiting.clear()
+                    if self._holds(connection, entry.key):  # imported before it was recorded
+                        continue
                     ids = find_steps(self._store, self._namespace, places)
                     waiting[entry.key] = entry.at, unpack_episode_entry(values, entry.key, ids)
                 self._buffer.write(connection, waiting.values())
@@ -145,6 +169,10 @@ class Replica:
             # One by one, so that a broken episode does not hold up the others.
             for entry in entries:
                 self._apply_episodes(connection, [entry])
+
+    def _holds(self, connection: Connection, ref: str) -> bool:
+        query = "SELECT 1 FROM trajectories WHERE namespace = ? AND id = ?"
+        return connection.execute(query, (self._namespace, ref)).fetchone() is not None
 
     def _set_aside(self, connection: Connection, entry: LogEntry, error: Exception) -> None:
         """Keep an episode that cannot be stored in the write buffer with the reason, where `verify` reports it."""
@@ -161,7 +189,10 @@ class Replica:
 
     def _apply_other(self, connection: Connection, entry: LogEntry) -> None:
         """Apply an entry of another kind than an episode; one that makes no sense is skipped, on every replica."""
-        apply = {"items": self._apply_items, "bank": self._apply_bank}.get(entry.kind)
+        apply = {
+            "items": self._apply_items, "bank": self._apply_bank, "import": self._apply_import,
+            "forget": self._apply_forget,
+        }.get(entry.kind)  # fmt: skip
         if apply is None:
             raise NewerSchema(
                 f"the entry at position {entry.position} is of the unknown kind {entry.kind!r}. Update your clone of "
@@ -213,6 +244,35 @@ class Replica:
                 connection.execute("DELETE FROM bank_entries WHERE namespace = ? AND task = ?", (self._namespace, task))
             case _:
                 raise ValueError(f"{values!r:.60} is no operation of a bank")
+
+    # -- upkeep -----------------------------------------------------------------------------------
+
+    def _apply_import(self, connection: Connection, values: Any, position: int) -> None:
+        self.load_lines(connection, *values)
+
+    def load_lines(self, connection: Connection, trust: Trust, lines: Sequence[str]) -> int:
+        """Write the records of an exported file that do not exist yet; return the number of new lines."""
+
+        def write(episode: Trajectory, at: str) -> None:
+            self._buffer.write_alone(connection, redact_trajectory(episode), at)
+
+        def record(episode: Trajectory) -> str:
+            raise ValueError(f"the episode {episode.id} has no time of recording")
+
+        loading = jsonl.Import(connection, self._store, self._namespace, record, write, trust)
+        try:
+            return loading.read_lines(lines, "the import")
+        finally:
+            self._buffer.forget()  # counted episodes before these were written
+
+    def _apply_forget(self, connection: Connection, values: Any, position: int) -> None:
+        """Delete the rows; `forgetting.finish` erases their bytes after the transaction."""
+        what, value = values
+        try:
+            forgetting.delete(self._store, self._namespace, what, value)
+        except UnknownName:  # forgotten twice
+            return
+        self._start_anew()
 
 
 @contextmanager

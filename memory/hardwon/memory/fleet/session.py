@@ -5,7 +5,7 @@ environment, a service file or a password file.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,6 +82,39 @@ class Session:
         """The address without the password."""
         self._lock = threading.RLock()
         self._connection: Any = None
+        self._channel = ""
+        self._on_wake: Callable[[], None] | None = None
+
+    def listen(self, channel: str, on_wake: Callable[[], None]) -> None:
+        """Listen to a channel of the server, on this connection and on those that replace it.
+
+        Args:
+            channel: Name of the channel.
+            on_wake: Called when another session notifies, in the thread that reads it from the connection.
+        """
+        with self._lock:
+            self._channel, self._on_wake = channel, on_wake
+            if self._connection is not None:
+                with self._translate():
+                    self._start_listening(self._connection)
+
+    def _start_listening(self, connection: Any) -> None:
+        own = connection.info.backend_pid
+
+        def wake(notification: Any) -> None:
+            if notification.pid != own and self._on_wake is not None:
+                self._on_wake()
+
+        connection.add_notify_handler(wake)
+        connection.execute(f'LISTEN "{self._channel}"')
+
+    def fileno(self) -> int | None:
+        """Return the descriptor of the connection, or None if there is none."""
+        connection = self._connection
+        try:
+            return None if connection is None or connection.closed else int(connection.fileno())
+        except self._psycopg.Error:
+            return None
 
     def run(self, query: str, parameters: Mapping[str, Any] | None = None, *, once: bool = False) -> list[Any]:
         """Run one statement in a transaction of its own, and return its rows.
@@ -130,6 +163,8 @@ class Session:
                     f"{self.name} is PostgreSQL {version // 10000}; a shared library needs "
                     f"{MIN_SERVER // 10000} or newer. Update the server."
                 )
+            if self._channel:
+                self._start_listening(connection)
             self._connection = connection
         return self._connection
 

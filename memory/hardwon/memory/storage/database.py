@@ -309,6 +309,32 @@ class Store:
             if is_held:
                 self._lock.release()
 
+    def copy_to(self, path: str | Path) -> None:
+        """Write a compact copy of the file, of one moment, to a new file. Free pages are not copied.
+
+        Raises:
+            LibraryUnwritable: The disk is full, or the folder cannot be written.
+        """
+        with self._lock, self._translate_errors():
+            self.connection.execute("VACUUM INTO ?", (str(path),))
+
+    @contextmanager
+    def replacing(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection for `sqlite3.Connection.backup`, which replaces the whole content in one transaction.
+
+        Other processes may have the file open: they see the old content until it is replaced.
+
+        Raises:
+            LibraryReadOnly: The library is open for reading only.
+            LibraryUnwritable: The file is locked, or the disk is full.
+        """
+        if self.read_only:
+            raise LibraryReadOnly(f"{self.path} is open for reading only. Open it with read_only=False to write.")
+        with self._lock, self._translate_errors():
+            self.freshness.check_same_file()
+            yield self.connection
+            self.freshness.heed()
+
     def version(self) -> int:
         """Return a number that changes when another connection writes to the file."""
         return self.freshness.data_version()

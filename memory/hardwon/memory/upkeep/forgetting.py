@@ -116,17 +116,33 @@ def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: boo
     Raises:
         UnknownName: The episode does not exist.
     """
-    if not dry_run:  # overwrite deleted content with zeros, in case the rewrite of the file fails
-        store.connection.execute("PRAGMA secure_delete = ON")
     try:
-        with store.transaction() as connection, _tolerate_damage(connection):
-            work = _Deletion(store, connection, namespace)
-            receipt = work.run(what, value)
+        with store.transaction():
+            receipt = delete(store, namespace, what, value, overwrite=not dry_run)
             if dry_run:  # an exception rolls the transaction back
                 raise _DryRun(replace(receipt, dry_run=True))
     except _DryRun as dry:
         return dry.receipt
     return replace(receipt, erased=erase(store))
+
+
+def delete(store: Store, namespace: int, what: What, value: str, *, overwrite: bool = True) -> ForgetReceipt:
+    """Run the first phase of `forget`: delete the rows and write the receipt. `finish` runs the second one later.
+
+    Args:
+        store: The library's store.
+        namespace: Id of the namespace.
+        what: The selector: episode, writer, text or namespace.
+        value: Its value.
+        overwrite: Overwrite deleted content with zeros, in case the rewrite of the file fails.
+
+    Raises:
+        UnknownName: The episode does not exist.
+    """
+    if overwrite:
+        store.connection.execute("PRAGMA secure_delete = ON")
+    with store.transaction() as connection, _tolerate_damage(connection):
+        return _Deletion(store, connection, namespace).run(what, value)
 
 
 @contextmanager

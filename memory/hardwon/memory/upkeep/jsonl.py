@@ -156,8 +156,20 @@ class Import:
         Raises:
             ConfigError: The file cannot be read, or a line is invalid. The message names the line.
         """
+        return self.read_lines(_read_lines(path), str(path))
+
+    def read_lines(self, lines: Iterable[str], path: str) -> int:
+        """Write the records of lines that do not exist yet; return the number of new lines.
+
+        Args:
+            lines: The lines of a file.
+            path: Its name, for messages.
+
+        Raises:
+            ConfigError: A line is invalid. The message names it.
+        """
         count = 0
-        for number, line in enumerate(_read_lines(path), 1):
+        for number, line in enumerate(lines, 1):
             try:
                 ((kind, value),) = json.loads(line).items()
                 count += self._readers[kind](value)

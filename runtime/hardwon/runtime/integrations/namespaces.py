@@ -37,9 +37,7 @@ class Namespaces:
         with self._lock:
             # Opened under the lock, so that two runs of a namespace share one library.
             if name not in self._opened:
-                self._opened[name] = ExperienceLibrary.open(
-                    self._library.path, self._library.embedder, name, self._library.read_only
-                )
+                self._opened[name] = self._library.reopen(name)
             self._opened.move_to_end(name)
             self._runs[name] += 1
             return self._opened[name]

@@ -138,6 +138,15 @@ class Tokens:
         """Return the tokens in the file beside a library."""
         return cls(library.with_name(library.name + SUFFIX), library)
 
+    @classmethod
+    def of(cls, library: Path | str) -> "Tokens":
+        """Return the tokens of a library: beside its file, or for a shared one in the user's data on this machine."""
+        if isinstance(library, Path):
+            return cls.beside(library)
+        from hardwon.memory.fleet.library import find_access_file
+
+        return cls.beside(find_access_file(library))
+
     def add(
         self,
         name: str,

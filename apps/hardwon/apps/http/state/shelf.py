@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, LibraryReadOnly, UnknownName
+from hardwon.memory.fleet.log import Directory
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.upkeep.damage import UNREADABLE
 from hardwon.memory.upkeep.file_queries import list_namespaces
@@ -43,25 +44,43 @@ def readable(name: str) -> Iterator[None]:
 
 
 class Shelf:
-    """One library file, by namespace. Thread-safe."""
+    """One library, in a file or shared, by namespace. Thread-safe."""
 
-    def __init__(self, path: Path, *, read_only: bool = False, embedder: Embedder | None = None) -> None:
+    def __init__(self, path: Path | str, *, read_only: bool = False, embedder: Embedder | None = None) -> None:
         self.path = path
         self.read_only = read_only
+        self._directory: Directory | None = None
         self._embedder = embedder
         # `_lock` guards the dictionaries and is held only briefly; `_opening` is held while a library opens.
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._open: OrderedDict[str, ExperienceLibrary] = OrderedDict()
         self._users: dict[str, int] = {}
-        if not path.exists() and not read_only:
-            ExperienceLibrary.open(path, embedder).close()
+        if isinstance(path, str):
+            self._directory = Directory(path, create=not read_only)
+            self.name = self._directory.name
+            if not self._directory.names() and not read_only:
+                ExperienceLibrary.open(path, embedder).close()
+        else:
+            self.name = path.name
+            if not path.exists() and not read_only:
+                ExperienceLibrary.open(path, embedder).close()
         # Fail at startup rather than at the first request if the file is not a library.
         self.names()
 
     def names(self) -> list[str]:
         """Return the existing namespaces."""
-        return list_namespaces(self.path, read_only=self.read_only)
+        if self._directory is not None:
+            return self._directory.names()
+        return list_namespaces(Path(self.path), read_only=self.read_only)
+
+    def size(self) -> int:
+        """Return the size in bytes of the library's file, or of the replicas that are open."""
+        if self._directory is None:
+            return Path(self.path).stat().st_size
+        with self._lock:
+            files = [Path(getattr(library, "replica", "")) for library in self._open.values()]
+        return sum(file.stat().st_size for file in files if file.is_file())
 
     @contextmanager
     def reading(self, namespace: str) -> Iterator[ExperienceLibrary]:
@@ -82,7 +101,7 @@ class Shelf:
 
     def _must_be_writable(self) -> None:
         if self.read_only:
-            raise LibraryReadOnly(f"{self.path.name} is served read-only. Serve it without --read-only to write.")
+            raise LibraryReadOnly(f"{self.name} is served read-only. Serve it without --read-only to write.")
 
     @contextmanager
     def at_once(self, namespace: str) -> Iterator[object | None]:
@@ -104,10 +123,10 @@ class Shelf:
         with self._lock:
             library = self._acquire(namespace)
         if library is None:
-            with readable(self.path.name):
+            with readable(self.name):
                 library = self._open_namespace(namespace, make)
         try:
-            with readable(self.path.name):
+            with readable(self.name):
                 yield library
         finally:
             with self._lock:
@@ -133,7 +152,9 @@ class Shelf:
                 raise UnknownName(
                     f"unknown namespace {namespace!r}. Create it with POST /v1/namespaces, or by a write."
                 )
-            library = ExperienceLibrary.open(self.path, self._embedder, namespace, self.read_only)
+            # An agent's episode must not be lost because a server restarts: a shared library has an outbox here.
+            keeps = self._directory is not None and not self.read_only
+            library = ExperienceLibrary.open(self.path, self._embedder, namespace, self.read_only, outbox=keeps)
             with self._lock:
                 self._open[namespace] = library
                 # In use before the lock is released, so that no other thread closes it as idle.
@@ -153,3 +174,5 @@ class Shelf:
             self._open.clear()
         for library in closing:
             library.close()
+        if self._directory is not None:
+            self._directory.close()

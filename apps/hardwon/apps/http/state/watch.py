@@ -67,7 +67,7 @@ class Measures:
         for namespace in self._shelf.names():
             with self._shelf.reading(namespace) as library:
                 self._episodes.labels(namespace).set(library.episodes)
-        self._bytes.set(self._shelf.path.stat().st_size)
+        self._bytes.set(self._shelf.size())
         return generate_latest(self.registry)
 
 

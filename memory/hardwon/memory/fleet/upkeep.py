@@ -1,0 +1,227 @@
+"""Upkeep of a shared library: what a file does to itself is an entry of the log here, which every replica applies."""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, LibraryUnreachable, UnknownName
+from hardwon.memory.library import ExperienceLibrary
+from hardwon.memory.records import Problem, Trust
+from hardwon.memory.upkeep import forgetting, integrity
+from hardwon.memory.upkeep.forgetting import ForgetReceipt
+
+from .entries import pack
+from .follower import Follower
+from .log import Log
+from .outbox import Outbox
+from .replica import Replica
+
+LARGEST_IMPORT = 256 * 2**20
+"""Largest size of an imported file in bytes: it is one entry, which is applied as a whole."""
+
+logger = logging.getLogger("hardwon.memory")
+
+
+class Undo(Exception):
+    """Rolls back the transaction in which a change was computed."""
+
+
+class TendedReplica(ExperienceLibrary):
+    """The methods of a shared library that maintain it."""
+
+    _log: Log
+    _follower: Follower
+    _outbox: Outbox | None
+
+    @property
+    @abstractmethod
+    def replica(self) -> str:
+        """Return the path of the replica's file on this host."""
+
+    @abstractmethod
+    def sync(self) -> int:
+        """Apply everything that is in the log now, and return the position."""
+
+    @abstractmethod
+    def _check_writable(self) -> None:
+        """Raise LibraryReadOnly if the library is open for reading only."""
+
+    @abstractmethod
+    def _note_write(self) -> None:
+        """Let the next read apply what was appended."""
+
+    @abstractmethod
+    def reopen(self, namespace: str | None = None) -> "TendedReplica":
+        """Open the library again, as another handle."""
+
+    @contextmanager
+    def _appending(self, kind: str, read: Callable[[], Any]) -> Iterator[int]:
+        """Compute a change at the end of the log in the body, and append what `read` returns then, unless it is None.
+
+        No other process changes items meanwhile. Yields the term of the lease.
+        """
+        key, values = uuid4().hex, None
+        try:
+            with self._log.change() as term:
+                self._follower.catch_up()
+                yield term
+                values = read()
+                if values is not None:
+                    self._log.append(kind, [(key, pack(values))], term=term)
+        except LibraryUnreachable:
+            # The connection may have been lost after the server committed: ask before reporting a failure.
+            if values is None or not self._log.has(kind, key):
+                raise
+        self._note_write()
+
+    def forget(
+        self,
+        *,
+        episode: str | None = None,
+        writer: str | None = None,
+        text: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+    ) -> ForgetReceipt:
+        """Delete experience permanently, from every replica and from the log; see `ExperienceLibrary.forget`.
+
+        Every replica deletes it when it reaches the entry that this call appends. The content of the log is erased
+        after a snapshot was stored that new replicas begin from.
+
+        Returns:
+            A receipt; `erased` states that the bytes are erased from this replica and from the log. Other hosts erase
+            theirs when they apply the entry; `hardwon doctor` shows how far this one is.
+
+        Raises:
+            LibraryForbidden: The role may not manage the namespace; see `fleet.log.grant`.
+        """
+        what, value = forgetting.parse_selector(episode=episode, writer=writer, text=text, namespace=namespace)
+        if what == "namespace" and value != self.namespace:
+            self._check_namespace(value)
+            with self.reopen(value) as other:
+                return other.forget(namespace=value, dry_run=dry_run)
+        self.sync()
+        estimate = super().forget(**{what: value}, dry_run=True)
+        if dry_run:
+            return estimate
+        self._check_writable()
+        if not self._log.may_manage():
+            raise LibraryForbidden(
+                f"{self.path}: the role may not forget in the namespace {self.namespace!r}. The owner grants it: "
+                "hardwon memory grant ADDRESS ROLE --manage"
+            )
+        at = self._append_once("forget", [what, value])
+        self._note_write()
+        self.sync()
+        return self._complete(replace(estimate, dry_run=False), at)
+
+    def _append_once(self, kind: str, values: Any) -> int:
+        """Append an entry, and repeat it if the connection was lost; return its id."""
+        rows = [(uuid4().hex, pack(values))]
+        try:
+            return self._log.append(kind, rows)[0]
+        except LibraryUnreachable:
+            return self._log.append(kind, rows)[0]  # the same key: it is not written twice
+
+    def _complete(self, receipt: ForgetReceipt, entry: int) -> ForgetReceipt:
+        """Return a receipt with what this replica stored about an entry, after erasing what the log holds."""
+        rows = self._store.rows("SELECT at, counts, digest, erased FROM receipts ORDER BY id DESC LIMIT 1")
+        at, _, digest, is_erased = rows[0] if rows else (receipt.at, "", receipt.digest, 0)
+        try:
+            self._follower.erase()
+        except LibraryError as error:
+            logger.warning("%s The replicas forget, but the content of the log is not erased yet.", error)
+            is_erased = 0
+        return replace(receipt, at=at, digest=digest, erased=bool(is_erased))
+
+    def _check_namespace(self, name: str) -> None:
+        if name not in (names := [name for (name,) in self._log.read("SELECT name FROM hardwon.namespaces")]):
+            raise UnknownName.of("namespace", name, names)
+
+    def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
+        """Read a file that `export_jsonl` wrote, as one entry of the log; see `ExperienceLibrary.import_jsonl`.
+
+        Raises:
+            ConfigError: The file cannot be read, is too large for one entry, or a line is not valid.
+        """
+        self._check_writable()
+        lines = read_export(path)
+        count, values = 0, None
+        with self._lock, self._appending("import", lambda: values):
+            try:
+                with ExperienceLibrary._transaction(self) as connection:
+                    count = Replica(self._store, self._number).load_lines(connection, trust, lines)
+                    raise Undo
+            except Undo:
+                pass
+            if count:
+                values = [trust, lines]
+        return count
+
+    def repair(self) -> list[Problem]:
+        """Fill the replica again from the log if `verify` reports problems.
+
+        Returns:
+            The problems that were repaired.
+        """
+        self._check_writable()
+        with self._lock:
+            self.sync()
+            problems = integrity.verify(self._filed(), self._number)
+            if problems:
+                self._follower.refill()
+                self._start_anew()
+            return problems
+
+    def verify(self) -> list[Problem]:
+        """Check every derived structure of the replica, and list episodes of the outbox that the log refused."""
+        problems = [] if self._outbox is None else self._outbox.refused()
+        return [
+            *super().verify(),
+            *(
+                Problem(f"outbox {ref}", why, "Record the episode again under another id, then delete the outbox.")
+                for ref, why in problems
+            ),
+        ]
+
+    def store_snapshot(self) -> int:
+        """Store a copy of this replica in the database, from which new replicas begin; return its position.
+
+        The process that learns items does so by itself whenever the log has grown enough.
+
+        Raises:
+            LibraryForbidden: The role may not manage the namespace.
+        """
+        self._check_writable()
+        self.sync()
+        return self._follower.store_snapshot()
+
+
+def read_export(path: str | Path) -> list[str]:
+    """Return the lines of an exported file without secrets and in the current format.
+
+    Raises:
+        ConfigError: The file cannot be read, or is too large.
+    """
+    try:
+        size = Path(path).stat().st_size
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}). Check the path.") from error
+    if size > LARGEST_IMPORT:
+        raise ConfigError(
+            f"{path} has {size} bytes; a shared library imports at most {LARGEST_IMPORT} at once. Split the file "
+            "by episodes, and keep the order of its lines."
+        )
+    # Through a library: it checks and redacts, and completes files of older versions.
+    with TemporaryDirectory(prefix="hardwon-import-") as folder:
+        clean = Path(folder) / "clean.jsonl"
+        with closing(ExperienceLibrary.open(Path(folder) / "import.db", embedder="hashing")) as library:
+            library.import_jsonl(path)
+            library.export_jsonl(clean)
+        return clean.read_text(encoding="utf-8").split("\n")[:-1]

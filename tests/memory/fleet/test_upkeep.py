@@ -1,0 +1,376 @@
+"""Forgetting, imports, repairs and snapshots of a shared library: every replica ends with the same."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.memory.fleet.test_shared import make_item, settle
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, UnknownName
+from hardwon.memory.fleet import snapshots
+from hardwon.memory.fleet.entries import unpack
+from hardwon.memory.fleet.library import FleetLibrary
+from hardwon.memory.fleet.log import Log, grant
+
+SECRET = "the zebra password is tangerine"
+
+
+@pytest.fixture
+def connect(url, tmp_path):
+    opened = []
+
+    def make(folder: str = "a", namespace: str = "default", **options) -> FleetLibrary:
+        library = ExperienceLibrary.open(url, namespace=namespace, replica=tmp_path / folder, **options)
+        assert isinstance(library, FleetLibrary)
+        opened.append(library)
+        return library
+
+    yield make
+    for library in opened:
+        library.close()
+
+
+def fill(library: FleetLibrary, episode, *, count: int = 12) -> None:
+    """Record a namespace with items, opinions, a bank, and one episode with words of its own."""
+    for number in range(count):
+        library.record(episode(f"open drawer {number % 3}", id=f"e{number}"))
+    library.record(episode(f"say {SECRET}", f"You say: {SECRET}.", id="told", success=False))
+    item = library.add(make_item(1)).item_id or ""
+    shown = episode("open drawer 1", id="shown")
+    library.record(replace(shown, steps=(replace(shown.steps[0], why={"recalled": [item]}),)))
+    library.evolve()
+    library.feedback(item, True, writer="token:x", episode="e1")
+    library.bank("cook").put("red", "pan", "it is in the attic")
+
+
+def read_payloads(url: str) -> str:
+    """Return everything that the log says, without hardwon."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT key, payload, format FROM hardwon.log").fetchall()
+    return repr([(key, unpack(bytes(payload), number) if number else "") for key, payload, number in rows])
+
+
+@pytest.mark.parametrize("selector", [{"episode": "told"}, {"text": "ZEBRA password"}, {"writer": "token:z"}])
+def test_forgetting_reaches_every_replica_and_the_log(connect, episode, url, selector):
+    one, two = connect("a"), connect("b")
+    fill(one, episode)
+    one.record(
+        replace(episode(f"sing {SECRET}", f"You sing: {SECRET}.", id="sung"), writer="token:z", trust="untrusted")
+    )
+    before = one.episodes
+    receipt = one.forget(**selector)
+    assert receipt.erased
+    assert receipt.counts["episodes"] == len(receipt.episodes) >= 1
+    assert len(settle(one, two)) == 1
+    assert one.episodes == two.episodes == before - len(receipt.episodes)
+    assert two.verify() == []
+    if "text" in selector:
+        assert "zebra" not in read_payloads(url)
+        for library in (one, two):
+            library.close()
+            assert b"zebra" not in Path(library.replica).read_bytes()
+    new = connect("new")
+    assert new.episodes == before - len(receipt.episodes)
+    again = connect("a")
+    assert len(settle(again, new)) == 1
+
+
+def test_forgetting_equals_that_of_a_file_with_the_same_experience(connect, episode, tmp_path):
+    shared = connect()
+    with ExperienceLibrary.open(tmp_path / "file.db") as file:
+        for library in (shared, file):
+            for number in range(6):
+                library.record(episode(f"open drawer {number % 3}", id=f"e{number}"))
+            receipt = library.forget(episode="e3")
+            assert receipt.episodes == ("e3",)
+        assert [row["id"] for row in shared.trajectories()] == [row["id"] for row in file.trajectories()]
+        assert [(s.signature, s.pattern, s.n) for s in shared.summaries()] == [
+            (s.signature, s.pattern, s.n) for s in file.summaries()
+        ]
+
+
+def test_a_replica_that_was_away_continues_from_the_snapshot(connect, episode):
+    """It had not applied the entries whose content was erased."""
+    one = connect("a")
+    one.record(episode("open drawer", id="first"))
+    late = connect("late")
+    late.sync()
+    late.close()
+    fill(one, episode)
+    one.forget(episode="told")
+    one.record(episode("close drawer", id="after"))
+    late = connect("late")
+    assert len(settle(one, late)) == 1
+    assert late.trajectory("after")
+    assert late.recall(late.trajectory("after").steps[0].pre).steps
+
+
+def test_an_open_replica_that_meets_erased_entries_drops_what_it_remembers(connect, episode, monkeypatch):
+    one, two = connect("a"), connect("b")
+    fill(one, episode)
+    two.sync()
+    assert two.recall(two.trajectory("e1").steps[0].pre).steps
+    with two._follower._lock:  # holds its thread up
+        one.record(episode("kick drawer", id="unseen"))
+        one.forget(episode="unseen")
+        one.forget(episode="told")
+    assert len(settle(one, two)) == 1
+    with pytest.raises(UnknownName):
+        two.trajectory("told")
+    two.record(episode("open drawer", id="mine"))
+    assert len(settle(one, two)) == 1
+
+
+def test_a_namespace_is_forgotten_as_a_whole(connect, episode, url):
+    one, other = connect("a"), connect("b", namespace="other")
+    fill(one, episode)
+    fill(other, episode)
+    receipt = one.forget(namespace="other")
+    assert receipt.counts["episodes"] == 14
+    other.sync()
+    assert (other.episodes, other.items()) == (0, [])
+    assert one.episodes == 14
+    other.record(episode("open drawer", id="e1"))
+    fresh = connect("c", namespace="other")
+    assert len(settle(other, fresh)) == 1
+    assert fresh.episodes == 1
+    with pytest.raises(UnknownName, match="othr"):
+        one.forget(namespace="othr")
+
+
+def test_a_dry_run_changes_nothing(connect, episode):
+    one = connect()
+    fill(one, episode)
+    head, digest = one.sync(), one.digest()
+    receipt = one.forget(text="zebra", dry_run=True)
+    assert receipt.dry_run
+    assert receipt.episodes == ("told",)
+    assert (one.sync(), one.digest()) == (head, digest)
+    with pytest.raises(UnknownName):
+        one.forget(episode="nobody")
+    with pytest.raises(ConfigError):
+        one.forget()
+
+
+def test_a_forgotten_id_may_be_recorded_again(connect, episode):
+    one, two = connect("a"), connect("b")
+    one.record(episode("open drawer", id="e1"))
+    one.forget(episode="e1")
+    one.record(episode("close drawer", id="e1"))
+    assert len(settle(one, two)) == 1
+    assert two.trajectory("e1").steps[0].action == "close drawer"
+
+
+FORGET = """
+import os, signal, sys
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.fleet import snapshots
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+library = ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2])
+library._follower._is_half_forgotten = False  # its thread looks once after opening
+with library._follower._lock:
+    setattr(snapshots, sys.argv[3], die)
+library.forget(text="zebra")
+"""
+
+
+@pytest.mark.parametrize("where", ["list_erasable", "save", "_insert"])
+def test_a_process_killed_while_it_forgets_is_finished_by_the_next(connect, episode, url, tmp_path, where):
+    one = connect("a")
+    fill(one, episode)
+    child = subprocess.run([sys.executable, "-c", FORGET, url, str(tmp_path / "killed"), where], timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    two = connect("b")
+    assert len(settle(one, two)) == 1
+    with pytest.raises(UnknownName):
+        one.trajectory("told")
+    until = time.monotonic() + 20
+    while (
+        "zebra" in read_payloads(url) and time.monotonic() < until
+    ):  # the entry was in the log, so opening finishes it
+        time.sleep(0.05)
+    assert "zebra" not in read_payloads(url)
+    assert len(settle(one, connect("c"))) == 1
+
+
+def test_forgetting_needs_a_right_of_its_own(connect, episode, server, url, tmp_path):
+    fill(connect("a"), episode)
+    name = f"hand_{os.getpid()}"
+    server.sql(f"CREATE ROLE {name} LOGIN")
+    tenant = server.url(url.split("/")[3].split("?")[0], name)
+    grant(url, name, "default", write=True)
+    with ExperienceLibrary.open(tenant, replica=tmp_path / "t") as library:
+        library.record(episode("open drawer", id="mine"))
+        with pytest.raises(LibraryForbidden, match="--manage"):
+            library.forget(episode="told")
+        assert isinstance(library, FleetLibrary)
+        with pytest.raises(LibraryForbidden, match="may not forget"):
+            library._log.append("forget", [("x", b"y")])
+        with pytest.raises(LibraryForbidden):
+            library._log.write("SELECT hardwon.erase(%(namespace)s, ARRAY[1::bigint])")
+        with pytest.raises(LibraryForbidden):
+            library.store_snapshot()
+    grant(url, name, "default", write=True, manage=True)
+    with ExperienceLibrary.open(tenant, replica=tmp_path / "t") as library:
+        assert library.forget(episode="told").erased
+    with pytest.raises(UnknownName, match="nobody_there"):
+        grant(url, "nobody_there", "default", write=True)
+
+
+def test_an_export_is_imported_on_every_replica(connect, episode, tmp_path):
+    file = tmp_path / "export.jsonl"
+    with ExperienceLibrary.open(tmp_path / "file.db") as source:
+        for number in range(6):
+            source.record(episode(f"type sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD {number}", id=f"i{number}"))
+        kept = source.add(make_item(3, provenance=(1, 2))).item_id or ""
+        source.pin(kept)
+        lines = source.export_jsonl(file)
+        history = [change["op"] for change in source.history(kept)]
+        recorded = source.trajectories()
+    one, two = connect("a"), connect("b")
+    one.record(episode("open drawer", id="e1"))
+    assert one.import_jsonl(file) == lines
+    assert one.import_jsonl(file) == 0
+    two.record(episode("open drawer", id="e2"))
+    assert len(settle(one, two)) == 1
+    assert [change["op"] for change in two.history(kept)] == history
+    assert two.get(kept).pinned
+    assert {row["recorded_at"] for row in two.trajectories()} >= {row["recorded_at"] for row in recorded}
+    two.record(episode("type sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD 0", id="i0"))  # it is there already
+    assert two.episodes == 8
+    assert len(settle(one, two, connect("new"))) == 1
+
+
+def test_an_untrusted_file_stays_untrusted(connect, episode, tmp_path):
+    file = tmp_path / "export.jsonl"
+    with ExperienceLibrary.open(tmp_path / "file.db") as source:
+        source.record(episode("open drawer", id="i1"))
+        item = source.add(make_item(3)).item_id
+        source.export_jsonl(file)
+    one = connect()
+    one.import_jsonl(file, trust="untrusted")
+    assert one.get(item).status == "quarantined"
+    assert one.trajectory("i1").trust == "untrusted"
+
+
+@pytest.mark.parametrize("text", ["{", '{"episode": {}}\n', '{"item": 3}\n', "\0"])
+def test_a_bad_file_leaves_the_log_as_it_is(connect, tmp_path, text):
+    (tmp_path / "bad").write_text(text)
+    one = connect()
+    with pytest.raises(ConfigError):
+        one.import_jsonl(tmp_path / "bad")
+    with pytest.raises(ConfigError):
+        one.import_jsonl(tmp_path / "missing")
+    assert one.sync() == 0
+
+
+def test_a_damaged_replica_is_filled_again(connect, episode):
+    one, two = connect("a"), connect("b")
+    fill(one, episode)
+    assert one.repair() == []
+    one._store.connection.execute("UPDATE attempts SET n = n + 7")
+    one._store.connection.execute("DELETE FROM segments")
+    one._forget()
+    assert one.verify()
+    assert one.repair()
+    assert one.verify() == []
+    assert len(settle(one, two)) == 1
+    one.record(episode("open drawer", id="after"))
+    assert one.trajectory("after")
+
+
+def test_a_new_replica_begins_from_a_snapshot(connect, episode, monkeypatch):
+    one = connect("a")
+    for number in range(120):
+        one.record(episode(f"open drawer {number % 9}", id=f"e{number}"))
+    one.evolve()
+    position = one.store_snapshot()
+    one.record(episode("close drawer", id="after"))
+    fetched = []
+    fetch = Log.fetch
+
+    def fetch_and_note(self, after, *limit):
+        fetched.append(after)
+        return fetch(self, after, *limit)
+
+    monkeypatch.setattr(Log, "fetch", fetch_and_note)
+    two = connect("b")
+    assert min(fetched) == position  # the entries before are in the snapshot
+    monkeypatch.undo()
+    assert len(settle(one, two)) == 1
+    assert two.verify() == []
+    two.record(episode("kick drawer", id="more"))
+    assert len(settle(one, two)) == 1
+
+
+def test_the_learner_stores_snapshots_and_keeps_one(connect, episode, monkeypatch, url):
+    monkeypatch.setattr(snapshots, "MANY", 5)
+    one = connect("a")
+    for round in range(3):
+        one.record_many([episode(f"open drawer {n}", id=f"{round}-{n}") for n in range(8)])
+        one.evolve()
+        one._follower._work()
+    found = snapshots.find(one._log)
+    assert found is not None
+    assert found.position >= 24
+    assert one._log.read("SELECT count(*) FROM hardwon.snapshots") == [(1,)]
+    assert one._log.read_status().snapshot == found.position
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE hardwon.chunks SET content = 'x'",
+        "DELETE FROM hardwon.chunks",
+        "UPDATE hardwon.snapshots SET pos = pos + 1",
+    ],
+)
+def test_a_damaged_snapshot_is_refused(connect, episode, server, url, damage, monkeypatch):
+    monkeypatch.setattr(snapshots, "FEW", 1)
+    one = connect("a")
+    fill(one, episode)
+    one.store_snapshot()
+    server.sql(damage, url.split("/")[3].split("?")[0])
+    with pytest.raises(LibraryError, match=r"hardwon\.snapshots"):
+        connect("b")
+
+
+def test_vectors_are_computed_once_in_the_fleet(url, tmp_path, episode):
+    class Counting:
+        """An embedder that costs something."""
+
+        name, fingerprint, dim = "counting", "counting-1", 32
+
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def embed(self, texts):
+            import numpy as np
+
+            self.texts += texts
+            rows = np.zeros((len(texts), 32), dtype=np.float32)
+            for row, text in enumerate(texts):
+                rows[row, zlib.crc32(text.encode()) % 32] = 1
+            return rows
+
+    first, second = Counting(), Counting()
+    with ExperienceLibrary.open(url, first, replica=tmp_path / "a") as one:
+        one.record_many([episode("open drawer", id=f"e{n}") for n in range(10)])
+        one.index()
+    with ExperienceLibrary.open(url, second, replica=tmp_path / "b") as two:
+        two.index()
+        assert len(first.texts) == 2
+        assert second.texts == []
+        two.forget(episode="e3")
+        assert isinstance(two, FleetLibrary)
+        assert two._log.read("SELECT count(*) FROM hardwon.vectors") == [(0,)]
