@@ -250,8 +250,8 @@ def list_erasable(log: Log, store: Store, number: int, position: int) -> list[in
     )
     if not log.read(f"SELECT 1 {where} AND kind = 'forget' LIMIT 1", by):
         return []
-    others = [int(ref) for (ref,) in log.read(f"SELECT id {where} AND kind <> 'episode'", by)]
+    rest = [int(ref) for (ref,) in log.read(f"SELECT id {where} AND kind <> 'episode'", by)]
     held = {ref for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ?", (number,))}
     held |= {ref for (ref,) in store.rows("SELECT ref FROM inbox WHERE namespace = ?", (number,))}
     episodes = log.read(f"SELECT id, key {where} AND kind = 'episode'", by)
-    return others + [int(ref) for ref, key in episodes if key.partition(":")[2] not in held]
+    return rest + [int(ref) for ref, key in episodes if key.partition(":")[2] not in held]
