@@ -18,7 +18,7 @@ from hardwon.runtime.interfaces.types import Info
 from hardwon.trainers import train
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.checkpoint import find
-from hardwon.trainers.feasibility import PATIENCE, CannotLearn, SignalWatch, _check_answers
+from hardwon.trainers.feasibility import PATIENCE, ActionWatch, CannotLearn, SignalWatch, _check_answers
 from hardwon.trainers.session import read_config
 
 EXPLORED = {"extractor": {"settings": {"reads": "explored"}}}
@@ -250,3 +250,36 @@ def test_the_loss_is_at_the_temperature_of_sampling(corridor, tmp_path, temperat
     line = [one for one in metrics.read(tmp_path / "run") if one["kind"] == "train"][-1]
     assert line["policy/kl_old"] == pytest.approx(0.0, abs=1e-6)
     assert line["policy/ess"] == pytest.approx(1.0, abs=1e-5)
+
+
+# -- mechanisms that never act --------------------------------------------------------------------
+
+
+def test_a_mechanism_that_never_acted_is_named_with_its_metric():
+    watch = ActionWatch({"tasks.compose.hinted": ("compose/hinted_groups", 0.0)})
+    logs = [watch.saw({}) for _ in range(PATIENCE)]
+    assert [bool(warning) for _, warning in logs] == [*[False] * (PATIENCE - 1), True]
+    assert "tasks.compose.hinted never acted" in str(logs[-1][1])
+    assert logs[0][0] == {"idle/tasks.compose.hinted": 1.0}
+
+
+def test_one_that_acted_once_is_not_named_again():
+    watch = ActionWatch({"roles.policy.sources.entropy": ("signal/entropy/missing", 1.0)})
+    assert watch.saw({"signal/entropy/missing": 0.2}) == ({"idle/roles.policy.sources.entropy": 0.0}, None)
+    assert [watch.saw({"signal/entropy/missing": 1.0})[1] for _ in range(PATIENCE)] == [None] * PATIENCE
+
+
+def test_the_last_iteration_of_a_short_run_names_it():
+    watch = ActionWatch({"roles.policy.shape.overlong": ("policy/shape/overlong", 0.0)})
+    assert "overlong never acted in 1 iterations" in str(watch.saw({}, last=True)[1])
+
+
+def test_a_run_warns_in_its_log_and_its_metrics(corridor, capsys, tmp_path):
+    """A shaper for episodes that are far too long, in a world where none is."""
+    roles = {"policy": {"credit": {"name": "dr-grpo"}, "shape": {"overlong": {"limit": 99, "buffer": 1}}}}
+    train(corridor(roles=roles, warmstart=None, run={"iterations": 1}), quiet=True)
+    assert "roles.policy.shape.overlong never acted" in capsys.readouterr().err
+    from hardwon.trainers import metrics
+
+    line = [one for one in metrics.read(tmp_path / "run") if one["kind"] == "train"][-1]
+    assert line["idle/roles.policy.shape.overlong"] == 1.0

@@ -176,3 +176,55 @@ def test_the_same_seed_gives_the_same_curve():
 def test_nothing_to_imitate_is_said():
     with pytest.raises(ConfigError, match="no trajectory passed the filters"):
         warm_start(model(), [])
+
+
+# -- wrong steps as context -----------------------------------------------------------------------
+
+
+def learned(walked, **settings):
+    """The places gone to that are in the loss, and all places that are read, of the only sequence."""
+    (only,) = build_examples([walked], render, Examples(**settings))
+    goals = [token for token, counts in zip(only.tokens, only.mask, strict=True) if counts and token >= 10]
+    return goals, [token for token in only.tokens if token >= 10]
+
+
+def test_filtered_steps_are_context_and_out_of_the_loss():
+    """Good, bad, good: weights 1, 0, 1, and the prompt of the last step still holds the bad one."""
+    goals, read = learned(walk(1, 2, 3, 4, failed=(1,)), wrong="filter")
+    assert goals == [12, 14]
+    assert read.count(13) == 2
+    assert 13 not in learned(walk(1, 2, 3, 4, failed=(1,)))[0]
+
+
+def test_where_every_step_is_wrong_there_is_no_example():
+    assert not build_examples([walk(1, 2, 3, failed=(0, 1))], render, Examples(wrong="filter"))
+
+
+def test_without_wrong_steps_filtering_and_correcting_are_plain_imitation():
+    plain = build_examples([walk(1, 2, 3)], render, Examples())
+    for wrong in ("filter", "correct"):
+        assert build_examples([walk(1, 2, 3)], render, Examples(wrong=wrong)) == plain
+
+
+def mistaken(corrected):
+    """To place 2, then a wrong step there, and the right one in the same situation if it is corrected."""
+    right, after = walk(1, 2, 4).steps
+    wrong = replace(walk(2, 3, failed=(0,)).steps[0], post=State("place 2"))
+    return Trajectory("walk", (right, wrong, after) if corrected else (right, wrong), True, id="a")
+
+
+def test_a_corrected_step_is_context_for_its_correction():
+    """Right, wrong, corrected: weights 1, 0, 1."""
+    goals, read = learned(mistaken(corrected=True), wrong="correct")
+    assert goals == [12, 14]
+    assert 13 in read
+
+
+def test_without_a_correction_it_is_cleaning():
+    only = build_examples([mistaken(corrected=False)], render, Examples(wrong="correct"))
+    assert only == build_examples([mistaken(corrected=False)], render, Examples())
+
+
+def test_wrong_steps_cannot_be_imitated_and_left_out_of_the_loss():
+    with pytest.raises(ConfigError, match="choose one"):
+        Examples(wrong="filter", failed_steps=True)

@@ -39,7 +39,17 @@ def test_an_example_uses_what_it_is_named_after(path, root):
     names = {
         name for _, registry in SECTIONS.values() for name, card in registry.cards.items() if card.example == path.stem
     }
-    assert names & used or path.stem in ("loop", "flow-grpo", "turn-ratio", "aepo-clip", "scaling-inter", "relex")
+    assert names & used or path.stem in (
+        "loop",
+        "flow-grpo",
+        "turn-ratio",
+        "aepo-clip",
+        "scaling-inter",
+        "relex",
+        "step-filter",
+        "step",
+        "seeupo",
+    )
     assert config.run.out == f"runs/{path.stem}"
 
 

@@ -5,13 +5,16 @@ A run that cannot learn would cost hours and end with "done". It stops with the 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hardwon.memory.errors import HardwonError
 
+from .algorithms.composers import COMPOSERS
+from .algorithms.extras import ACTED
 from .algorithms.samples import Rollout
 from .config.kinds import READS
+from .config.schema import TrainConfig
 from .rollouts.reporting import Reporting
 from .rollouts.rollout import OUTGROWN
 from .session import Session
@@ -23,7 +26,9 @@ PROBED = 2
 READ = 32
 """Task instances of which one must have an episode that the extractor can read."""
 PATIENCE = 5
-"""Iterations without any signal after which a run warns."""
+"""Iterations without any signal, or without any action of a mechanism, after which a run warns."""
+TINY = 1e-9
+"""A metric that differs by less from its resting value has not moved."""
 
 
 class CannotLearn(HardwonError, RuntimeError):
@@ -186,3 +191,58 @@ class SignalWatch:
             f"WARNING: no group of the last {self.silent} iterations had episodes with different outcomes, so nothing "
             "was learned. Use easier task instances, more episodes per arm, a warmstart, or another credit.outcome."
         )
+
+
+@dataclass(slots=True)
+class ActionWatch:
+    """Warns of mechanisms that the settings name and that never acted."""
+
+    mechanisms: Mapping[str, tuple[str, float]]
+    """Name of a metric and its value while nothing happens, by the setting that names the mechanism."""
+    idle: dict[str, int] = field(default_factory=dict)
+    """Iterations without any action, by setting, of those that have not acted yet."""
+    acted: set[str] = field(default_factory=set)
+
+    def saw(self, metrics: Mapping[str, float], *, last: bool = False) -> tuple[dict[str, float], str | None]:
+        """Take in an iteration's metrics.
+
+        Args:
+            metrics: The metrics.
+            last: Whether it is the last iteration of the run, after which all that never acted are named.
+
+        Returns:
+            Metrics that are 1 for every mechanism that did nothing in this iteration and else 0, and a warning if some
+            never acted for `PATIENCE` iterations.
+        """
+        idle = {
+            setting: float(abs(metrics.get(name, resting) - resting) < TINY)
+            for setting, (name, resting) in self.mechanisms.items()
+        }
+        for setting, is_idle in idle.items():
+            if not is_idle:
+                self.acted.add(setting)
+            self.idle[setting] = self.idle.get(setting, 0) + 1
+        silent = [setting for setting in idle if setting not in self.acted]
+        due = [setting for setting in silent if self.idle[setting] % PATIENCE == 0 or last]
+        warning = (
+            f"WARNING: {', '.join(due)} never acted in {max(self.idle[setting] for setting in due)} iterations: "
+            + "; ".join(f"{self.mechanisms[setting][0]} stayed at {self.mechanisms[setting][1]:g}" for setting in due)
+            + ". Look at what it needs in docs/algorithms.md, or remove it."
+            if due
+            else None
+        )
+        return {f"idle/{setting}": value for setting, value in idle.items()}, warning
+
+
+def list_mechanisms(config: TrainConfig) -> dict[str, tuple[str, float]]:
+    """Return the metric of every mechanism that the settings name, and the metric's value while nothing happens."""
+    policy = config.roles["policy"]
+    composers: dict[str, Any] = dict(COMPOSERS)
+    return {
+        **{f"tasks.compose.{name}": (f"compose/{composers[name].acted}", 0.0) for name in config.tasks.compose},
+        **{f"tasks.sampler.{name}": ("sampler/weight_max", 1.0) for name in config.tasks.sampler},
+        **{f"roles.policy.sources.{name}": (f"signal/{name}/missing", 1.0) for name in policy.sources},
+        **{f"roles.policy.shape.{name}": (f"policy/shape/{name}", 0.0) for name in policy.shape},
+        **{f"roles.policy.extra.{name}": (f"policy/{ACTED[name]}", 0.0) for name in policy.extra},
+        **{f"roles.policy.loss.terms.{name}": (f"policy/term/{name}/active", 0.0) for name in policy.loss.terms},
+    }

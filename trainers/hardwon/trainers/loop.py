@@ -77,6 +77,7 @@ class TrainingLoop:
         """Iteration of the newest checkpoint, or -1."""
         self.stopping = False
         self._signal = feasibility.SignalWatch()
+        self._actions = feasibility.ActionWatch(feasibility.list_mechanisms(self.config))
 
     @contextmanager
     def stop_on_sigterm(self) -> Iterator[None]:
@@ -168,10 +169,12 @@ class TrainingLoop:
         metrics.update(self._observe(learnable))
         metrics["tokens_per_second"] = (get_tokens_read(self.session.engine) - read) / max(rollout_seconds, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
-        self.metrics.log(number, metrics)
+        idle, idle_warning = self._actions.saw(metrics, last=number >= self.config.run.iterations)
+        self.metrics.log(number, metrics | idle)
         self.screen.show(number, metrics)
-        if (warning := self._signal.saw(metrics, self.config.run.groups)) is not None:
-            self.screen.warn(warning)
+        for warning in (self._signal.saw(metrics, self.config.run.groups), idle_warning):
+            if warning is not None:
+                self.screen.warn(warning)
 
     def _keep_history(self, iteration: int) -> None:
         """Keep the weights of every `run.history`-th iteration, and those of the start."""

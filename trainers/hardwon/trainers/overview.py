@@ -40,7 +40,7 @@ SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Composers": ("`tasks.compose`, the episodes of a group, in rounds", COMPOSERS),
     "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),
     "Settings": (
-        "methods that are settings of `roles.policy`, `schedule` or `run`, and no code of their own",
+        "methods that are settings of `roles.policy`, `warmstart`, `schedule` or `run`, and no code of their own",
         RECIPES,
     ),
     "Sources": ("`roles.policy.sources`", SOURCES),

@@ -23,6 +23,7 @@ from .algorithms.parallel import get_team
 from .algorithms.terms import add_horizon
 from .checkpoint import copy_library, copy_start, put_library
 from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict, of
+from .config.sources import asks_own_model
 from .engines import base_models
 from .engines.base import Engine
 from .engines.base_models import BASE
@@ -36,9 +37,11 @@ from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role
 from .roles.note_generators import OUTCOMES, WORDS
 from .rollouts.explore import Explorer, learn_by_playing, open_world, words
+from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins
 from .rollouts.reporting import Reporting
 from .sources import SourceParts, Sources, open_source
+from .sources.local_judge import WORDS as WORDS_OF_ANSWERS
 
 SIGNALS = "sources.state"
 """In a checkpoint: the states of the signal sources, if there are any."""
@@ -270,6 +273,8 @@ def _open_base(
     texts: list[str] = []
     if config.model.base == "tiny":
         question = [QUESTION] if config.gate.kind == "policy" else []
+        question += [*TAGS] if config.policy.speech == "tagged" else []
+        question += [WORDS_OF_ANSWERS] if asks_own_model(config.roles["policy"].sources) else []
         texts = words(explorer.trajectories(config.explore.worlds), [*_collect_library_words(library), *question])
     return base_models.build_base(config.model, texts, config.run.seed)
 

@@ -17,6 +17,8 @@ Render = Callable[[Trajectory], Sequence[Sample]]
 """Returns the samples of a trajectory as the policy would see them."""
 EXTRAS: Registry[Callable[..., Any]] = Registry("extra")
 """Kinds of extra examples, by name."""
+ACTED = {"gate": "sft_share"}
+"""The metric by which each kind tells that it acted."""
 
 
 @EXTRAS.add(

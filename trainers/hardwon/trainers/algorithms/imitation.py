@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from hardwon.memory import Trajectory
+from hardwon.memory import Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.models.adapters import parameters_of
@@ -41,6 +41,10 @@ class Examples:
     """What to do with steps that lead back to an earlier state. `explore` keeps them in copies without memory,
     which teach how to look around, and drops them in copies with memory, which teach how to go straight to the goal.
     """
+    wrong: Literal["drop", "filter", "correct"] = "drop"
+    """What to do with failed steps, and with circles if these are dropped. drop: leave them out. filter: keep them in
+    the context and out of the loss (step-level filtering). correct: do so with failed steps that a later step in the
+    same situation corrects, and leave out the others (STeP)."""
     max_turns: int | None = None
     """Leave out trajectories with more turns than this after cleaning; None for no limit."""
     copies: int = 1
@@ -63,6 +67,8 @@ class Examples:
             raise ConfigError(f"memory_share is {self.memory_share}; use a value from 0 to 1.")
         if not 0 <= self.renamed <= 1:
             raise ConfigError(f"renamed is {self.renamed}; use a value from 0 to 1.")
+        if self.wrong != "drop" and self.failed_steps:
+            raise ConfigError(f"wrong is {self.wrong} and failed_steps is true, which imitates them; choose one.")
         if self.copies < 1:
             raise ConfigError(f"copies is {self.copies}; use 1 or more.")
 
@@ -102,11 +108,15 @@ def build_examples(
         for number in range(settings.copies):
             prompt_memory = text if number < with_memory else None
             path = clean_trajectory(trajectory, settings, remembering=prompt_memory is not None)
-            if not path.steps or (settings.max_turns is not None and len(path.steps) > settings.max_turns):
+            path, weights = keep_context(trajectory, path, settings.wrong)
+            if not any(weights) or (settings.max_turns is not None and len(path.steps) > settings.max_turns):
                 continue
             samples = render(path, prompt_memory)
             # each copy is a trace of its own: otherwise the copies would be packed or counted as one
-            copy = [_relabel(sample, f"{trajectory.id}#{number}", settings.restricted) for sample in samples]
+            copy = [
+                _mask(_relabel(sample, f"{trajectory.id}#{number}", settings.restricted), weights[sample.turn])
+                for sample in samples
+            ]
             sequences += pack_samples(copy, {sample.trace: [1.0] * len(copy) for sample in copy})
     return sequences
 
@@ -126,6 +136,37 @@ def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering:
     if settings.circles == "drop" or (settings.circles == "explore" and remembering):
         steps = without_circles(steps)
     return replace(trajectory, steps=tuple(steps))
+
+
+def keep_context(trajectory: Trajectory, clean: Trajectory, wrong: str) -> tuple[Trajectory, list[bool]]:
+    """Return the steps of an example, and whether each of them is imitated; the others are context.
+
+    Args:
+        trajectory: The trajectory.
+        clean: The trajectory without the steps that are not worth imitating.
+        wrong: See `Examples.wrong`.
+    """
+    if wrong == "drop":
+        return clean, [True] * len(clean.steps)
+    worth = {id(step) for step in clean.steps}
+    chosen = [
+        step
+        for number, step in enumerate(trajectory.steps)
+        if step.action and (id(step) in worth or wrong == "filter" or _is_corrected(trajectory.steps, number))
+    ]
+    return replace(trajectory, steps=tuple(chosen)), [id(step) in worth for step in chosen]
+
+
+def _is_corrected(steps: Sequence[Step], number: int) -> bool:
+    """Return whether a step failed, and a later one in the same situation did not."""
+    wrong = steps[number]
+    later = (step for step in steps[number + 1 :] if step.pre.signature == wrong.pre.signature)
+    return not wrong.diagnosis.success and any(step.action and step.diagnosis.success for step in later)
+
+
+def _mask(sample: Sample, is_imitated: bool) -> Sample:
+    """Return the sample; one that is not imitated is context alone."""
+    return sample if is_imitated else replace(sample, mask=(False,) * len(sample.completion))
 
 
 def _relabel(sample: Sample, trace: str, restricted: bool) -> Sample:

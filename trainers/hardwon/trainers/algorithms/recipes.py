@@ -6,7 +6,7 @@ from typing import Any
 from .catalog import Registry
 
 RECIPES: Registry[Mapping[str, Any]] = Registry("recipe")
-"""Settings by name of the method: those of `roles.policy`, `schedule` or `run`."""
+"""Settings by name of the method: those of `roles.policy`, `warmstart`, `schedule` or `run`."""
 
 
 def _add(settings: Mapping[str, Any], title: str, paper: str, *, name: str, evidence: str, reading: str = "") -> None:
@@ -60,4 +60,20 @@ _add(
     name="relex",
     evidence="C",
     reading="`hardwon train CONFIG --extrapolate STEP` reads the history; of a LoRA, the product B A is extrapolated",
+)
+_add(
+    {"warmstart": {"examples": {"wrong": "filter"}}},
+    "Step-level filtering",
+    "step-level filtering of imitated episodes",
+    name="step-filter",
+    evidence="C",
+    reading="steps are rated by the diagnosis in place of a judge: failed ones and circles are context alone",
+)
+_add(
+    {"warmstart": {"examples": {"wrong": "correct"}}},
+    "STeP (partial masking)",
+    "arXiv:2505.20023",
+    name="step",
+    evidence="N",
+    reading="the correction is the episode's own later step in the same situation; no teacher writes reflections",
 )

@@ -6,6 +6,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
 from hardwon.trainers.algorithms.composers import COMPOSERS
 from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.samplers import SAMPLERS
 
 from .kinds import GUIDANCE, READS, RECALLS, TELLS, TRIALS
 from .parsing import nearest
@@ -39,11 +40,23 @@ def check(config: "TrainConfig") -> None:
 def _check_policy(config: "TrainConfig") -> None:
     """Check that the prompts can do what the policy's settings ask for."""
     settings = config.policy
-    if config.model.is_compact and (settings.spoken or settings.history is not None):
-        name = "speech" if settings.spoken else "history"
+    for source, speech in (("tags", "tagged"), ("prediction", "predicted")):
+        if source in config.roles["policy"].sources and settings.speech != speech:
+            raise ConfigError(
+                f"roles.policy.sources.{source} reads what the policy says before an action, and nothing feeds it; set "
+                f"roles.policy.settings.speech={speech}."
+            )
+    if config.model.is_compact and (settings.speech == "free" or settings.history is not None):
+        name = "speech" if settings.speech == "free" else "history"
         raise ConfigError(
             f"roles.policy.settings.{name} is set, and prompts of content words have neither lines nor turns to leave "
             "out; set model.base to a chat model, or remove it."
+        )
+
+    if config.warmstart is not None and config.warmstart.examples.wrong != "drop" and not config.model.is_compact:
+        raise ConfigError(
+            f"warmstart.examples.wrong is {config.warmstart.examples.wrong}, and demonstrations to a chat model are "
+            "played again without wrong steps; set it to drop, or model.prompt=compact."
         )
 
 
@@ -121,6 +134,7 @@ def _check_sources(config: "TrainConfig") -> None:
         if name == "policy":
             needs = {f"roles.policy.{user}": signals for user, signals in role.needs.items()}
             needs |= {f"tasks.compose.{composer}": config.tasks.needs for composer in config.tasks.compose}
+            needs |= {f"tasks.sampler.{sampler}": SAMPLERS.get_needs(sampler) for sampler in config.tasks.sampler}
             check_fed(needs, [*role.sources], "roles.policy.sources")
         elif role.sources or role.shape or role.extra or role.loss.terms:
             raise ConfigError(

@@ -14,9 +14,10 @@ MAX_TOKENS = 256
 class PolicySettings:
     """Settings of the policy: what it reads and how it answers, in training and in production."""
 
-    speech: Literal["none", "free"] = "none"
+    speech: Literal["none", "free", "tagged", "predicted"] = "none"
     """free: before each action, the policy may think in one line of free text, which is trained with the action's
-    advantage. none: it answers at once."""
+    advantage. tagged: it first chooses planning, explore, reflection or monitor, and a chat model then thinks.
+    predicted: it first says what it will see. none: it answers at once."""
     speech_tokens: int = 48
     """Maximum number of tokens of such a thought."""
     max_tokens: int = MAX_TOKENS
@@ -35,7 +36,7 @@ class PolicySettings:
     @property
     def spoken(self) -> int:
         """Return the maximum number of tokens before an action; 0 if the policy answers at once."""
-        return self.speech_tokens if self.speech == "free" else 0
+        return 0 if self.speech == "none" else self.speech_tokens
 
     def build_prompts(self) -> PromptBuilder:
         """Return the builder of the messages that the policy reads."""

@@ -1,6 +1,7 @@
 """Settings of the signal sources, by name, with the signals that each gives; `hardwon.trainers.sources` builds them."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
@@ -46,6 +47,22 @@ class AnswerSettings:
     instances without one have no signal."""
 
 
+@SOURCES.add("Answers", gives=("answers",), name="answers", example="scope")
+@dataclass(frozen=True, kw_only=True)
+class AnswersSettings:
+    """The answer that an episode ended with, and the policy's confidence in the episode."""
+
+    pattern: str = ".+"
+    """Regular expression of an answering action, case ignored. The last action of the policy that it matches as a whole
+    is the answer; of a pattern with a group, the group. An episode without one has no readable answer."""
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ConfigError(f"pattern is {self.pattern!r}: {error}. Give a regular expression.") from error
+
+
 @SOURCES.add("Confidence", gives=("confidence",), name="confidence", example="spae")
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceSettings:
@@ -75,7 +92,7 @@ class StepsSettings:
     """Whether each turn is right, by the votes of a judge's critiques."""
 
     judge: str
-    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
     votes: int = 4
     """Critiques per episode."""
     rule: Literal["intersection", "majority", "union"] = "intersection"
@@ -92,7 +109,7 @@ class ScoreSettings:
     """Score of every prefix of an episode by a judge, and that of the whole as quality."""
 
     judge: str
-    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
     reference: Literal["own", "another", "none"] = "own"
     """Reference that the judge sees and the policy never does: an explored success of the task instance. another takes
     that of the next instance: a control, with which the judge must be wrong more often."""
@@ -104,7 +121,7 @@ class VerdictSettings:
     """Whether an episode solved its task, by a judge."""
 
     judge: str
-    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
 
 
 @SOURCES.add("Checklist by a judge", gives=("items",), name="items", example="checklist")
@@ -113,7 +130,7 @@ class ChecklistSettings:
     """Which items of a task's checklist are satisfied after every turn, by a judge."""
 
     judge: str
-    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
     file: str
     """JSON file with lists of items by the text of the task; `*` stands for all other tasks."""
 
@@ -124,7 +141,7 @@ class ArenaSettings:
     """Rank of an episode in a tournament of its siblings, by a judge of pairs."""
 
     judge: str
-    """MODULE:CLASS of your judge, or chat:PROVIDER:MODEL."""
+    """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
 
 
 @SOURCES.add("Entities of a reference", gives=("entities",), name="entities", example="rubric")
@@ -182,6 +199,36 @@ class RewardHeadSettings:
     """Updates of the head per iteration."""
     kept: int = 1024
     """Newest pairs that the head learns from."""
+
+
+@SOURCES.add("Tags of reasoning", gives=("tags",), name="tags", example="rlvmr")
+@dataclass(frozen=True, kw_only=True)
+class TagsSettings:
+    """The tag that the policy chose before every action; it needs roles.policy.settings.speech=tagged."""
+
+
+@SOURCES.add("Predictions of observations", gives=("prediction",), name="prediction", example="prediction")
+@dataclass(frozen=True, kw_only=True)
+class PredictionSettings:
+    """Likeness of what the policy predicted before an action and saw after it; it needs speech=predicted."""
+
+
+@SOURCES.add("Progress in retrospect", gives=("retrospection",), name="retrospection", example="retrospection")
+@dataclass(frozen=True, kw_only=True)
+class RetrospectionSettings:
+    """Progress after every turn that the policy says after the episode, when the outcome is known."""
+
+    by: Literal["policy", "base"] = "policy"
+    """policy: the policy itself. base: the model before training."""
+
+
+LOCAL = ("policy", "base")
+"""Judges that are the run's own model."""
+
+
+def asks_own_model(sources: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a source asks the run's own model, whose vocabulary then needs the words of the answers."""
+    return "retrospection" in sources or any(settings.get("judge") in LOCAL for settings in sources.values())
 
 
 def find_signals(name: str) -> tuple[str, ...]:

@@ -159,6 +159,8 @@ class PolicyRole:
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._rollouts: list[Rollout] = []
         self._loss = parts.config.loss
+        self._shaped: dict[str, float] = {}
+        """Share of traces that each shaper changed when the advantages were last computed."""
         self._demonstrate, self._render = parts.source, parts.prompts.rows if parts.prompts else None
 
     def change_loss(self, *, entropy: float, temperature: float) -> None:
@@ -203,6 +205,7 @@ class PolicyRole:
         return {
             **metrics,
             **counts,
+            **{f"shape/{name}": share for name, share in self._shaped.items()},
             "lr": self._learner.lr,
             "advantage_spread": compute_spread(advantages),
             # 1.0 while prompts are append-only; more means that tokens are read and trained again
@@ -222,7 +225,8 @@ class PolicyRole:
     def advantages(self, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
         """Return the advantages by trace, one per turn, within group, arm and role."""
         credit = self._config.credit
-        traces = shape([to_trace(rollout, self.name) for rollout in rollouts], self._config.shape.items())
+        self._shaped = {}
+        traces = shape([to_trace(rollout, self.name) for rollout in rollouts], self._config.shape.items(), self._shaped)
         advantages = ESTIMATORS[credit.name](traces, **credit.settings)
         weights = {rollout.trajectory.id: rollout.weight for rollout in rollouts if rollout.weight != 1}
         for name, weight in weights.items():

@@ -26,8 +26,10 @@ from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, Tried, com
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.prompting.base import PromptFormat
+from hardwon.trainers.prompting.chat import ChatFormat
 
 from .answers import Answers, UnusableAnswer
+from .opening import open_opening
 from .speech import Speech, join
 
 
@@ -156,7 +158,10 @@ class TokenPolicy:
         self._context, how = context, settings or PolicySettings()
         self._engine, self._prompts = engine, prompts
         self._answers = Answers(prompts, max_tokens=max_tokens or how.max_tokens)
-        self._speech = Speech(prompts, how.spoken) if how.spoken else None
+        self._opening = open_opening(prompts, how)
+        is_silent = self._opening is not None and not isinstance(prompts, ChatFormat)
+        self._speech = Speech(prompts, how.spoken) if how.spoken and not is_silent else None
+        self._is_predicted = how.speech == "predicted"
         self._log = Conversations(builder or how.build_prompts())
         self._temperature, self._role = temperature, role
         self.snapshot = snapshot
@@ -189,7 +194,7 @@ class TokenPolicy:
             session="" if is_standalone else episode.spec.session,
             chance=rng,
         )
-        parts = [] if self._speech is None else [await self._think(self._speech, request)]
+        parts, extra = await self._speak(request)
         before = tuple(token for part in parts for token in part.tokens)
         longest = len(prompt) + len(before) + form.max_tokens
         if self._context is not None and longest > self._context:
@@ -202,12 +207,13 @@ class TokenPolicy:
         text = f"{thought}\n{answer.text}" if thought else answer.text
         Conversations.answer(chat, action, completion.tokens, text=text)
         episode.keep(turn, action, self._row(episode, chat, context, prompt, completion))
-        usage = Usage(len(prompt), sum(completion.mask), calls=1 + bool(parts))
+        usage = Usage(len(prompt), sum(completion.mask), calls=1 + len(parts))
         if answer.action is None:
             # An answer that the end of the context cut says nothing about the policy.
             episode.outgrown |= longest == self._context and len(answered.tokens) == form.max_tokens
             raise UnusableAnswer.of(answer, usage)
-        extra = {"thought": messages.clean(thought, MAX_THOUGHT)} if thought else {}
+        if thought:
+            extra = {"thought": messages.clean(thought, MAX_THOUGHT), **extra}
         why = Reasons(tokens=tuple(completion.tokens), memory=chat.turns[-1].hint, extra=extra)
         return Decision(action, why, usage)
 
@@ -225,6 +231,17 @@ class TokenPolicy:
             text = f"{spec.note}\n{context.guidance}" if context.guidance else spec.note
             context = replace(context, guidance=text)
         return self._log.advance(context)
+
+    async def _speak(self, request: Request) -> tuple[list[Completion], dict[str, str]]:
+        """Return what stands before the action of a request, and what of it is recorded with the step."""
+        parts = [] if self._opening is None else await self._opening.speak(self._engine, request)
+        extra = {} if self._opening is None else self._opening.read(parts)
+        if self._speech is not None:
+            before = tuple(token for part in parts for token in part.tokens)
+            parts = [*parts, await self._think(self._speech, replace(request, prompt=(*request.prompt, *before)))]
+            if self._is_predicted:
+                extra["prediction"] = messages.clean(self._prompts.read(parts[-1].tokens), MAX_THOUGHT)
+        return parts, extra
 
     async def _think(self, speech: Speech, request: Request) -> Completion:
         """Sample what stands before the action of a request, as far as the context has room for both."""

@@ -6,6 +6,7 @@ from . import (
     implicit as implicit,
     judged as judged,
     policy as policy,
+    speech as speech,
     world as world,
 )
 from .base import (

@@ -4,15 +4,17 @@
         async def assess(self, asks):       # one verdict per ask; None where nothing can be said
             return [Verdict(steps=(1.0, 0.0)) for ask in asks]
 
-`chat:PROVIDER:MODEL` asks a chat model. The episode's text is data: it is cleaned and fenced, and no instruction. An
-answer is read by a fixed grammar, and anything else is None.
+`chat:PROVIDER:MODEL` asks a chat model, `policy` the policy itself, and `base` the model that it began as. The
+episode's text is data: it is cleaned and fenced, and no instruction. An answer is read by a fixed grammar, and anything
+else is None.
 """
 
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from hardwon.memory.errors import ConfigError
@@ -65,17 +67,25 @@ class Judge(Protocol):
         ...
 
 
-def open_judge(name: str) -> Judge:
-    """Return a judge: `chat:PROVIDER:MODEL`, or your own `MODULE:CLASS`.
+def open_judge(name: str, local: Mapping[str, Callable[[], Judge]] = MappingProxyType({})) -> Judge:
+    """Return a judge: `policy`, `base`, `chat:PROVIDER:MODEL`, or your own `MODULE:CLASS`.
+
+    Args:
+        name: The name.
+        local: Builders of the judges that are this run's own model, by name.
 
     Raises:
         ConfigError: The name is neither.
         UnknownName: The class cannot be imported.
     """
+    if name in local:
+        return local[name]()
     if name.startswith("chat:"):
         return ChatJudge(open_model(name.removeprefix("chat:"), 0.0, 60.0, {}))
     if ":" not in name:
-        raise ConfigError(f"judge is {name!r}; give chat:PROVIDER:MODEL such as chat:openai:gpt-5, or MODULE:CLASS.")
+        raise ConfigError(
+            f"judge is {name!r}; give policy, base, chat:PROVIDER:MODEL such as chat:openai:gpt-5, or MODULE:CLASS."
+        )
     judge: Judge = import_named(name, "judge")()
     return judge
 

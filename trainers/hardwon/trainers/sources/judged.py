@@ -17,6 +17,7 @@ from hardwon.trainers.config.sources import ChecklistSettings, ScoreSettings, St
 
 from .base import SourceParts, Untrained, list_turns, register_source
 from .judge import Ask, AskKind, Assessment, open_judge, vote
+from .local_judge import LocalAnswers, LocalJudge
 
 
 class JudgedSource(Untrained):
@@ -26,9 +27,25 @@ class JudgedSource(Untrained):
 
     def __init__(self, parts: SourceParts) -> None:
         self._parts, self._settings = parts, parts.settings
-        self._judge = open_judge(parts.settings.judge)
+        self._answers: LocalAnswers | None = None
+        local = {"policy": lambda: self._open_local(frozen=False), "base": lambda: self._open_local(frozen=True)}
+        self._judge = open_judge(parts.settings.judge, local)
         self.spent: dict[str, float] = {}
         self.rates: dict[str, float] = {}
+
+    def _open_local(self, *, frozen: bool) -> LocalJudge:
+        """Return the judge that is the run's own model."""
+        self._answers = LocalAnswers(self._parts, frozen=frozen)
+        return LocalJudge(self._answers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of a judge that is the run's own model; that of others is empty."""
+        return {} if self._answers is None else self._answers.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a judge that is the run's own model."""
+        if self._answers is not None:
+            self._answers.load_state_dict(state)
 
     def _ask(self, kind: AskKind, rollout: Rollout, **fields: Any) -> Ask:
         """Return a question about an episode."""

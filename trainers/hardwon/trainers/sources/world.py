@@ -1,12 +1,14 @@
 """Sources that read only what the world and the loop recorded: progress, and needless turns."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.algorithms.signals import Signals, Values
-from hardwon.trainers.config.sources import ProgressSettings
+from hardwon.trainers.config.sources import AnswersSettings, ProgressSettings
 
 from .base import SourceParts, Untrained, list_turns, register_source
 
@@ -54,6 +56,48 @@ def _mark(rollout: Rollout) -> Values:
     steps = rollout.trajectory.steps
     kept = {id(step) for step in without_circles([s for s in steps if s.action and s.diagnosis.success])}
     return tuple(float(id(steps[t]) not in kept) for t in list_turns(rollout))
+
+
+@register_source("answers")
+class AnswersSource(Untrained):
+    """Gives the answer of an episode, and exp(mean log p) of the policy's choices in it as `confidence` (SCOPE).
+
+    The authors average the log-probabilities of the most likely tokens, which engines do not give here. An episode
+    without a readable answer has neither. Ground truth is not read.
+    """
+
+    gives = ("answers",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        settings: AnswersSettings = parts.settings
+        self._pattern = re.compile(settings.pattern, re.IGNORECASE)
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the answer of every rollout."""
+        return {rollout.trajectory.id: self._read(rollout) for group in groups for rollout in group}
+
+    def _read(self, rollout: Rollout) -> Signals:
+        turns, steps = list_turns(rollout), rollout.trajectory.steps
+        answer = find_answer(self._pattern, [steps[turn].action for turn in turns])
+        values: Values = (1.0 if answer else None,) * len(turns)
+        chosen = [
+            logprob
+            for row in rollout.rows
+            if row.role == "policy"
+            for logprob, counts in zip(row.logprobs, row.mask, strict=True)
+            if counts
+        ]
+        scores = {"confidence": math.exp(fmean(chosen))} if answer and chosen else {}
+        return Signals({"answers": values}, scores, facts={"answer": answer})
+
+
+def find_answer(pattern: re.Pattern[str], actions: Sequence[str]) -> str:
+    """Return the answer of the last action that the pattern matches, in lower case; empty if there is none."""
+    for action in reversed(actions):
+        if (match := pattern.fullmatch(" ".join(action.split()))) is not None:
+            text = next((group for group in match.groups() if group), match.group())
+            return " ".join(text.lower().split())
+    return ""
 
 
 _WORD = re.compile(r"[a-z0-9]+")

@@ -6,7 +6,7 @@ A shaper sees the traces of one group, role and arm, and returns them in the sam
 `Trace.outcome` or `Turn.reward` and nothing else.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,17 @@ SHAPERS: Registry[Shaper] = Registry("shaper")
 """Shapers by name. Importing `algorithms.shapers` registers all of them."""
 
 
-def shape(traces: Sequence[Trace], steps: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Trace]:
+def shape(
+    traces: Sequence[Trace],
+    steps: Iterable[tuple[str, Mapping[str, Any]]],
+    shares: MutableMapping[str, float] | None = None,
+) -> list[Trace]:
     """Return the traces after the named shapers, in order; see `SHAPERS`.
 
     Args:
         traces: Traces of any number of groups.
         steps: Names of shapers with their settings.
+        shares: Receives the share of traces that each shaper changed, by name.
 
     Raises:
         UnknownName: There is no shaper of that name.
@@ -33,6 +38,8 @@ def shape(traces: Sequence[Trace], steps: Iterable[tuple[str, Mapping[str, Any]]
         if name not in SHAPERS:
             raise UnknownName.of("shaper", name, [*SHAPERS])
         shaped = {trace.id: trace for group in group_siblings(traces) for trace in SHAPERS[name](group, **settings)}
+        if shares is not None:
+            shares[name] = sum(shaped[trace.id] != trace for trace in traces) / max(1, len(traces))
         traces = [shaped[trace.id] for trace in traces]
     return list(traces)
 
