@@ -35,7 +35,8 @@ from .records import (
     Trust,
     Verdict,
 )
-from .situations.episode_map import EpisodeMap
+from .remote_repertoire import ServedRepertoires
+from .situations.episode_map import EpisodeMap, Trail
 from .values.effects import Effect
 from .values.prospects import Prospects
 from .values.repertoire import Repertoire
@@ -66,6 +67,9 @@ class RemoteLibrary(ExperienceLibrary):
         self.namespace = namespace
         self._raw = raw
         self._wire = Wire(url, token, namespace)
+        self._repertoires = ServedRepertoires(
+            lambda limit, offset: self.trajectories(limit=limit, offset=offset), self.trajectory
+        )
         try:
             about = self._about()
         except BaseException:
@@ -277,12 +281,26 @@ class RemoteLibrary(ExperienceLibrary):
         return tuple(read(list[Item], answer["items"]))
 
     def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Prospects:
-        """Raise an error: outlooks are computed where the library's file is."""
-        raise ConfigError("OutlookPolicy needs the library's file; open it with ExperienceLibrary.open(path).")
+        """Return what each action is expected to bring; see `ExperienceLibrary.foresee`.
+
+        Without `raw`, actions at other locations are those that were possible there, and none are imagined.
+        """
+        trail = plain(Trail, (episode or EpisodeMap()).trace())
+        query = {"state": asdict(state), "actions": list(actions), "trail": trail, "raw": self._raw}
+        return read(Prospects, self._wire.ask("foresee", query))
 
     def repertoire(self, environment: str | None = None, actions: Iterable[str] = ()) -> Repertoire:
-        """Return an empty repertoire: demonstrations are read where the library's file is."""
-        return Repertoire()
+        """Return the demonstrations of one environment, or of all, read as recorded episodes.
+
+        Raises:
+            ConfigError: The client was opened without `raw`, which needs the right `log`.
+        """
+        if not self._raw:
+            raise ConfigError(
+                "Demonstrations are episodes word for word. Open RemoteLibrary(..., raw=True) with a token that has "
+                "the right log, or use another planner than demonstrations."
+            )
+        return self._repertoires.read(environment)
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed."""

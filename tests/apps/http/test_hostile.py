@@ -19,6 +19,16 @@ BODIES = {
     "/v1/check": {"state": STATE, "action": "wait"},
     "/v1/check-plan": {"state": STATE, "actions": ["wait"]},
     "/v1/offered": {"state": STATE, "kinds": ["skill"]},
+    "/v1/foresee": {
+        "state": STATE,
+        "actions": ["wait"],
+        "trail": {
+            "done": ["wait"],
+            "visits": [{"state": STATE, "actions": ["wait"]}],
+            "moves": [["a", "wait", "b"]],
+            "tried": [["a", "wait"]],
+        },
+    },
     "/v1/keys": {"state": STATE, "action": "wait", "counts": "1"},
     "/v1/context": {"state": STATE, "action": "wait"},
     "/v1/episodes": {"episodes": [{**EPISODE, "id": "e", "meta": {"a": 1}, "seed": 1, "arm": "x"}]},

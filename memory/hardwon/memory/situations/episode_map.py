@@ -33,6 +33,19 @@ class Route:
     """Number of actions until the arrival."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """What an episode map knows, as a record that can be sent."""
+
+    done: tuple[str, ...] = ()
+    visits: tuple[Visit, ...] = ()
+    """The last visit at each location."""
+    moves: tuple[tuple[str, str, str], ...] = ()
+    """(location, action, location that it led to)."""
+    tried: tuple[tuple[str, str], ...] = ()
+    """(place, action) of the tries in the last states of the visits."""
+
+
 class EpisodeMap:
     """Visits, moves and tries of one episode, updated step by step."""
 
@@ -43,6 +56,26 @@ class EpisodeMap:
         """By location, the last visit before the current state."""
         self._moves: dict[tuple[str, str], str] = {}
         self._tried: set[tuple[str, str]] = set()
+
+    @classmethod
+    def of(cls, trail: Trail) -> "EpisodeMap":
+        """Return the map that a trail was taken of."""
+        known = cls()
+        known.done = set(trail.done)
+        known.visits = {visit.state.location: visit for visit in trail.visits}
+        known._moves = {(start, action): end for start, action, end in trail.moves}
+        known._tried = set(trail.tried)
+        return known
+
+    def trace(self) -> Trail:
+        """Return what the map knows; tries in states that were left for good are not needed any more."""
+        places = {place(visit.state) for visit in self.visits.values()}
+        return Trail(
+            tuple(sorted(self.done)),
+            tuple(self.visits.values()),
+            tuple((start, action, end) for (start, action), end in sorted(self._moves.items())),
+            tuple(sorted(pair for pair in self._tried if pair[0] in places)),
+        )
 
     def add(self, step: Step) -> None:
         """Add one step with its admissible actions."""

@@ -27,6 +27,7 @@ READS = [
     ("GET", "/v1/search?text=x", None), ("GET", "/v1/verify", None), ("GET", "/v1/events?follow=false", None),
     ("POST", "/v1/recall", {"text": "x"}), ("POST", "/v1/check", {"state": STATE, "action": "wait"}),
     ("POST", "/v1/check-plan", {"state": STATE, "actions": ["wait"]}), ("POST", "/v1/offered", {"state": STATE}),
+    ("POST", "/v1/foresee", {"state": STATE, "actions": ["wait"]}),
     ("POST", "/v1/keys", {"state": STATE, "action": "wait"}),
     ("POST", "/v1/context", {"state": STATE, "action": "wait"}), ("GET", "/v1/summaries", None),
     ("GET", "/metrics", None), ("GET", "/v1/bank/entries?task=t", None),
@@ -36,6 +37,7 @@ LOGS = [
     ("GET", "/v1/episodes/{episode}/segments", None), ("GET", "/v1/steps?id=1", None), ("GET", "/v1/clusters", None),
     ("GET", "/v1/export", None), ("GET", "/v1/explain/{item}", None), ("GET", "/v1/guardrails", None),
     ("GET", "/v1/runs", None), ("POST", "/v1/recall", {"text": "x", "raw": True}),
+    ("POST", "/v1/foresee", {"state": STATE, "actions": ["wait"], "raw": True}),
     ("POST", "/v1/offered", {"state": STATE, "raw": True}), ("GET", "/v1/items?text=potato", None),
     ("GET", "/v1/items?location=pantry", None), ("GET", "/v1/items?tag=bite", None),
 ]  # fmt: skip

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Response
 from hardwon.apps.http.access.auth import RIGHTS, Caller
 from hardwon.apps.shared.general_search import recall_general
 from hardwon.memory import EvolutionReport, ExperienceLibrary, Recollection, State, Verdict
+from hardwon.memory.situations.episode_map import EpisodeMap
+from hardwon.memory.values.prospects import Prospects
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_recollection, abstract_verdict
 from hardwon.runtime.guidance.base import Guidance, lines_of
 from hardwon.runtime.guidance.rendering import Visible
@@ -22,6 +24,7 @@ from .models import (
     Around,
     CheckAsked,
     EpisodesTold,
+    ForeseeAsked,
     Ids,
     KeysAsked,
     Names,
@@ -156,6 +159,21 @@ def check_plan(body: PlanAsked, at: At) -> Response:
     with at.reading() as library:
         verdict = library.check_plan(body.state, body.actions)
         return checked(abstract_verdict(library, verdict, body.state, *body.actions))
+
+
+@router.post("/foresee", response_model=Prospects)
+@in_turn
+def foresee(body: ForeseeAsked, at: At) -> Response:
+    """Return what each action is expected to bring and to make possible, here and at the other known locations."""
+    if body.raw:
+        at.must_read_raw()
+    with at.reading() as library:
+        prospects = library.foresee(body.state, body.actions, EpisodeMap.of(body.trail))
+    if not body.raw:
+        asked = {(visit.state.location, action) for visit in body.trail.visits for action in visit.actions}
+        shown = tuple(far for far in prospects.elsewhere if (far.location, far.action) in asked)
+        prospects = replace(prospects, elsewhere=shown)
+    return to_response(Prospects, prospects)
 
 
 @router.post("/offered", response_model=Offered)

@@ -30,6 +30,7 @@ from hardwon.memory import (
 )
 from hardwon.memory.bank import Entry
 from hardwon.memory.records import Kind, Trust
+from hardwon.memory.situations.episode_map import Trail
 from hardwon.memory.values.effects import Effect
 
 Count = Annotated[int, Field(ge=0, le=1000)]
@@ -96,6 +97,16 @@ class PlanAsked(Asked):
 
     state: State
     actions: list[str]
+
+
+class ForeseeAsked(Asked):
+    """A state with its admissible actions, and the map of the episode so far."""
+
+    state: State
+    actions: list[str]
+    trail: Trail = Trail()
+    raw: bool = False
+    """Whether to imagine actions at other locations in forms of recorded actions; needs the right `log`."""
 
 
 class OfferedAsked(Asked):

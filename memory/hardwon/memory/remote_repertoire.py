@@ -1,0 +1,52 @@
+"""The repertoires of a served library, read as recorded episodes by a client with the right `log`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .records import Trajectory
+from .values.filed_repertoire import READ
+from .values.repertoire import Repertoire
+
+PAGE = 50
+"""Rows about episodes per request."""
+
+
+class ServedRepertoires:
+    """The repertoires of one namespace, updated with the episodes that the server has got since."""
+
+    def __init__(
+        self, list_rows: Callable[[int, int], list[dict[str, Any]]], get_episode: Callable[[str], Trajectory]
+    ) -> None:
+        """Create empty repertoires.
+
+        Args:
+            list_rows: Returns so many rows about episodes after so many newer ones, newest first.
+            get_episode: Returns an episode with its steps by id.
+        """
+        self._list_rows, self._get_episode = list_rows, get_episode
+        self._read: dict[str | None, tuple[Repertoire, set[str]]] = {}
+
+    def read(self, environment: str | None) -> Repertoire:
+        """Return the repertoire of an environment, by its label; None stands for all episodes."""
+        repertoire, known = self._read.setdefault(environment, (Repertoire(), set()))
+        for row in reversed(self._list_new(known)):
+            known.add(row["id"])
+            if row["success"] is None or row["trust"] != "trusted":
+                continue
+            if environment is not None and row["meta"].get("environment") != environment:
+                continue
+            steps = self._get_episode(row["id"]).steps
+            trial = row["meta"].get("demonstrations")
+            repertoire.add(row["id"], row["task"], steps, success=bool(row["success"]), trial=trial)
+        return repertoire
+
+    def _list_new(self, known: set[str]) -> list[dict[str, Any]]:
+        """Return the rows of the newest episodes until the first known one, newest first."""
+        new: list[dict[str, Any]] = []
+        while len(new) < READ:
+            page = self._list_rows(PAGE if new or not known else 1, len(new))
+            fresh = [row for row in page if row["id"] not in known]
+            new += fresh
+            if not page or len(fresh) < len(page):
+                break
+        return new[:READ]
