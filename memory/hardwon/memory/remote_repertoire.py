@@ -28,9 +28,9 @@ class ServedRepertoires:
 
     def read(self, environment: str | None) -> Repertoire:
         """Return the repertoire of an environment, by its label; None stands for all episodes."""
-        repertoire, known = self._read.setdefault(environment, (Repertoire(), set()))
-        for row in reversed(self._list_new(known)):
-            known.add(row["id"])
+        repertoire, seen_ids = self._read.setdefault(environment, (Repertoire(), set()))
+        for row in reversed(self._list_new(seen_ids)):
+            seen_ids.add(row["id"])
             if row["success"] is None or row["trust"] != "trusted":
                 continue
             if environment is not None and row["meta"].get("environment") != environment:
@@ -40,12 +40,12 @@ class ServedRepertoires:
             repertoire.add(row["id"], row["task"], steps, success=bool(row["success"]), trial=trial)
         return repertoire
 
-    def _list_new(self, known: set[str]) -> list[dict[str, Any]]:
+    def _list_new(self, seen_ids: set[str]) -> list[dict[str, Any]]:
         """Return the rows of the newest episodes until the first known one, newest first."""
         new: list[dict[str, Any]] = []
         while len(new) < READ:
-            page = self._list_rows(PAGE if new or not known else 1, len(new))
-            fresh = [row for row in page if row["id"] not in known]
+            page = self._list_rows(PAGE if new or not seen_ids else 1, len(new))
+            fresh = [row for row in page if row["id"] not in seen_ids]
             new += fresh
             if not page or len(fresh) < len(page):
                 break

@@ -60,12 +60,12 @@ class EpisodeMap:
     @classmethod
     def of(cls, trail: Trail) -> "EpisodeMap":
         """Return the map that a trail was taken of."""
-        known = cls()
-        known.done = set(trail.done)
-        known.visits = {visit.state.location: visit for visit in trail.visits}
-        known._moves = {(start, action): end for start, action, end in trail.moves}
-        known._tried = set(trail.tried)
-        return known
+        episode = cls()
+        episode.done = set(trail.done)
+        episode.visits = {visit.state.location: visit for visit in trail.visits}
+        episode._moves = {(start, action): end for start, action, end in trail.moves}
+        episode._tried = set(trail.tried)
+        return episode
 
     def trace(self) -> Trail:
         """Return what the map knows; tries in states that were left for good are not needed any more."""

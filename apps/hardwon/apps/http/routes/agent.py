@@ -170,9 +170,9 @@ def foresee(body: ForeseeAsked, at: At) -> Response:
     with at.reading() as library:
         prospects = library.foresee(body.state, body.actions, EpisodeMap.of(body.trail))
     if not body.raw:
-        asked = {(visit.state.location, action) for visit in body.trail.visits for action in visit.actions}
-        shown = tuple(far for far in prospects.elsewhere if (far.location, far.action) in asked)
-        prospects = replace(prospects, elsewhere=shown)
+        possible = {(visit.state.location, action) for visit in body.trail.visits for action in visit.actions}
+        elsewhere = tuple(far for far in prospects.elsewhere if (far.location, far.action) in possible)
+        prospects = replace(prospects, elsewhere=elsewhere)
     return to_response(Prospects, prospects)
 
 
