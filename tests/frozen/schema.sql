@@ -1,5 +1,5 @@
 -- application_id: 502807
--- user_version: 15
+-- user_version: 16
 CREATE INDEX attempts_by_best ON attempts(namespace, signature, best_return);
 CREATE INDEX attempts_by_n ON attempts(namespace, signature, n);
 CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
@@ -44,13 +44,18 @@ CREATE TABLE ratings (id INTEGER PRIMARY KEY, client TEXT NOT NULL, at REAL NOT 
 CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, what TEXT NOT NULL, namespace INTEGER NOT NULL, counts TEXT NOT NULL, digest TEXT NOT NULL, erased INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE segments ( namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, first_t INTEGER NOT NULL, last_t INTEGER NOT NULL, gain REAL NOT NULL, location TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (namespace, trajectory_id, first_t)) WITHOUT ROWID;
 CREATE TABLE sqlite_sequence(name,seq);
-CREATE TABLE states ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL, signature TEXT NOT NULL, observation TEXT NOT NULL, facts TEXT NOT NULL, location TEXT NOT NULL, task TEXT NOT NULL, feedback TEXT NOT NULL, notes TEXT NOT NULL, checksum INTEGER, UNIQUE(namespace, digest));
+CREATE TABLE states ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL, signature TEXT NOT NULL, observation TEXT NOT NULL, facts TEXT NOT NULL, location TEXT NOT NULL, task TEXT NOT NULL, feedback TEXT NOT NULL, notes TEXT NOT NULL, checksum INTEGER, untrusted INTEGER NOT NULL DEFAULT 0, UNIQUE(namespace, digest));
 CREATE VIRTUAL TABLE states_text_1 USING fts5(text, content='', tokenize='porter unicode61');
 CREATE TABLE 'states_text_1_config'(k PRIMARY KEY, v) WITHOUT ROWID;
 CREATE TABLE 'states_text_1_data'(id INTEGER PRIMARY KEY, block BLOB);
 CREATE TABLE 'states_text_1_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
 CREATE TABLE 'states_text_1_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
 CREATE TABLE steps ( id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, t INTEGER NOT NULL, pre INTEGER NOT NULL REFERENCES states(id), action TEXT NOT NULL, post INTEGER NOT NULL REFERENCES states(id), reward REAL NOT NULL, return_to_go REAL NOT NULL, failure TEXT NOT NULL, diagnosis TEXT NOT NULL, keys TEXT NOT NULL, why TEXT NOT NULL, attempt INTEGER REFERENCES attempts(id), folded INTEGER NOT NULL DEFAULT 0, witness INTEGER NOT NULL DEFAULT 0, offer INTEGER, checksum INTEGER);
+CREATE VIRTUAL TABLE testimony_text_1 USING fts5(text, content='', tokenize='porter unicode61');
+CREATE TABLE 'testimony_text_1_config'(k PRIMARY KEY, v) WITHOUT ROWID;
+CREATE TABLE 'testimony_text_1_data'(id INTEGER PRIMARY KEY, block BLOB);
+CREATE TABLE 'testimony_text_1_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
+CREATE TABLE 'testimony_text_1_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
 CREATE TABLE trajectories ( id TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), recorded_at TEXT NOT NULL, task TEXT NOT NULL, success INTEGER, score REAL NOT NULL, total_reward REAL NOT NULL, arm TEXT NOT NULL, seed INTEGER NOT NULL, ending TEXT NOT NULL, n_steps INTEGER NOT NULL, meta TEXT NOT NULL, writer TEXT NOT NULL DEFAULT '', trust TEXT NOT NULL DEFAULT 'trusted', checksum INTEGER, PRIMARY KEY (namespace, id));
 CREATE TABLE usages ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, trajectory_id TEXT NOT NULL, t INTEGER NOT NULL, mode TEXT NOT NULL, arm TEXT NOT NULL, outcome REAL, control_outcome REAL, checksum INTEGER);
 CREATE TABLE vectors ( kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), vector BLOB NOT NULL, PRIMARY KEY (kind, ref));

@@ -179,7 +179,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
     def episodes(self) -> int:
         """Return the number of episodes in this namespace, without excluded ones."""
         with self._lock:
-            return self._caught_up().episodes
+            return self._caught_up().clock.episodes
 
     @property
     def embedder(self) -> Embedder:
@@ -312,7 +312,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             return [curator.admit(item) for item in items]
 
     def _curator(self, connection: Connection) -> Curator:
-        return Curator(connection, self._number, self.episodes, self.gate, self._guardrails)
+        return Curator(connection, self._number, self._caught_up().clock.time, self.gate, self._guardrails)
 
     def apply(
         self, operations: Sequence[Operation], trajectory: Trajectory, seen_ids: Sequence[str]
@@ -393,7 +393,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
                     for item, why in idle:
                         catalogue.retire(connection, self._number, item.id, why, until_needed=True)
                     self._distiller.reopen(item for item, _ in idle)
-                    expired = expire(connection, self._number, derived.episodes) if aging else []
+                    expired = expire(connection, self._number, derived.clock.time) if aging else []
                     self._distiller.save(connection, derived)
             except BaseException:  # the proposals were rolled back: the next call must propose them again
                 self._distiller.start_over()

@@ -15,6 +15,7 @@ from sqlite3 import Connection
 
 from hardwon.memory.records import Item
 from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.storage.counted import COUNTED_EPISODES, find_counted_writers
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.worlds import Worlds
 
@@ -31,7 +32,7 @@ _EPISODES = (
     "ON placed.namespace = one.namespace AND trajectory_id = id "
     # the unary plus keeps SQLite off the namespace index, which would need a sort by rowid
     # items.fresh counts no excluded episodes either, so it can serve as the offset
-    "WHERE +one.namespace = ? AND success IS NOT NULL ORDER BY one.rowid LIMIT -1 OFFSET ?"
+    "WHERE +one.namespace = ? AND success IS NOT NULL {counted}ORDER BY one.rowid LIMIT -1 OFFSET ?"
 )
 _HOMES = (
     "SELECT DISTINCT world FROM steps JOIN episode_worlds AS placed "
@@ -132,7 +133,9 @@ class IdleWatch:
         if not old:
             return []
         first = min(fresh[item.id] for item in old)
-        later = [row[0] for row in self._store.rows(_EPISODES, (self._namespace, first))]
+        counted = COUNTED_EPISODES[find_counted_writers(self._store.rows, self._namespace)]
+        rows = self._store.rows(_EPISODES.format(counted=counted), (self._namespace, first))
+        later = [row[0] for row in rows]
         chances = _Chances(worlds, later, first)
         idle = []
         for item in old:

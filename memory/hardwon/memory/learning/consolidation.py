@@ -18,8 +18,8 @@ from hardwon.memory.guardrails.thinning import IdleWatch
 from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.situations.keys import vocabulary
+from hardwon.memory.storage.counted import ALONE, COUNTED_STATES, find_counted_writers
 from hardwon.memory.storage.database import Store
-from hardwon.memory.values.saved_tables import ALONE, find_counted_writers
 from hardwon.memory.values.value_table import ValueTable
 
 from .curator import Curator
@@ -31,8 +31,13 @@ from .untrusted_writers import UNSUPPORTED, UntrustedWriters, find_unsupported, 
 logger = logging.getLogger("hardwon.memory")
 
 EPISODES_READ = 500
-"""Number of newest episodes that the first `evolve` of a process reads for skills and remedies."""
+"""Number of newest episodes that the first `evolve` of a process reads for skills and remedies, by trust."""
 
+_RECORDED = (
+    "SELECT seq, ref FROM changes JOIN trajectories AS one ON one.namespace = changes.namespace AND one.id = ref "
+    "WHERE seq > ? AND changes.namespace = ? AND what = 'trajectory' AND (trust = 'trusted') = ? "
+    "ORDER BY seq DESC LIMIT ?"
+)
 COMMON_STATES = 200
 """Number of newest states in which words are counted for the titles of strategies."""
 COMMON_SHARE = 0.9
@@ -87,16 +92,17 @@ class Consolidator:
         Args:
             trajectory: Loads an episode by its id.
         """
-        writers = find_counted_writers(self._store, self._namespace)
+        writers = find_counted_writers(self._store.rows, self._namespace)
         if writers != self._heard:  # a second writer joined an untrusted one: the counts change
             self.start_over()
             self._heard, self._has_joined = writers, True
-        changes = self._store.rows(
-            "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' "
-            "ORDER BY seq DESC LIMIT ?",
-            (self._read_up_to, self._namespace, EPISODES_READ),
-        )
-        for seq, ref in reversed(changes):
+        # a limit for each, because strangers may record more episodes than everybody else
+        changes = [
+            row
+            for trusted in (1, 0)
+            for row in self._store.rows(_RECORDED, (self._read_up_to, self._namespace, trusted, EPISODES_READ))
+        ]
+        for seq, ref in sorted(changes):
             kept = self._just_recorded.get(ref)
             self._read_up_to = seq  # before loading: a damaged episode must not be read again on every call
             try:
@@ -203,7 +209,7 @@ class Consolidator:
             items: The active items.
         """
         loses = partial(self._evolution.loses, derived.values)
-        return self._idle.idle(items, derived.episodes, derived.worlds, derived.homes_of, loses)
+        return self._idle.idle(items, derived.clock.time, derived.worlds, derived.homes_of, loses)
 
     def reopen(self, items: Iterable[Item]) -> None:
         """Allow guardrails that are retired until needed to be proposed again at their next failure.
@@ -224,9 +230,10 @@ def read_common_words(
         namespace: Number of the namespace.
         vocabularies: By id, the words of states that an earlier call read; it is updated to the newest states.
     """
+    counted = COUNTED_STATES[find_counted_writers(store.rows, namespace)]
     rows = store.rows(
         # the unary plus keeps SQLite off the index of the namespace, which would need a sort by id
-        "SELECT id, observation FROM states WHERE +namespace = ? ORDER BY id DESC LIMIT ?",
+        f"SELECT id, observation FROM states WHERE +namespace = ? {counted}ORDER BY id DESC LIMIT ?",
         (namespace, COMMON_STATES),
     )
     if len(rows) < COMMON_STATES // 4:  # in a handful of states, almost every word is common

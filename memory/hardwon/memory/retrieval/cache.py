@@ -18,6 +18,7 @@ from hardwon.memory.records import Estimate, Hit, Item, Outcome, State, Step
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Situation, guard_keys
 from hardwon.memory.storage.cache_files import Sidecar
+from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
@@ -82,9 +83,8 @@ class NamespaceCache:
         self._words_unread = False
         self._words: dict[str, int] = {}
         self._structural: frozenset[str] = frozenset()
-        self._last_episode = 0
-        self.episodes = 0
-        """Number of episodes in this namespace, without excluded ones."""
+        self.clock = EpisodeClock(namespace)
+        """The number of episodes in this namespace, and of those that count."""
         self.items: dict[str, Item] = {}
         self.numbers: dict[int, str] = {}
         self.surroundings = Surroundings(store, lambda: self.structural)
@@ -137,7 +137,10 @@ class NamespaceCache:
         self.nearest.clear()  # only after a change: vectors that a search writes do not alter its results
         changed = frozenset(row[0] for row in rows)
         if "trajectory" in changed:
-            self._count_episodes()
+            before_count = self.clock.counted
+            self.clock.read(self._store.rows)
+            if self.clock.counted != before_count:
+                self._forget_counts()
             # Only marked here: words and values are read when they are needed.
             self._words_unread = self._values.unread = True
             self._read_worlds()
@@ -190,16 +193,14 @@ class NamespaceCache:
         keys = (*situation.keys(action, counts), *guard_keys(situation, action), *self.guard.keys(situation, action))
         return tuple(dict.fromkeys(keys))
 
-    def _count_episodes(self) -> None:
-        """Count the new episodes."""
-        ((new, last),) = self._store.rows(
-            # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
-            "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
-            "WHERE rowid > ? AND +namespace = ?",
-            (self._last_episode, self._namespace),
-        )
-        self.episodes += new
-        self._last_episode = last or self._last_episode
+    def _forget_counts(self) -> None:
+        """Drop everything that was counted over episodes, because episodes of other writers count now."""
+        store, namespace = self._store, self._namespace
+        self._map, self._per_world = WorldMap(store, namespace), None
+        self._repertoires, self._outcomes = FiledRepertoires(store, namespace), ActionOutcomes(store, namespace)
+        self._effects.renew(worlds=True)
+        for counts in (self._choices, self._outlooks, self._homes, self.bound):
+            counts.clear()
 
     def _read_words(self) -> None:
         """Read the words if there are new episodes."""
@@ -208,7 +209,7 @@ class NamespaceCache:
         self._words_unread = False
         rows = self._store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (self._namespace,))
         self._words = dict(rows)
-        self._structural = structural_words(self._words, self.episodes)
+        self._structural = structural_words(self._words, self.clock.time)
 
     @property
     def values(self) -> ValueTable:
@@ -389,7 +390,9 @@ class NamespaceCache:
         successes, choices = self._choices.get(number, (0, None))
         # Rereading decodes up to EPISODES episodes, so it waits until the successes have grown by a quarter.
         if choices is None or world.won >= REREAD * successes:
-            choices = read_choices(self._store, self._namespace, self.worlds.names_of(number), self.structural)
+            choices = read_choices(
+                self._store, self._namespace, self.worlds.names_of(number), self.structural, self.clock.counted
+            )
             self._choices[number] = (world.won, choices)
         return choices.blend(estimates, situation, actions, weight) if choices.steps else estimates
 

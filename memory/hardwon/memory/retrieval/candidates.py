@@ -29,7 +29,7 @@ MEANING = 0.5
 DEPTH = 24
 """Number of matches taken from each index before they are merged."""
 DEEPER = 8
-"""Factor on the depth of a search if its results are from other worlds or untrusted writers."""
+"""Factor on the depth of a search if its results are from other worlds."""
 MIN_COSINE = 0.2
 """Least similarity of a result that matches by words and meaning alone; an empty result is valid."""
 HERE = 0.5
@@ -44,8 +44,6 @@ BOUND = 64
 """Largest number of items bound to a cluster."""
 VOTED = 4096
 """Largest number of situations with cached voters."""
-COUNTING = 16_384
-"""Largest number of steps, the newest ones, whose states are compared directly if others crowd them out of search."""
 FOUND = 512
 """Largest number of texts with cached search results."""
 
@@ -154,38 +152,6 @@ def find(
     return [(ref, *matches.rate(ref)) for ref in matches.order[:k]]
 
 
-def find_counting(
-    store: Store,
-    index: Search,
-    vector: Vectors,
-    k: int,
-    *,
-    worlds: frozenset[int] | None = None,
-    version: Version | None = None,
-) -> list[Found]:
-    """Return the states with steps that count whose meaning is nearest, without searching the others.
-
-    However many states an untrusted writer records, this costs only a product with the states that count.
-
-    Args:
-        store: The library.
-        index: The search indices of the namespace.
-        vector: The vector of the query, (dim,) float32.
-        k: Largest number of states.
-        worlds: Worlds whose steps count, or None for all.
-        version: The version of the library to search, or None for the current one.
-    """
-    index.scans += 1
-    rows = store.rows(
-        f"SELECT pre FROM steps WHERE namespace = ? AND {steps_of(worlds)} ORDER BY id DESC LIMIT ?",
-        (index.namespace, COUNTING),
-    )
-    states = list(dict.fromkeys(row[0] for row in rows))
-    cosines = zip(index.index("states", version).cosine(vector, states), states, strict=True)
-    best = sorted((-cosine, ref) for cosine, ref in cosines if cosine >= MIN_COSINE)[:k]
-    return [(ref, -cosine, "meaning") for cosine, ref in best]
-
-
 def fuse(*rankings: Sequence[int]) -> list[int]:
     """Fuse rankings of ids by reciprocal rank fusion (Cormack et al. 2009).
 
@@ -280,13 +246,13 @@ class Candidates:
             if len(nearest) > FOUND:
                 nearest.clear()
             nearest[query] = self._find("states", POOL)
-            if self.worlds is not None or self._derived.has_untrusted:
+            if self.worlds is not None:
                 nearest[query] = self._keep_applicable(nearest[query])
         return nearest[query]
 
-    def states_of_all_writers(self) -> list[Found]:
-        """Return the states that search finds, including those of untrusted writers and of other worlds."""
-        return self._find("states", POOL)
+    def states_of_untrusted_writers(self) -> list[Found]:
+        """Return the states of untrusted writers that search finds."""
+        return self._find("testimony", POOL)
 
     def neighbors(self) -> list[Neighbor]:
         """Return the best steps of similar states, without those of the situation itself."""
@@ -314,22 +280,11 @@ class Candidates:
     # -- states -----------------------------------------------------------------------------------
 
     def _keep_applicable(self, hits: list[Found]) -> list[Found]:
-        """Keep the states with steps that count here; search deeper if others crowd them out.
-
-        States of other worlds do so, and states of untrusted writers, who may record as many as they want. Past these
-        the search goes in two rounds, and then to the states that count themselves.
-        """
+        """Keep the states with steps that count here; search deeper if those of other worlds crowd them out."""
         kept = self._keep_best(hits)
-        for factor in (DEEPER, DEEPER**2)[: 1 + self._derived.has_untrusted]:
-            if len(kept) >= DEPTH or len(hits) < DEPTH:
-                return kept
-            hits = self._find("states", factor * POOL, factor * DEPTH)
-            kept = self._keep_best(hits)[:POOL]
-        if self._derived.has_untrusted and len(kept) < self.k:
-            vector, version, before = self._embed(), self._version, {ref for ref, _, _ in kept}
-            further = find_counting(self._store, self._index, vector, POOL, worlds=self.worlds, version=version)
-            kept += [other for other in further if other[0] not in before]
-        return kept
+        if len(kept) >= DEPTH or len(hits) < DEPTH:
+            return kept
+        return self._keep_best(self._find("states", DEEPER * POOL, DEEPER * DEPTH))[:POOL]
 
     def _keep_best(self, hits: list[Found]) -> list[Found]:
         """Return the states in which a step that counts here was taken."""
@@ -436,7 +391,7 @@ class Candidates:
         at_place = self._read_filed("location", [location])
         places = self._derived.reached.get(location)
         if places is None:
-            places = clusters.read_reachable(self._store, self.namespace, location)
+            places = clusters.read_reachable(self._store, self.namespace, location, self._derived.clock.counted)
             self._derived.reached[location] = places
         return at_place, self._read_filed("location", places) if places else []
 

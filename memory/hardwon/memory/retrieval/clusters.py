@@ -10,6 +10,7 @@ import numpy as np
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Summary
+from hardwon.memory.storage.counted import COUNTED_STATES, TRUSTED
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain
 from hardwon.memory.storage.rollups import summaries
@@ -93,12 +94,19 @@ def read_summaries(
     return tuple(kept)[:SUMMARIES]
 
 
-def read_reachable(store: Store, namespace: int, location: str) -> tuple[str, ...]:
-    """Return the places that recorded steps reached from a place, sorted by name."""
+def read_reachable(store: Store, namespace: int, location: str, counted: str = TRUSTED) -> tuple[str, ...]:
+    """Return the places that recorded steps reached from a place, sorted by name.
+
+    Args:
+        store: The library.
+        namespace: The number of the namespace.
+        location: The place.
+        counted: Whose steps count; see `storage.counted`.
+    """
     rows = store.rows(
         "SELECT DISTINCT after.location FROM steps JOIN states AS after ON after.id = post "
-        "WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND location = ? AND location != '' "
-        "ORDER BY id DESC LIMIT ?) AND after.location NOT IN ('', ?) ORDER BY 1",
+        f"WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND location = ? AND location != '' "
+        f"{COUNTED_STATES[counted]}ORDER BY id DESC LIMIT ?) AND after.location NOT IN ('', ?) ORDER BY 1",
         (namespace, location, PLACE_STATES, location),
     )
     return tuple(row[0] for row in rows)
@@ -167,7 +175,7 @@ def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
     drawer 3 open and drawer 7 closed are not (0.82). The signature distinguishes them, and the text search finds both.
     """
     rows = store.rows(
-        "SELECT vector FROM vectors WHERE kind = 'states' AND ref IN "
+        "SELECT vector FROM vectors WHERE kind IN ('states', 'testimony') AND ref IN "
         "(SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?)",
         (namespace, plain(signature), CENTROID_STATES),
     )

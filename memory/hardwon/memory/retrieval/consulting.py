@@ -147,7 +147,7 @@ class ConsultedLibrary(ABC):
             guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
             if self._probation.lifted.issuperset(verdict.items):
                 return replace(verdict, allowed=True)
-            trial = self._probation.admits(guardrails, self._derived.episodes, keep=keep, by_hours=by_hours)
+            trial = self._probation.admits(guardrails, self._derived.clock.time, keep=keep, by_hours=by_hours)
         return replace(verdict, allowed=True, trial=True) if trial else verdict
 
     def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:

@@ -21,7 +21,7 @@ from hardwon.memory.values.effects import FLOOR
 
 from . import clusters
 from .cache import NamespaceCache
-from .candidates import DEEPER, DEPTH, FOUND, Candidates, How, find, find_counting
+from .candidates import DEPTH, FOUND, Candidates, How, find
 from .ranking import Found, order_by_votes, steps_of
 from .request import Request
 from .search import Search
@@ -158,7 +158,7 @@ def _add_testimony(query: Candidates, derived: NamespaceCache, store: Store, cle
     if query.is_question:
         testimony_hits = testimony.hits_by_words(store, query.namespace, query.text, query.k, is_known, uses)
     else:
-        states = query.states_of_all_writers()
+        states = query.states_of_untrusted_writers()
         testimony_hits = testimony.hits_of(store, query.namespace, states, query.signature, query.k, is_known, uses)
     forms = {testimony.form_of(hit.what.action) for hit in clean if isinstance(hit.what, Step)}
     additional = [hit for hit in testimony_hits if isinstance(hit.what, Step) and hit.what.action not in forms]
@@ -292,24 +292,12 @@ def search(
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
-    hits.extend(_search_steps(store, derived, index, text, k, options))
+    hits.extend(_search_steps(store, index, text, k, options))
     return sorted(hits, key=lambda hit: -hit.similarity)[:k]
 
 
-def _search_steps(
-    store: Store, derived: NamespaceCache, index: Search, text: str, k: int, options: Mapping[str, Any]
-) -> list[Hit]:
-    """Return the best steps for a text, past the states of untrusted writers; see `search`."""
-    clean: list[Hit] = []
-    for factor in (1, DEEPER, DEEPER**2):
-        count = factor * _REPEATED * k
-        states = find(index, "states", text, count, **options, depth=factor * DEPTH)
-        steps = map(without_instructions, _iter_step_hits(store, states, k))
-        clean = _first_distinct((hit for hit in steps if hit is not None), k)
-        if len(clean) >= k or len(states) < min(count, factor * DEPTH) or not derived.has_untrusted:
-            return clean
-    if options["vector"] is None:
-        return clean
-    nearest = find_counting(store, index, options["vector"], _REPEATED * k, version=options["version"])
-    steps = map(without_instructions, _iter_step_hits(store, nearest, k))
+def _search_steps(store: Store, index: Search, text: str, k: int, options: Mapping[str, Any]) -> list[Hit]:
+    """Return the best steps for a text; see `search`."""
+    states = find(index, "states", text, _REPEATED * k, **options, depth=DEPTH)
+    steps = map(without_instructions, _iter_step_hits(store, states, k))
     return _first_distinct((hit for hit in steps if hit is not None), k)

@@ -23,16 +23,27 @@ from .embedders import Embedder, Vectors, refuse_other
 from .text_index import TextIndex, TextMatch
 from .vector_index import Exact, TrainedIndex, VectorIndex
 
-Kind = Literal["states", "items"]
-KINDS: tuple[Kind, ...] = ("states", "items")
+Kind = Literal["states", "testimony", "items"]
+"""What an index holds: states of trusted steps, states of untrusted ones, or items. States of untrusted writers have
+indices of their own, because in a shared one they would push out trusted states and change the weights of words."""
+KINDS: tuple[Kind, ...] = ("states", "testimony", "items")
 _READ = 4096
 """Vectors read per query."""
 _EMBED = 512
 """Texts embedded and committed per batch, the most that an interruption loses."""
-_ROWS: Mapping[Kind, tuple[str, str]] = {"states": ("states", "id"), "items": ("items", "number")}
-_LIVE: Mapping[Kind, str] = {"states": "", "items": "AND status = 'active'"}
+_ROWS: Mapping[Kind, tuple[str, str]] = {
+    "states": ("states", "id"),
+    "testimony": ("states", "id"),
+    "items": ("items", "number"),
+}
+_LIVE: Mapping[Kind, str] = {
+    "states": "AND untrusted = 0",
+    "testimony": "AND untrusted = 1",
+    "items": "AND status = 'active'",
+}
 _TEXTS: Mapping[Kind, str] = {
     "states": "observation || char(10) || feedback",
+    "testimony": "observation || char(10) || feedback",
     "items": "coalesce((SELECT text FROM items_text_{} WHERE rowid = number), '')",
 }
 _REFS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ? AND ref > ? AND ref <= ? ORDER BY ref"

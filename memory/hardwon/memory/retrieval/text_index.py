@@ -10,6 +10,8 @@ choices, are ranked by `StemIndex` in memory.
 import math
 import re
 import sqlite3
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -83,7 +85,8 @@ class TextIndex:
         self._with_word = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ?"
         self._reaches: dict[str, WordFrequency] = {}
         self._listed: dict[str, tuple[int, NDArray[np.int64]]] = {}
-        self._newest = 0
+        self._ids = array("q")
+        """Ids of all rows, ascending. Gaps between them depend on rows of other tables, which must not count here."""
 
     def search(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[int]:
         """Return the ids of at most k rows that share the text's rarest words, the best first.
@@ -148,9 +151,9 @@ class TextIndex:
         """
         # FTS5 keeps a row per document in this table, keyed by id: the maximum costs one lookup.
         ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
-        if newest != self._newest:  # rows were added, so cached counts are stale
-            self._newest = newest
-            self.forget()
+        if newest != (self._ids[-1] if self._ids else 0):  # rows were added, so cached counts are stale
+            self._forget_words()
+            self._read_ids()
         cached = self._reaches
         reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, frequencies)}
         rarest = [word for _, word in sorted((reach.rows, word) for word, reach in reaches.items() if reach.rows)]
@@ -158,7 +161,7 @@ class TextIndex:
             return Query((), (), 0, 0.0)
         since = reaches[rarest[0]].since
         # If the rarest word has many rows, all words are looked up only in the newest ids, a share of the table.
-        share, load = (newest - since + 1) / (newest + 1), 0.0
+        share, load = (self._count_from(since) / (len(self._ids) + 1) if since else 1.0), 0.0
         chosen: list[str] = []
         for word in rarest[:terms]:
             rows = share * reaches[word].rows
@@ -166,8 +169,8 @@ class TextIndex:
                 break
             chosen.append(word)
             load += rows
-        weights = tuple(math.log1p(newest / reaches[word].rows) for word in chosen)
-        missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(newest)
+        weights = tuple(math.log1p(len(self._ids) / reaches[word].rows) for word in chosen)
+        missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(len(self._ids))
         return Query(tuple(chosen), weights, since, load, missing)
 
     def _heaviest(self, query: Query, k: int) -> list[tuple[int, float]]:
@@ -201,8 +204,24 @@ class TextIndex:
         ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quote(word), since, RANKED))
         return np.sort(np.fromstring(listed or "", dtype=np.int64, sep=","))
 
+    def _read_ids(self) -> None:
+        """Read the ids of the rows that were added, as one text, which is faster than a Python integer per row."""
+        last = self._ids[-1] if self._ids else -1
+        added = f"SELECT id FROM {self._table}_docsize WHERE id > ? ORDER BY id"
+        ((listed,),) = self._rows(f"SELECT group_concat(id) FROM ({added})", (last,))
+        self._ids.frombytes(np.fromstring(listed or "", dtype=np.int64, sep=",").tobytes())
+
+    def _count_from(self, since: int) -> int:
+        """Return the number of rows from an id on."""
+        return len(self._ids) - bisect_left(self._ids, since)
+
     def forget(self) -> None:
-        """Drop cached counts and rows after the table changed."""
+        """Drop everything that was cached, after rows were deleted or replaced."""
+        self._forget_words()
+        del self._ids[:]
+
+    def _forget_words(self) -> None:
+        """Drop cached counts and rows after rows were added."""
         self._reaches.clear()
         self._listed.clear()
 
@@ -214,7 +233,7 @@ class TextIndex:
             counted = f"SELECT count(*), min(rowid) FROM ({newest})"
             ((rows, since),) = self._rows(counted, (_quote(word), WINDOW))
             if rows == WINDOW:
-                reach = WordFrequency(rows * (self._newest + 1) / (self._newest - since + 1), since)
+                reach = WordFrequency(rows * (len(self._ids) + 1) / self._count_from(since), since)
             else:
                 reach = WordFrequency(float(rows), 0)
             if len(self._reaches) >= COUNTED:

@@ -7,7 +7,6 @@ stored completely or not at all.
 import codecs
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from json.encoder import encode_basestring
@@ -18,14 +17,15 @@ from typing import Any
 from hardwon.memory.errors import ConfigError, LibraryDamaged
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
-from hardwon.memory.situations.keys import fact_words, vocabulary
 
 from .checksums import compute_checksum, normalize_real, seal
 from .clock import now
+from .counted import add_words, find_counted_writers, is_counted, is_outnumbered, recount_words
 from .database import Store
+from .migrations import create_text_indexes, untrusted_digest
 from .offers import read_offers, write_offers
 from .rollups import Attempts, split_segments, write_segments
-from .worlds import place_episodes
+from .worlds import place_episodes, renew as renew_worlds
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 _NEW_NAMESPACE = """
@@ -74,12 +74,7 @@ def namespace_id(connection: Connection, name: str) -> int:
     """Return the id of a namespace, creating it and its text indexes if needed."""
     connection.execute(_NEW_NAMESPACE, (name,))
     (number,) = connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()
-    # Without content, FTS5 keeps no copy of the text but cannot delete single rows: see `rebuild_states_text`.
-    for kind, storage in (("states", ", content=''"), ("items", "")):
-        connection.execute(
-            f"CREATE VIRTUAL TABLE IF NOT EXISTS {kind}_text_{number} "
-            f"USING fts5(text{storage}, tokenize='porter unicode61')"
-        )
+    create_text_indexes(connection, number)
     return int(number)
 
 
@@ -166,21 +161,30 @@ class Batch:
         """Write the collected episodes and everything derived from them."""
         run = self._connection.executemany
         episodes = [episode for episode, _ in self._episodes]
+        before = find_counted_writers(self._connection.execute, self._namespace)
         run(_INSERT, map(self._build_row, self._episodes))
         self._write_steps(episodes)
         cuts = (cut for episode in episodes for cut in split_segments(episode.id, episode.steps))
         write_segments(self._connection, self._namespace, (replace(cut, location=plain(cut.location)) for cut in cuts))
-        counted = [episode for episode in episodes if episode.success is not None]
-        word_counts = Counter(word for episode in counted for word in extract_words(episode))
-        run(
-            "INSERT INTO words VALUES (?, ?, ?) ON CONFLICT(namespace, word) DO UPDATE SET "
-            "episodes = episodes + excluded.episodes",
-            [(self._namespace, word, word_counts[word]) for word in sorted(word_counts)],
-        )
-        place_episodes(self._connection, self._namespace, episodes)
+        self._count(episodes, before)
         for episode, at in self._episodes:
             log_change(self._connection, self._namespace, "trajectory", episode.id, "recorded", at=at)
         self._episodes.clear()
+
+    def _count(self, episodes: Sequence[Trajectory], before: str) -> None:
+        """Count the words and the worlds of the episodes that count.
+
+        Args:
+            episodes: The episodes of this batch, which are stored.
+            before: Whose episodes counted before this batch.
+        """
+        counted = find_counted_writers(self._connection.execute, self._namespace)
+        if is_outnumbered(self._connection, self._namespace, before, counted):
+            recount_words(self._connection, self._namespace, counted)
+            renew_worlds(self._connection, self._namespace)
+            return
+        add_words(self._connection, self._namespace, [one for one in episodes if is_counted(one, counted)])
+        place_episodes(self._connection, self._namespace, episodes, counted)
 
     def _build_row(self, recorded: tuple[Trajectory, str]) -> tuple[Any, ...]:
         trajectory, at = recorded
@@ -204,10 +208,10 @@ class Batch:
 
     def _write_steps(self, episodes: Sequence[Trajectory]) -> None:
         steps = [(step, episode) for episode in episodes for step in episode.steps]
-        # Consecutive steps share state objects, so object identity finds most duplicates without hashing.
-        states = {id(state): state for step, _ in steps for state in (step.pre, step.post)}
-        numbers = _write_states(self._connection, self._namespace, list(states.values()))
-        refs = dict(zip(states, numbers, strict=True))
+        refs_by_trust = {
+            untrusted: self._write_states([one for one in episodes if is_untrusted(one) == untrusted], untrusted)
+            for untrusted in (False, True)
+        }
         keys = self._key_ids.of(self._connection, (key for step, _ in steps for key in step.keys))
         offers = write_offers(self._connection, self._namespace, (step.admissible for step, _ in steps))
         attempts = Attempts(self._connection, self._namespace)
@@ -234,17 +238,25 @@ class Batch:
                             _encode_diagnosis(step.diagnosis),
                             f"[{','.join([keys[key] for key in step.keys])}]",
                             dumps(step.why.to_dict(with_trajectory=False)),
-                            0 if episode.trust == "trusted" else witnesses[witness_of(episode.writer)],
+                            0 if not is_untrusted(episode) else witnesses[witness_of(episode.writer)],
                             offers.get(step.admissible),
                         )
                     ),
                     compute_checksum(row),
                     attempts.count(step) if _is_evidence(episode) else None,
                 )
-                for step, episode in steps
+                for episode in episodes
+                for refs in [refs_by_trust[is_untrusted(episode)]]
+                for step in episode.steps
             ],
         )
         attempts.write()
+
+    def _write_states(self, episodes: Sequence[Trajectory], untrusted: bool) -> dict[int, int]:
+        """Write the states of some episodes; return their ids by object identity, which finds most duplicates."""
+        states = {id(state): state for episode in episodes for step in episode.steps for state in (step.pre, step.post)}
+        numbers = _write_states(self._connection, self._namespace, list(states.values()), untrusted=untrusted)
+        return dict(zip(states, numbers, strict=True))
 
     def _number_writers(self, episodes: Sequence[Trajectory]) -> dict[str, int]:
         """Return the numbers of the episodes' writers by name, assigning numbers to new writers."""
@@ -274,7 +286,12 @@ def witness_of(writer: str) -> str:
 
 def _is_evidence(episode: Trajectory) -> bool:
     """Return whether an episode's steps enter recall and summaries: it is trusted and not excluded."""
-    return episode.success is not None and episode.trust == "trusted"
+    return episode.success is not None and not is_untrusted(episode)
+
+
+def is_untrusted(episode: Trajectory) -> bool:
+    """Return whether an episode's text may not be shown."""
+    return episode.trust != "trusted"
 
 
 def _encode_diagnosis(diagnosis: Diagnosis) -> str:
@@ -292,10 +309,17 @@ def _encode_diagnosis(diagnosis: Diagnosis) -> str:
     )
 
 
-def _write_states(connection: Connection, namespace: int, states: Sequence[State]) -> list[int]:
-    """Write the states that are not stored yet; return the ids of all states, in order."""
+def _write_states(
+    connection: Connection, namespace: int, states: Sequence[State], *, untrusted: bool = False
+) -> list[int]:
+    """Write the states that are not stored yet; return the ids of all states, in order.
+
+    Trusted and untrusted steps share no rows: an untrusted state in the search index would push out trusted ones.
+    """
     contents = [_encode_state(state) for state in states]
     digests = [hashlib.blake2b(_encode_texts(content).encode(), digest_size=16).digest() for content in contents]
+    if untrusted:
+        digests = list(map(untrusted_digest, digests))
     ids = _find_states(connection, namespace, digests)
     # Ids are assigned here rather than by SQLite, because a row's checksum includes its id.
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM states").fetchone()
@@ -305,12 +329,15 @@ def _write_states(connection: Connection, namespace: int, states: Sequence[State
         if digest not in ids:
             ids[digest] = newest = newest + 1
             row = (newest, namespace, digest, *content)
-            rows.append((*row, compute_checksum(row)))
+            rows.append((*row, compute_checksum(row), int(untrusted)))
             texts.append((newest, plain(state_text(state))))
     connection.executemany(
-        f"INSERT INTO states(id, namespace, digest, {_STATE}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
+        f"INSERT INTO states(id, namespace, digest, {_STATE}, checksum, untrusted) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
     )
-    connection.executemany(f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", texts)
+    index = "testimony" if untrusted else "states"
+    connection.executemany(f"INSERT INTO {index}_text_{namespace}(rowid, text) VALUES (?, ?)", texts)
     return [ids[digest] for digest in digests]
 
 
@@ -341,17 +368,6 @@ def _encode_texts(texts: Iterable[str]) -> str:
 def state_text(state: State) -> str:
     """Return the text of a state for search. It omits the task, which all states of an episode share."""
     return f"{state.observation}\n{state.feedback}"
-
-
-def extract_words(trajectory: Trajectory) -> frozenset[str]:
-    """Return the distinct words that occur in an episode's states, the unit of document frequency."""
-    texts: dict[str, None] = {}
-    facts: frozenset[str] = frozenset()
-    for state in {id(s): s for step in trajectory.steps for s in (step.pre, step.post)}.values():
-        texts[state.observation] = texts[state.feedback] = None
-        if state.facts:
-            facts |= fact_words(state.facts.values())
-    return vocabulary("\n".join(texts)) | facts
 
 
 class KeyIds:

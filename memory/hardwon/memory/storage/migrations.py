@@ -4,11 +4,13 @@ A library file stores the number of the last migration (`PRAGMA user_version`) a
 (`PRAGMA application_id`). Every migration runs in the caller's transaction.
 """
 
+import hashlib
 from collections.abc import Callable
 from sqlite3 import Connection
 
 from . import worlds
-from .checksums import SUMMED, seal_missing
+from .checksums import SUMMED, seal, seal_missing
+from .counted import ALONE, EpisodeClock, find_counted_writers, recount_words
 
 APPLICATION_ID = 0x7AC17
 Migration = Callable[[Connection], None]
@@ -61,7 +63,7 @@ def m006_worlds(connection: Connection) -> None:
         if statement.strip():
             connection.execute(statement)
     for (namespace,) in connection.execute("SELECT id FROM namespaces").fetchall():
-        worlds.rebuild(connection, namespace)
+        worlds.rebuild(connection, namespace, ALONE)  # all episodes: they have no writers yet
 
 
 def m007_writers(connection: Connection) -> None:
@@ -123,10 +125,48 @@ def m015_proposals(connection: Connection) -> None:
     connection.execute(_PROPOSALS)
 
 
+def m016_untrusted_states(connection: Connection) -> None:
+    """Separate the states of untrusted steps, and count words, worlds and ages over the episodes that count."""
+    connection.execute("ALTER TABLE states ADD COLUMN untrusted INTEGER NOT NULL DEFAULT 0")
+    for (namespace,) in connection.execute("SELECT id FROM namespaces").fetchall():
+        create_text_indexes(connection, namespace)
+    connection.execute(_MARK_UNTRUSTED)
+    marked = connection.execute("SELECT id, namespace, digest FROM states WHERE untrusted = 1").fetchall()
+    connection.executemany(
+        "UPDATE states SET digest = ? WHERE id = ?", [(untrusted_digest(digest), ref) for ref, _, digest in marked]
+    )
+    connection.execute(
+        "UPDATE vectors SET kind = 'testimony' WHERE kind = 'states' AND ref IN "
+        "(SELECT id FROM states WHERE untrusted = 1)"
+    )
+    for namespace in sorted({namespace for _, namespace, _ in marked}):
+        for untrusted, table in enumerate((f"states_text_{namespace}", f"testimony_text_{namespace}")):
+            connection.execute(f"INSERT INTO {table}({table}) VALUES ('delete-all')")
+            connection.execute(
+                f"INSERT INTO {table}(rowid, text) SELECT id, observation || char(10) || feedback FROM states "
+                "WHERE namespace = ? AND untrusted = ?",
+                (namespace, untrusted),
+            )
+        counted = find_counted_writers(connection.execute, namespace)
+        recount_words(connection, namespace, counted)
+        worlds.renew(connection, namespace)
+        _set_back_ages(connection, namespace)
+    seal(connection, "states", "untrusted = 1", ())
+
+
+def _set_back_ages(connection: Connection, namespace: int) -> None:
+    """Set back the ages of items that were last used when the clock counted more episodes than count now."""
+    clock = EpisodeClock(namespace).read(connection.execute)
+    later = "SELECT number FROM items WHERE namespace = ? AND fresh > ?"
+    for (number,) in connection.execute(later, (namespace, clock)).fetchall():
+        connection.execute("UPDATE items SET fresh = ? WHERE number = ?", (clock, number))
+        seal(connection, "items", "number = ?", (number,))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
-    *(m012_item_worlds, m013_opinions, m014_ratings, m015_proposals),
+    *(m012_item_worlds, m013_opinions, m014_ratings, m015_proposals, m016_untrusted_states),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -280,11 +320,32 @@ CREATE TABLE IF NOT EXISTS offers (
     actions TEXT NOT NULL, UNIQUE(namespace, digest))
 """
 
+_MARK_UNTRUSTED = """
+UPDATE states SET untrusted = 1
+WHERE id IN (SELECT pre FROM steps WHERE witness > 0 UNION SELECT post FROM steps WHERE witness > 0)
+AND id NOT IN (SELECT pre FROM steps WHERE witness = 0 UNION SELECT post FROM steps WHERE witness = 0)
+"""
+
 _PROPOSALS = """
 CREATE TABLE IF NOT EXISTS proposals (
     namespace INTEGER NOT NULL REFERENCES namespaces(id), key TEXT NOT NULL, n INTEGER NOT NULL,
     kind TEXT NOT NULL, PRIMARY KEY (namespace, key)) WITHOUT ROWID
 """
+
+
+def create_text_indexes(connection: Connection, namespace: int) -> None:
+    """Create the text indexes of a namespace that do not exist yet."""
+    # Without content, FTS5 keeps no copy of the text but cannot delete single rows: see `rebuild_states_text`.
+    for kind, storage in (("states", ", content=''"), ("testimony", ", content=''"), ("items", "")):
+        connection.execute(
+            f"CREATE VIRTUAL TABLE IF NOT EXISTS {kind}_text_{namespace:d} "
+            f"USING fts5(text{storage}, tokenize='porter unicode61')"
+        )
+
+
+def untrusted_digest(digest: bytes) -> bytes:
+    """Return the digest of a state of untrusted steps, given that of an equal trusted one."""
+    return hashlib.blake2b(digest, digest_size=16, person=b"untrusted").digest()
 
 
 def migrate(connection: Connection) -> int:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from hardwon.memory.errors import LibraryDamaged
 from hardwon.memory.records import Trajectory
@@ -22,6 +22,7 @@ from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.keys import content_words
 
 from .checksums import parse_json
+from .counted import COUNTED_EPISODES, find_counted_writers, is_counted
 from .world_scores import rename, unite
 
 FRAME = 0.8
@@ -229,6 +230,12 @@ class Worlds:
                 best, chosen = rank, world
         return chosen
 
+    def find_home(self, environment: str, task: str, actions: Iterable[str]) -> int | None:
+        """Return the id of the world that an episode would join, without counting it, or None if it fits none."""
+        forms = frozenset(parse_action(action).template for action in actions)
+        world = self._find_best(content_words(task), forms, lambda world: world.environment == environment)
+        return world.id if world else None
+
     def place(
         self, environment: str, task: str, actions: Iterable[str], *, won: bool = False
     ) -> tuple[int, list[World]]:
@@ -356,15 +363,35 @@ def _to_record(world: World) -> str:
 SELECT = "SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id"
 
 
-def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Trajectory]) -> None:
-    """Place stored episodes in worlds and record the result. Excluded episodes belong to no world."""
+class Placement(NamedTuple):
+    """The part of an episode that decides its world."""
+
+    episode: str
+    environment: str
+    task: str
+    actions: Sequence[str]
+    won: bool
+    counts: bool
+    """Whether the episode shapes the worlds. Others join one that fits, or none."""
+
+
+def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Trajectory], counted: str) -> None:
+    """Place stored episodes in worlds and record the result. Excluded episodes belong to no world.
+
+    Args:
+        connection: An open transaction.
+        namespace: The number of the namespace.
+        episodes: The episodes.
+        counted: Whose episodes count; see `counted`.
+    """
     placements = [
-        (
+        Placement(
             episode.id,
             str(episode.meta.get("environment") or ""),
             episode.task,
             [step.action for step in episode.steps],
             bool(episode.success),
+            is_counted(episode, counted),
         )
         for episode in episodes
         if episode.success is not None
@@ -395,12 +422,20 @@ def renew(connection: Connection, namespace: int) -> None:
     rename(connection, namespace, names)
 
 
-def rebuild(connection: Connection, namespace: int) -> None:
-    """Place all episodes of a namespace again, in the order in which they were stored."""
+def rebuild(connection: Connection, namespace: int, counted: str | None = None) -> None:
+    """Place all episodes of a namespace again, in the order in which they were stored.
+
+    Args:
+        connection: An open transaction.
+        namespace: The number of the namespace.
+        counted: Whose episodes count, or None to look it up.
+    """
+    counted = find_counted_writers(connection.execute, namespace) if counted is None else counted
     connection.execute("DELETE FROM worlds WHERE namespace = ?", (namespace,))
     connection.execute("DELETE FROM episode_worlds WHERE namespace = ?", (namespace,))
     rows = connection.execute(
-        "SELECT id, task, meta, success FROM trajectories WHERE namespace = ? AND success IS NOT NULL ORDER BY rowid",
+        f"SELECT id, task, meta, success, true {COUNTED_EPISODES[counted]} FROM trajectories "
+        "WHERE namespace = ? AND success IS NOT NULL ORDER BY rowid",
         (namespace,),
     ).fetchall()
     actions = "SELECT DISTINCT action FROM steps WHERE namespace = ? AND trajectory_id = ?"
@@ -408,14 +443,15 @@ def rebuild(connection: Connection, namespace: int) -> None:
         connection,
         namespace,
         (
-            (
+            Placement(
                 ref,
                 _read_environment(meta),
                 task,
                 [row[0] for row in connection.execute(actions, (namespace, ref))],
                 bool(success),
+                bool(counts),
             )
-            for ref, task, meta, success in rows
+            for ref, task, meta, success, counts in rows
         ),
     )
 
@@ -428,15 +464,18 @@ def _read_environment(meta: str) -> str:
         return ""
 
 
-def _place(
-    connection: Connection, namespace: int, episodes: Iterable[tuple[str, str, str, Sequence[str], bool]]
-) -> dict[int, int]:
+def _place(connection: Connection, namespace: int, episodes: Iterable[Placement]) -> dict[int, int]:
     """Place episodes; return a mapping from the worlds that were merged to the worlds that replace them."""
     worlds = read_worlds(connection.execute(SELECT, (namespace,)))
     changed: dict[int, World] = {}
     placed = []
-    for ref, environment, task, actions, won in episodes:
-        number, alternatives = worlds.place(environment, task, (action for action in actions if action), won=won)
+    for ref, environment, task, taken, won, counts in episodes:
+        actions = [action for action in taken if action]
+        if not counts:
+            home = worlds.find_home(environment, task, actions)
+            placed += [(namespace, ref, home)] if home is not None else []
+            continue
+        number, alternatives = worlds.place(environment, task, actions, won=won)
         placed.append((namespace, ref, number))
         changed.update((world.id, world) for world in alternatives)
     connection.executemany(

@@ -137,7 +137,8 @@ def state_figures(store: Store, namespace: int, ids: Sequence[int]) -> list[Stat
     """Return states of a namespace with their vectors and the steps taken in them, in the order of `ids`."""
     # One JSON parameter, because SQLite limits the number of parameters of a query.
     wanted = json.dumps(list(ids))
-    vectors = dict(store.rows(f"SELECT ref, vector FROM vectors WHERE kind = 'states' AND ref {_THESE}", (wanted,)))
+    of_states = f"SELECT ref, vector FROM vectors WHERE kind IN ('states', 'testimony') AND ref {_THESE}"
+    vectors = dict(store.rows(of_states, (wanted,)))
     steps = {
         pre: (count, total)
         for pre, count, total in store.rows(

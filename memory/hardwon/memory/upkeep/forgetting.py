@@ -14,7 +14,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
@@ -25,11 +25,13 @@ from hardwon.memory.errors import ConfigError, LibraryDamaged, LibraryUnwritable
 from hardwon.memory.learning.consolidation import Consolidator
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import Item, Trajectory
+from hardwon.memory.retrieval.search import KINDS
 from hardwon.memory.storage import rollups, worlds
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.clock import now
+from hardwon.memory.storage.counted import extract_words, find_counted_writers, is_counted, recount_words
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps, extract_words, log_change, witness_of
+from hardwon.memory.storage.episodes import dumps, log_change, witness_of
 from hardwon.memory.validation import check_text
 from hardwon.memory.values.saved_tables import rebuild_values
 
@@ -366,8 +368,11 @@ class _Deletion:
             [(count, namespace, word) for word, count in word_counts.items()],
         )
         self._delete("words", "namespace = ? AND episodes <= 0", namespace)
-        if self._damaged:
-            self._recount_words()
+        before = find_counted_writers(self._store.rows, namespace)
+        self._delete_writers()
+        counted = find_counted_writers(self._store.rows, namespace)
+        if self._damaged or counted != before:
+            recount_words(self._connection, namespace, counted)
         self._delete(
             "offers", "namespace = ? AND id NOT IN (SELECT offer FROM steps WHERE offer IS NOT NULL)", namespace
         )
@@ -375,27 +380,31 @@ class _Deletion:
         referenced = "SELECT pre FROM steps UNION SELECT post FROM steps"
         unreferenced = json.dumps(sorted(states - set(self._read_ids(referenced))))
         self._delete("states", f"id {_IN}", unreferenced)
-        self._delete("vectors", f"kind = 'states' AND ref {_IN}", unreferenced)
+        self._delete("vectors", f"kind IN ('states', 'testimony') AND ref {_IN}", unreferenced)
         self._delete_unused_keys(keys)
         rebuild_states_text(self._connection, self._store, namespace)
         rollups.rebuild(self._connection, self._store, namespace)
         worlds.renew(self._connection, namespace)
-        names = self._read_ids("SELECT DISTINCT writer FROM trajectories WHERE namespace = ?", namespace)
+        return texts, steps
+
+    def _delete_writers(self) -> None:
+        """Delete the writers that have no episode left."""
+        names = self._read_ids("SELECT DISTINCT writer FROM trajectories WHERE namespace = ?", self._namespace)
         # The full names, too: libraries of an earlier version counted by them.
         remaining = {*names, *map(witness_of, names)}
-        self._delete("writers", f"namespace = ? AND name NOT {_IN}", namespace, json.dumps(sorted(remaining)))
-        return texts, steps
+        self._delete("writers", f"namespace = ? AND name NOT {_IN}", self._namespace, json.dumps(sorted(remaining)))
 
     def _read_contents(self, refs: Iterable[str]) -> tuple[list[str], Counter[str], set[int], set[int]]:
         """Return the texts of episodes, their word counts, and the ids of their keys and states."""
         texts: list[str] = []
+        counted = find_counted_writers(self._store.rows, self._namespace)
         word_counts: Counter[str] = Counter()
         keys: set[int] = set()
         states: set[int] = set()
         for ref in refs:
             try:
                 episode = trajectory(self._store, self._namespace, ref)
-                if episode.success is not None:
+                if is_counted(episode, counted):
                     word_counts.update(extract_words(episode))
                 texts.extend(extract_texts(episode))
             except (*UNREADABLE, LibraryDamaged):
@@ -423,18 +432,6 @@ class _Deletion:
         )
         for row in self._run(steps, scope):
             yield from filter(None, row)
-
-    def _recount_words(self) -> None:
-        """Rebuild the document frequencies of words from the remaining episodes."""
-        counts: Counter[str] = Counter()
-        remaining = "SELECT id FROM trajectories WHERE namespace = ? AND success IS NOT NULL"
-        for ref in self._read_ids(remaining, self._namespace):
-            with suppress(*UNREADABLE, LibraryDamaged):  # `verify` reports damaged episodes
-                counts.update(extract_words(trajectory(self._store, self._namespace, ref)))
-        self._run("DELETE FROM words WHERE namespace = ?", (self._namespace,))
-        self._connection.executemany(
-            "INSERT INTO words VALUES (?, ?, ?)", [(self._namespace, word, n) for word, n in sorted(counts.items())]
-        )
 
     def _subtract_uses(self, refs: str) -> None:
         """Subtract the uses in episodes that are about to be deleted from the use counts of items."""
@@ -577,7 +574,7 @@ class _Deletion:
             if kind is not None and table != "receipts":
                 mark = name if kind == "TEXT" else namespace
                 self._delete(table, "namespace = ?", mark, label=labels.get(table, ""))
-        for kind in ("states", "items"):
+        for kind in KINDS:
             self._run(f"DROP TABLE IF EXISTS {kind}_text_{namespace}")
         self._delete_unused_keys(keys)
         self._run("DELETE FROM namespaces WHERE id = ?", (namespace,))

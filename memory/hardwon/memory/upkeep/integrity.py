@@ -18,8 +18,15 @@ from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.storage import rollups, world_scores, worlds
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows, seal, seal_missing
+from hardwon.memory.storage.counted import (
+    COUNTED_EPISODES,
+    extract_words,
+    find_counted_writers,
+    is_counted,
+    recount_words,
+)
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import extract_words, plain, state_text
+from hardwon.memory.storage.episodes import plain, state_text
 from hardwon.memory.values import saved_tables
 
 from .damage import UNREADABLE
@@ -137,7 +144,8 @@ def _compare_segments(store: Store, namespace: int, cuts: list[Segment]) -> str:
 
 
 def _compare_worlds(store: Store, namespace: int) -> str:
-    ((unplaced,),) = store.rows(_UNPLACED, (namespace,))
+    counted = COUNTED_EPISODES[find_counted_writers(store.rows, namespace)]
+    ((unplaced,),) = store.rows(_UNPLACED.format(counted=counted), (namespace,))
     worlds.read_worlds(store.rows("SELECT id, record FROM worlds WHERE namespace = ?", (namespace,)))
     return f"{unplaced} episodes without a world" if unplaced else ""
 
@@ -155,6 +163,8 @@ Comparison = Callable[[Store, int], str]
 _COMPARED: dict[str, Comparison] = {
     "states text index": _compare_text_index("states"),
     "states vectors": _compare_vectors("states"),
+    "testimony text index": _compare_text_index("testimony"),
+    "testimony vectors": _compare_vectors("testimony"),
     "items text index": _compare_text_index("items"),
     "items vectors": _compare_vectors("items"),
     "inbox": _describe_unstored,
@@ -165,11 +175,13 @@ _COMPARED: dict[str, Comparison] = {
     "saved values": lambda store, namespace: saved_tables.saved_problem(store, namespace) or "",
     "saved values per world": lambda store, namespace: saved_tables.saved_problem(store, namespace, per_world=True),
     "saved index of states": lambda store, namespace: search.saved_problem(store, namespace, "states") or "",
+    "saved index of testimony": lambda store, namespace: search.saved_problem(store, namespace, "testimony") or "",
     "saved index of items": lambda store, namespace: search.saved_problem(store, namespace, "items") or "",
 }
 
 _LIVE = {
-    "states": "SELECT id FROM states WHERE namespace = ?",
+    "states": "SELECT id FROM states WHERE namespace = ? AND untrusted = 0",
+    "testimony": "SELECT id FROM states WHERE namespace = ? AND untrusted = 1",
     "items": "SELECT number FROM items WHERE namespace = ? AND status = 'active'",
 }
 _VECTORS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ?"
@@ -177,7 +189,7 @@ _SEGMENT = "trajectory_id, first_t, last_t, gain, location, text"
 _PLACES = "SELECT by, value, number FROM item_places WHERE namespace = ?"
 
 _UNPLACED = (
-    "SELECT count(*) FROM trajectories AS one WHERE namespace = ? AND success IS NOT NULL AND NOT EXISTS "
+    "SELECT count(*) FROM trajectories AS one WHERE namespace = ? AND success IS NOT NULL {counted}AND NOT EXISTS "
     "(SELECT 1 FROM episode_worlds WHERE episode_worlds.namespace = one.namespace AND trajectory_id = one.id)"
 )
 
@@ -193,7 +205,7 @@ def _describe_wrong_vectors(store: Store, namespace: int, kind: str, without: se
     lengths = "SELECT length(vector), count(*) FROM vectors WHERE namespace = ? AND kind = ? GROUP BY 1 ORDER BY 2 DESC"
     torn = sum(count for _, count in store.rows(lengths, (namespace, kind))[1:])
     # States are embedded in the order of their ids, so a gap below the newest vector is an error.
-    missing = sum(ref <= newest for ref in without) if kind == "states" else 0
+    missing = sum(ref <= newest for ref in without) if kind != "items" else 0
     return f"{missing} missing, {torn} damaged" if missing or torn else ""
 
 
@@ -208,13 +220,14 @@ def _count_wrong_texts(store: Store, namespace: int) -> int:
 
 
 def _recompute(store: Store, namespace: int) -> tuple[dict[str, int], list[Segment]]:
-    """Return the word counts and segments of all episodes, by reading every one of them."""
+    """Return the word counts of the episodes that count, and the segments of all, by reading every episode."""
+    counted = find_counted_writers(store.rows, namespace)
     counts: Counter[str] = Counter()
     cuts: list[Segment] = []
     for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,)):
         episode = trajectory(store, namespace, ref)
         cuts.extend(replace(cut, steps=()) for cut in rollups.split_segments(episode.id, episode.steps))
-        if episode.success is not None:
+        if is_counted(episode, counted):
             counts.update(extract_words(episode))
     return dict(counts), cuts
 
@@ -309,11 +322,15 @@ def _clear_failures(connection: Connection, store: Store, namespace: int) -> Non
 
 
 def rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
-    """Rebuild the text index of all states, leaving no trace of earlier entries."""
-    connection.execute(f"INSERT INTO states_text_{namespace}(states_text_{namespace}) VALUES ('delete-all')")
-    for row in store.rows("SELECT id, observation, feedback FROM states WHERE namespace = ?", (namespace,)):
-        text = state_text(State(row[1], feedback=row[2], signature="-"))
-        connection.execute(f"INSERT INTO states_text_{namespace}(rowid, text) VALUES (?, ?)", (row[0], text))
+    """Rebuild the text indexes of all states, leaving no trace of earlier entries."""
+    for untrusted, kind in enumerate(("states", "testimony")):
+        table = f"{kind}_text_{namespace}"
+        connection.execute(f"INSERT INTO {table}({table}) VALUES ('delete-all')")
+        rows = store.rows(
+            "SELECT id, observation, feedback FROM states WHERE namespace = ? AND untrusted = ?", (namespace, untrusted)
+        )
+        texts = ((ref, state_text(State(text, feedback=feedback, signature="-"))) for ref, text, feedback in rows)
+        connection.executemany(f"INSERT INTO {table}(rowid, text) VALUES (?, ?)", texts)
 
 
 def _rebuild_items_text(connection: Connection, store: Store, namespace: int) -> None:
@@ -350,9 +367,7 @@ def _drop_vectors(kind: str) -> "Rebuilder":
 
 
 def _rebuild_words(connection: Connection, store: Store, namespace: int) -> None:
-    words, _ = _recompute(store, namespace)
-    connection.execute("DELETE FROM words WHERE namespace = ?", (namespace,))
-    connection.executemany("INSERT INTO words VALUES (?, ?, ?)", [(namespace, w, n) for w, n in sorted(words.items())])
+    recount_words(connection, namespace, find_counted_writers(store.rows, namespace))
 
 
 def _rebuild_segments(connection: Connection, store: Store, namespace: int) -> None:
@@ -383,8 +398,10 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "inbox": _clear_failures,
     "checksums": _seal_missing,
     "states text index": rebuild_states_text,
+    "testimony text index": rebuild_states_text,
     "items text index": _rebuild_items_text,
     "states vectors": _drop_vectors("states"),
+    "testimony vectors": _drop_vectors("testimony"),
     "items vectors": _drop_vectors("items"),
     "words": _rebuild_words,
     "segments": _rebuild_segments,
@@ -395,5 +412,6 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "saved values": _drop_file("values"),
     "saved values per world": _drop_file("world-values"),
     "saved index of states": _drop_file("states"),
+    "saved index of testimony": _drop_file("testimony"),
     "saved index of items": _drop_file("items"),
 }

@@ -20,6 +20,7 @@ from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Item, State, Step, Trajectory, Trust
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.clock import now
+from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
 
@@ -233,9 +234,7 @@ class Import:
         """Set an item's age: the number of episodes without use, as in the library of origin."""
         # Age is counted in episodes without use, so shift it by the difference of the two libraries.
         idle = self._clock - columns.get("fresh", self._clock)
-        (clock,) = self._connection.execute(
-            "SELECT count(*) FROM trajectories WHERE namespace = ? AND success IS NOT NULL", (self._namespace,)
-        ).fetchone()
+        clock = EpisodeClock(self._namespace).read(self._connection.execute)
         self._connection.execute(
             "UPDATE items SET fresh = ?, uses = ?, created_at = coalesce(?, created_at), "
             "updated_at = coalesce(?, updated_at) WHERE namespace = ? AND id = ?",

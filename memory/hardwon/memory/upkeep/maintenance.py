@@ -7,7 +7,7 @@ from typing import Any
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Problem
 from hardwon.memory.retrieval.embedders import Embedder
-from hardwon.memory.retrieval.search import Search
+from hardwon.memory.retrieval.search import KINDS, Search
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.freshness import Freshness
 
@@ -123,8 +123,9 @@ class MaintainedLibrary(TendedLibrary):
         """Embed all new texts and load all values, so that the next recall does not have to."""
         with self._lock:
             derived = self._caught_up()
-            self._search.index("states")
-            self._search.index("items")
+            for kind in KINDS:
+                if kind != "testimony" or derived.has_untrusted:
+                    self._search.index(kind)
             derived.read_values()
 
     def export_jsonl(self, path: str | Path) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from hardwon.memory.retrieval.cache import structural_words
 from hardwon.memory.situations.keys import KEYS_VERSION, Situation, guard_keys
 from hardwon.memory.storage.checksums import seal
+from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import KeyIds, read_states
 
@@ -58,11 +59,8 @@ def _rekey_namespace(connection: Connection, store: Store, namespace: int) -> in
     # Word counts first: the new keys depend on them.
     for where in _DERIVED:
         integrity.rebuild(connection, store, namespace, where)
-    ((episodes,),) = store.rows(
-        "SELECT count(*) FROM trajectories WHERE namespace = ? AND success IS NOT NULL", (namespace,)
-    )
     words = dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,)))
-    structural = structural_words(words, episodes)
+    structural = structural_words(words, EpisodeClock(namespace).read(store.rows))
     ids = KeyIds()
     count = 0
     for rows in _read_chunks(store, namespace):

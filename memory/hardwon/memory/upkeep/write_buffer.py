@@ -27,6 +27,7 @@ from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
 from hardwon.memory.storage.clock import fix_time, now
+from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import Batch, KeyIds, dumps, is_recorded, refuse_other_episode
 from hardwon.memory.validation import LARGEST, check_episode, check_episodes, check_size
@@ -69,7 +70,7 @@ class WriteBuffer:
         self._newest = 0
         self._suffix = os.urandom(8).hex()
         """Random suffix that makes the ids assigned by this process unique."""
-        self._counted = (0, 0)
+        self._clock = EpisodeClock(self._namespace)
         self.on_filed: Callable[[Sequence[Trajectory]], None] = lambda episodes: None
         """Callback that receives episodes as they were stored."""
 
@@ -262,7 +263,7 @@ class WriteBuffer:
                     continue
                 # Credit depends on the number of earlier episodes, so these must be written first.
                 batch.write()
-                clock = self._count_episodes(connection)
+                clock = self._clock.read(connection.execute)
                 stored.append(batch.add(episode, at))
                 batch.write()
                 with fix_time(at):
@@ -284,18 +285,6 @@ class WriteBuffer:
         batch.add(episode, at)
         batch.write()
 
-    def _count_episodes(self, connection: Connection) -> int:
-        """Return the number of stored episodes that are not excluded, counting only those added since the last call."""
-        count, last = self._counted
-        new, newest = connection.execute(
-            # The unary plus makes SQLite scan the new rows by rowid instead of the index of the namespace.
-            "SELECT count(*) FILTER (WHERE success IS NOT NULL), max(rowid) FROM trajectories "
-            "WHERE rowid > ? AND +namespace = ?",
-            (last, self._namespace),
-        ).fetchone()
-        self._counted = (count + new, newest or last)
-        return count + int(new)
-
     def start_anew(self, namespace: int) -> None:
         """Clear all caches and switch to a namespace, after experience was forgotten."""
         self._namespace = namespace
@@ -312,7 +301,7 @@ class WriteBuffer:
     def forget(self) -> None:
         """Clear the caches that a transaction filled, after it was rolled back."""
         self._key_ids.forget()
-        self._counted = (0, 0)
+        self._clock = EpisodeClock(self._namespace)
 
 
 @contextmanager

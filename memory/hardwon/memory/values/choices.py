@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hardwon.memory.records import Estimate, Step
 from hardwon.memory.situations.keys import Situation
+from hardwon.memory.storage.counted import COUNTED_EPISODES
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
@@ -110,7 +111,9 @@ class Choices:
         }
 
 
-def read_choices(store: Store, namespace: int, worlds: Sequence[int], structural: frozenset[str]) -> Choices:
+def read_choices(
+    store: Store, namespace: int, worlds: Sequence[int], structural: frozenset[str], counted: str
+) -> Choices:
     """Count the choices in the newest successes of a world.
 
     Args:
@@ -118,12 +121,14 @@ def read_choices(store: Store, namespace: int, worlds: Sequence[int], structural
         namespace: The number of the namespace.
         worlds: All ids of the world, including those of worlds that were merged into it.
         structural: The structural words.
+        counted: Whose episodes count; see `storage.counted`.
     """
     marks = ",".join("?" * len(worlds))
     newest = store.rows(
         "SELECT id FROM trajectories AS one JOIN episode_worlds AS placed "
         "ON placed.namespace = one.namespace AND trajectory_id = id "
-        f"WHERE one.namespace = ? AND success = 1 AND world IN ({marks}) ORDER BY one.rowid DESC LIMIT ?",
+        f"WHERE one.namespace = ? AND success = 1 {COUNTED_EPISODES[counted]}AND world IN ({marks}) "
+        "ORDER BY one.rowid DESC LIMIT ?",
         (namespace, *worlds, EPISODES),
     )
     choices = Choices()

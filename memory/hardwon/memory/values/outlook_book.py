@@ -24,7 +24,7 @@ _NEW = (
     "SELECT one.rowid, one.id FROM trajectories AS one JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = one.id "
     # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
-    "WHERE +one.namespace = ? AND one.rowid > ? AND success IS NOT NULL AND world IN ({marks}) "
+    "WHERE +one.namespace = ? AND one.rowid > ? AND success IS NOT NULL AND trust = 'trusted' AND world IN ({marks}) "
     "ORDER BY one.rowid DESC LIMIT ?"
 )
 

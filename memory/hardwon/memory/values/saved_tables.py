@@ -22,6 +22,7 @@ from hardwon.memory.situations.evidence import (
 )
 from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, Sidecar, due
+from hardwon.memory.storage.counted import COUNTED_STEPS, TRUSTED, find_counted_writers
 from hardwon.memory.storage.database import Store
 
 from .value_table import MADE, StoredCells, ValueTable
@@ -33,19 +34,6 @@ MAX_ID = 2**63 - 1
 _READ = 8192
 """Rows per query."""
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
-
-HEARD, ALONE = "", " one writer"
-"""Whose steps a table contains: those of trusted writers, or those of the only writer, who is untrusted."""
-_FILTERS = {HEARD: "AND witness = 0 ", ALONE: ""}
-
-
-def find_counted_writers(store: Store, namespace: int) -> str:
-    """Return whose steps count in a namespace: `HEARD` or `ALONE`.
-
-    The steps of an untrusted writer count only while nobody else has written to the namespace.
-    """
-    (writers,) = store.rows("SELECT count(*), sum(name != '') FROM writers WHERE namespace = ?", (namespace,))
-    return ALONE if tuple(writers) == (1, 1) else HEARD
 
 
 class FiledValues:
@@ -77,7 +65,7 @@ class FiledValues:
         self._name = "values" if worlds is None else "world-values"
         self._of_worlds = "" if worlds is None else f" worlds {sorted(worlds.worlds.aliases.items())}"
         self._table: ValueTable | None = None
-        self._heard = HEARD
+        self._heard = TRUSTED
         self._last_step = 0
         self._filed = 0
         self._saved = 0
@@ -94,7 +82,7 @@ class FiledValues:
         if (
             self._witness is None
             and self.unread
-            and (heard := find_counted_writers(self._store, self._namespace)) != self._heard
+            and (heard := find_counted_writers(self._store.rows, self._namespace)) != self._heard
         ):
             self._heard, self._table = heard, None  # a second writer appeared: the untrusted steps no longer count
             self._last_step = self._filed = self._saved = 0
@@ -130,7 +118,7 @@ class FiledValues:
     @property
     def _counted(self) -> str:
         """Return the SQL condition on the steps that count."""
-        return _FILTERS[self._heard] if self._witness is None else f"AND witness = {self._witness:d} "
+        return COUNTED_STEPS[self._heard] if self._witness is None else f"AND witness = {self._witness:d} "
 
     @property
     def _file_identity(self) -> str:
@@ -249,7 +237,7 @@ def _judge_steps(rows: list[tuple[Any, ...]], facts: list[tuple[str, ...]]) -> I
 def rebuild_values(store: Store, namespace: int) -> ValueTable:
     """Return the values of all recorded steps, ignoring the cache file."""
     truth, values = FiledValues(store, namespace, Sidecar(store, namespace)), ValueTable()
-    truth._heard = find_counted_writers(store, namespace)
+    truth._heard = find_counted_writers(store.rows, namespace)
     truth.read_steps(values)
     return values
 
@@ -267,7 +255,7 @@ def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> s
         worlds = WorldMap(store, namespace)
         worlds.read()
     truth, values = FiledValues(store, namespace, sidecar, worlds), ValueTable()
-    truth._heard = find_counted_writers(store, namespace)
+    truth._heard = find_counted_writers(store.rows, namespace)
     wrong = sidecar.problem(truth._name, truth._file_identity)
     if per_world and wrong and wrong.startswith(OTHER_MAKE):
         return ""

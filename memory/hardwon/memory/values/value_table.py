@@ -28,7 +28,7 @@ SAMPLES = 8
 """Step ids kept as evidence for a key."""
 ABSENT = 16_384
 """Keys remembered as absent from the stored table; at most about 3 MB."""
-MADE = f"cells 5 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 6 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
 
 

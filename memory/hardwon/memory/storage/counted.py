@@ -1,0 +1,147 @@
+"""Which episodes count: those of trusted writers or, while a namespace has a single writer, those of that writer.
+
+Whatever is counted over episodes (words, worlds, choices, ages of items) decides what recall returns. If episodes of
+other people's clients were counted, a stranger could change the answers by recording many of them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import itemgetter
+from sqlite3 import Connection
+from typing import Any
+
+from hardwon.memory.records import Trajectory
+from hardwon.memory.situations.keys import fact_words, vocabulary
+
+TRUSTED, ALONE = "", " one writer"
+"""Whose episodes count: those of trusted writers, or those of the only writer, who may be untrusted."""
+COUNTED_STEPS = {TRUSTED: "AND witness = 0 ", ALONE: ""}
+"""SQL condition on the steps that count."""
+COUNTED_EPISODES = {TRUSTED: "AND trust = 'trusted' ", ALONE: ""}
+"""SQL condition on the episodes that count."""
+COUNTED_STATES = {TRUSTED: "AND untrusted = 0 ", ALONE: ""}
+"""SQL condition on the states of steps that count."""
+
+Rows = Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]
+"""Runs an SQL query with parameters and returns its rows."""
+
+
+def find_counted_writers(rows: Rows, namespace: int) -> str:
+    """Return whose episodes count in a namespace: `TRUSTED` or `ALONE`.
+
+    The episodes of an untrusted writer count only while nobody else has written to the namespace.
+    """
+    (writers,) = rows("SELECT count(*), sum(name != '') FROM writers WHERE namespace = ?", (namespace,))
+    return ALONE if tuple(writers) == (1, 1) else TRUSTED
+
+
+def is_counted(episode: Trajectory, counted: str) -> bool:
+    """Return whether an episode counts: it is not excluded, and its writer counts."""
+    return episode.success is not None and (counted == ALONE or episode.trust == "trusted")
+
+
+def is_outnumbered(connection: Connection, namespace: int, before: str, counted: str) -> bool:
+    """Return whether untrusted episodes that counted before no longer do, because another writer has appeared."""
+    if before == counted or before != ALONE:
+        return False
+    untrusted = "SELECT 1 FROM trajectories WHERE namespace = ? AND trust != 'trusted' LIMIT 1"
+    return connection.execute(untrusted, (namespace,)).fetchone() is not None
+
+
+class EpisodeClock:
+    """The number of episodes of a namespace; those that count are the unit of an item's age."""
+
+    def __init__(self, namespace: int) -> None:
+        self._namespace = namespace
+        self._last = 0
+        self.counted = TRUSTED
+        """Whose episodes count."""
+        self.episodes = 0
+        """Number of episodes of all writers, without excluded ones."""
+        self.time = 0
+        """Number of those that count."""
+
+    def read(self, rows: Rows) -> int:
+        """Count the episodes that were recorded since the last call, and return the number of those that count."""
+        counted = find_counted_writers(rows, self._namespace)
+        if counted != self.counted:
+            self.counted, self.episodes, self.time, self._last = counted, 0, 0, 0
+        ((new, new_counted, newest),) = rows(
+            # The unary plus makes SQLite scan the new rows by rowid instead of the index of the namespace.
+            "SELECT count(*) FILTER (WHERE success IS NOT NULL), "
+            f"count(*) FILTER (WHERE success IS NOT NULL {COUNTED_EPISODES[counted]}), max(rowid) "
+            "FROM trajectories WHERE rowid > ? AND +namespace = ?",
+            (self._last, self._namespace),
+        )
+        self.episodes += new
+        self.time += new_counted
+        self._last = newest or self._last
+        return self.time
+
+
+# ---- document frequencies: in how many episodes that count each word occurred
+
+
+def extract_words(trajectory: Trajectory) -> frozenset[str]:
+    """Return the distinct words that occur in an episode's states, the unit of document frequency."""
+    states = {id(state): state for step in trajectory.steps for state in (step.pre, step.post)}.values()
+    return _words_of((state.observation, state.feedback, state.facts) for state in states)
+
+
+def _words_of(states: Iterable[tuple[str, str, Any]]) -> frozenset[str]:
+    """Return the distinct words of states as (observation, feedback, facts)."""
+    texts: dict[str, None] = {}
+    facts: frozenset[str] = frozenset()
+    for observation, feedback, values in states:
+        texts[observation] = texts[feedback] = None
+        if values:
+            facts |= fact_words(values.values())
+    return vocabulary("\n".join(texts)) | facts
+
+
+def add_words(connection: Connection, namespace: int, episodes: Iterable[Trajectory]) -> None:
+    """Count the words of new episodes."""
+    counts = Counter(word for episode in episodes for word in extract_words(episode))
+    connection.executemany(
+        "INSERT INTO words VALUES (?, ?, ?) ON CONFLICT(namespace, word) DO UPDATE SET "
+        "episodes = episodes + excluded.episodes",
+        [(namespace, word, counts[word]) for word in sorted(counts)],
+    )
+
+
+def recount_words(connection: Connection, namespace: int, counted: str) -> None:
+    """Count the words of all stored episodes that count again; states that cannot be read are left out.
+
+    Args:
+        connection: An open transaction.
+        namespace: The number of the namespace.
+        counted: Whose episodes count; see `counted`.
+    """
+    rows = connection.execute(_STATES.format(counted=COUNTED_EPISODES[counted]), (namespace,))
+    counts: Counter[str] = Counter()
+    for _, episode in groupby(rows, key=itemgetter(0)):
+        counts.update(_words_of((observation, feedback, _parse(facts)) for _, observation, feedback, facts in episode))
+    connection.execute("DELETE FROM words WHERE namespace = ?", (namespace,))
+    connection.executemany(
+        "INSERT INTO words VALUES (?, ?, ?)", [(namespace, word, n) for word, n in sorted(counts.items())]
+    )
+
+
+_STATES = """
+WITH chosen AS MATERIALIZED (
+    SELECT id FROM trajectories WHERE namespace = ?1 AND success IS NOT NULL {counted})
+SELECT shown.trajectory_id, observation, feedback, facts FROM (
+    SELECT trajectory_id, pre AS state FROM steps WHERE namespace = ?1 AND trajectory_id IN chosen
+    UNION SELECT trajectory_id, post FROM steps WHERE namespace = ?1 AND trajectory_id IN chosen) AS shown
+JOIN states ON states.id = state ORDER BY shown.trajectory_id
+"""
+
+
+def _parse(facts: str) -> dict[str, Any]:
+    try:
+        values = json.loads(facts)
+    except ValueError:  # `verify` reports damaged rows
+        return {}
+    return values if isinstance(values, dict) else {}
