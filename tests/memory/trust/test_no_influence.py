@@ -262,7 +262,7 @@ def test_the_newest_trusted_episodes_are_read_past_a_flood(library, monkeypatch)
     flood(library, [f"state {n}" for n in range(40)])
     library.evolve()
     assert [item.title for item in library.items() if item.kind == "skill"] == [
-        "To earn a reward, `open X`, then `enter X`"
+        "To earn a reward, `open door`, then `enter house`"
     ]
 
 

@@ -20,12 +20,13 @@ from .ranking import TakenStep, read_taken_steps, steps_of
 
 SUMMARIES = 8
 """Number of recalled summaries of a cluster, the most tried ones."""
-ATTEMPTS = 12
-"""Number of kinds of action that are read for a situation, the most tried ones."""
+ATTEMPTS, MORE_ATTEMPTS = 12, 48
+"""Numbers of kinds of action that are read for a situation, the most tried ones. A situation with more than the first
+number of kinds, such as `The next request.`, says little about the next action: more are read, and the tasks decide."""
 WORLDS = 4
 """Factor on the number of kinds of action that are read if steps of other worlds do not count."""
-VOTERS = 64
-"""Number of steps of a situation that vote, the newest ones."""
+VOTERS, MORE_VOTERS = 64, 256
+"""Numbers of steps of a situation that vote, the newest ones, without and with more kinds of action."""
 PLACE_STATES = 64
 """Number of states of a place, the newest ones, whose steps show which places can be reached."""
 CENTROID_STATES = 256
@@ -45,11 +46,12 @@ def read_voters(
         worlds: Worlds whose steps count, or None for all.
     """
     if worlds is None:
-        rows = store.rows(_VOTERS, (namespace, signature, ATTEMPTS, VOTERS))
+        rows = store.rows(_VOTERS, (namespace, signature, MORE_ATTEMPTS, ATTEMPTS, VOTERS, MORE_VOTERS))
         return read_taken_steps(store, [row[0] for row in rows], with_before)
     for live in ("AND folded = 0", ""):  # activity in other worlds may have folded all of these steps
         query = _VOTERS_OF_WORLDS.format(where=steps_of(worlds), live=live)
-        rows = store.rows(query, (namespace, signature, WORLDS * ATTEMPTS, VOTERS))
+        limits = (WORLDS * MORE_ATTEMPTS, WORLDS * ATTEMPTS, VOTERS, MORE_VOTERS)
+        rows = store.rows(query, (namespace, signature, *limits))
         if rows:
             return read_taken_steps(store, [row[0] for row in rows], with_before)
     return []
@@ -60,7 +62,8 @@ WITH tried AS MATERIALIZED (
     SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
 SELECT best FROM tried UNION
 SELECT id FROM (
-    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) AND folded = 0 ORDER BY id DESC LIMIT ?)
+    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) AND folded = 0 ORDER BY id DESC
+    LIMIT iif((SELECT count(*) FROM tried) <= ?, ?, ?))
 """
 
 
@@ -69,7 +72,8 @@ WITH tried AS MATERIALIZED (
     SELECT id, best FROM attempts WHERE namespace = ? AND signature = ? ORDER BY n DESC, id LIMIT ?)
 SELECT id FROM steps WHERE id IN (SELECT best FROM tried) AND {where} UNION
 SELECT id FROM (
-    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) {live} AND {where} ORDER BY id DESC LIMIT ?)
+    SELECT id FROM steps WHERE attempt IN (SELECT id FROM tried) {live} AND {where} ORDER BY id DESC
+    LIMIT iif((SELECT count(*) FROM tried) <= ?, ?, ?))
 """
 
 

@@ -24,8 +24,9 @@ SAME_BEFORE = 5.0
 """Factor on the weight of a state that was reached by the same kind of action as the current one."""
 FRUITLESS = 0.25
 """Factor on the weight of a state whose best step earned no return; it shows common actions, not good ones."""
-TASK_BANDWIDTH = 0.1
-"""Bandwidth of the factor exp(similarity of tasks / TASK_BANDWIDTH)."""
+TASK_BANDWIDTH, KNOWN_TASK_BANDWIDTH = 0.1, 0.03
+"""Bandwidths of the factor exp(similarity of tasks / bandwidth), in new and in known situations. The steps of a known
+situation have the same state, so their tasks distinguish them best."""
 POOR = 0.1
 """Lower bound on a step's return relative to the best step of the same situation."""
 LEAST_SUPPORT = 0.3
@@ -138,7 +139,7 @@ def order_by_votes(
         own: If given, the first `own` steps are from the current situation itself, and kinds of action with less than
             LEAST_SUPPORT of the best support are left out.
     """
-    weights = weigh(done, similarities, after, task)
+    weights = weigh(done, similarities, after, task, KNOWN_TASK_BANDWIDTH if own else TASK_BANDWIDTH)
     best = max((step.value for step in done[:own]), default=0.0) if own else 0.0
     if own and best > 0:  # returns are comparable within one situation: many poor steps must not outvote a good one
         weights[:own] = [
@@ -156,15 +157,25 @@ def order_by_votes(
     return [at for *_, at in ranked]
 
 
-def weigh(done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str) -> list[float]:
-    """Return the weight of each step as a vote; the constants of this module describe its factors."""
+def weigh(
+    done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str, bandwidth: float
+) -> list[float]:
+    """Return the weight of each step as a vote; the constants of this module describe its factors.
+
+    Args:
+        done: The steps.
+        similarities: Their similarities to the current situation.
+        after: The previous action of this episode; "" at its beginning, None if unknown.
+        task: The current task.
+        bandwidth: Bandwidth of the factor for similar tasks.
+    """
     previous_kind = None if after is None else kind_of(after)
     factor_of_task = {
-        other: math.exp(similarity / TASK_BANDWIDTH)
+        other: math.exp(similarity / bandwidth)
         for other, similarity in _compare_tasks(task, [step.task for step in done]).items()
     }
     return [
-        # No overflow: cosines and task similarities are at most 1, so each factor is at most exp(10).
+        # No overflow: cosines and task similarities are at most 1, so the factors are at most exp(10) and exp(34).
         math.exp(similarity / BANDWIDTH)
         * (SAME_BEFORE if step.before == previous_kind else 1.0)
         * (1.0 if step.value > 0 and not step.failed else FRUITLESS)

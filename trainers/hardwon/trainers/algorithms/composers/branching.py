@@ -27,9 +27,14 @@ class UncertainTurn(NamedTuple):
     entropy: float
 
 
+def list_steps(rollout: Rollout) -> list[int]:
+    """Return the numbers of the steps at which the policy of an episode chose, in order."""
+    return list(dict.fromkeys(row.turn for row in rollout.rows if row.role == "policy"))
+
+
 def list_turns(rollout: Rollout) -> list[UncertainTurn]:
     """Return the turns of an episode whose entropy is known, in order."""
-    steps = list(dict.fromkeys(row.turn for row in rollout.rows if row.role == "policy"))
+    steps = list_steps(rollout)
     values = rollout.signals.turns.get("entropy", ())
     return [UncertainTurn(step, value) for step, value in zip(steps, values, strict=False) if value is not None]
 
@@ -284,7 +289,7 @@ class TreeComposer(Branching):
         """Return one random turn of the episode after its own start, as long as the tree is not too deep."""
         depth = self._depths.get(parent.spec.parent, 0) + bool(parent.spec.parent)
         self._depths[parent.spec.session] = depth
-        steps = list(dict.fromkeys(row.turn for row in parent.rollout.rows if row.role == "policy"))
+        steps = list_steps(parent.rollout)
         if depth >= self._depth or not steps:
             return []
         chance = random.Random(f"{self.parts.seed}/{parent.spec.session}/tree")
@@ -323,7 +328,7 @@ class Steps(Composer):
         following: list[Spec] = []
         for key, played in group_played(done).items():
             parent, left = played[0], len(self._plain[key]) - 1
-            steps = list(dict.fromkeys(row.turn for row in parent.rollout.rows if row.role == "policy"))
+            steps = list_steps(parent.rollout)
             if len(played) > 1 or parent.rollout.failed or not steps:
                 continue
             keep = random.Random(f"{self.parts.seed}/{parent.spec.session}/steps").choice(steps)

@@ -2,12 +2,13 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, variance
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Step
 from hardwon.trainers.algorithms.samples import Rollout
 
 from .base import COMPOSERS, Composer, ComposerParts, EndedEpisode, group_specs
@@ -30,6 +31,25 @@ def parse_shares(shares: str) -> tuple[float, ...]:
     if not values or list(values) != sorted({*values}) or not all(0 < value < 1 for value in values):
         raise ConfigError(f"shares is {shares!r}; write numbers above 0 and below 1 in rising order, as 0.25, 0.5.")
     return values
+
+
+Prefix = tuple[Step, ...]
+"""The steps that an episode begins with; empty for a plain beginning."""
+
+
+def give_prefixes(specs: Sequence[Spec], choose: Callable[[str, str, Spec], Prefix], label: str) -> list[Spec]:
+    """Return the episodes, all those of a group with the same prefix.
+
+    Args:
+        specs: The episodes.
+        choose: Returns the prefix of a group, given its task instance, its arm and its first episode.
+        label: Label of the episodes that have a prefix.
+    """
+    begun: list[Spec] = []
+    for (group, arm), own in group_specs(specs).items():
+        prefix = choose(group, arm, own[0])
+        begun += [replace(spec, prefix=prefix, label=label) for spec in own] if prefix else own
+    return begun
 
 
 @COMPOSERS.add(
@@ -86,21 +106,22 @@ class Prefixed(Composer):
 
     def begin(self, specs: Sequence[Spec], iteration: int = 0) -> list[Spec]:
         """Return the episodes; those of some groups begin with a prefix."""
-        share, begun = self.choose_share(iteration), list[Spec]()
-        for (group, arm), own in group_specs(specs).items():
-            chance = random.Random(f"{self.parts.seed}/{own[0].salt}/{group}")
+        share = self.choose_share(iteration)
+
+        def choose_prefix(group: str, arm: str, first: Spec) -> Prefix:
+            chance = random.Random(f"{self.parts.seed}/{first.salt}/{group}")
             chosen = share > 0 and chance.random() < self._groups
-            path = self.parts.demonstrate(own[0].task, own[0].seed) if chosen else None
+            path = self.parts.demonstrate(first.task, first.seed) if chosen else None
             keep = 0 if path is None else min(math.ceil(share * len(path.steps)), len(path.steps) - 1)
             if path is None or keep < 1:
-                begun += own
                 self.counts["without_prefix"] += 1
-                continue
-            begun += [replace(spec, prefix=path.steps[:keep], label="prefix") for spec in own]
+                return ()
             self._given[f"{group}/{arm}"] = share
             self.counts["prefixed_groups"] += 1
             self.counts["prefix_steps"] += keep
-        return begun
+            return path.steps[:keep]
+
+        return give_prefixes(specs, choose_prefix, "prefix")
 
     def observe(self, rollouts: Sequence[Rollout]) -> None:
         """Move the success rate of the share that was given."""
@@ -184,26 +205,25 @@ class Starts(Composer):
 
     def begin(self, specs: Sequence[Spec], iteration: int = 0) -> list[Spec]:
         """Return the episodes; those of some groups begin in the middle of an earlier one."""
-        begun: list[Spec] = []
-        for (group, arm), own in group_specs(specs).items():
-            chance = random.Random(f"{self.parts.seed}/{own[0].salt}/{group}/{arm}/starts")
-            starts = sorted(key for key in self._priorities if key[0] == group)
-            is_ready = len(self._priorities) >= self._first and bool(starts)
-            if not is_ready or chance.random() >= self._probability:
-                begun += own
-                continue
-            probabilities = self.list_probabilities([self._priorities[key] for key in starts])
-            (key,) = chance.choices(starts, probabilities)
-            walked = self.parts.walk(own[0].task, own[0].seed, key[1])
-            if walked is None or len(walked.steps) != len(key[1]) or walked.success or walked.score >= 1:
-                # the environment does not lead back there, or nothing is left to improve
-                del self._priorities[key]
-                begun += own
-                continue
-            self._scores[key] = walked.score
-            begun += [replace(spec, prefix=walked.steps, label="start") for spec in own]
-            self.counts["started_groups"] += 1
-        return begun
+        return give_prefixes(specs, self._choose_start, "start")
+
+    def _choose_start(self, group: str, arm: str, first: Spec) -> Prefix:
+        """Return the steps to a start of a group's task instance, or none for a plain beginning."""
+        chance = random.Random(f"{self.parts.seed}/{first.salt}/{group}/{arm}/starts")
+        starts = sorted(key for key in self._priorities if key[0] == group)
+        is_ready = len(self._priorities) >= self._first and bool(starts)
+        if not is_ready or chance.random() >= self._probability:
+            return ()
+        probabilities = self.list_probabilities([self._priorities[key] for key in starts])
+        (key,) = chance.choices(starts, probabilities)
+        walked = self.parts.walk(first.task, first.seed, key[1])
+        if walked is None or len(walked.steps) != len(key[1]) or walked.success or walked.score >= 1:
+            # the environment does not lead back there, or nothing is left to improve
+            del self._priorities[key]
+            return ()
+        self._scores[key] = walked.score
+        self.counts["started_groups"] += 1
+        return walked.steps
 
     def finish(self, done: Sequence[EndedEpisode]) -> list[Rollout]:
         """Return the rollouts, those with a start credited by their improvement."""
