@@ -140,3 +140,24 @@ def test_a_library_recalls_at_most_k(library):
     for number in range(9):
         library.record(replace(did((f"cat {chr(97 + number)}", "climb up")), id=f"e{number}"))
     assert len(actions(library, k=3)) == 3
+
+
+def request(task, tool, number):
+    """An episode whose only state says nothing about the task."""
+    before, after = State("The next request.", task=task), State("done", task=task)
+    return Trajectory(
+        task, (Step(before, f"{tool}(n={number})", after, Diagnosis(True), 1.0),), True, meta={"environment": "desk"}
+    )
+
+
+def test_in_a_vague_situation_the_tasks_decide(library):
+    """Twenty tools were called here; the one of a similar task comes first, though it was called once and long ago."""
+    library.record(request("print the budget report on paper", "printer", 0))
+    verbs = ("open", "close", "rename", "copy", "send", "print")
+    library.record_many(
+        request(f"{verb} the letter {n} on paper", f"tool_{chr(97 + tool)}", n)
+        for n, verb in enumerate(verbs)
+        for tool in range(20)
+    )
+    asked = State("The next request.", task="print the travel report on paper")
+    assert library.recall(asked, k=5).steps[0].what.action == "printer(n=0)"

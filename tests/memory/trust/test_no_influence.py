@@ -70,11 +70,16 @@ def describe(recollection: Recollection):
     steps = [
         (hit.what.pre.observation, hit.what.action, round(hit.similarity, 6), hit.why)
         for hit in recollection.steps
-        if not hit.what.why.untrusted
+        if isinstance(hit.what, Step) and not hit.what.why.untrusted
+    ]
+    items = [
+        (hit.what.title, round(hit.what.score, 6), round(hit.similarity, 6))
+        for hit in recollection.items
+        if isinstance(hit.what, Item)
     ]
     return (
         steps,
-        [(hit.what.title, round(hit.what.score, 6), round(hit.similarity, 6)) for hit in recollection.items],
+        items,
         [guardrail.title for guardrail in recollection.guardrails],
         {action: (round(e.value, 9), e.n, e.key) for action, e in recollection.estimates.items()},
         {action: (o.n, o.rewarded, o.punished) for action, o in recollection.outcomes.items()},
@@ -141,6 +146,15 @@ def library(tmp_path):
         yield library
 
 
+def actions(recollection: Recollection):
+    return [(hit.what.action, hit.similarity) for hit in recollection.steps if isinstance(hit.what, Step)]
+
+
+def ends_with_testimony(recollection: Recollection):
+    last = recollection.steps[-1].what
+    return isinstance(last, Step) and last.why.untrusted
+
+
 def flood(library, texts, action="wire(amount=1)", *, task="keep the house", **options):
     library.receive(
         [episode(f"x{n}", task, [(State(text), action, 1.0, False)], **options) for n, text in enumerate(texts)],
@@ -191,7 +205,7 @@ def test_states_elsewhere_in_the_file_do_not_weigh_words(tmp_path):
             other.record_many(episode(f"o{n}", "t", [(State(f"chair {n}"), "sit", 0.0, False)]) for n in range(others))
         with ExperienceLibrary.open(tmp_path / f"{name}.db") as library:
             library.record_many(near(30))
-            found.append([(h.what.action, h.similarity) for h in library.recall(State("a kettle in the hall")).steps])
+            found.append(actions(library.recall(State("a kettle in the hall"))))
     assert found[0] == found[1]
 
 
@@ -296,7 +310,7 @@ def test_an_older_file_is_separated_when_it_is_opened(tmp_path):
         before = describe(library.recall(asked, k=5))
         words = library._store.rows("SELECT word, episodes FROM words ORDER BY word")
         flood(library, [f"The violet kettle leaks in the old hall. {n}" for n in range(60)])
-        assert library.recall(asked, k=40).steps[-1].what.why.untrusted
+        assert ends_with_testimony(library.recall(asked, k=40))
         library.index()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE vectors SET kind = 'states' WHERE kind = 'testimony'")
@@ -310,6 +324,6 @@ def test_an_older_file_is_separated_when_it_is_opened(tmp_path):
     downgrade(path, 15)
     with ExperienceLibrary.open(path) as library:
         assert describe(library.recall(asked, k=5)) == before
-        assert library.recall(asked, k=40).steps[-1].what.why.untrusted
+        assert ends_with_testimony(library.recall(asked, k=40))
         assert library._store.rows("SELECT word, episodes FROM words ORDER BY word") == words
         assert library.verify() == []

@@ -16,13 +16,12 @@ from hardwon.memory.storage.episodes import dumps, plain
 from hardwon.memory.storage.rollups import summaries
 
 from .embedders import Vectors
-from .ranking import TakenStep, read_taken_steps, steps_of
+from .ranking import MANY_KINDS, TakenStep, read_taken_steps, steps_of
 
 SUMMARIES = 8
 """Number of recalled summaries of a cluster, the most tried ones."""
-ATTEMPTS, MORE_ATTEMPTS = 12, 48
-"""Numbers of kinds of action that are read for a situation, the most tried ones. A situation with more than the first
-number of kinds, such as `The next request.`, says little about the next action: more are read, and the tasks decide."""
+ATTEMPTS, MORE_ATTEMPTS = MANY_KINDS, 48
+"""Numbers of kinds of action that are read for a situation, the most tried ones: up to MANY_KINDS, and beyond."""
 WORLDS = 4
 """Factor on the number of kinds of action that are read if steps of other worlds do not count."""
 VOTERS, MORE_VOTERS = 64, 256

@@ -24,9 +24,11 @@ SAME_BEFORE = 5.0
 """Factor on the weight of a state that was reached by the same kind of action as the current one."""
 FRUITLESS = 0.25
 """Factor on the weight of a state whose best step earned no return; it shows common actions, not good ones."""
-TASK_BANDWIDTH, KNOWN_TASK_BANDWIDTH = 0.1, 0.03
-"""Bandwidths of the factor exp(similarity of tasks / bandwidth), in new and in known situations. The steps of a known
-situation have the same state, so their tasks distinguish them best."""
+TASK_BANDWIDTH, SHARP_TASK_BANDWIDTH = 0.1, 0.03
+"""Bandwidths of the factor exp(similarity of tasks / bandwidth). The second one is for known situations with more than
+MANY_KINDS kinds of action: such a state, as `The next request.`, says little, so the tasks distinguish its steps."""
+MANY_KINDS = 12
+"""Number of kinds of action up to which a situation is taken to tell the next action."""
 POOR = 0.1
 """Lower bound on a step's return relative to the best step of the same situation."""
 LEAST_SUPPORT = 0.3
@@ -139,7 +141,8 @@ def order_by_votes(
         own: If given, the first `own` steps are from the current situation itself, and kinds of action with less than
             LEAST_SUPPORT of the best support are left out.
     """
-    weights = weigh(done, similarities, after, task, KNOWN_TASK_BANDWIDTH if own else TASK_BANDWIDTH)
+    is_vague = len({step.kind for step in done[:own]}) > MANY_KINDS if own else False
+    weights = weigh(done, similarities, after, task, SHARP_TASK_BANDWIDTH if is_vague else TASK_BANDWIDTH)
     best = max((step.value for step in done[:own]), default=0.0) if own else 0.0
     if own and best > 0:  # returns are comparable within one situation: many poor steps must not outvote a good one
         weights[:own] = [
