@@ -16,11 +16,12 @@ from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.types import Info
 from hardwon.trainers import train
-from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.checkpoint import find
 from hardwon.trainers.feasibility import PATIENCE, ActionWatch, CannotLearn, SignalWatch, _check_answers
 from hardwon.trainers.session import read_config
 
+REWARDED = {"policy": {"credit": {"outcome": "reward"}}}
 EXPLORED = {"extractor": {"settings": {"reads": "explored"}}}
 
 
@@ -48,6 +49,22 @@ class Mute(Graded):
 
     def admissible(self, state: State) -> list[str]:
         return []
+
+
+class Worthless(Graded):
+    """It reports nothing at all, and no reward is other than 0."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        state, _, over, _ = super().step(action)
+        return state, 0.0, over, Info()
+
+
+class Rare(Graded):
+    """Its only outcome is a reward that nobody reaches, but it says so."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        state, _, over, _ = super().step(action)
+        return state, 0.0, over, Info(success=False)
 
 
 class Unsolved(Graded):
@@ -104,7 +121,9 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
     [
         ("Graded", {}, "no step .* reported a success.*set roles.policy.credit.outcome=score"),
         ("Paid", {}, "no step .* reported a success.*set roles.policy.credit.outcome=reward"),
-        ("Mute", {}, "no step .* reported a success.*set roles.policy.credit.outcome=score"),
+        ("Mute", {}, "lists no actions, and a base whose prompts are content words can only choose among listed ones"),
+        ("Worthless", {}, "no step .* reported a success.*let its steps report `success`"),
+        ("Worthless", {"roles": REWARDED}, "no step .* reported a reward.*let its steps have rewards"),
         ("Broken", {}, "all 18 episodes .* failed .*the server of the shop is gone"),
         (
             "Unsolved",
@@ -118,15 +137,36 @@ def test_what_cannot_learn_stops_at_the_first_iteration(corridor, name, sections
         train(corridor(environment=world(name), warmstart=None, run={"rerolls": 0}, **sections))
 
 
+def test_rewards_that_are_only_rare_do_not_stop_a_run(corridor):
+    run = {"iterations": 1, "rerolls": 0}
+    assert train(corridor(environment=world("Rare"), roles=REWARDED, warmstart=None, run=run)).iterations == 1
+
+
+def attempt(*steps: Step, success: bool | None = False, bound: bool = False) -> Rollout:
+    rows = (Sample((1,), (2,), (0.0,), (True,), ((2, 3),), "policy", 0, "", "", "", "x", 0),) if bound else ()
+    return Rollout(Trajectory("x", steps, success), rows, "x#1")
+
+
 def test_answers_that_are_no_actions_stop_the_run():
     """With the words of the parser, if all of the first iteration are none."""
     words = "the answer is no action, because it is empty: ''."
     failed = Step(State("x"), "", State("x"), Diagnosis(False, Failure.POLICY_ERROR, evidence=words))
     acted = Step(State("x"), "look", State("x"), Diagnosis(True))
-    rollouts = [Rollout(Trajectory("x", steps, False), (), "x#1") for steps in ((failed, failed), (failed, acted))]
+    rollouts = [attempt(failed, failed), attempt(failed, acted)]
     with pytest.raises(CannotLearn, match=r"none of the 2 answers .* was an action. The first: .* because it is empty"):
-        _check_answers(rollouts[:1])
-    _check_answers(rollouts)
+        _check_answers(rollouts[:1], name="shop", compact=False)
+    _check_answers(rollouts, name="shop", compact=False)
+
+
+def test_actions_that_all_fail_stop_the_run():
+    """Where actions are not listed, a base that never finds one that works has nothing to compare."""
+    refused = Step(State("x"), "fly", State("x"), Diagnosis(False, Failure.INVALID_ACTION, evidence="unknown verb."))
+    acted = Step(State("x"), "look", State("x"), Diagnosis(True))
+    with pytest.raises(CannotLearn, match=r"every one of the 2 actions .* failed.*`fly`: unknown verb\. .* shop takes"):
+        _check_answers([attempt(refused, refused)], name="shop", compact=False)
+    _check_answers([attempt(refused, acted)], name="shop", compact=False)
+    _check_answers([attempt(refused), attempt(refused, success=True)], name="shop", compact=False)
+    _check_answers([attempt(refused, bound=True)], name="shop", compact=True)
 
 
 def test_the_command_says_why_and_exits_with_1(corridor, tmp_path):

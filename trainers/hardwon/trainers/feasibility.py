@@ -119,17 +119,27 @@ def check_episodes(session: Session, rollouts: Sequence[Rollout]) -> None:
     """
     if rollouts and all(rollout.failed for rollout in rollouts):
         raise CannotLearn(_explain_failures(rollouts))
-    _check_answers(rollouts)
-    outcome, reported = session.config.outcome, None
-    if isinstance(session.environment, Reporting):
-        reported = session.environment.reported
-    if reported is not None and reported.steps and outcome not in reported.names and outcome != "reward":
-        names = [name for name in ("score", "reward", "success") if name in reported.names]
-        help_ = f"set roles.policy.credit.outcome={names[0]}" if names else f"let its steps report `{outcome}`"
-        raise CannotLearn(
-            f"no step of {session.config.environment.name} reported a {outcome}, so every episode counts as 0; {help_}."
-        )
+    _check_answers(rollouts, name=session.config.environment.name, compact=session.config.model.is_compact)
+    _check_outcomes(session)
     _check_readings(session, rollouts)
+
+
+def _check_outcomes(session: Session) -> None:
+    """Check that some step, of exploration or of the first iteration, reported what counts as the outcome.
+
+    Every step has a reward, so rewards that are all 0 may only be rare. They are taken for none where the environment
+    reports nothing else.
+    """
+    if not isinstance(session.environment, Reporting):
+        return
+    outcome, reported, name = session.config.outcome, session.environment.reported, session.config.environment.name
+    if not reported.steps or outcome in reported.names or (outcome == "reward" and reported.names):
+        return
+    names = [other for other in ("score", "reward", "success") if other in reported.names]
+    help_ = f"set roles.policy.credit.outcome={names[0]}" if names else f"let its steps report `{outcome}`"
+    if outcome == "reward":
+        help_ = "let its steps have rewards or report `score`; if rewards are only rare, let them report `success`"
+    raise CannotLearn(f"no step of {name} reported a {outcome}, so every episode counts as 0; {help_}.")
 
 
 def _explain_failures(rollouts: Sequence[Rollout]) -> str:
@@ -144,16 +154,31 @@ def _explain_failures(rollouts: Sequence[Rollout]) -> str:
     return message
 
 
-def _check_answers(rollouts: Sequence[Rollout]) -> None:
-    """Check that some answer was an action, where none are listed."""
+def _check_answers(rollouts: Sequence[Rollout], *, name: str, compact: bool) -> None:
+    """Check that some answer was an action that the environment ran, where none are listed."""
     steps = [step for rollout in rollouts for step in rollout.trajectory.steps]
-    if not steps or any(step.action for step in steps):
+    # the tokens of listed actions and of tool calls are bound, those of free text are not
+    bound = any(allowed is not None for rollout in rollouts for row in rollout.rows for allowed in row.allowed)
+    if not steps or bound:
         return
-    raise CannotLearn(
-        f"none of the {len(steps)} answers of the first iteration was an action. The first: "
-        f"{steps[0].diagnosis.evidence} Use a base that follows the form that its prompt asks for, or an environment "
-        "that lists its actions (admissible) or gives the schemas of its tools (tool_schemas)."
-    )
+    help_ = "an environment that lists its actions (admissible) or gives the schemas of its tools (tool_schemas)"
+    if compact:
+        raise CannotLearn(
+            f"{name} lists no actions, and a base whose prompts are content words can only choose among listed ones. "
+            f"Use {help_}, or set model.base to a chat model."
+        )
+    if not any(step.action for step in steps):
+        raise CannotLearn(
+            f"none of the {len(steps)} answers of the first iteration was an action. The first: "
+            f"{steps[0].diagnosis.evidence} Use a base that follows the form that its prompt asks for, or {help_}."
+        )
+    equal = len({rollout.outcome for rollout in rollouts if rollout.outcome is not None}) < 2
+    if equal and not any(step.action and step.diagnosis.success for step in steps):
+        raise CannotLearn(
+            f"every one of the {len(steps)} actions of the first iteration failed, and all episodes ended alike. The "
+            f"first: `{steps[0].action}`: {steps[0].diagnosis.evidence} Begin with a warm start, use a base that knows "
+            f"what {name} takes, or {help_}."
+        )
 
 
 def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
