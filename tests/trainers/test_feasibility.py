@@ -67,6 +67,21 @@ class Rare(Graded):
         return state, 0.0, over, Info(success=False)
 
 
+class Open(Graded):
+    """A room without end, reward, failure or place: all that it reports is an outcome."""
+
+    def reset(self, task: str = "", seed: int = 0) -> State:
+        self.steps, self.won = 0, bool(seed % 2)
+        return self.state()
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        self.steps += 1
+        return self.state(), 0.0, self.steps > 1, Info(success=self.won)
+
+    def state(self) -> State:
+        return State(f"You are in a room. It is {self.steps} o'clock.", task="wait")
+
+
 class Unsolved(Graded):
     """Nobody ever solves it."""
 
@@ -128,7 +143,21 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
         (
             "Unsolved",
             {"arms": {"control": 2, "advice": 2}, "guidance": {"advice": "role"}, "roles": EXPLORED},
-            "none of 12 instances .* has one with a success above 0.*explore.tries",
+            "roles.extractor reads .* none of 12 instances has one with a success above 0.*explore.tries.*=rollouts",
+        ),
+        (
+            "Unsolved",
+            {"arms": {"control": 2, "experience": 2}},
+            "arms.experience shows .* none of 12 instances has one",
+        ),
+        (
+            "Open",
+            {
+                "arms": {"control": 2, "library": 2},
+                "roles": {"extractor": {}},
+                "explore": {"worlds": {"seeds": "1-5"}},
+            },
+            "roles.extractor keeps or skips lessons, .* no episode of 12 task instances has one.*writes=text",
         ),
     ],
 )
@@ -139,7 +168,12 @@ def test_what_cannot_learn_stops_at_the_first_iteration(corridor, name, sections
 
 def test_rewards_that_are_only_rare_do_not_stop_a_run(corridor):
     run = {"iterations": 1, "rerolls": 0}
-    assert train(corridor(environment=world("Rare"), roles=REWARDED, warmstart=None, run=run)).iterations == 1
+    assert (
+        train(
+            corridor(environment=world("Rare"), arms={"control": 3}, roles=REWARDED, warmstart=None, run=run)
+        ).iterations
+        == 1
+    )
 
 
 def attempt(*steps: Step, success: bool | None = False, bound: bool = False) -> Rollout:
@@ -267,7 +301,8 @@ def test_an_episode_that_outgrows_the_model_fails_alone(corridor, tmp_path):
 
 
 def test_a_run_without_any_signal_warns_loudly(corridor, capsys):
-    report = train(corridor(environment=world("Unsolved"), warmstart=None, run={"iterations": PATIENCE}), quiet=True)
+    arms, run = {"control": 3}, {"iterations": PATIENCE}
+    report = train(corridor(environment=world("Unsolved"), arms=arms, warmstart=None, run=run), quiet=True)
     assert report.iterations == PATIENCE
     assert f"WARNING: no group of the last {PATIENCE} iterations" in capsys.readouterr().err
 

@@ -1,16 +1,22 @@
 """Extra examples: which groups they replace, and that a run learns from them."""
 
+import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.trainers.folder_base import keep_requests, save_base
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.arms import Arm
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.extras import gate_groups
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.player import Player
+from hardwon.trainers.session import Session
 
 BEST = Trajectory("task", (Step(State("hall"), "go east", State("room"), Diagnosis(True)),), True, id="best")
 
@@ -67,6 +73,35 @@ def test_a_loss_that_needs_log_probabilities_of_sampling_is_refused(corridor):
         of(corridor(roles={"policy": {"extra": {"gate": {}}}}))
     with pytest.raises(ConfigError, match=r"extra\.gate\.sucesses"):
         of(corridor(roles={"policy": {"extra": {"gate": {"sucesses": 1}}, "loss": {"kind": "imitation"}}}))
+
+
+def test_a_run_imitates_what_a_file_demonstrates(corridor, tmp_path):
+    """Exploration of one step finds nothing, so only `tasks.demonstrations` names a success."""
+    path = tmp_path / "paths.json"
+    path.write_text(json.dumps([{"task": "", "seed": 1, "actions": ["go west", "go west"]}]))
+    roles = {"policy": {"extra": {"gate": {}}, "loss": {"kind": "imitation"}, "credit": {"name": "dr-grpo"}}}
+    plain = {"arms": {"control": 2}, "warmstart": None, "environment": {"name": "corridor:Corridor", "max_steps": 1}}
+    run = {"iterations": 1, "groups": 1, "rerolls": 0}
+    for n, demonstrations in enumerate((["explored"], ["explored", str(path)])):
+        tasks = {"train": {"seeds": "1-1"}, "eval": {"seeds": "100-100"}, "demonstrations": demonstrations}
+        run["out"] = str(tmp_path / f"run{n}")
+        train(corridor(**plain, roles=roles, tasks=tasks, run=run, explore={"steps": 1, "tries": 1}))
+        (line,) = metrics.read(tmp_path / f"run{n}")
+        assert line["policy/sft_share"] == float(n)
+
+
+def test_an_imitated_example_reads_as_the_policy_does(corridor, tmp_path, monkeypatch):
+    """With the listed actions, although the agent that plays demonstrations records none."""
+    asked = keep_requests(monkeypatch)
+    model = {"base": str(save_base(tmp_path / "base")), "adapter": 2, "device": "cpu"}
+    session = Session.open(of(corridor(model=model, arms={"control": 1}, warmstart=None)), tmp_path / "run")
+    player = Player(session)
+    asyncio.run(player.play([("", 7)], {Arm("control"): 1}, salt="x"))
+    player.close()
+    (row, *_) = session.prompts.rows(session.demonstrations.find("", 7))
+    session.close()
+    assert row.prompt == asked["policy"][0]
+    assert "go east" in session.tokenizer.decode(row.prompt)
 
 
 def test_a_run_imitates_where_every_episode_fails(corridor):

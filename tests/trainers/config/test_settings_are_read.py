@@ -78,7 +78,11 @@ def open_remote_engines(monkeypatch, tmp_path):
     monkeypatch.setattr(factory, "_has_tokens", lambda base, tokenizer: True)
     monkeypatch.setattr(server, "ServerEngine", lambda *args, **options: None)
     monkeypatch.setattr(vllm, "VllmEngine", lambda *args, **options: None)
-    config = of({**SETTINGS, "model": {"base": "models/smollm2", "adapter": 2}})
+    roles = {name: role for name, role in SETTINGS["roles"].items() if name != "guide"}
+    arms = {"control": 2, "library": 2}
+    config = of(
+        {**SETTINGS, "model": {"base": "models/smollm2", "adapter": 2}, "roles": roles, "arms": arms, "guidance": {}}
+    )
     for engine in (EngineConfig(kind="server", url="http://127.0.0.1:1/v1"), EngineConfig(kind="vllm")):
         factory.open_engine(replace(config, engine=engine), None, None, tmp_path)
 

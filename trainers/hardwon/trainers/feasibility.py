@@ -13,8 +13,9 @@ from hardwon.memory.errors import HardwonError
 from .algorithms.composers import COMPOSERS
 from .algorithms.extras import ACTED
 from .algorithms.samples import Rollout
-from .config.kinds import READS
+from .config.kinds import READS, SHOWS_PATHS
 from .config.schema import TrainConfig
+from .roles.note_generators import lessons, offer
 from .rollouts.reporting import Reporting
 from .rollouts.rollout import OUTGROWN
 from .session import Session
@@ -182,21 +183,34 @@ def _check_answers(rollouts: Sequence[Rollout], *, name: str, compact: bool) -> 
 
 
 def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
-    """Check that an extractor that reads exploring episodes found some that are worth reading."""
-    extractor = session.config.roles.get("extractor")
-    if extractor is None or extractor.settings.get("reads", READS) != "explored":
-        return
+    """Check that what an arm or the extractor takes from episodes is in some of them."""
+    config, explorer = session.config, session.explorer
     groups = {rollout.group.rpartition("#") for rollout in rollouts}
     played = [(task, int(seed)) for task, _, seed in sorted(groups)]
     # the first iteration may be small: a few unlucky instances say nothing about the others
-    worlds = list(dict.fromkeys([*played, *session.config.tasks.train.all[:READ]]))
-    if worlds and not any(session.explorer.source(*world) for world in worlds):
-        config = session.config.explore
+    worlds = list(dict.fromkeys([*played, *config.tasks.train.all[:READ]]))
+    help_ = f"Raise explore.tries ({config.explore.tries}) or explore.steps ({config.explore.steps})"
+    extractor = config.roles.get("extractor")
+    reads = None if extractor is None else extractor.settings.get("reads", READS)
+    user = "roles.extractor reads" if reads == "explored" else None
+    for arm in config.arms:
+        if config.get_guidance(arm) in SHOWS_PATHS:
+            user, worlds = f"arms.{arm} shows", list(dict.fromkeys([*worlds, *config.explore.worlds.all[:READ]]))
+    if user is not None and worlds and not any(explorer.source(*world) for world in worlds):
+        other = ", or set roles.extractor.settings.reads=rollouts" if reads == "explored" else ""
         raise CannotLearn(
-            f"roles.extractor reads the best exploring episode of a task instance, and none of {len(worlds)} "
-            f"instances of tasks.train has one with a {session.config.outcome} above 0. Raise explore.tries "
-            f"({config.tries}) or explore.steps ({config.steps}), or set roles.extractor.settings.reads=rollouts."
+            f"{user} the best exploring episode of a task instance, and none of {len(worlds)} instances has one with a "
+            f"{config.outcome} above 0. {help_}{other}."
         )
+    if reads == "rollouts" and extractor is not None and extractor.settings.get("writes") != "text":
+        offers = offer if config.model.is_compact else lessons
+        episodes = (episode for world in worlds for episode in explorer.explored(world))
+        if not any(map(offers, (rollout.trajectory for rollout in rollouts))) and not any(map(offers, episodes)):
+            raise CannotLearn(
+                "roles.extractor keeps or skips lessons, which are steps with a reward or a failure, and no episode of "
+                f"{len(worlds)} task instances has one. Let the steps of {config.environment.name} report rewards or "
+                f"errors, or set roles.extractor.settings.writes=text."
+            )
 
 
 @dataclass(slots=True)

@@ -120,7 +120,7 @@ class Session:
         def build_role(name: str) -> Role:
             parts = Parts(
                 _follow_sampling(name, config), models[name], prompts, engine, library, config.run.seed,
-                explorer.source, gate,
+                explorer.source, demonstrations.find, gate,
                 explored=lambda task, seed: explorer.explored((task, seed)),
                 episodes=lambda: explorer.trajectories(config.explore.worlds),
                 recall=config.library.recall, environment=environment, outcome=config.outcome, policy=config.policy,

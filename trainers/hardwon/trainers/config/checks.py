@@ -12,6 +12,7 @@ from .kinds import GUIDANCE, READS, RECALLS, TELLS, TRIALS
 from .parsing import nearest
 from .schedules import check_schedule
 from .sources import check_fed
+from .unused import check_unused
 
 if TYPE_CHECKING:
     from .schema import TrainConfig
@@ -35,6 +36,8 @@ def check(config: "TrainConfig") -> None:
     _check_trees(config)
     _check_schedule(config)
     _check_temperatures(config)
+    _check_memory(config)
+    check_unused(config)
 
 
 def _check_policy(config: "TrainConfig") -> None:
@@ -97,6 +100,25 @@ def _check_extractor(config: "TrainConfig") -> None:
             f"roles.extractor tries its candidates in half of the episodes of an arm that recalls, and arms.{arm} has "
             f"{most} per group; use 2 or more, or set roles.extractor.settings.trials=0."
         )
+
+
+def _check_memory(config: "TrainConfig") -> None:
+    """Check that the library can ever hold something to recall, and that each divergence has a reference."""
+    library = config.library
+    recalling = [f"arms.{arm}" for arm in config.arms if config.get_guidance(arm) in RECALLS]
+    if "guide" in config.roles and not config.model.is_compact:
+        recalling.append("roles.guide")
+    if recalling and not (library.learn or library.path or library.explored):
+        raise ConfigError(
+            f"{recalling[0]} recalls from a library that stays empty: library.learn is false, and it starts with "
+            "nothing. Set library.learn=true, library.path, or library.explored."
+        )
+    for name in ("extractor", "admission"):
+        if name in config.roles and config.roles[name].loss.kl and config.model.adapter is None:
+            raise ConfigError(
+                f"roles.{name}.loss.kl is {config.roles[name].loss.kl}, whose reference is the base without the "
+                "adapter, and model.adapter is null; set a rank, such as model.adapter=16, or leave out kl."
+            )
 
 
 def _check_signal(config: "TrainConfig") -> None:

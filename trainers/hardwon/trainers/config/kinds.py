@@ -15,6 +15,8 @@ ARM_GUIDANCE = {"control": "none", "retrieved": "library", "guided": "role"}
 """Guidance of the arms with these names, unless the settings name another."""
 RECALLS, TELLS = frozenset({"library", "all"}), frozenset({"role", "all"})
 """Guidance that is recalled from the library, and guidance that a role writes."""
+SHOWS_PATHS = frozenset({"experience", "another"})
+"""Guidance that is the path of an exploring episode."""
 LEARNS = RECALLS | TELLS
 """Guidance that changes during training. Arms with it are also evaluated in their initial state."""
 READS: Literal["explored", "rollouts"] = "rollouts"

@@ -133,6 +133,8 @@ class Parts:
     seed: int = 0
     source: Callable[[str, int], Trajectory | None] = lambda task, seed: None
     """Returns a successful earlier episode of a task instance, by split and seed, or None."""
+    demonstrate: Callable[[str, int], Trajectory | None] | None = None
+    """Returns a success of a task instance to imitate, as the settings say where from; None takes `source`."""
     gate: Gated | None = None
     """The gate that texts must pass before they are shown, if there is one."""
     explored: Callable[[str, int], Sequence[Trajectory]] = lambda task, seed: ()
@@ -161,7 +163,8 @@ class PolicyRole:
         self._loss = parts.config.loss
         self._shaped: dict[str, float] = {}
         """Share of traces that each shaper changed when the advantages were last computed."""
-        self._demonstrate, self._render = parts.source, parts.prompts.rows if parts.prompts else None
+        self._demonstrate = parts.demonstrate or parts.source
+        self._render = parts.prompts.rows if parts.prompts else None
 
     def change_loss(self, *, entropy: float, temperature: float) -> None:
         """Change the coefficients of the loss that follow a schedule."""

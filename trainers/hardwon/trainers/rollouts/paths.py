@@ -10,6 +10,7 @@ that are not admissible, such as those of a gold path that only show something, 
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,8 @@ class PathPolicy:
 
     def __init__(self) -> None:
         self.actions: list[str] = []
+        self.listed: list[tuple[str, ...]] = []
+        """The actions that were listed at each decision."""
 
     def decide(self, context: Context) -> Decision:
         """Return the next action.
@@ -42,6 +45,7 @@ class PathPolicy:
         while self.actions:
             action = self.actions.pop(0)
             if not context.actions or action in context.actions:
+                self.listed.append(context.actions)
                 return Decision(action)
         raise PolicyFailure("the path has ended.")
 
@@ -102,12 +106,14 @@ class Demonstrations:
                 max_steps=1_000_000,
                 retries=0,
             )
-        self._policy.actions = list(actions)
+        self._policy.actions, self._policy.listed = list(actions), []
         trajectory = self._agent.run(task, seed, thread_id=f"path/{task}#{seed}").trajectory
         if trajectory.success is None and trajectory.ending != "policy_error":
             return None
         # the steps at the end without an action only tell that the path has ended
-        steps = tuple(step for step in trajectory.steps if step.action)
+        taken = (step for step in trajectory.steps if step.action)
+        # the agent records no lists, and a prompt that is made of the episode shows them
+        steps = tuple(replace(step, admissible=listed) for step, listed in zip(taken, self._policy.listed, strict=True))
         return Trajectory(
             trajectory.task, steps, bool(trajectory.success), trajectory.score, "control", seed, trajectory.ending
         )

@@ -1,0 +1,105 @@
+"""A setting that nothing reads, because of another one, is refused with the name of that other one."""
+
+from pathlib import Path
+
+import pytest
+
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.config.schema import as_dict, load, of
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+LIBRARY = {"arms": {"control": 2, "retrieved": 2}}
+CHAT = {"model": {"base": "models/smollm2", "adapter": 4}}
+GUIDED = {"arms": {"control": 2, "guided": 2}}
+
+
+def settings(**sections):
+    return {
+        "environment": {"name": "textworld"},
+        "tasks": {"train": {"fold": "train"}, "eval": {"fold": "dev"}},
+        **sections,
+    }
+
+
+def policy(**section):
+    return {"roles": {"policy": section}}
+
+
+def extractor(**section):
+    return {**LIBRARY, "roles": {"policy": {}, "extractor": {"settings": section}}}
+
+
+def guide(**section):
+    return {**GUIDED, "roles": {"policy": {}, "guide": {"settings": section}}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"engine": {"key": "KEY"}}, "engine.key is 'KEY', and nothing reads it without engine.kind=server; set that"),
+        ({"engine": {"folder": "/shared"}}, "engine.folder.*engine.kind=server or vllm"),
+        (
+            {"gate": {"kind": "policy", "least": 9}, **LIBRARY},
+            "gate.least is 9, and nothing reads it without gate.kind=record",
+        ),
+        ({"tasks": {"demonstrations": ["gold"]}}, "tasks.demonstrations.*tasks.compose or roles.policy.extra"),
+        ({"library": {"explored": {"dev": {"seeds": "0-9"}}}}, "library.explored.*an arm that shows the library"),
+        ({"library": {"learn": False}}, "library.learn is False"),
+        ({"library": {"warmup_items": 3}, **guide()}, "library.warmup_items.*arms.retrieved=4"),
+        (policy(loss={"kind": "imitation", "low": 0.1}), "roles.policy.loss.low.*with ratios"),
+        (policy(loss={"kind": "cispo", "dual": 3.0}), "roles.policy.loss.dual.*ppo or gspo or aepo"),
+        (policy(loss={"cap": 5.0}), "roles.policy.loss.cap.*loss.old=trainer"),
+        (policy(loss={"kl_kind": "k1"}), "roles.policy.loss.kl_kind.*loss.kl above 0"),
+        (policy(learner={"constant": 64}), "learner.constant.*denominator=constant"),
+        ({**CHAT, **policy(settings={"speech_tokens": 9})}, "speech_tokens.*speech=free"),
+        (extractor(max_tokens=9), "max_tokens is 9, and nothing reads it without roles.extractor.settings.writes=text"),
+        (extractor(explores=0.5, trials=0), "explores.*trials above 0"),
+        ({**extractor(reads="explored", episodes=3), **GUIDED}, "episodes.*reads=rollouts"),
+        ({**CHAT, **guide(distil=9)}, "distil is 9,.*model.base=tiny"),
+        ({**CHAT, **guide(distil_lr=0.1)}, "distil_lr"),
+        (guide(distil=0, distil_lr=0.1), "distil_lr.*distil above 0"),
+    ],
+)
+def test_what_nothing_reads_is_refused(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        of(settings(**sections))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"gate": {"kind": "record", "least": 9}, **LIBRARY},
+        {"tasks": {"demonstrations": ["gold"], "compose": {"prefixed": {}}}},
+        policy(loss={"kl": 0.1, "kl_kind": "k1", "dual": 3.0, "old": "trainer", "cap": 5.0}),
+        policy(learner={"constant": 64, "denominator": "constant"}),
+        extractor(explores=0.5, trials=1, episodes=3),
+        extractor(writes="text", max_tokens=9),
+        {**CHAT, **guide(distil=0)},
+        guide(distil=9, distil_lr=0.1),
+        {"library": {"learn": False, "explored": {"dev": {"seeds": "0-9"}}, "warmup_items": 3}, **LIBRARY},
+    ],
+)
+def test_what_something_reads_is_taken_and_comes_back(sections):
+    config = of(settings(**sections))
+    assert of(as_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({**LIBRARY, "library": {"learn": False}}, "arms.retrieved recalls from a library that stays empty"),
+        ({**CHAT, **guide(), "library": {"learn": False}}, "roles.guide recalls from a library that stays empty"),
+        (
+            {**LIBRARY, "model": {"base": "tiny"}, "roles": {"policy": {}, "extractor": {"loss": {"kl": 0.1}}}},
+            "roles.extractor.loss.kl is 0.1, .* model.adapter is null",
+        ),
+    ],
+)
+def test_what_could_never_learn_is_refused(sections, message):
+    with pytest.raises(ConfigError, match=message):
+        of(settings(**sections))
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_are_taken(path):
+    assert load(path).run.iterations >= 0

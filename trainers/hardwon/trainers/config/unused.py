@@ -1,0 +1,113 @@
+"""Settings that count only together with another one: given without it they would change nothing, so they are refused.
+
+engine.url is 'http://gpu:8000/v1', which only engine.kind=server reads; set that, or remove engine.url.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from hardwon.memory.errors import ConfigError
+
+from .kinds import READS, RECALLS, TRIALS
+from .policy import PolicySettings
+
+if TYPE_CHECKING:
+    from .roles import RoleConfig
+    from .schema import TrainConfig
+
+CLIPPED = ("ppo", "gspo", "aepo")
+"""Losses whose tokens with a negative advantage can be bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Settings of one section that something reads, or nothing."""
+
+    path: str
+    section: Any
+    """The section with its values: an object, or a mapping of those that were given."""
+    names: tuple[str, ...]
+    is_read: bool
+    switch: str
+    """What has to be set for them to be read."""
+
+
+def check_unused(config: "TrainConfig") -> None:
+    """Check that something reads every setting that differs from its default.
+
+    Raises:
+        ConfigError: Nothing reads a setting; the message names the setting that would change this.
+    """
+    for group in _list_groups(config):
+        for name in () if group.is_read else group.names:
+            if _is_given(group.section, name):
+                value = group.section[name] if isinstance(group.section, Mapping) else getattr(group.section, name)
+                path = f"{group.path}.{name}"
+                raise ConfigError(
+                    f"{path} is {value!r}, and nothing reads it without {group.switch}; set that, or remove {path}."
+                )
+
+
+def _is_given(section: Any, name: str) -> bool:
+    """Return whether a setting differs from its default; a given value of 0 turns it off."""
+    if isinstance(section, Mapping):
+        return bool(section.get(name))
+    (field,) = (each for each in fields(section) if each.name == name)
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return bool(getattr(section, name) != default)
+
+
+def _list_groups(config: "TrainConfig") -> Iterator[Group]:
+    """Yield the settings that depend on others."""
+    yield from _list_engine(config)
+    gate, tasks, library = config.gate, config.tasks, config.library
+    yield Group("gate", gate, ("least", "floor"), gate.kind == "record", "gate.kind=record")
+    shows = bool(tasks.compose or config.roles["policy"].extra)
+    yield Group("tasks", tasks, ("demonstrations",), shows, "tasks.compose or roles.policy.extra")
+    filled = ("explored", "learn", "evolve_every", "merge_every")
+    yield Group("library", library, filled, config.uses_library, "an arm that shows the library or a role's text")
+    recalls = any(config.get_guidance(arm) in RECALLS for arm in config.arms)
+    shown = ("diverse", "withhold", "guardrails", "planner", "warmup_items", "warmup_iterations")
+    yield Group("library", library, shown, recalls, "an arm with recall, such as arms.retrieved=4")
+    for name, role in config.roles.items():
+        yield from _list_role(f"roles.{name}", role)
+    yield from _list_own_settings(config)
+
+
+def _list_engine(config: "TrainConfig") -> Iterator[Group]:
+    engine, kind = config.engine, config.engine.kind
+    yield Group("engine", engine, ("model", "key"), kind == "server", "engine.kind=server")
+    yield Group("engine", engine, ("folder",), kind != "local", "engine.kind=server or vllm")
+
+
+def _list_role(path: str, role: "RoleConfig") -> Iterator[Group]:
+    """Yield the settings of the loss and the optimizer of any role."""
+    loss, learner = role.loss, role.learner
+    ratios = ("ratio", "low", "high", "old")
+    yield Group(f"{path}.loss", loss, ratios, loss.kind != "imitation", f"a {path}.loss.kind with ratios, such as ppo")
+    yield Group(f"{path}.loss", loss, ("dual",), loss.kind in CLIPPED, f"{path}.loss.kind={' or '.join(CLIPPED)}")
+    yield Group(f"{path}.loss", loss, ("cap",), loss.old == "trainer", f"{path}.loss.old=trainer")
+    yield Group(f"{path}.loss", loss, ("kl_kind",), loss.kl > 0, f"{path}.loss.kl above 0")
+    constant = learner.denominator == "constant"
+    yield Group(f"{path}.learner", learner, ("constant",), constant, f"{path}.learner.denominator=constant")
+
+
+def _list_own_settings(config: "TrainConfig") -> Iterator[Group]:
+    """Yield the settings that only one kind of role has."""
+    roles = {name: role.settings for name, role in config.roles.items()}
+    path, policy = "roles.policy.settings", roles["policy"]
+    spoken = policy.get("speech", PolicySettings.speech) == "free"
+    yield Group(path, policy, ("speech_tokens",), spoken, f"{path}.speech=free")
+    if (extractor := roles.get("extractor")) is not None:
+        path = "roles.extractor.settings"
+        reads_rollouts = extractor.get("reads", READS) == "rollouts"
+        yield Group(path, extractor, ("trials", "episodes"), reads_rollouts, f"{path}.reads=rollouts")
+        tries = reads_rollouts and extractor.get("trials", TRIALS) > 0
+        yield Group(path, extractor, ("explores",), tries, f"{path}.trials above 0 with {path}.reads=rollouts")
+        yield Group(path, extractor, ("max_tokens",), extractor.get("writes") == "text", f"{path}.writes=text")
+    if (guide := roles.get("guide")) is not None:
+        path = "roles.guide.settings"
+        yield Group(path, guide, ("distil",), config.model.is_compact, "a base that is made here (model.base=tiny)")
+        distils = config.model.is_compact and guide.get("distil") != 0
+        yield Group(path, guide, ("distil_lr",), distils, f"{path}.distil above 0 with model.base=tiny")
