@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.trainers.folder_base import keep_requests, save_base
@@ -81,7 +82,7 @@ def test_a_run_imitates_what_a_file_demonstrates(corridor, tmp_path):
     path.write_text(json.dumps([{"task": "", "seed": 1, "actions": ["go west", "go west"]}]))
     roles = {"policy": {"extra": {"gate": {}}, "loss": {"kind": "imitation"}, "credit": {"name": "dr-grpo"}}}
     plain = {"arms": {"control": 2}, "warmstart": None, "environment": {"name": "corridor:Corridor", "max_steps": 1}}
-    run = {"iterations": 1, "groups": 1, "rerolls": 0}
+    run: dict[str, Any] = {"iterations": 1, "groups": 1, "rerolls": 0}
     for n, demonstrations in enumerate((["explored"], ["explored", str(path)])):
         tasks = {"train": {"seeds": "1-1"}, "eval": {"seeds": "100-100"}, "demonstrations": demonstrations}
         run["out"] = str(tmp_path / f"run{n}")

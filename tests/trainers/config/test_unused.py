@@ -100,6 +100,16 @@ def test_what_could_never_learn_is_refused(sections, message):
         of(settings(**sections))
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_the_examples_are_taken(path):
-    assert load(path).run.iterations >= 0
+def read_commands():
+    """Return the training commands in the comments of the examples, without options."""
+    for path in sorted(EXAMPLES.rglob("*.yaml")):
+        yield path, ()
+        for line in path.read_text(encoding="utf-8").splitlines():
+            command, _, _ = line.removeprefix("#").strip().partition("  #")
+            if command.startswith("hardwon train "):
+                yield path, tuple(word for word in command.split() if "=" in word)
+
+
+@pytest.mark.parametrize(("path", "overrides"), list(read_commands()), ids=str)
+def test_the_commands_of_the_examples_are_taken(path, overrides):
+    assert load(path, overrides).run.iterations >= 0
