@@ -15,7 +15,9 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
 from hardwon.apps.mcp_server import HEADING, build
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import Add, ExperienceLibrary, Item
+from hardwon.memory.errors import PolicyFailure
+from hardwon.runtime.guidance.base import Hint
 
 COMMAND = [sys.executable, "-c", "from hardwon.apps.cli.app import main; main()", "mcp"]
 STEPS = [
@@ -395,3 +397,79 @@ def test_beyond_this_machine_it_does_not_listen(hardwon, path):
 def test_reading_a_library_that_is_not_there_makes_none(hardwon, path):
     assert "there is no library" in hardwon("mcp", str(path), "--read-only", expect=1).stderr
     assert not path.exists()
+
+
+class Guide:
+    """A guidance that speaks of what it reads, or is silent."""
+
+    def __init__(self, speaks=True):
+        self.read, self.speaks = [], speaks
+
+    def propose(self, context):
+        self.read.append(context)
+        return Hint("Install attrs first.") if self.speaks else None
+
+    async def apropose(self, context):
+        return self.propose(context)
+
+
+class Lessons:
+    """An extractor that proposes one insight for each episode, or fails."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def extract(self, trajectory, seen_items):
+        if self.error is not None:
+            raise self.error
+        evidence = tuple(step.id for step in trajectory.steps)
+        return [Add(Item("insight", "attrs is missing in new folders", provenance=evidence, source="model"))]
+
+
+RECORD: tuple[str, dict[str, Any]] = ("record", {"task": "Run the tests of shop.", "steps": STEPS, "success": True})
+RECALL: tuple[str, dict[str, Any]] = ("recall", {"task": "Run the tests of shop."})
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_guide_writes_the_advice(library, trusted):
+    guide = Guide()
+    _, recalled = asked(build(library, trusted=trusted, guidance=guide), RECORD, RECALL)
+    assert "Install attrs first." in told(recalled)["advice"]
+    assert "pip install attrs" not in told(recalled)["advice"]
+    (context,) = guide.read
+    assert context.state.task == "Run the tests of shop."
+    assert context.recollection.steps
+    if not trusted:  # the guide reads no more of others than the client may
+        assert "no module named attrs" not in str(context.recollection)
+
+
+def test_a_silent_guide_gives_no_advice(library):
+    _, recalled = asked(build(library, trusted=True, guidance=Guide(speaks=False)), RECORD, RECALL)
+    assert told(recalled)["advice"] == ""
+
+
+def test_an_extractor_reads_what_is_recorded(library):
+    (recorded,) = asked(build(library, trusted=True, extractor=Lessons()), RECORD)
+    assert any("attrs is missing in new folders" in lesson for lesson in told(recorded)["learnt"])
+    assert "attrs is missing in new folders" in {item.title for item in library.items()}
+
+
+def test_what_an_extractor_finds_in_the_data_of_a_client_waits(library):
+    asked(build(library, extractor=Lessons()), RECORD)
+    (found,) = (item for item in library.items(status=None) if "attrs is missing" in item.title)
+    assert found.status == "quarantined"
+
+
+@pytest.mark.parametrize("error", [PolicyFailure("the model is gone"), RuntimeError("out of memory")])
+def test_an_episode_stays_recorded_if_the_extractor_fails(library, error):
+    (recorded,) = asked(build(library, trusted=True, extractor=Lessons(error)), RECORD)
+    assert library.trajectory(told(recorded)["episode_id"]).success
+
+
+def test_a_recall_shows_as_many_as_in_training(library):
+    async def talk():
+        async with Client(build(library, recall_k=2)) as client:
+            return (await client.list_tools()).tools
+
+    (recall, *_) = asyncio.run(talk())
+    assert recall.input_schema["properties"]["k"]["default"] == 2

@@ -18,6 +18,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Trust
 from hardwon.runtime.guidance.base import Guidance
+from hardwon.runtime.teams.sharing_policy import Admission
 
 from .http.access.auth import Tokens
 from .http.access.gate import is_loopback
@@ -57,6 +58,7 @@ def serve(
     trust: Trust,
     guidance: Guidance | None = None,
     extractor: Extractor | None = None,
+    admission: Admission | None = None,
     tell: Callable[[str], None],
 ) -> None:
     """Serve until a signal arrives.
@@ -72,7 +74,7 @@ def serve(
         app = create_app(
             path, tokens=tokens, runs=runs, read_only=read_only, local=is_loopback(host),
             max_body_bytes=max_body_bytes, rate=rate, trust=trust, guidance=guidance,
-            extractor=extractor,
+            extractor=extractor, admission=admission,
         )  # fmt: skip
         if dashboard:
             from hardwon.apps.dashboard import mount

@@ -43,7 +43,7 @@ class Bank:
             value: Text to share. Secrets in it are redacted.
 
         Returns:
-            The id of the entry.
+            The id of the entry. 0 if the library is on a server whose admission held the entry back.
         """
         for name, text in (("team", team), ("key", key), ("value", value)):
             check_text(name, text)

@@ -418,8 +418,8 @@ class RemoteBank(Bank):
         self.task = task
 
     def put(self, team: str, key: str, value: str) -> int:
-        """Share a value under a short key, and return the id of the entry."""
-        return int(self._request("POST", "entries", {"team": team, "key": key, "value": value})["id"])
+        """Share a value under a short key, and return the id of the entry, or 0 if the server held it back."""
+        return int(self._request("POST", "entries", {"team": team, "key": key, "value": value})["id"] or 0)
 
     def entries(self, after: int = 0) -> list[Entry]:
         """Return the entries after the given id without their values, oldest first."""

@@ -11,21 +11,23 @@ from fastapi.testclient import TestClient
 from tests.trainers.corridor import Corridor, Walks
 from tests.trainers.folder_base import keep_requests, save_base
 
-from hardwon.apps.cli.serve import _open_roles
 from hardwon.apps.cli.team import run_team
 from hardwon.apps.experiment import Plan, run_plan
+from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
-from hardwon.apps.shared.trained import open_roles
+from hardwon.apps.shared.trained import open_roles, open_server_roles
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.wire import plain
 from hardwon.runtime import Agent, ExperienceMiddleware
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
+from hardwon.runtime.teams.sharing_policy import Candidate, Choice
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission, Member
 from hardwon.trainers.roles.guide_speech import query_of
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, enter_episode
+from hardwon.trainers.serving import load_roles
 from hardwon.trainers.session import Session
 from hardwon.trainers.trainer import train
 
@@ -214,7 +216,7 @@ def test_a_server_answers_with_the_lines_of_the_guide(export, tmp_path):
     with serve(tmp_path / "library.db", guidance=Guide()) as client:
         answer = client.post("/v1/recall", json={"text": "where is the prize in the golden room?"}).json()
     assert answer["lines"] == ["go there", "1 recalled"]
-    assert _open_roles(export) is open_roles(export)
+    assert open_server_roles(export, "guidance") is open_roles(export)
 
 
 def serve(path, **options):
@@ -300,6 +302,57 @@ def test_a_server_without_a_role_that_it_uses_is_refused(export, tmp_path):
     shutil.copytree(export, tmp_path / "export")
     for name in ("guide", "extractor"):
         shutil.rmtree(tmp_path / "export" / name)
-    with pytest.raises(ConfigError, match="neither a guide nor an extractor"):
-        _open_roles(tmp_path / "export")
-    assert _open_roles(None).guidance is None
+    with pytest.raises(ConfigError, match=r"none of the roles that this server uses: guide, extractor. Train one"):
+        open_server_roles(tmp_path / "export", "guidance", "extractor")
+    assert open_server_roles(tmp_path / "export", "guidance", "admission").admission is not None
+    assert open_server_roles(None, "guidance").guidance is None
+
+
+ENTRY = {"team": "red", "key": "blue room: go west -> the prize", "value": "green room : go west ."}
+
+
+def test_the_admission_of_a_server_reads_what_it_reads_in_training(export, session, requests, tmp_path):
+    trainer = session()
+    keys = ("blue room: wait -> nothing",)
+    admission = EngineAdmission(trainer.engine, trainer.prompts)
+    asyncio.run(admission.decide(Candidate("find the prize", keys, "go west", ENTRY["key"], ENTRY["value"])))
+    (trained,) = requests.pop("admission")
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        library.bank("find the prize").put("red", keys[0], "nothing")
+    with serve(tmp_path / "library.db", admission=load_roles(export).admission) as client:
+        assert client.post("/v1/bank/entries?task=find the prize", json=ENTRY).status_code == 200
+    assert requests["admission"] == [trained]
+
+
+class Doorkeeper:
+    """An admission that takes nothing of rooms, and counts what it is asked."""
+
+    name = "doorkeeper"
+
+    def __init__(self):
+        self.asked = []
+
+    async def decide(self, candidate):
+        self.asked.append(candidate)
+        return Choice("room" not in candidate.key, 1.0)
+
+
+def test_a_bank_takes_what_the_admission_of_its_server_lets_in(tmp_path):
+    keeper, bank = Doorkeeper(), "/v1/bank/entries?task=find the prize"
+    with serve(tmp_path / "library.db", admission=keeper) as client:
+        assert client.post(bank, json=ENTRY).json() == {"id": None}
+        entry = client.post(bank, json={**ENTRY, "key": "go west -> the prize"}).json()["id"]
+        assert [one["id"] for one in client.get(bank).json()["entries"]] == [entry]
+        assert client.post(bank, json=ENTRY).json() == {"id": None}
+    assert [candidate.keys for candidate in keeper.asked] == [(), (), ("go west -> the prize",)]
+    assert (keeper.asked[0].action, keeper.asked[0].value) == ("blue room: go west", ENTRY["value"])
+
+
+def test_who_may_not_write_is_refused_before_the_admission_is_asked(tmp_path):
+    keeper = Doorkeeper()
+    with ExperienceLibrary.open(tmp_path / "library.db"):
+        tokens = Tokens.beside(tmp_path / "library.db")
+    headers = {"Authorization": f"Bearer {tokens.add('reader')}"}
+    with serve(tmp_path / "library.db", admission=keeper, tokens=tokens) as client:
+        assert client.post("/v1/bank/entries?task=t", json=ENTRY, headers=headers).status_code == 403
+    assert not keeper.asked

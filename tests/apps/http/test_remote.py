@@ -1,6 +1,7 @@
 """A library behind a port is a library: the same records, the same errors, whole episodes of an agent."""
 
 import ast
+import asyncio
 import inspect
 import threading
 import time
@@ -27,6 +28,8 @@ from hardwon.memory.guardrails.probation import TRIAL_REFUSALS
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.policies.episodic import EpisodicPolicy
+from hardwon.runtime.teams.sharing import Desk, TeamEvent
+from hardwon.runtime.teams.sharing_policy import AdmitAll, Choice
 
 SERVED_BY_HAND_ONLY = {"gate", "index", "repair", "restore"}
 """What is done beside the file."""
@@ -187,6 +190,27 @@ def test_bank_is_shared_between_clients(remote, address, episode, request):
         assert seen.promote(Item("insight", "Spoons lie in drawers"), "nobody").status == "rejected"
         assert seen.promote(Item("insight", "Spoons lie in drawers"), vouching).status == "added"
     assert remote.bank("find the spoon").keys() == {}
+
+
+class Closed:
+    """An admission that shares nothing."""
+
+    name = "closed"
+
+    async def decide(self, candidate):
+        return Choice(False, 0.0)
+
+
+def test_an_agent_sees_that_the_server_held_its_step_back(tmp_path):
+    """The agent shares everything; the admission of the server decides."""
+    step = Step(State("a lamp", task="find"), "take lamp", State("no lamp", task="find"), Diagnosis(True))
+    events: list[TeamEvent] = []
+    with served(tmp_path / "library.db", trust="trusted", admission=Closed()) as url, RemoteLibrary(url) as library:
+        desk = Desk(library.bank("find"), "red", AdmitAll(), watch=events.append)
+        asyncio.run(desk.share([step]))
+        assert library.bank("find").keys() == {}
+    assert [shared.entry for shared in desk.shared] == [None]
+    assert [event.what for event in events] == ["step", "kept"]
 
 
 # ---- what is served

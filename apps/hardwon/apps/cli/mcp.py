@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hardwon.apps.shared.common import Namespace, is_address, must_exist, parse_library, tell
+from hardwon.apps.shared.trained import HELP, open_server_roles
 
 
 def mcp(
@@ -34,6 +35,13 @@ def mcp(
         str, typer.Option(help="Answer of `check` for an action that failed repeatedly: warn, block or off.")
     ] = "warn",
     namespace: Namespace = "default",
+    roles: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"{HELP} The guide writes the advice of a recall; the extractor reads recorded episodes.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Serve LIBRARY to an MCP client: recall, check, record, add, feedback, stats, and items as resources."""
     from hardwon.memory import ExperienceLibrary
@@ -48,8 +56,12 @@ def mcp(
         raise
     if read_only and not is_address(path):  # otherwise opening creates the library
         must_exist(path)
+    trained = open_server_roles(roles, "guidance", "extractor")
     keeps = is_address(path) and not read_only  # a client of MCP does not repeat a call when the server is up again
     with ExperienceLibrary.open(path, namespace=namespace, read_only=read_only, outbox=keeps) as library:
         mode: Any = False if guardrails == "off" else guardrails
-        server = mcp_server.build(library, trusted=trusted, guardrails=mode)
+        server = mcp_server.build(
+            library, trusted=trusted, guardrails=mode, guidance=trained.guidance, extractor=trained.extractor,
+            recall_k=trained.recall_k,
+        )  # fmt: skip
         mcp_server.serve(server, http=http, host=host, port=port, say=tell)

@@ -8,7 +8,7 @@ hardwon serve experience.db --host 0.0.0.0               for other machines, whi
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -25,11 +25,7 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
-from hardwon.apps.shared.trained import HELP, open_roles
-
-if TYPE_CHECKING:
-    from hardwon.apps.shared.trained import NoRoles
-    from hardwon.trainers.serving import Roles
+from hardwon.apps.shared.trained import HELP, open_server_roles
 
 PORT = 8420
 
@@ -87,7 +83,8 @@ def start(
     roles: Annotated[
         Path | None,
         typer.Option(
-            help=f"{HELP} The guide writes the lines of a recall; the extractor reads recorded episodes.",
+            help=f"{HELP} The guide writes the lines of a recall, the extractor reads recorded episodes, and the "
+            "admission decides which entries a team's bank takes.",
             show_default=False,
         ),
     ] = None,
@@ -107,7 +104,7 @@ def start(
     # `not >` also rejects NaN, which passes `min=1`.
     if not rate > 0:
         raise ConfigError(f"--rate is {rate}; use 1 or more requests a second.")
-    trained = _open_roles(roles)
+    trained = open_server_roles(roles, "guidance", "extractor", "admission")
     server.serve(
         path,
         host=host,
@@ -120,25 +117,9 @@ def start(
         trust=trust,
         guidance=trained.guidance,
         extractor=trained.extractor,
+        admission=trained.admission,
         tell=tell,
     )
-
-
-def _open_roles(folder: Path | None) -> "Roles | NoRoles":
-    """Return the roles of an export, or none without a folder.
-
-    Raises:
-        ConfigError: The folder is not an export, or has neither a guide nor an extractor.
-    """
-    from hardwon.memory.errors import ConfigError
-
-    trained = open_roles(folder)
-    if folder is not None and trained.guidance is None and trained.extractor is None:
-        raise ConfigError(
-            f"{folder} has neither a guide nor an extractor, the roles that a server uses. Train one: roles.guide or "
-            "roles.extractor. A policy and an admission work where the agents run."
-        )
-    return trained
 
 
 @tokens_app.command("add")

@@ -23,6 +23,7 @@ from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Trust
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.runtime.guidance.base import Guidance
+from hardwon.runtime.teams.sharing_policy import Admission
 
 from .access import problems
 from .access.auth import Tokens
@@ -59,6 +60,7 @@ def create_app(
     trust: Trust = "untrusted",
     guidance: Guidance | None = None,
     extractor: Extractor | None = None,
+    admission: Admission | None = None,
 ) -> FastAPI:
     """Create the API over a library.
 
@@ -75,6 +77,7 @@ def create_app(
         guidance: Writes the lines of a recall, such as a trained guide; None shows the recalled experience as it is.
         extractor: Reads recorded episodes in a thread beside the requests, and proposes items; None leaves this to the
             library's rules.
+        admission: Decides which entries the bank of a team takes; None takes all, because the agents decided already.
 
     Returns:
         The application.
@@ -92,7 +95,7 @@ def create_app(
     app.state.shelf, app.state.measures, app.state.runs, app.state.trust = shelf, Measures(shelf), runs, trust
     app.state.tokens = tokens or Tokens.of(path)
     app.state.tokens.remember()
-    app.state.feedback, app.state.guidance = Feedback(), guidance
+    app.state.feedback, app.state.guidance, app.state.admission = Feedback(), guidance, admission
     app.state.reader = None if extractor is None else EpisodeReader(shelf, extractor, app.state.measures)
     app.state.stopping = asyncio.Event()
     for router in _ROUTERS:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hardwon.memory.errors import require_extra
+from hardwon.memory.errors import ConfigError, require_extra
 
 if TYPE_CHECKING:
     from hardwon.runtime.interfaces.types import Context, Decision, Policy
@@ -46,6 +46,27 @@ def open_roles(folder: str | Path | None) -> "Roles | NoRoles":
         from hardwon.trainers.serving import load_roles
 
         return load_roles(folder)
+
+
+def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles":
+    """Return the roles of an export, or none without a folder.
+
+    Args:
+        folder: Folder of the export.
+        used: The attributes of the roles that this server uses.
+
+    Raises:
+        ConfigError: The folder is not an export, or has none of the roles that are used.
+    """
+    trained = open_roles(folder)
+    if folder is not None and all(getattr(trained, name) is None for name in used):
+        names = ["guide" if name == "guidance" else name for name in used]
+        settings = ", ".join(f"roles.{name}" for name in names)
+        raise ConfigError(
+            f"{folder} has none of the roles that this server uses: {', '.join(names)}. Train one of {settings}. A "
+            "policy works where the agents run."
+        )
+    return trained
 
 
 def open_policy(name: str) -> "Policy":

@@ -196,9 +196,10 @@ class Desk:
         self.admission_s += time.perf_counter() - began
         self.usage += choice.usage
         put = self._query(lambda bank: bank.put(self.team, key, candidate.value), self._bank) if choice.admit else None
-        entry = None if put is None else await put
+        # 0 is none: a server with an admission of its own may hold back what was admitted here
+        entry = (await put or None) if put is not None else None
         self.shared.append(Shared(self.team, step.t, candidate, choice, entry, step))
-        self._watch(TeamEvent(self.team, "shared" if choice.admit else "kept", key, entry))
+        self._watch(TeamEvent(self.team, "shared" if entry is not None else "kept", key, entry))
 
     async def pull(self, entry: int) -> str | None:
         """Return the value of an entry and log the pull; None if the entry does not exist any more."""

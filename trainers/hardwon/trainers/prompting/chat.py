@@ -28,22 +28,19 @@ from .template import ChatTemplate
 class ChatFormat:
     """Encodes episodes and questions with the chat template of a tokenizer."""
 
-    def __init__(
-        self, tokenizer: Any, *, builder: PromptBuilder | None = None, manual: str = "", thinking: bool = False
-    ) -> None:
+    def __init__(self, tokenizer: Any, *, builder: PromptBuilder | None = None, manual: str = "") -> None:
         """Create a format, and probe the tokenizer's template.
 
         Args:
             tokenizer: A fast tokenizer with a chat template.
             builder: Writes the messages of recorded episodes; default: as `ChatPolicy` does without instructions.
             manual: The environment's instructions, which recorded episodes do not contain.
-            thinking: Let the model think before its answer, if the template has a switch for it.
 
         Raises:
             ConfigError: The template cannot be used.
         """
         self.tokenizer = tokenizer
-        self.template = ChatTemplate(tokenizer, thinking=thinking)
+        self.template = ChatTemplate(tokenizer)
         self.end = self.template.end
         self._builder, self._manual = builder or PromptBuilder(), manual
         self.opening: Ids = self.template.encode("\n") if self._builder.speech else ()

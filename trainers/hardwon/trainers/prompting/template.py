@@ -48,17 +48,16 @@ class Abilities:
 class ChatTemplate:
     """Renders messages with the chat template of a tokenizer."""
 
-    def __init__(self, tokenizer: Any, *, thinking: bool = False) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         """Probe the template of a tokenizer.
 
         Args:
             tokenizer: A fast tokenizer of transformers.
-            thinking: Let the model think before its answer, if the template has a switch for it.
 
         Raises:
             ConfigError: There is no template, or it cannot render an append-only conversation.
         """
-        self.tokenizer, self._thinking = tokenizer, thinking
+        self.tokenizer = tokenizer
         self._name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(
@@ -123,7 +122,9 @@ class ChatTemplate:
                 add_generation_prompt=answer,
                 return_dict=False,
                 sanitize_control_tokens=True,
-                **{"enable_thinking": self._thinking, **extra},
+                # Thoughts in a template's own form are closed: `roles.policy.settings.speech` asks for them as a line,
+                # in the same form for every base.
+                **{"enable_thinking": False, **extra},
             )
         )
 

@@ -1,14 +1,16 @@
 """Routes of a team's bank: entries that agents share during one task, possibly from several machines."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from hardwon.memory import Admission
+from hardwon.memory import Admission as ItemAdmission
+from hardwon.runtime.teams.sharing_policy import Admission, Candidate
 
 from .bodies import CheckedRoute
 from .models import Entries, EntryId, EntryTold, Promotion, Pull, Pulls, Value, item_of, to_response
-from .place import At
+from .place import At, Place
 
 router = APIRouter(prefix="/v1/bank", tags=["bank"], route_class=CheckedRoute)
 
@@ -17,9 +19,22 @@ Task = Annotated[str, Query(min_length=1, max_length=10_000, description="The ta
 
 @router.post("/entries", response_model=EntryId)
 def put(task: Task, body: EntryTold, at: At) -> Response:
-    """Share a value under a short key."""
+    """Share a value under a short key. A server with an admission decides whether the bank takes it."""
+    if at.admission is not None and not _is_admitted(at.admission, at, task, body):
+        return to_response(EntryId, EntryId(id=None))
     with at.writing() as library:
         return to_response(EntryId, EntryId(id=library.bank(task).put(body.team, body.key, body.value)))
+
+
+def _is_admitted(admission: Admission, at: Place, task: str, body: EntryTold) -> bool:
+    """Return whether the server's admission shares an entry. The library is not open while it decides.
+
+    It sees the task, the keys of the bank, the key and the value. The agent's own admission saw the rest.
+    """
+    with at.writing() as library:  # whoever may not share is refused before a model is asked
+        keys = tuple(entry.key for entry in library.bank(task).entries())
+    candidate = Candidate(task, keys, body.key.partition(" -> ")[0], body.key, body.value)
+    return asyncio.run(admission.decide(candidate)).admit
 
 
 @router.get("/entries", response_model=Entries)
@@ -44,11 +59,11 @@ def pulls(task: Task, at: At, own: bool = False) -> Response:
     return to_response(Pulls, Pulls(pulls=[Pull(entry=entry, reader=reader) for entry, reader in rows]))
 
 
-@router.post("/promote", response_model=Admission)
+@router.post("/promote", response_model=ItemAdmission)
 def promote(task: Task, body: Promotion, at: At) -> Response:
     """Keep an item beyond the task, supported by an episode that succeeded."""
     with at.changing() as library:
-        return to_response(Admission, library.bank(task).promote(item_of(body.item, at.caller), body.episode))
+        return to_response(ItemAdmission, library.bank(task).promote(item_of(body.item, at.caller), body.episode))
 
 
 @router.delete("/entries", status_code=204, response_class=Response)

@@ -226,9 +226,9 @@ class Promotion(Asked):
 
 
 class EntryId(BaseModel):
-    """The id of an entry."""
+    """The id of an entry, or null if the server's admission held it back."""
 
-    id: int
+    id: int | None
 
 
 class Entries(BaseModel):

@@ -19,6 +19,7 @@ from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.records import Trust
 from hardwon.runtime.guidance.base import Guidance
+from hardwon.runtime.teams.sharing_policy import Admission
 
 from .models import Asked
 from .writers import door_of
@@ -54,6 +55,8 @@ class Place:
     """Writes the lines of a recall; None shows the recalled experience as it is."""
     reader: EpisodeReader | None = None
     """Reads recorded episodes with an extractor, if there is one."""
+    admission: Admission | None = None
+    """Decides which entries a bank takes; None takes all."""
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
@@ -151,7 +154,7 @@ async def _place(
     writer, trust = door_of(caller, state.trust)
     return Place(
         state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust,
-        state.guidance, state.reader,
+        state.guidance, state.reader, state.admission,
     )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ import queue
 import threading
 from collections.abc import Iterable
 
+from hardwon.apps.shared.reading import read_recorded
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.learning.extraction import Extractor
-from hardwon.runtime.loop.extract import load_shown_items
 
 from .shelf import Shelf
 from .watch import Measures
@@ -80,16 +80,11 @@ class EpisodeReader:
                 self._waiting.task_done()
 
     def _read(self, namespace: str, episode: str) -> bool:
-        """Read one episode and apply what the extractor proposes; return whether there was something to read.
-
-        An agent with an extractor of its own has read its episode already, and an unknown outcome teaches nothing.
-        """
-        with self._shelf.reading(namespace) as library:
-            trajectory = library.trajectory(episode)
-            seen_items = load_shown_items(trajectory, library)
-        if trajectory.success is None or not trajectory.steps or "extraction" in trajectory.meta:
-            return False
-        operations = self._extractor.extract(trajectory, seen_items)
-        with self._shelf.recording(namespace) as library:
-            library.apply(operations, trajectory, [item.id for item in seen_items])
-        return True
+        """Read one episode and apply what the extractor proposes; return whether there was something to read."""
+        admissions = read_recorded(
+            episode,
+            self._extractor,
+            reading=lambda: self._shelf.reading(namespace),
+            recording=lambda: self._shelf.recording(namespace),
+        )
+        return admissions is not None
