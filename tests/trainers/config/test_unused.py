@@ -51,7 +51,10 @@ def guide(**section):
         (policy(loss={"cap": 5.0}), "roles.policy.loss.cap.*loss.old=trainer"),
         (policy(loss={"kl_kind": "k1"}), "roles.policy.loss.kl_kind.*loss.kl above 0"),
         (policy(learner={"constant": 64}), "learner.constant.*denominator=constant"),
-        ({**CHAT, **policy(settings={"speech_tokens": 9})}, "speech_tokens.*speech=free"),
+        (
+            {**CHAT, **policy(settings={"speech_tokens": 9})},
+            "speech_tokens.*a kind of roles.policy.settings.speech, such as free",
+        ),
         (extractor(max_tokens=9), "max_tokens is 9, and nothing reads it without roles.extractor.settings.writes=text"),
         (extractor(explores=0.5, trials=0), "explores.*trials above 0"),
         ({**extractor(reads="explored", episodes=3), **GUIDED}, "episodes.*reads=rollouts"),

@@ -97,8 +97,8 @@ def _list_own_settings(config: "TrainConfig") -> Iterator[Group]:
     """Yield the settings that only one kind of role has."""
     roles = {name: role.settings for name, role in config.roles.items()}
     path, policy = "roles.policy.settings", roles["policy"]
-    spoken = policy.get("speech", PolicySettings.speech) == "free"
-    yield Group(path, policy, ("speech_tokens",), spoken, f"{path}.speech=free")
+    spoken = policy.get("speech", PolicySettings.speech) != "none"
+    yield Group(path, policy, ("speech_tokens",), spoken, f"a kind of {path}.speech, such as free")
     if (extractor := roles.get("extractor")) is not None:
         path = "roles.extractor.settings"
         reads_rollouts = extractor.get("reads", READS) == "rollouts"
