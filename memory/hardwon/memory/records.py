@@ -496,6 +496,9 @@ class Outcome:
     """Number of them that were punished at once or failed."""
     steps: tuple[int, ...] = ()
     """Ids of the newest of these steps."""
+    enabler: str = ""
+    """For an action that is not listed: the listed action after which it was possible in most of these steps; empty if
+    there is none."""
 
     @property
     def share(self) -> float:

@@ -126,3 +126,62 @@ def test_outcomes_add_up_with_the_newest_evidence():
     assert (total.n, total.rewarded, total.punished, total.steps) == (5, 1, 2, (4, 5, 9))
     assert total.share == -0.2
     assert Outcome().share == 0.0
+
+
+CLOSED = ("open drawer", "take strainer")
+OPEN = ("close drawer", "put strainer in drawer")
+
+
+def chain(*acted, name):
+    """Return an episode of (action, admissible actions, reward) steps."""
+    pre = State(KITCHEN, task="tidy up")
+    steps = [
+        Step(pre, action, pre, Diagnosis(True), reward=reward, admissible=among) for action, among, reward in acted
+    ]
+    return Trajectory("tidy up", tuple(steps), True, id=name, meta={"environment": "house"})
+
+
+def enabler(library, *listed):
+    found = library.recall(State(KITCHEN, task="tidy up"), actions=dict.fromkeys(listed, "")).outcomes
+    return found["put strainer in drawer"].enabler
+
+
+def test_the_listed_action_that_made_it_possible_is_named(library):
+    """Worked example: take, open, put in two episodes; open, take, put in one. The drawer is closed here."""
+    put = ("put strainer in drawer", OPEN, 1.0)
+    for name in ("one", "two"):
+        library.record(chain(("take strainer", CLOSED, 0.0), ("open drawer", ("open drawer",), 0.0), put, name=name))
+    library.record(chain(("open drawer", CLOSED, 0.0), ("take strainer", ("take strainer",), 0.0), put, name="three"))
+    assert enabler(library, "open drawer", "dust counter") == "open drawer"
+    assert enabler(library, "take strainer", "dust counter") == "take strainer"
+    assert enabler(library, *CLOSED) == "open drawer", "in two of three"
+    assert enabler(library, "dust counter", "put ladle in drawer") == "", "neither is listed"
+
+
+def test_an_action_that_was_possible_from_the_start_has_no_enabler(library):
+    pre = State(KITCHEN, task="tidy up")
+    for name, among in (("one", (*OPEN, "open drawer")), ("two", ())):  # listed from the start; never listed
+        acted = (("open drawer", 0.0), ("put strainer in drawer", 1.0))
+        steps = (Step(pre, action, pre, Diagnosis(True), reward=r, admissible=among) for action, r in acted)
+        library.record(Trajectory("tidy up", tuple(steps), True, id=name, meta={"environment": "house"}))
+    assert enabler(library, "open drawer", "look") == ""
+
+
+def test_only_the_last_time_that_it_became_possible_counts(library):
+    """Opened, closed and opened again: the list right before the step decides."""
+    steps = [("push drawer", CLOSED, 0.0), ("close drawer", OPEN, 0.0), ("open drawer", CLOSED, 0.0)]
+    library.record(chain(*steps, ("look", OPEN, 0.0), ("put strainer in drawer", OPEN, 1.0), name="one"))
+    assert enabler(library, "push drawer", "open drawer") == "open drawer"
+    assert enabler(library, "push drawer") == ""
+
+
+def test_enablers_follow_new_and_forgotten_episodes(library):
+    put = ("put strainer in drawer", OPEN, 1.0)
+    library.record(chain(("pull drawer", CLOSED, 0.0), put, name="one"))
+    assert enabler(library, "open drawer", "pull drawer") == "pull drawer"
+    for name in ("two", "three"):
+        library.record(chain(("open drawer", CLOSED, 0.0), put, name=name))
+    assert enabler(library, "open drawer", "pull drawer") == "open drawer"
+    for name in ("two", "three"):
+        library.forget(episode=name)
+    assert enabler(library, "open drawer", "pull drawer") == "pull drawer"

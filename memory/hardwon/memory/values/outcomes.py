@@ -5,17 +5,22 @@
 
 An estimate mixes what an action brought with what was left to earn, over like actions in like situations. What the
 very same words brought at once is a fact that a reader can weigh. It is also known of actions that are not listed here:
-those that were rewarded before and are about things that the state names tell what to work towards.
+those that were rewarded before and are about things that the state names tell what to work towards. If a listed action
+made it possible before, the outcome names that action, the first link of the chain.
 """
 
+import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from hardwon.memory.records import Outcome, State
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import state_text
+from hardwon.memory.storage.offers import read_offers
 
 UNLISTED = 3
 """Largest number of actions that are not listed."""
@@ -29,6 +34,11 @@ _NEW = (
     # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
     "WHERE steps.id > ? AND +steps.namespace = ? AND trust = 'trusted' AND success IS NOT NULL ORDER BY steps.id"
 )
+_BEFORE = (
+    "SELECT taken.id, earlier.action, earlier.offer, earlier.id FROM steps AS taken "
+    "JOIN steps AS earlier ON earlier.namespace = taken.namespace AND earlier.trajectory_id = taken.trajectory_id "
+    "AND earlier.t <= taken.t WHERE taken.id IN (SELECT value FROM json_each(?)) ORDER BY taken.id, earlier.t DESC"
+)
 
 
 class ActionOutcomes:
@@ -40,6 +50,8 @@ class ActionOutcomes:
         self._outcomes: dict[str, dict[int, Outcome]] = {}
         self._rewarded: dict[str, list[str]] = {}
         """By one word of what they name: the actions that were rewarded."""
+        self._enablers: dict[str, tuple[tuple[int, ...], Counter[str]]] = {}
+        """By action: the ids of its newest steps, and the actions that made it possible in them."""
         self.unread = True
         """True if there may be steps that have not been read."""
 
@@ -70,7 +82,16 @@ class ActionOutcomes:
             if mentions.issuperset(things) and (outcome := self._count(action, worlds)).rewarded > outcome.punished
         }
         best = sorted(unlisted, key=lambda action: (-unlisted[action].share, -unlisted[action].n, action))
-        return counts | {action: unlisted[action] for action in best[:UNLISTED]}
+        return counts | {action: self._name_enabler(action, unlisted[action], listed) for action in best[:UNLISTED]}
+
+    def _name_enabler(self, action: str, outcome: Outcome, listed: Collection[str]) -> Outcome:
+        """Return the outcome with the listed action that most often made this one possible."""
+        steps, enablers = self._enablers.get(action, ((), Counter()))
+        if steps != outcome.steps:
+            enablers = find_enablers(self._store, action, outcome.steps)
+            self._enablers[action] = outcome.steps, enablers
+        known = [name for name in sorted(listed) if name in enablers]
+        return replace(outcome, enabler=max(known, key=enablers.__getitem__)) if known else outcome
 
     def _count(self, action: str, worlds: frozenset[int] | None) -> Outcome:
         """Return the outcome of an action over some worlds."""
@@ -94,6 +115,28 @@ class ActionOutcomes:
             if reward > 0 and not was_rewarded:
                 for word in _choose_word(action):
                     self._rewarded.setdefault(word, []).append(action)
+
+
+def find_enablers(store: Store, action: str, steps: Collection[int]) -> Counter[str]:
+    """Return the actions after which an action became possible, with the number of the steps in which they did.
+
+    Args:
+        store: The library's file.
+        action: The action.
+        steps: Ids of steps that took it. Those of episodes in which it was possible from the start do not count, nor do
+            those without the list of admissible actions.
+    """
+    rows = store.rows(_BEFORE, (json.dumps(sorted(steps)),))
+    offers = read_offers(store, {offer for _, _, offer, _ in rows if offer is not None})
+    enablers: Counter[str] = Counter()
+    decided: set[int] = set()
+    for step, earlier, offer, number in rows:  # from the step back to the first of its episode
+        if step in decided or number == step:
+            continue
+        if action not in offers.get(offer, (action,)):
+            enablers[earlier] += 1
+            decided.add(step)
+    return enablers
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step
+from hardwon.memory import ExperienceLibrary, Item, Outcome, Recollection, State, Step
 from hardwon.memory.guardrails.conditions import matches
 from hardwon.runtime.interfaces.types import Context, Usage
 
@@ -129,6 +129,8 @@ def lines_of(
 ) -> list[Line]:
     """Return lines for items, guardrails and the outcomes of similar steps, without forbidden actions.
 
+    Actions that were rewarded come before the return of others: a reader with little time takes the first.
+
     Args:
         recollection: The recalled experience.
         state: The current state. Values of other requests appear only if the state or the actions show them; see
@@ -145,12 +147,15 @@ def lines_of(
     unlisted = {action: outcome for action, outcome in outcomes.items() if action not in recollection.estimates}
     estimated = render_estimates(estimates, outcomes)
     covered = {*(action for action, _, _ in estimated), *unlisted}
+    rewarded = [line for line in estimated if outcomes.get(line[0], Outcome()).share > 0]
+    compared = [line for line in estimated if line not in rewarded]
     # The mean over all evidence replaces the single outcomes of the same action; error messages stay.
     similar = (step for step in steps if not (step.action in covered and step.diagnosis.success))
     lines = [
         *(Line(render_item(item, visible), item.id) for item in (*usable, *recollection.guardrails)),
-        *(Line(text, step_ids=ids) for _, text, ids in estimated),
+        *(Line(text, step_ids=ids) for _, text, ids in rewarded),
         *(Line(text, step_ids=ids) for text, ids in render_unlisted(unlisted, visible)),
+        *(Line(text, step_ids=ids) for _, text, ids in compared),
         *(
             Line(line, step_ids=ids)
             for line, ids in render_steps((s for s in similar if not _is_forbidden(s.action, recollection)), visible)

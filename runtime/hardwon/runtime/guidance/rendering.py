@@ -202,7 +202,7 @@ def render_unlisted(outcomes: Mapping[str, Outcome], visible: Visible) -> list[t
     An action with words of other requests is left out.
     """
     return [
-        (f"{_describe_outcome(action, outcome)}; it is not possible here yet", outcome.steps)
+        (f"{_describe_outcome(action, outcome)}; {_describe_obstacle(outcome)}", outcome.steps)
         for action, outcome in outcomes.items()
         if may_show(action, visible)
     ]
@@ -217,6 +217,12 @@ def _describe_outcome(action: str, outcome: Outcome) -> str:
     """Return a line about what an action brought at once: `- `open box` was rewarded 3 of 4 times`."""
     counts = (("rewarded", outcome.rewarded), ("punished or failed", outcome.punished))
     return f"- `{action}` was " + ", ".join(f"{word} {_of(number, outcome.n)}" for word, number in counts if number)
+
+
+def _describe_obstacle(outcome: Outcome) -> str:
+    """Return that an action is not possible, and which one made it possible before if that is known."""
+    is_known = outcome.enabler and not instruction_in(outcome.enabler)
+    return "it is not possible here yet" + (f", `{outcome.enabler}` made it possible" if is_known else "")
 
 
 def _of(number: int, among: int) -> str:
