@@ -10,6 +10,7 @@ from hardwon.trainers.algorithms import learner as step, parallel
 from hardwon.trainers.algorithms.logprobs import get_device_and_dtype
 from hardwon.trainers.algorithms.losses import masked_mean
 from hardwon.trainers.algorithms.settings import LossSettings
+from hardwon.trainers.algorithms.updates.tally import Tally, summarize
 from hardwon.trainers.models.adapters import add_adapter
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 
@@ -18,8 +19,8 @@ SHAPE = TinyConfig(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=16)
 
 def test_the_figures_of_a_step_by_hand():
     sums = {"loss": 8.0, "kl_old": 5.0, "weight": 4.0, "weight_squared": 2.0}
-    tally = step._Tally(updates=2, skipped=1, stopped=1, tokens=30, trained=10, norms=[1.0, 3.0], sums=sums)
-    assert step._summarize(tally, seconds=2.0) == {
+    tally = Tally(updates=2, skipped=1, stopped=1, tokens=30, trained=10, norms=[1.0, 3.0], sums=sums)
+    assert summarize(tally, seconds=2.0) == {
         "loss": 2.0,
         "kl_old": 0.5,
         "ess": 0.8,

@@ -13,17 +13,17 @@ import copy
 import math
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.models.adapters import activate, has_adapters
+from hardwon.trainers.models.adapters import WithoutAdapters, activate, has_adapters
 
 from .compiled import Compiled
 from .logprobs import (
@@ -40,6 +40,8 @@ from .parallel import join_processes, run_empty_pass
 from .samples import PackedSequence, micro_batches
 from .settings import LearnerSettings as LearnerSettings, LossSettings as LossSettings
 from .terms import FrozenPolicy, Terms
+from .updates.tally import Tally, summarize
+from .updates.turns import list_parts, move_factors, scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +51,6 @@ class _PriorLogprobs:
     old: Tensor | None
     """The trainer's log-probabilities; None to use those of sampling."""
     reference: Tensor | None
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Counts and token sums of one step, from which the metrics are computed."""
-
-    updates: int = 0
-    skipped: int = 0
-    stopped: int = 0
-    tokens: int = 0
-    trained: int = 0
-    norms: list[float] = field(default_factory=list)
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def add(self, totals: Mapping[str, float]) -> None:
-        """Add the totals of one update."""
-        sums = dict(totals)
-        self.tokens += int(sums.pop("tokens"))
-        self.trained += int(sums.pop("trained"))
-        for name, value in sums.items():
-            self.sums[name] += value
-
-    def to_totals(self) -> dict[str, float]:
-        """Return the counts of tokens and the sums by name, in the form that processes exchange."""
-        return {"tokens": float(self.tokens), "trained": float(self.trained), **self.sums}
 
 
 class Learner:
@@ -148,18 +125,20 @@ class Learner:
         Raises:
             ConfigError: The KL term has no reference, or needs log-probabilities that a sharded base cannot give.
         """
-        began, loss, tally = time.perf_counter(), loss or LossSettings(), _Tally()
+        began, loss, tally = time.perf_counter(), loss or LossSettings(), Tally()
         if self.role:
             # a local engine shares the model and may have left another role's adapter active
             activate(self.model, self.role)
         own_share = self._processes.share_step(self.role, sequences, loss)
-        self._processes.check_loss(loss)
+        self._processes.check_loss(loss, order=self.settings.order)
         self._terms.open(loss.terms)
         if self._terms:
             frozen = FrozenPolicy(self.model, self.settings.budget, loss.temperature)
             own_share = sequences = self._terms.begin(sequences, frozen)
+        by_turns = self.settings.order == "reverse-turns"
+        reads_zero = self._terms.reads_zero
         before = self._read_prior_logprobs(
-            [s for s in own_share if _has_gradient(s, loss, reads_zero=self._terms.reads_zero)],
+            [s for s in own_share if not by_turns and _has_gradient(s, loss, reads_zero=reads_zero)],
             loss,
             self.reference if reference is None else reference,
         )
@@ -167,12 +146,15 @@ class Learner:
             recompute_activations(self.model) if self.settings.recompute else nullcontext(),
             nullcontext() if self._compiled is None else self._compiled.use(),
         ):
-            # every process splits all sequences in the same way, and `before` has only its own share
-            for part in self._split_into_updates(sequences):
-                self._update(part, before, loss, tally)
-                if tally.stopped:
-                    break
-        return {**_summarize(tally, time.perf_counter() - began), **self._terms.end()}
+            if by_turns:
+                self._update_by_turns(sequences, loss, reference, tally)
+            else:
+                # every process splits all sequences in the same way, and `before` has only its own share
+                for part in self._split_into_updates(sequences):
+                    self._update(part, before, loss, tally)
+                    if tally.stopped:
+                        break
+        return {**summarize(tally, time.perf_counter() - began), **self._terms.end()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer state, the number of updates, and the state of the loss terms if there are any."""
@@ -185,6 +167,23 @@ class Learner:
         self._adam.load_state_dict(copy.deepcopy(state["adam"]))
         self.updates = int(state["updates"])
         self._terms.load_state_dict(state.get("terms", {}))
+
+    def _update_by_turns(
+        self, sequences: Sequence[PackedSequence], loss: LossSettings, reference: Any, tally: Tally
+    ) -> None:
+        """Make one update per turn, the last turn first; see `updates.turns`."""
+        factors: dict[str, float] = {}
+        for turn in list_parts(sequences):
+            part = scale(turn, factors)
+            priors = self._read_prior_logprobs(part, loss, self.reference if reference is None else reference)
+            # read anew: the updates of the later turns have moved the policy
+            old = self._compute_logprobs(self.model, part, loss)
+            before = {id(s): _PriorLogprobs(own, priors[id(s)].reference) for s, own in zip(part, old, strict=True)}
+            self._update(part, before, loss, tally)
+            if tally.stopped:
+                break
+            new = self._compute_logprobs(self.model, part, loss)
+            factors = move_factors(factors, [(b - a).tolist() for a, b in zip(old, new, strict=True)], part)
 
     def _split_into_updates(self, sequences: Sequence[PackedSequence]) -> list[list[PackedSequence]]:
         """Return the sequences of each update: all of them, or minibatches of whole traces, drawn anew every epoch."""
@@ -229,7 +228,7 @@ class Learner:
         if reference is not None:
             return nullcontext(reference)
         if has_adapters(self.model):
-            return _WithoutAdapters(self.model)
+            return WithoutAdapters(self.model)
         raise ConfigError("the loss has a KL term but there is no reference. Pass reference=freeze_copy(model).")
 
     @property
@@ -241,12 +240,12 @@ class Learner:
         sequences: Sequence[PackedSequence],
         before: Mapping[int, _PriorLogprobs],
         loss: LossSettings,
-        tally: _Tally,
+        tally: Tally,
     ) -> None:
         """Make one optimizer update over these sequences, or none if the gradient is not usable."""
         # counted over the sequences of all processes: their gradients are summed, not averaged
         denominator, weights = _compute_denominator(sequences, self.settings)
-        partial = _Tally()
+        partial = Tally()
         try:
             parts = micro_batches([sequence for sequence in sequences if id(sequence) in before], self.settings.budget)
             # counted before the first pass: no process may wait for another one in the middle of its passes
@@ -273,7 +272,7 @@ class Learner:
         weights: Mapping[tuple[object, ...], float],
         denominator: float,
         loss: LossSettings,
-        tally: _Tally,
+        tally: Tally,
     ) -> None:
         """Add the gradient of one micro-batch."""
         device, dtype = get_device_and_dtype(self.model)
@@ -305,7 +304,7 @@ class Learner:
         for name, summed in {**values, "entropy": entropies, "loss": value}.items():
             tally.sums[name] += float(summed.detach().sum())
 
-    def _apply_gradient(self, tally: _Tally, signal: bool) -> None:
+    def _apply_gradient(self, tally: Tally, signal: bool) -> None:
         """Clip the gradient and step the optimizer. A gradient that is not finite is dropped and counted."""
         for group in self._adam.param_groups:
             group["lr"] = self.lr
@@ -321,20 +320,6 @@ class Learner:
         tally.norms.append(norm)
         tally.updates += 1
         self._adam.step()
-
-
-class _WithoutAdapters(AbstractContextManager[Any]):
-    """Context that yields the model with its adapters disabled."""
-
-    def __init__(self, model: Any) -> None:
-        self._model, self._off = model, model.disable_adapter()
-
-    def __enter__(self) -> Any:
-        self._off.__enter__()
-        return self._model
-
-    def __exit__(self, *error: Any) -> None:
-        self._off.__exit__(*error)
 
 
 def freeze_copy(model: Any) -> Any:
@@ -410,7 +395,7 @@ def _compute_objective(
         trainer_logprobs = old if loss.old == "trainer" else new
         importance = (trainer_logprobs - batch.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=loss.cap)
         return policy.value, {
-            # a mean over the micro-batch, turned into a sum, because `_summarize` divides by all tokens
+            # a mean over the micro-batch, turned into a sum, because `summarize` divides by all tokens
             "clip_fraction": torch.tensor(policy.metrics["clip_fraction"] * len(batch)),
             "kl_old": _sum_kl(new, old),
             "weight": importance,
@@ -427,28 +412,3 @@ def _concatenate(parts: Iterable[Tensor | None]) -> Tensor | None:
     """Concatenate the parts that are not None. Return None if there are none."""
     tensors = [part for part in parts if part is not None]
     return torch.cat(tensors) if tensors else None
-
-
-def _summarize(tally: _Tally, seconds: float) -> dict[str, float]:
-    """Return means over the tokens of all updates of the step.
-
-    `ess` is the effective sample size as a share of the tokens.
-    """
-    n = max(1, tally.trained)
-    sums = dict(tally.sums)
-    loss = sums.pop("loss", 0.0) / max(1, tally.updates + tally.skipped + tally.stopped)
-    weight, squared = sums.pop("weight", 0.0), sums.pop("weight_squared", 0.0)
-    norms = tally.norms or [0.0]
-    return {
-        "loss": loss,
-        **{name: total / n for name, total in sums.items()},
-        **({"ess": weight**2 / (squared * n)} if squared else {}),
-        "grad_norm": sum(norms) / len(norms),
-        "grad_norm_max": max(norms),
-        "updates": tally.updates,
-        "skipped": tally.skipped,
-        "stopped": tally.stopped,
-        "tokens": tally.tokens,
-        "tokens_trained": tally.trained,
-        "tokens_per_second": tally.tokens / max(seconds, 1e-9),
-    }

@@ -40,7 +40,7 @@ class Processes(Protocol):
         """Start the step in all processes and return the sequences that this one reads."""
         ...
 
-    def check_loss(self, loss: LossSettings) -> None:
+    def check_loss(self, loss: LossSettings, *, order: str = "together") -> None:
         """Check that these processes can compute the loss.
 
         Raises:
@@ -66,7 +66,7 @@ class SingleProcess:
         """Return all sequences."""
         return sequences
 
-    def check_loss(self, loss: LossSettings) -> None:
+    def check_loss(self, loss: LossSettings, *, order: str = "together") -> None:
         """Accept every loss."""
 
     def count_idle_passes(self, passes: int) -> int:
@@ -103,12 +103,16 @@ class Team:
             self.broadcast_job(("step", (role, sequences, loss)))
         return self.select_share(sequences)
 
-    def check_loss(self, loss: LossSettings) -> None:
+    def check_loss(self, loss: LossSettings, *, order: str = "together") -> None:
         """Check that a sharded base can compute the loss.
 
         Raises:
             ConfigError: The loss needs log-probabilities of before the step, or has terms.
         """
+        if self.active and order != "together":
+            raise ConfigError(
+                f"learner.order is {order}, which makes its updates in one process; train with one, or use together."
+            )
         if self.active and loss.terms:
             raise ConfigError(
                 f"the loss has the terms {', '.join(loss.terms)}, which read a whole batch in one process; train with "

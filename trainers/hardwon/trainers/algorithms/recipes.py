@@ -77,3 +77,16 @@ _add(
     evidence="N",
     reading="the correction is the episode's own later step in the same situation; no teacher writes reflections",
 )
+_add(
+    {
+        "learner": {"order": "reverse-turns"},
+        "loss": {"kind": "gspo", "ratio": "turn", "kl": 0.002},
+        "credit": {"name": "dr-grpo"},
+    },
+    "SeeUPO",
+    "arXiv:2602.06554",
+    name="seeupo",
+    evidence="F A",
+    reading="a turn's old log-probabilities are read right before its update, so its ratio begins at 1; factors go by "
+    "episode, where the reproduction's balancing of the batch mixes rows",
+)

@@ -72,6 +72,10 @@ class LearnerSettings:
     """Passes over the same sequences in one step."""
     minibatches: int = 1
     """Updates per epoch. Every epoch assigns the traces to them at random."""
+    order: Literal["together", "reverse-turns"] = "together"
+    """together: an update trains all turns. reverse-turns: one update per turn of the episodes, the last turn first; an
+    advantage is scaled by how the updates of later turns have moved these (SeeUPO).
+    """
     denominator: Literal["tokens", "traces", "turns", "constant"] = "tokens"
     """Normalization of the loss: mean over all tokens of the update, mean over traces or over turns of their token
     means, or sum over tokens divided by traces x `constant` (Dr. GRPO).
@@ -89,3 +93,8 @@ class LearnerSettings:
         for name in ("budget", "epochs", "minibatches", "constant"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
+        if self.order == "reverse-turns" and self.epochs * self.minibatches > 1:
+            raise ConfigError(
+                f"order is reverse-turns, which makes one update per turn, and epochs is {self.epochs} and minibatches "
+                f"{self.minibatches}; set both to 1."
+            )

@@ -3,6 +3,7 @@
 Activate a role before each use of the model. Only the parameters of the active role are trained.
 """
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -82,3 +83,17 @@ def parameters_of(model: Any, role: str) -> dict[str, nn.Parameter]:
         return dict(model.named_parameters())
     activate(model, role)
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+class WithoutAdapters(AbstractContextManager[Any]):
+    """Context that yields the model with its adapters disabled."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._off = model, model.disable_adapter()
+
+    def __enter__(self) -> Any:
+        self._off.__enter__()
+        return self._model
+
+    def __exit__(self, *error: Any) -> None:
+        self._off.__exit__(*error)
