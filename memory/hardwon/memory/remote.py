@@ -104,6 +104,11 @@ class RemoteLibrary(ExperienceLibrary):
         """
         return cls(*args, **options)
 
+    def reopen(self, namespace: str | None = None) -> "RemoteLibrary":
+        """Connect to the server again, as another handle with the same token; see `ExperienceLibrary.reopen`."""
+        name = self.namespace if namespace is None else namespace
+        return RemoteLibrary(self._wire.url, self._wire.token, name, raw=self._raw)
+
     @property
     def path(self) -> str:
         """Return the address of the server."""

@@ -32,7 +32,7 @@ class Wire:
             import httpx
         except ImportError as error:
             raise MissingExtra.of("httpx", "serve") from error
-        self.url = url.rstrip("/")
+        self.url, self.token = url.rstrip("/"), token
         self._namespace = namespace
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
@@ -98,6 +98,8 @@ class Wire:
             except httpx.TransportError as error:  # the server may have processed the request
                 if not again or not left:
                     raise self._unreachable(error) from error
+            except ValueError as error:  # of the JSON encoder, before anything was sent
+                raise ConfigError(f"a value cannot be sent to {self.url} ({error}). Use finite numbers.") from error
             else:
                 if answer.status_code == 429 and left:  # rate limit, not processed: any request may be repeated
                     wait_s = max(wait_s, float(answer.headers.get("retry-after", 1)))

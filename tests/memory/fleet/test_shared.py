@@ -217,6 +217,8 @@ def test_a_restored_older_database_is_noticed(connect, episode, url):
     library.record_many([episode(f"open drawer {number}") for number in range(3)])
     library.sync()
     library._log._writer.run("DELETE FROM hardwon.positions WHERE pos > 1")
+    with pytest.raises(OtherReplica, match="restored from an older copy"):
+        library.sync()
     library.close()
     with pytest.raises(OtherReplica, match="restored from an older copy"):
         connect()

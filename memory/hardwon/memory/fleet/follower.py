@@ -102,6 +102,8 @@ class Follower:
         with self._lock:
             contact = time.monotonic()
             head, position = self._log.assign(), self._replica.position
+            if head < position:
+                self._check_same_log()
             while position < head:
                 entries = self._log.fetch(position, PAGE)
                 if not entries:

@@ -1,0 +1,325 @@
+"""One conformance suite: every public method of a library, on every backend, answers like a library file."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from tests.apps.http.test_remote import served
+from tests.memory.fleet.conftest import server, url
+
+from hardwon.memory import (
+    Diagnosis,
+    ExperienceLibrary,
+    Failure,
+    Item,
+    State,
+    Step,
+    Trajectory,
+)
+from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, UnknownName
+from hardwon.memory.remote import RemoteLibrary
+
+__all__ = ["server", "url"]
+
+BACKENDS = ("memory", "postgres", "http")
+"""All are compared with a library file."""
+LACKS: dict[str, set[str]] = {
+    "http": {
+        "changes", "count_rating", "count_tiers", "deciding_episodes", "digest", "foresee", "forget", "gate",
+        "has_episode", "index", "item_figures", "newest_change", "repair", "restore", "sample_states", "select_steps",
+        "standing", "state_figures",
+    },
+}  # fmt: skip
+"""What a backend does not have: such a call raises an error of hardwon that says so."""
+CLOCKS = {
+    "at", "recorded_at", "created_at", "updated_at", "path", "bytes", "position", "staleness_s", "digest", "first_at",
+    "last_at", "oldest", "newest", "scans", "age_s", "due", "seconds", "file_bytes", "began", "tried", "writer",
+}  # fmt: skip
+"""Names of values that depend on the clock or the place."""
+START = State("You are in the attic.", {"door": "closed"}, "attic", "find the lamp")
+THEN = State("You are in the barn.", {"door": "open"}, "barn", "find the lamp", "the door opens")
+
+
+def make_episode(number: int) -> Trajectory:
+    is_good = number % 3 > 0
+    action = "open door" if is_good else "kick door"
+    diagnosis = Diagnosis(is_good, Failure.NONE if is_good else Failure.NO_EFFECT)
+    step = Step(
+        START, action, THEN if is_good else START, diagnosis, float(is_good), 0, admissible=("open door", "wait")
+    )
+    return Trajectory("find the lamp", (step,), is_good, float(is_good), seed=number, id=f"e{number}")
+
+
+def make_item(number: int) -> Item:
+    return Item(
+        "insight", f"wash vegetable number {number}", f"rinse vegetable {number} in cold water", id=f"item-{number}"
+    )
+
+
+def fill(library: ExperienceLibrary, writer: str = "") -> None:
+    """Record episodes and items and learn; with a writer as a server stores what its clients send."""
+
+    def record(*numbers: int) -> None:
+        episodes = [make_episode(number) for number in numbers]
+        library.receive(episodes, writer=writer, trust="trusted") if writer else library.record_many(episodes)
+
+    record(*range(9))
+    record(9)
+    for number in range(3):
+        library.add(make_item(number))
+    library.evolve()
+
+
+def first(library: ExperienceLibrary) -> str:
+    return library.items(kinds=["insight"], sort="old")[0].id or ""
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "episodes": lambda library: library.episodes,
+    "read_only": lambda library: library.read_only,
+    "namespace": lambda library: library.namespace,
+    "embedder": lambda library: library.embedder.fingerprint,
+    "trajectories": lambda library: library.trajectories(limit=4, offset=1),
+    "trajectory": lambda library: library.trajectory("e4"),
+    "items": lambda library: library.items(sort="old", status=None),
+    "get": lambda library: library.get(first(library)),
+    "history": lambda library: [(change["op"], change["detail"]) for change in library.history(first(library))],
+    "usages": lambda library: library.usages(first(library)),
+    "usefulness": lambda library: library.usefulness(first(library)),
+    "effects": lambda library: library.effects(first(library)),
+    "standing": lambda library: library.standing(first(library)),
+    "recall": lambda library: library.recall(START, actions={"open door": "", "kick door": ""}),
+    "offered": lambda library: library.offered(START),
+    "check": lambda library: library.check(START, "kick door"),
+    "enforce": lambda library: library.enforce(START, "kick door", keep=False),
+    "check_plan": lambda library: library.check_plan(START, ["open door", "kick door"]),
+    "foresee": lambda library: library.foresee(START, ["open door"]),
+    "keys": lambda library: library.keys(START, "open door"),
+    "search": lambda library: [hit.what.id for hit in library.search("vegetable number 2")],
+    "summaries": lambda library: library.summaries(),
+    "evidence": lambda library: library.evidence(library.summaries()[0].id),
+    "segments": lambda library: library.segments("e4"),
+    "clusters": lambda library: library.clusters(),
+    "steps": lambda library: library.steps([1, 2, 99]),
+    "select_steps": lambda library: library.select_steps([1, 2], task="find the lamp", seed=1),
+    "has_episode": lambda library: library.has_episode(task="find the lamp", seed=1),
+    "count_tiers": lambda library: library.count_tiers(),
+    "verify": lambda library: library.verify(),
+    "repertoire": lambda library: (
+        sorted(library.repertoire().actions) if hasattr(library.repertoire(), "actions") else 0
+    ),
+    "pin": lambda library: library.pin(first(library)),
+    "update": lambda library: library.update(first(library), body="scrub it with a brush"),
+    "undo": lambda library: library.undo(first(library)),
+    "feedback": lambda library: library.feedback(first(library), True, writer="token:x", episode="e1").score,
+    "add": lambda library: library.add(make_item(7)),
+    "rewrite": lambda library: library.rewrite(["item-7"], make_item(8)),
+    "retire": lambda library: library.retire("item-2", "not needed"),
+    "restore": lambda library: library.restore(make_item(20)),
+    "evolve": lambda library: library.evolve(),
+    "forget": lambda library: library.forget(episode="e2").counts,
+    "repair": lambda library: library.repair(),
+    "record": lambda library: library.record(make_episode(30)),
+}
+"""One call of each method, in this order. The calls change the library, so all backends make all of them."""
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON values, without what depends on the clock or the place."""
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, dict) or (hasattr(value, "items") and callable(value.items)):
+        return {str(name): plain(part) for name, part in sorted(value.items(), key=str) if name not in CLOCKS}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, bool | float):
+        return round(float(value), 6)
+    if isinstance(value, int):
+        return float(value)
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+@contextmanager
+def open_backend(name: str, folder: Path, address: Callable[[], str]) -> Iterator[ExperienceLibrary]:
+    with ExitStack() as stack:
+        if name == "http":
+            server_url = stack.enter_context(served(folder / "served.db", trust="trusted"))
+            yield stack.enter_context(RemoteLibrary(server_url, raw=True))
+        elif name == "postgres":
+            yield stack.enter_context(ExperienceLibrary.open(address(), replica=folder / "replica"))
+        else:
+            yield stack.enter_context(ExperienceLibrary.open(folder / "file.db" if name == "file" else ":memory:"))
+
+
+@pytest.fixture
+def address(request):
+    return lambda: request.getfixturevalue("url")
+
+
+def run_calls(library: ExperienceLibrary, lacks: set[str], writer: str = "") -> dict[str, Any]:
+    fill(library, writer)
+    answers: dict[str, Any] = {}
+    for name, call in CALLS.items():
+        try:
+            answers[name] = plain(call(library))
+        except HardwonError as error:
+            answers[name] = f"{type(error).__name__}: {error}" if name not in lacks else "lacks"
+        except AttributeError:
+            answers[name] = "lacks"
+    return answers
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_method_answers_like_that_of_a_file(backend, tmp_path, address):
+    lacks = LACKS.get(backend, set())
+    with open_backend("file", tmp_path, address) as file, open_backend(backend, tmp_path, address) as other:
+        expected = run_calls(file, set(), "http" if backend == "http" else "")
+        answers = run_calls(other, lacks)
+    assert {name for name, answer in answers.items() if answer == "lacks"} <= lacks
+    # What a backend cannot do, it did not do either: what the later calls count may differ.
+    compared = [name for name in CALLS if name not in lacks and not (lacks and name in ("evolve", "record"))]
+    assert {name: answers[name] for name in compared if answers[name] != expected[name]} == {}
+
+
+@pytest.mark.parametrize("backend", ["file", *BACKENDS])
+def test_errors_are_the_same(backend, tmp_path, address):
+    with open_backend(backend, tmp_path, address) as library:
+        library.record(make_episode(1))
+        for call in (
+            lambda: library.trajectory("nothing"),
+            lambda: library.get("nothing"),
+            lambda: library.pin("nothing"),
+        ):
+            with pytest.raises(UnknownName):
+                call()
+        with pytest.raises(ConfigError):
+            library.record(dataclasses.replace(make_episode(2), score=float("nan")))
+        with pytest.raises(ConfigError):
+            library.record(dataclasses.replace(make_episode(1), task="another"))
+        assert library.episodes == 1
+
+
+@pytest.mark.parametrize("backend", ["file", *BACKENDS])
+def test_an_export_of_one_is_imported_by_another(backend, tmp_path, address):
+    with ExperienceLibrary.open(tmp_path / "source.db") as source:
+        fill(source)
+        lines = source.export_jsonl(tmp_path / "source.jsonl")
+    with open_backend(backend, tmp_path, address) as library:
+        assert library.import_jsonl(tmp_path / "source.jsonl") == lines
+        assert library.export_jsonl(tmp_path / "target.jsonl") == lines
+    texts = [sorted((tmp_path / f"{name}.jsonl").read_text().splitlines()) for name in ("source", "target")]
+    assert [json.loads(line) for line in texts[0]] == [json.loads(line) for line in texts[1]]
+
+
+@pytest.mark.parametrize("backend", ["file", "postgres", "http"])
+def test_another_handle_sees_another_namespace(backend, tmp_path, address):
+    with open_backend(backend, tmp_path, address) as library:
+        library.record(make_episode(1))
+        with library.reopen("other") as other:
+            assert (other.namespace, other.episodes) == ("other", 0)
+        with library.reopen() as again:
+            assert again.episodes == 1
+
+
+class Fleet(RuleBasedStateMachine):
+    """Two handles of a shared library with replicas of their own, against a model of plain dictionaries."""
+
+    make: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handles = type(self).make()
+        self.episodes: dict[str, str] = {}
+        self.items: dict[str, str] = {}
+        self.number = 0
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 6), good=st.booleans())
+    def record(self, who: int, number: int, good: bool) -> None:
+        episode = dataclasses.replace(make_episode(1 if good else 3), id=f"e{number}")
+        action = episode.steps[0].action
+        if self.episodes.get(f"e{number}", action) != action:
+            with pytest.raises(ConfigError):
+                self.handles[who].record(episode)
+            return
+        self.handles[who].record(episode)
+        self.episodes[f"e{number}"] = action
+        assert self.handles[who].trajectory(f"e{number}").steps[0].action == action  # its own write
+
+    @rule(who=st.integers(0, 1), number=st.integers(0, 6))
+    def forget(self, who: int, number: int) -> None:
+        if f"e{number}" not in self.episodes:
+            with pytest.raises(UnknownName):
+                self.handles[who].forget(episode=f"e{number}")
+            return
+        assert self.handles[who].forget(episode=f"e{number}").episodes == (f"e{number}",)
+        del self.episodes[f"e{number}"]
+
+    @rule(who=st.integers(0, 1))
+    def add(self, who: int) -> None:
+        self.number += 1
+        words = ("copper", "velvet", "marble", "cotton", "silver", "timber", "rubber", "nickel", "canvas", "pewter")
+        word = words[self.number % 10] + "x" * (self.number // 10)
+        admission = self.handles[who].add(Item("insight", f"polish {word}", f"{word} {word} shines", source="person"))
+        if admission.status == "added":
+            self.items[admission.item_id] = "active"
+
+    @rule(who=st.integers(0, 1), pick=st.integers(0, 99))
+    def retire(self, who: int, pick: int) -> None:
+        if active := sorted(ref for ref, status in self.items.items() if status == "active"):
+            ref = active[pick % len(active)]
+            self.handles[who].retire(ref, "not needed")
+            self.items[ref] = "retired"
+
+    @rule()
+    def compare(self) -> None:
+        for handle in self.handles:
+            handle.sync()
+            assert {row["id"] for row in handle.trajectories()} == set(self.episodes)
+            statuses = {item.id: item.status for item in handle.items(status=None)}
+            assert {ref: statuses[ref] for ref in self.items} == self.items
+        assert self.handles[0].digest() == self.handles[1].digest()
+
+    def teardown(self) -> None:
+        self.compare()
+        assert self.handles[0].verify() == []
+        for handle in self.handles:
+            handle.close()
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_two_handles_against_a_model(examples, server, tmp_path):
+    import itertools
+    import os
+
+    numbers = itertools.count()
+
+    def make() -> list[ExperienceLibrary]:
+        number = next(numbers)
+        address = server.create_database(f"machine_{os.getpid()}_{examples}_{number}")
+        return [ExperienceLibrary.open(address, replica=tmp_path / f"{number}-{who}") for who in "ab"]
+
+    machine = type("Machine", (Fleet,), {"make": staticmethod(make)})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples, stateful_step_count=12, deadline=None, database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )  # fmt: skip
+
+
+def test_what_a_backend_lacks_says_so(tmp_path, address):
+    with open_backend("http", tmp_path, address) as library:
+        for call in (library.repair, lambda: library.restore(make_item(1)), library.digest):
+            with pytest.raises(LibraryError, match="does not serve"):
+                call()
