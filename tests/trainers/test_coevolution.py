@@ -27,7 +27,8 @@ WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0, "
 
 def library_run(corridor: Any, iterations: int = 5, **settings: Any) -> dict[str, Any]:
     """Settings in which the extractor writes into the library."""
-    extractor = {"reads": "rollouts", "trials": 0, "ready": 4, "episodes": 6, **settings}
+    extractor = {"reads": "rollouts", "trials": 0, "ready": 4, **settings}
+    extractor |= {"episodes": 6} if extractor["reads"] == "rollouts" else {}
     run = {"iterations": iterations, "rerolls": 0}
     made: dict[str, Any] = corridor(**WRITES, roles={"extractor": {"settings": extractor}}, run=run)
     return made
