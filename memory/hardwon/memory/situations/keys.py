@@ -160,8 +160,7 @@ class Situation:
             action: Action of the step.
             counts: What this episode already tried, as the runtime's working memory describes it.
         """
-        attempt = Attempt(self, action)
-        parsed = attempt.parsed
+        parsed = parse_action(action)
         around, notes = self.read_around(parsed.slots)
         is_named = self.says(action)
         flags = f"{self.flags(parsed)} {SAID}".lstrip() if is_named else self.flags(parsed)
@@ -170,7 +169,7 @@ class Situation:
         form, half = parsed.template, pattern_of(action, keep_first=True)
         # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
         keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
-        keys += [f"{half} | {word}" for word in attempt.note_words]
+        keys += [f"{half} | {word}" for word in self.read_note_words(parsed.slots)]
         if half != form:
             keys.append(f"{half} | {flags} | {notes}")
         if parsed.slots:

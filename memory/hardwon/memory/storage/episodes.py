@@ -255,6 +255,8 @@ class Batch:
     def _write_states(self, episodes: Sequence[Trajectory], untrusted: bool) -> dict[int, int]:
         """Write the states of some episodes; return their ids by object identity, which finds most duplicates."""
         states = {id(state): state for episode in episodes for step in episode.steps for state in (step.pre, step.post)}
+        if not states:  # most batches hold no untrusted episode
+            return {}
         numbers = _write_states(self._connection, self._namespace, list(states.values()), untrusted=untrusted)
         return dict(zip(states, numbers, strict=True))
 
