@@ -90,3 +90,11 @@ _add(
     reading="a turn's old log-probabilities are read right before its update, so its ratio begins at 1; factors go by "
     "episode, where the reproduction's balancing of the batch mixes rows",
 )
+_add(
+    {"explore": {"policy": "archive", "tries": 125}},
+    "Go-Explore (intelligent)",
+    "arXiv:2405.15143",
+    name="go-explore",
+    evidence="C",
+    reading="the state chosen least often is next, without a model; what is found serves warm start and demonstrations",
+)

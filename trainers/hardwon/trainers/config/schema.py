@@ -126,13 +126,15 @@ class ExploreConfig:
 
     worlds: Worlds = field(default_factory=Worlds)
     """Task instances that provide the examples and the vocabulary."""
-    policy: Literal["random", "episodic"] = "random"
+    policy: Literal["random", "episodic", "archive"] = "random"
     """Who explores. random: random actions. episodic: the agent without a model, which learns from one instance to the
-    next, as in `hardwon run`. It also finds the outcomes that need several steps in the right order."""
+    next, as in `hardwon run`. It also finds the outcomes that need several steps in the right order. archive: returns
+    to the states found so far by replay and tries one more action there (Go-Explore); the environment must repeat."""
     steps: int = 40
     """Maximum number of steps per exploring episode."""
     tries: int = 2
-    """Maximum number of exploring episodes per task instance. Exploration stops at the first success."""
+    """Maximum number of exploring episodes per task instance; of returns with archive, for which 125 is the paper's.
+    Exploration stops at the first success."""
 
     def __post_init__(self) -> None:
         _at_least(self, steps=1, tries=1)

@@ -6,6 +6,7 @@ They provide the examples of a warm start, the vocabulary of a word tokenizer, a
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
@@ -14,6 +15,9 @@ from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, selec
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
 from hardwon.trainers.prompting.compact import compact
+
+from .archive import Path, explore_archive
+from .paths import Demonstrations
 
 
 class Explorer:
@@ -36,9 +40,10 @@ class Explorer:
                 max_steps=config.steps,
                 seed=number,
             )
-            for number in range(config.tries)
+            for number in range(0 if config.policy == "archive" else config.tries)
         ]
         self._episodes: dict[Task, tuple[Trajectory, ...]] = {}
+        self._paths = Demonstrations(environment, (), lambda *_: None, outcome=outcome)
 
     @property
     def tasks(self) -> list[Task]:
@@ -53,6 +58,8 @@ class Explorer:
         """Return the episodes of one task instance. Only the last one can have solved the task."""
         if self._config.policy == "episodic" and not self._episodes:
             self._learn()
+        if world not in self._episodes and self._config.policy == "archive":
+            self._episodes[world] = self._search(world)
         if world not in self._episodes:
             episodes: list[Trajectory] = []
             for number, agent in enumerate(self._agents):
@@ -62,6 +69,24 @@ class Explorer:
                     break
             self._episodes[world] = tuple(episodes)
         return self._episodes[world]
+
+    def _search(self, world: Task) -> tuple[Trajectory, ...]:
+        """Return the episodes of an archive of states (Go-Explore), played again from the start."""
+
+        def solves(path: Path) -> bool:
+            walked = self._paths.walk(*world, path)
+            return walked is not None and bool(measure_outcome(walked, self._outcome))
+
+        with closing(self._environment.clone()) as environment:
+            trials, steps = self._config.tries, self._config.steps
+            paths = explore_archive(environment, world, trials=trials, steps=steps, seed=0, solves=solves)
+        walks = (self._paths.walk(*world, path) for path in paths)
+        fold, seed = world
+        return tuple(
+            replace(walked, id=f"explore/{fold}#{seed}/{number}")
+            for number, walked in enumerate(walks)
+            if walked is not None
+        )
 
     def _learn(self) -> None:
         """Play the instances of the settings in order, and learn from each, so that exploring stays deterministic."""
@@ -82,6 +107,7 @@ class Explorer:
         """Close the environments."""
         for agent in self._agents:
             agent.close()
+        self._paths.close()
         self._library.close()
 
 

@@ -19,8 +19,7 @@ from hardwon.memory.errors import ConfigError, EnvironmentFailure, PolicyFailure
 from hardwon.runtime import Agent, Environment
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome
-
-from .explore import Task
+from hardwon.trainers.algorithms.samplers.shuffled import Task
 
 Find = Callable[[str, int], Trajectory | None]
 
