@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -135,9 +135,9 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return plain(value.to_dict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, dict) or (hasattr(value, "items") and callable(value.items)):
-        return {str(name): plain(part) for name, part in sorted(value.items(), key=str) if name not in CLOCKS}
+        return plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return {str(name): plain(value[name]) for name in sorted(value, key=str) if name not in CLOCKS}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     if isinstance(value, set | frozenset):
@@ -313,7 +313,7 @@ def test_two_handles_against_a_model(examples, server, tmp_path):
         machine,
         settings=settings(
             max_examples=examples, stateful_step_count=12, deadline=None, database=None,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )  # fmt: skip
 
