@@ -183,7 +183,7 @@ class Batch:
             recount_words(self._connection, self._namespace, counted)
             renew_worlds(self._connection, self._namespace)
             return
-        add_words(self._connection, self._namespace, [one for one in episodes if is_counted(one, counted)])
+        add_words(self._connection, self._namespace, [episode for episode in episodes if is_counted(episode, counted)])
         place_episodes(self._connection, self._namespace, episodes, counted)
 
     def _build_row(self, recorded: tuple[Trajectory, str]) -> tuple[Any, ...]:
@@ -209,7 +209,9 @@ class Batch:
     def _write_steps(self, episodes: Sequence[Trajectory]) -> None:
         steps = [(step, episode) for episode in episodes for step in episode.steps]
         refs_by_trust = {
-            untrusted: self._write_states([one for one in episodes if is_untrusted(one) == untrusted], untrusted)
+            untrusted: self._write_states(
+                [episode for episode in episodes if is_untrusted(episode) == untrusted], untrusted
+            )
             for untrusted in (False, True)
         }
         keys = self._key_ids.of(self._connection, (key for step, _ in steps for key in step.keys))

@@ -469,8 +469,8 @@ def _place(connection: Connection, namespace: int, episodes: Iterable[Placement]
     worlds = read_worlds(connection.execute(SELECT, (namespace,)))
     changed: dict[int, World] = {}
     placed = []
-    for ref, environment, task, taken, won, counts in episodes:
-        actions = [action for action in taken if action]
+    for ref, environment, task, chosen, won, counts in episodes:
+        actions = [action for action in chosen if action]
         if not counts:
             home = worlds.find_home(environment, task, actions)
             placed += [(namespace, ref, home)] if home is not None else []

@@ -90,8 +90,8 @@ class ActionOutcomes:
         if steps != outcome.steps:
             enablers = find_enablers(self._store, action, outcome.steps)
             self._enablers[action] = outcome.steps, enablers
-        known = [name for name in sorted(listed) if name in enablers]
-        return replace(outcome, enabler=max(known, key=enablers.__getitem__)) if known else outcome
+        candidates = [name for name in sorted(listed) if name in enablers]
+        return replace(outcome, enabler=max(candidates, key=enablers.__getitem__)) if candidates else outcome
 
     def _count(self, action: str, worlds: frozenset[int] | None) -> Outcome:
         """Return the outcome of an action over some worlds."""
