@@ -143,9 +143,8 @@ class Agent:
             retries: How many fresh environments to try after one breaks, at least 0.
             step_timeout_s: Seconds that the environment may take for one call, unless it enforces its own limit.
             checkpointer: A LangGraph checkpointer, which makes `resume` possible.
-            planner: `"skills"` plans with the library's skills and remedies, `"demonstrations"` binds its
-                successes to the task first, `"search"` looks ahead in a clone of the environment; None lets the policy
-                choose each step.
+            planner: `"skills"` plans with the library's skills and remedies, `"demonstrations"` binds its successes to
+                the task first, `"search"` looks ahead in a clone of the environment; None plans nothing.
             extractor: Reads every recorded episode and proposes items, in addition to the library's rules.
             withhold: Withhold some items and try some forbidden actions, at random, to measure their worth. None
                 does so if `learn` is set. Set it if you record the episodes of an agent that does not learn.

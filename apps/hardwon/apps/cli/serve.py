@@ -53,6 +53,16 @@ tokens_app = typer.Typer(
 )
 app.add_typer(tokens_app, name="token")
 
+Host = Annotated[str, typer.Option(help="Address to listen on; callers from other machines need a token.")]
+Roles = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"{HELP} The guide writes the lines of a recall, the extractor reads recorded episodes, and the "
+        "admission decides which entries a team's bank takes.",
+        show_default=False,
+    ),
+]
+
 
 @app.command()
 def start(
@@ -65,9 +75,7 @@ def start(
             parser=parse_library,
         ),
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on; callers from other machines need a token.")] = (
-        "127.0.0.1"
-    ),
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PORT,
     runs: Annotated[Path, typer.Option(help="Folder with the training runs and experiments to show.")] = Path("runs"),
     read_only: Annotated[
@@ -80,14 +88,7 @@ def start(
         Literal["trusted", "untrusted"],
         typer.Option(help="Trust in episodes from callers on this machine, which need no token."),
     ] = "untrusted",
-    roles: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"{HELP} The guide writes the lines of a recall, the extractor reads recorded episodes, and the "
-            "admission decides which entries a team's bank takes.",
-            show_default=False,
-        ),
-    ] = None,
+    roles: Roles = None,
 ) -> None:
     """Serve LIBRARY, with its HTTP API and dashboard, until stopped.
 

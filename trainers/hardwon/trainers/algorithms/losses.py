@@ -59,24 +59,22 @@ def policy_loss(
         kind: Which surrogate to use.
         low: Lower clip range.
         high: Upper clip range.
-        dual: Bound on the loss of a token with a negative advantage, in |A|; None for no bound.
-        sequence: Id of the unit of each token that has one ratio: its sequence or its turn, (N,). Required for `gspo`.
+        dual: Bound on the loss of a token with a negative advantage, in |A|.
+        sequence: Id of each token's unit with one ratio, a sequence or a turn, (N,). Required for `gspo`.
         grouped: Take one ratio per unit with any kind, as `gspo` does.
-        rollout: Log-probabilities of the engine that sampled, if it is another program, (N,). Tokens are then weighted
-            by min(exp(old - rollout), cap), truncated per token, and the metrics have the effective sample size.
+        rollout: Log-probabilities of another program that sampled, (N,); the weight is min(exp(old - rollout), cap).
         cap: Largest importance weight.
         unclipped: Tokens whose objective is r A, whatever the kind, (N,); None for no such token.
 
     Returns:
-        The loss with its clip fraction and largest ratio.
+        The loss with its clip fraction and largest ratio, and the effective sample size if there are weights.
 
     Raises:
         ValueError: `kind` is `gspo` and `sequence` is missing.
     """
     mask = mask.to(new.dtype)
-    new, old = (
-        torch.where(mask > 0, values, torch.zeros_like(values)) for values in (new, old)
-    )  # masked log-probs may be -inf, and -inf * 0 is nan
+    # masked log-probs may be -inf, and -inf * 0 is nan
+    new, old = (torch.where(mask > 0, values, torch.zeros_like(values)) for values in (new, old))
     log_ratio = (new - old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     if kind == "gspo" or grouped:
         log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)

@@ -68,8 +68,8 @@ def _list_groups(config: "TrainConfig") -> Iterator[Group]:
     filled = ("explored", "learn", "evolve_every", "merge_every")
     yield Group("library", library, filled, config.uses_library, "an arm that shows the library or a role's text")
     recalls = any(config.get_guidance(arm) in RECALLS for arm in config.arms)
-    shown = ("diverse", "withhold", "guardrails", "planner", "warmup_items", "warmup_iterations")
-    yield Group("library", library, shown, recalls, "an arm with recall, such as arms.retrieved=4")
+    recall_settings = ("diverse", "withhold", "guardrails", "planner", "warmup_items", "warmup_iterations")
+    yield Group("library", library, recall_settings, recalls, "an arm with recall, such as arms.retrieved=4")
     for name, role in config.roles.items():
         yield from _list_role(f"roles.{name}", role)
     yield from _list_own_settings(config)

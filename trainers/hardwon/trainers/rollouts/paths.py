@@ -110,9 +110,9 @@ class Demonstrations:
         if trajectory.success is None and trajectory.ending != "policy_error":
             return None
         # the steps at the end without an action only tell that the path has ended
-        taken = (step for step in trajectory.steps if step.action)
+        moves = (step for step in trajectory.steps if step.action)
         # the agent records no lists, and a prompt that is made of the episode shows them
-        steps = tuple(replace(step, admissible=listed) for step, listed in zip(taken, self._policy.listed, strict=True))
+        steps = tuple(replace(step, admissible=listed) for step, listed in zip(moves, self._policy.listed, strict=True))
         return Trajectory(
             trajectory.task, steps, bool(trajectory.success), trajectory.score, "control", seed, trajectory.ending
         )
